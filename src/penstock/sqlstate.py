@@ -81,12 +81,20 @@ class ActiveSqlTransaction(PenstockError):
     default_sqlstate = "25001"
 
 
+class ReadOnlySqlTransaction(PenstockError):
+    default_sqlstate = "25006"
+
+
 class InFailedSqlTransaction(PenstockError):
     default_sqlstate = "25P02"
 
 
 class InvalidSqlStatementName(PenstockError):
     default_sqlstate = "26000"
+
+
+class ProhibitedSqlStatementAttempted(PenstockError):
+    default_sqlstate = "2F003"
 
 
 class InvalidCursorName(PenstockError):

@@ -23,16 +23,21 @@ class Node:
     """``LakeServer`` with commands, and a lake that refuses; what Spark would read is not asked."""
 
     def __init__(self, folder: Path, version: int) -> None:
-        self.lake = LakeServer(folder, run_command=self._run, lake=_Lake(self), version=version)
+        self.lake = LakeServer(
+            folder, run_command=self._run, lake=_Lake(self), version=version, blocks=_Blocks(self)
+        )
         spark: Any = None
         server = self.lake
         self.spark_lake = SparkLake(spark, server.warehouse, server.catalog, server.sequencer)
         self.name = "lake"
 
-    def _run(self, *arguments: Any) -> Any:
+    @property
+    def commands(self) -> SessionCommands:
         server = self.lake
-        commands = SessionCommands(server.catalog, server.warehouse, server.sequencer, "lake")
-        return commands(*arguments)
+        return SessionCommands(server.catalog, server.warehouse, server.sequencer, "lake")
+
+    def _run(self, *arguments: Any) -> Any:
+        return self.commands(*arguments)
 
     def connect(self, user: str = "repl", replication: str = "false", **options: Any) -> Any:
         return self.lake.connect(replication, user, **options)
@@ -51,6 +56,16 @@ class _Lake:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._node.spark_lake, name)
+
+
+class _Blocks:
+    """Its commands in transaction blocks."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node.commands, name)
 
 
 class Stock:

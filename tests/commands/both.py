@@ -102,6 +102,13 @@ class Ours:
                      r.verifier is not None)
                     for r in t.roles.all()
                 ),
+                "subscriptions": [
+                    (
+                        s.name, owners[s.owner], s.enabled, s.slot_name, list(s.publications),
+                        s.password_required, s.run_as_owner, s.binary,
+                    )
+                    for s in t.subscriptions.all()
+                ],
                 "types": sorted(
                     (
                         e.schema, e.name, e.array_name, owners[e.owner], list(e.texts),
@@ -205,6 +212,11 @@ _STATE = {
         SELECT rolname, rolsuper, rolcanlogin, rolreplication, rolconnlimit,
                rolpassword IS NOT NULL
         FROM pg_authid WHERE oid >= 16384 ORDER BY rolname COLLATE "C" """,
+    "subscriptions": """
+        SELECT subname, pg_get_userbyid(subowner), subenabled, subslotname, subpublications,
+               subpasswordrequired, subrunasowner, subbinary
+        FROM pg_subscription JOIN pg_database d ON d.oid = subdbid
+        WHERE datname = current_database() ORDER BY pg_subscription.oid """,
     "types": """
         SELECT nspname, t.typname, a.typname, pg_get_userbyid(t.typowner),
                coalesce((SELECT array_agg(enumlabel::text ORDER BY enumsortorder)

@@ -242,6 +242,7 @@ def test_metrics() -> None:
     subscription = replace(
         subscription, cut_age_seconds=1.0, publisher_age_seconds=1.0, slot_gone=False
     )
+    subscription = replace(subscription, conflicts={"insert_exists": 1})
     table = TableReport("u", "public.t", "r", 1, 1, 1, 1, 1, 1, 1)
     report = NodeReport(
         "1", (subscription,), SequencerReport(1, 1, 1), (slot,), (sender,), tables=(table,)

@@ -77,3 +77,87 @@ def test_it_is_set_later(local_node: Callable[..., LocalNode], database: Databas
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     node.caught_up("s", database)
     assert _rows(node, "t") == [("1", "2020-01-01"), ("2", "9999-12-31")]
+
+
+_TYPES = "d date, ts timestamp, tz timestamptz, n numeric(6,2), a date[]"
+_ODD = "'infinity', '-infinity', '0044-03-15 01:02:03+00 BC', 'NaN', '{{2020-01-01},{infinity}}'"
+_EVEN = "'2020-02-29', '2020-02-29 01:02:03', '2020-02-29 01:02:03+00', 1.5, '{2020-01-01}'"
+_CHANGES = f"""
+INSERT INTO t VALUES (3, {_ODD}), (4, {_EVEN});
+UPDATE t SET d = '10000-01-01', n = 'NaN' WHERE id = 2;
+UPDATE t SET big = 'changed' WHERE id = 1;
+INSERT INTO bag SELECT 3, {_ODD};
+DELETE FROM bag WHERE id = 1;
+UPDATE bag SET d = '-infinity' WHERE n <> 'NaN';
+INSERT INTO keys VALUES ('-infinity', 2), ('0044-03-15 BC', 3);
+UPDATE keys SET v = 4 WHERE d = 'infinity';
+DELETE FROM keys WHERE d = '0044-03-15 BC'
+"""
+
+
+@pytest.mark.parametrize(("own", "binary"), [(False, "false"), (True, "true")])
+def test_text_holds_them_all(
+    local_node: Callable[..., LocalNode], database: Database, own: bool, binary: str
+) -> None:
+    """``out_of_range = text``, and columns of text that somebody has made: as a stock subscriber
+    with such columns, which has the text of every value."""
+    database.execute(
+        f"CREATE TABLE t (id int PRIMARY KEY, {_TYPES}, big text);"
+        f"CREATE TABLE bag (id int, {_TYPES}); ALTER TABLE bag REPLICA IDENTITY FULL;"
+        "CREATE TABLE keys (d date PRIMARY KEY, v int); INSERT INTO keys VALUES ('infinity', 1);"
+        f"INSERT INTO t VALUES (1, {_ODD}), (2, {_EVEN});"
+        f"INSERT INTO bag VALUES (1, {_ODD}), (2, {_EVEN}); CREATE PUBLICATION p FOR ALL TABLES"
+    )
+    node = local_node()
+    if own:
+        texts = ", ".join(f"{column.split()[0]} text" for column in _TYPES.split(", "))
+        node.node.sql(
+            f"CREATE TABLE t (id int PRIMARY KEY, {texts}, big text);"
+            f"CREATE TABLE bag (id int, {texts}); CREATE TABLE keys (d text PRIMARY KEY, v int)"
+        )
+    options = f"binary = {binary}, streaming = on" + ("" if own else ", out_of_range = text")
+    node.subscribe("s", database, "p", options)
+
+    def same() -> None:
+        node.caught_up("s", database)
+        for table in ("t", "bag", "keys"):
+            wanted = database.rows(f"SELECT * FROM {table}_as_text")
+            assert _rows(node, table) == sorted(tuple(map(str, row)) for row in wanted), table
+
+    database.execute("SET timezone = 'UTC'")
+    for table, others in (("t", "id, {}, big"), ("bag", "id, {}"), ("keys", "{}, v")):
+        names = "d" if table == "keys" else ", ".join(c.split()[0] for c in _TYPES.split(", "))
+        shown = ", ".join(f"format('%s', {name}) AS {name}" for name in names.split(", "))
+        database.execute(
+            f"CREATE VIEW {table}_as_text AS SELECT {others.format(shown)} FROM {table}"
+        )
+    same()
+    database.execute(_CHANGES)
+    same()
+    if not own:
+        database.execute("ALTER TABLE t ADD COLUMN more timestamp")
+        database.execute("INSERT INTO t (id, more) VALUES (9, 'infinity')")
+        node.caught_up("s", database)
+        assert _rows(node, "t")[-1][-1] == "infinity"
+        database.execute("ALTER TABLE t DROP COLUMN more CASCADE")
+    assert node.node.verify(subscription="s").equal
+
+
+def test_typed_columns_stay_typed_until_the_table_is_copied_again(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, d date); CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s SET (out_of_range = text)")
+    database.execute("INSERT INTO t VALUES (1, '2020-01-01'); INSERT INTO t VALUES (2, 'infinity')")
+    assert "to text" in str(node.stopped("s").error_hint)
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH TABLE t")
+    node.caught_up("s", database)
+    assert _rows(node, "t") == [("1", "2020-01-01"), ("2", "infinity")]
+    database.execute("UPDATE t SET d = '-infinity' WHERE id = 1")
+    node.caught_up("s", database)
+    assert _rows(node, "t") == [("1", "-infinity"), ("2", "infinity")]

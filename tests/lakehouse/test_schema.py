@@ -18,7 +18,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.walsender.lake_columns import columns_of
 
-INT8, TEXT, NUMERIC, TIMESTAMP = 20, 25, 1700, 1114
+INT8, TEXT, NUMERIC, TIMESTAMP, DATE = 20, 25, 1700, 1114, 1082
 
 
 def relation(
@@ -234,3 +234,28 @@ def test_nobody_sees_the_column_of_a_table_without_columns(tmp_path: Path) -> No
     assert [column.name for column in table.schema.taken().columns if column.local] == []
     wanted = TableSchema.of_relation(relation(ID), ())
     assert columns_added(table.schema, wanted, table="t") == ()
+
+
+def test_columns_as_text_where_a_type_does_not_hold_all_values() -> None:
+    plain = TableSchema.of_relation(relation(ID, Attribute("d", DATE), Attribute("n", NUMERIC)))
+    made = plain.as_text()
+    assert [(c.type_oid, c.as_text) for c in made.columns] == [
+        (ID.type_oid, False),
+        (TEXT, True),
+        (NUMERIC, False),
+    ]
+    again = TableSchema.of_delta(made.delta_json(), {"penstock.key": '["id"]'})
+    assert again == made
+    # The relation fits it, columns that are added are text, too, and those that are there stay.
+    more = TableSchema.of_relation(
+        relation(ID, Attribute("d", DATE), Attribute("n", NUMERIC), Attribute("e", DATE))
+    )
+    (added,) = columns_added(made, more, table="t", as_text=True)
+    assert (added.source, added.type_oid, added.as_text) == ("e", TEXT, True)
+    assert columns_added(plain, plain, table="t", as_text=True) == ()
+    assert columns_added(made, plain, table="t") == ()
+    assert copied_again(plain, plain, table="t", as_text=True) == made
+    assert copied_again(made, plain, table="t") == plain
+    own = TableSchema((*plain.columns[:1], replace(plain.columns[1], local=True)), plain.key)
+    wanted = TableSchema(plain.columns[:2], plain.key)
+    assert copied_again(own, wanted, table="t", as_text=True).columns[1].type_oid == DATE

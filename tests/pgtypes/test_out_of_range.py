@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
+from penstock.pgtypes import find
+from penstock.pgtypes.as_text import AsText, may_not_fit
 from penstock.pgtypes.gather import cells_of
 from penstock.pgtypes.out_of_range import CLAMP, ERROR, NULL, OutOfRange
 from penstock.pgtypes.pg_type import DATE, NUMERIC, TIMESTAMP, TIMESTAMPTZ
@@ -95,3 +97,24 @@ def test_copied_columns() -> None:
     ends = pa.array([0, (1 << 63) - 1, -(1 << 63), None], pa.int64()).view(pa.timestamp("us"))
     found = way.find(TIMESTAMP).copy_column(ends, -1).to_pylist()
     assert found == [datetime.datetime(1970, 1, 1), _LAST, _FIRST, None]
+
+
+@pytest.mark.parametrize(("oid", "typmod", "text"), [value[:3] for value in _VALUES])
+def test_as_text_each_value_is_what_was_sent(oid: int, typmod: int, text: str) -> None:
+    cells = cells_of(pa.array([text.encode(), None], pa.binary()))
+    assert may_not_fit(oid, typmod)
+    assert AsText(find(oid)).text_column(cells, typmod).to_pylist() == [text, None]
+
+
+def test_types_that_hold_all_of_their_values() -> None:
+    assert not any(
+        may_not_fit(oid, -1) for oid in (16, 20, 25, 700, 701, 2950, 3802, NUMERIC, 3910)
+    )
+
+
+def test_as_text_what_has_come_in_binary_is_printed() -> None:
+    cells = cells_of(pa.array([(8824).to_bytes(4, "big")], pa.binary()))
+    assert AsText(find(DATE)).binary_column(cells, -1).to_pylist() == ["2024-02-28"]
+    endless = cells_of(pa.array([(0x7FFFFFFF).to_bytes(4, "big")], pa.binary()))
+    with pytest.raises(ValueNotRepresentable):
+        AsText(find(DATE)).binary_column(endless, -1)

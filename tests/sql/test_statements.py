@@ -13,6 +13,7 @@ from penstock.sql import (
     AlterPublicationOptions,
     AlterPublicationOwner,
     AlterRole,
+    AlterSubscriptionOwner,
     AlterTable,
     AttachPartition,
     ChangeOwner,
@@ -201,6 +202,7 @@ TABLES: list[tuple[str, Statement]] = [
             ),
         ),
     ),
+    ("ALTER SUBSCRIPTION s OWNER TO r", AlterSubscriptionOwner("s", R)),
     (
         "ALTER TABLE IF EXISTS t ATTACH PARTITION u DEFAULT",
         AlterTable(T, (AttachPartition(U, PartitionBound(Strategy.DEFAULT)),), missing_ok=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from wsgiref.util import setup_testing_defaults
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -50,6 +51,20 @@ def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def test_counts_of_the_view_are_there() -> None:
+    """By each type of conflict that pg_stat_subscription_stats has a column for."""
+    counted = replace(
+        SUBSCRIPTION, apply_errors=2, sync_errors=3, conflicts={"insert_exists": 4, "new": 0}
+    )
+    found = samples(scrape(replace(REPORT, subscriptions=(counted,)))[1])
+    prefix = "penstock_subscription_"
+    assert found[(f"{prefix}apply_errors_total", ("sub",))] == 2
+    assert found[(f"{prefix}sync_errors_total", ("sub",))] == 3
+    assert found[(f"{prefix}conflicts_total", ("sub", "insert_exists"))] == 4
+    assert found[(f"{prefix}conflicts_total", ("sub", "new"))] == 0
+    assert found[(f"{prefix}values_out_of_range_total", ("sub",))] == 0
 
 
 def test_values_stand_under_their_names() -> None:

@@ -65,6 +65,33 @@ HISTORY = "another history"
 
 
 @pytest.mark.parametrize(
+    ("cut", "confirmed", "advanced", "wrong"),
+    [
+        (100, 101, 101, None),  # what the slot has lost is passed by
+        (100, 102, 101, "the slot of"),
+        (100, 90, 500, None),
+        (100, 90, 501, "was put to"),
+        (None, 90, 501, "was put to"),
+        (200, 150, 120, None),  # the last cut is beyond
+    ],
+)
+def test_an_origin_that_was_put_elsewhere(
+    cut: int | None, confirmed: int, advanced: int, wrong: str | None
+) -> None:
+    server = replace(SERVER, confirmed=Lsn(confirmed))
+    arguments = (None if cut is None else Lsn(cut), [table()], Lsn(advanced))
+    if wrong is None:
+        check_publisher("s", KNOWN, server, *arguments)
+        return
+    with pytest.raises(StateMismatch) as caught:
+        check_publisher("s", KNOWN, server, *arguments)
+    assert wrong in caught.value.message
+    if advanced > server.position:
+        with pytest.raises(ConnectionFailure):
+            check_publisher("s", KNOWN, replace(server, in_recovery=True), *arguments)
+
+
+@pytest.mark.parametrize(
     ("cut", "confirmed", "tables", "wrong"),
     [
         # no cut: nothing of ours can be before the slot but a copy that waits to join

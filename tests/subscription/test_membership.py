@@ -30,6 +30,7 @@ from penstock.pipeline.snapshot import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
+from penstock.subscription.advanced import AdvancedOrigin
 from penstock.subscription.apply import Applier
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import Copies, SyncOptions
@@ -104,6 +105,7 @@ class World:
                 lambda lsn: False,
                 lambda lsn: None,
             ),
+            advanced=AdvancedOrigin(lambda: INVALID, lambda lsn: None),
             record_stop=lambda error, table, disable: None,
         )
 

@@ -14,19 +14,18 @@ from penstock.backend.authentication import role_now
 from penstock.backend.backend import SessionContext
 from penstock.backend.cancellation import Cancellation
 from penstock.backend.copy_statement import copy_of_rows, copy_request
-from penstock.backend.create_table_as import create_table_as
+from penstock.backend.node_commands import NodeCommands
 from penstock.backend.prepared_queries import BoundValues, describe_query, described_parameters
 from penstock.backend.replication import ReplicationCommands
 from penstock.backend.services import SessionServices
 from penstock.backend.session_settings import SessionSettings
 from penstock.backend.transaction_block import TransactionBlock
 from penstock.catalog import Role
-from penstock.errors import ConnectionFailure, FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pgtypes.pg_type import TEXT
 from penstock.protocol.answers import (
     Answer,
-    CommandOutcome,
     Description,
     Done,
     Empty,
@@ -85,6 +84,7 @@ class SessionRunner:
         self.prepared: dict[str, Prepared] = {}
         self._warnings: list[Notice] = []
         self._block = TransactionBlock(services.sequencer.position)
+        self._commands = NodeCommands(services, self._block, self._cancellation)
         self._replication = ReplicationCommands(
             context, services, self._block, self._settings.show, self._cancellation
         )
@@ -247,7 +247,7 @@ class SessionRunner:
             case CreateTableAs():
                 self._block.refuse("CREATE TABLE AS")
                 with self._cancellation.running():
-                    outcome = self._create_table_as(statement, role)
+                    outcome = self._commands.create_table_as(statement, role)
                 yield from outcome.notices
                 yield Done(outcome.tag)
             case Truncate(relations=relations):
@@ -257,27 +257,9 @@ class SessionRunner:
                 yield from outcome.notices
                 yield Done(outcome.tag)
             case _:
-                self._block.refuse("This statement")
-                outcome = self._command(statement, role)
+                outcome = self._commands.run(statement, role)
                 yield from outcome.notices
                 yield Done(outcome.tag)
-
-    def _create_table_as(self, statement: CreateTableAs, role: Role) -> CommandOutcome:
-        lake, at = self._services.lake, self._block.now()
-        return create_table_as(
-            statement,
-            lambda query: lake.describe(query, at, role),
-            lambda command: self._command(command, role),
-            lambda change: lake.change(change, role, self._cancellation),
-        )
-
-    def _command(self, statement: Statement, role: Role) -> CommandOutcome:
-        try:
-            return self._services.run_command(statement, role, self._cancellation.check)
-        except ConnectionFailure as error:  # to a publisher: this session goes on
-            raise PenstockError(
-                error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
-            ) from None
 
     def _query(self, text: str, parameters: BoundValues) -> Rows:
         catalogs = self._services.catalog_queries
@@ -298,6 +280,7 @@ class SessionRunner:
 
     def _catalog_rows(self, text: str, parameters: BoundValues) -> Rows:
         """A query of the catalogs, which may end sessions: this one, too."""
+        self._block.check_catalogs()
         catalogs, facts = self._services.catalog_queries, self._facts(self._role())
         rows = catalogs.query(text, parameters.values, facts, parameters.types)
         self._cancellation.check()
@@ -340,7 +323,11 @@ class SessionRunner:
             isolation = modes.isolation or self._settings.show("default_transaction_isolation")
             warning = self._block.begin(isolation, modes.read_only)
         else:
-            tag, warning = self._block.end(tag)
+            try:
+                if self._block.commits(tag):
+                    self._commands.commit(self._role())
+            finally:
+                tag, warning = self._block.end(tag)
         if warning is not None:
             yield warning
         yield Done(tag)

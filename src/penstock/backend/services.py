@@ -76,6 +76,20 @@ RunCommand = Callable[[Statement, Role, Callable[[], None]], CommandOutcome]
 """Executes a statement of ``commands``; the last argument raises when it is to end. Raises
 PenstockError."""
 
+
+class BlockCommands(Protocol):
+    """Commands of a transaction block, all of them as one transaction of the catalog."""
+
+    def takes(self, statement: Statement) -> bool:
+        """Whether a block may have it."""
+
+    def run(
+        self, statements: Sequence[Statement], role: Role, *, read_only: bool, commit: bool
+    ) -> CommandOutcome:
+        """What the last one gives. Without ``commit`` everything is taken back. Raises
+        PenstockError (25001, 25006, 0A000)."""
+
+
 MakeSource = Callable[[PgoutputOptions], ChangeSource]
 """Makes what decodes for one stream."""
 
@@ -104,6 +118,8 @@ class SessionServices:
     database: str
     database_oid: int
     wal_sender_timeout_s: Callable[[], float]
+    blocks: BlockCommands | None = None
+    """None: a block has no commands."""
     sessions: Sessions = field(default_factory=Sessions)
     check_warehouse: Callable[[], None] = lambda: None
     """Raises where the warehouse is not there, so that missing files mean nothing."""

@@ -1,8 +1,8 @@
 """The transaction block of one session (xact.c), as far as a publisher needs one.
 
 In: BEGIN, COMMIT, what runs in between, and errors. Out: the state that ReadyForQuery tells, and
-which consistent point a statement reads. Blocks only read: they are what a subscriber copies a
-table in.
+which consistent point a statement reads. Blocks read: they are what a subscriber copies a table
+in. Commands that a block may have are kept for its end (``node_commands``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState, PenstockError
 from penstock.protocol.answers import Notice
 from penstock.protocol.backend_messages import TransactionStatus
+from penstock.sql import Statement
 from penstock.sqlstate import ActiveSqlTransaction, InFailedSqlTransaction
 from penstock.walsender.sequencer import Position
 
@@ -26,6 +27,7 @@ class _Block:
     snapshot: Position | None = None
     queried: bool = False
     failed: bool = False
+    commands: tuple[Statement, ...] = ()
 
 
 class TransactionBlock:
@@ -38,10 +40,14 @@ class TransactionBlock:
     def refuse(self, what: str) -> None:
         """Raises FeatureNotSupported inside of one: what is a commit of its own."""
         if self.open:
-            raise FeatureNotSupported(
-                f"{what} cannot run inside a transaction block",
-                hint="One statement is one commit of the lake: run it outside of BEGIN ... COMMIT.",
-            )
+            raise self.refusal(what)
+
+    def refusal(self, what: str) -> FeatureNotSupported:
+        """The error for what a block may not have."""
+        return FeatureNotSupported(
+            f"{what} cannot run inside a transaction block",
+            hint="One statement is one commit of the lake: run it outside of BEGIN ... COMMIT.",
+        )
 
     @property
     def status(self) -> TransactionStatus:
@@ -54,6 +60,34 @@ class TransactionBlock:
     def open(self) -> bool:
         """Whether there is a block."""
         return self._block is not None
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it was begun so."""
+        return self._block is not None and self._block.read_only
+
+    @property
+    def commands(self) -> tuple[Statement, ...]:
+        """What COMMIT is to do."""
+        return () if self._block is None else self._block.commands
+
+    @commands.setter
+    def commands(self, commands: tuple[Statement, ...]) -> None:
+        assert self._block is not None
+        self._block.commands = commands
+
+    def commits(self, tag: str) -> bool:
+        """Whether this end of the block does what is in it."""
+        return self._block is not None and not self._block.failed and tag == "COMMIT"
+
+    def check_catalogs(self) -> None:
+        """Raises FeatureNotSupported where the catalogs would not show what the block has done."""
+        if self.commands:
+            raise FeatureNotSupported(
+                "queries on the catalogs after commands in the same transaction block are not "
+                "supported",
+                hint="What the block has changed is to be seen after COMMIT.",
+            )
 
     @property
     def isolation(self) -> str | None:

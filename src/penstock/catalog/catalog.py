@@ -152,6 +152,18 @@ class Catalog:
         with self._store.write() as connection:
             yield _transaction(connection)
 
+    @contextlib.contextmanager
+    def one_transaction(self, *, commit: bool) -> Iterator[Catalog]:
+        """A catalog whose reading and writing, by this thread, are parts of one transaction that
+        changes things. Nothing is changed without ``commit``, or when the block raises."""
+        try:
+            with self._store.write() as connection:
+                yield _OneTransaction(self, connection)
+                if not commit:
+                    raise _TakenBack
+        except _TakenBack:
+            pass
+
     def subscriptions(self) -> tuple[Subscription, ...]:
         """All subscriptions in the order of creation."""
         with self.read() as transaction:
@@ -283,6 +295,19 @@ class Catalog:
                 subscription = replace(subscription, skipping_lsn=INVALID)
             transaction.subscriptions.save(subscription)
 
+    def origin_lsn(self, subid: int) -> Lsn:
+        """Where a subscription's replication origin was put. Gone: INVALID."""
+        with self.read() as transaction:
+            found = transaction.subscriptions.find_oid(subid)
+        return INVALID if found is None else found.origin_lsn
+
+    def clear_origin_lsn(self, subid: int, lsn: Lsn) -> None:
+        """The last cut is there. One that it was put to since stays."""
+        with self.write() as transaction:
+            subscription = transaction.subscriptions.find_oid(subid)
+            if subscription is not None and subscription.origin_lsn == lsn:
+                transaction.subscriptions.save(replace(subscription, origin_lsn=INVALID))
+
     def enable_two_phase(self, subid: int) -> None:
         """The publisher's slot has two-phase commit now (UpdateTwoPhaseState). Gone: no effect."""
         with self.write() as transaction:
@@ -297,6 +322,31 @@ class Catalog:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
                 transaction.subscriptions.save(replace(subscription, publisher=publisher))
+
+
+class _TakenBack(Exception):
+    """Rolls a transaction back that nothing is wrong with."""
+
+
+class _OneTransaction(Catalog):
+    """Part of a catalog's transaction."""
+
+    def __init__(self, catalog: Catalog, connection: Connection) -> None:
+        self._store = catalog._store
+        self.statistics = catalog.statistics
+        self.node_lock = catalog.node_lock
+        self._connection = connection
+
+    def close(self) -> None:
+        """The catalog that it is part of stays open."""
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[CatalogTransaction]:
+        yield _transaction(self._connection)
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[CatalogTransaction]:
+        yield _transaction(self._connection)
 
 
 def _is_member(

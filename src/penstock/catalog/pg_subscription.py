@@ -79,6 +79,8 @@ _TABLE = Table(
     Column("subsoftdelete", Boolean),
     Column("subpartitionby", String),
     Column("subclusterby", String),
+    Column("subowner", BigInteger),
+    Column("suboriginlsn", LsnColumn),
 )
 
 
@@ -107,9 +109,13 @@ _APP_ID: Final = re.compile(rf"{_APP_ID_PREFIX}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}
 
 
 def is_app_id(text: str) -> bool:
-    """Whether it is the appId of a subscription, of this node or another one. Writers may choose
-    names for themselves that begin like ours."""
+    """Whether it is a subscription's appId, this node's or another's. Others' may begin like it."""
     return _APP_ID.fullmatch(text) is not None
+
+
+def origin_name(subscription: int) -> str:
+    """As PostgreSQL's subscriber names its origins (ReplicationOriginNameForLogicalRep)."""
+    return f"pg_{subscription}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +124,9 @@ class Subscription:
 
     ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
     never used again. ``on_table_error``: ``stop`` or ``park``. ``streaming``: ``off``, ``on`` or
-    ``parallel``. ``stopped``: an error that a retry
-    cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
-    SUBSCRIPTION waits for the slot. ``stopped_by``: the sync id of the table whose error it was.
+    ``parallel``. ``stopped``: an error that a retry cannot heal has ended its worker, and ENABLE is
+    what starts it again; ``stopped_by``: the sync id of the table whose error it was. ``dropping``:
+    DROP SUBSCRIPTION waits for the slot.
     ``publisher``: whom it follows, known since CREATE or its first connection. An error that
     ``disable_on_error`` lets disable it makes it both ``stopped`` and not ``enabled``.
     ``skip_lsn``: the finish LSN of a transaction to be skipped; the worker reads and clears it as
@@ -129,9 +135,9 @@ class Subscription:
     ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: whether its tables have one.
     ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
     which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS;
-    ``out_of_range``: one of OUT_OF_RANGE.
-    ``soft_delete``: whether rows that the publisher deletes stay.
     ``out_of_range``: one of OUT_OF_RANGE. ``partition_by``, ``cluster_by``: as they were written.
+    ``soft_delete``: whether rows that the publisher deletes stay. ``origin_lsn``: where its origin
+    was put, INVALID: the last cut tells. ``owner``: a role's oid, None for the node itself.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -168,6 +174,8 @@ class Subscription:
     soft_delete: bool = False
     partition_by: str = ""
     cluster_by: str = ""
+    owner: int | None = field(default=None, compare=False)
+    origin_lsn: Lsn = field(default=INVALID, compare=False)
 
     @property
     def own_changes_only(self) -> bool:
@@ -187,6 +195,11 @@ class Subscription:
     def origin_id(self) -> int:
         """Of its replication origin (RepOriginId has 16 bits)."""
         return self.oid & 0xFFFF
+
+    @property
+    def origin_name(self) -> str:
+        """Of its replication origin."""
+        return origin_name(self.oid)
 
     @property
     def should_run(self) -> bool:
@@ -253,6 +266,7 @@ class PgSubscription:
         soft_delete: bool = False,
         partition_by: str = "",
         cluster_by: str = "",
+        owner: int | None = None,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -284,6 +298,7 @@ class PgSubscription:
             soft_delete=soft_delete,
             partition_by=partition_by,
             cluster_by=cluster_by,
+            owner=owner,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -337,6 +352,8 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subsoftdelete": subscription.soft_delete,
         "subpartitionby": subscription.partition_by,
         "subclusterby": subscription.cluster_by,
+        "subowner": subscription.owner,
+        "suboriginlsn": subscription.origin_lsn,
     }
 
 
@@ -378,4 +395,6 @@ def _subscription(row: RowMapping) -> Subscription:
         soft_delete=bool(row["subsoftdelete"]),
         partition_by=row["subpartitionby"] or "",
         cluster_by=row["subclusterby"] or "",
+        owner=row["subowner"],
+        origin_lsn=row["suboriginlsn"] or INVALID,
     )

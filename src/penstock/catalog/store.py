@@ -79,7 +79,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     14: _add_what_is_missing,
     # What becomes of values that are out of range.
     15: _add_what_is_missing,
-    # Whether rows that the publisher deletes stay; how new tables are laid out.
+    # Owners and origins of subscriptions, whether rows that the publisher deletes stay, how new
+    # tables are laid out.
     16: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""

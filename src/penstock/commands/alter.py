@@ -9,7 +9,9 @@ renamed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_create_in_schema, check_owner
@@ -19,7 +21,7 @@ from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.subscriptioncmds import ALTERED, get_subscription
 from penstock.commands.unique_indexes import DUPLICATE_TABLE, is_taken, relation_names
 from penstock.errors import DuplicateObject, FeatureNotSupported, ObjectInUse
-from penstock.lakehouse.cuts import CutOwner
+from penstock.lakehouse.cuts import CutOwner, Cuts
 from penstock.sql import RenameSubscription, SetSchema
 
 
@@ -95,6 +97,10 @@ def rename_subscription(
             owner = CutOwner(statement.new_name, subscription.app_id)
             known = transaction.subscriptions.all()
             living = [CutOwner(one.name, one.app_id) for one in known]
-            scope.warehouse.cuts.forget_others(owner, living)
-            scope.warehouse.cuts.rename(owner)
+            scope.before_commit(partial(_rename_cuts, scope.warehouse.cuts, owner, living))
     return CommandResult(ALTERED)
+
+
+def _rename_cuts(cuts: Cuts, owner: CutOwner, living: Sequence[CutOwner]) -> None:
+    cuts.forget_others(owner, living)
+    cuts.rename(owner)

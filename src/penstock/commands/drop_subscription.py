@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 from penstock.catalog import Catalog, Subscription
 from penstock.commands.scope import (
@@ -56,6 +57,8 @@ def drop_subscription(
             missing = notice(f'subscription "{statement.name}" does not exist, skipping')
             return CommandResult(_TAG, (missing,))
         subscription = transaction.subscriptions.get(statement.name)
+        if subscription.slot_name is not None:
+            scope.prevent_in_block("DROP SUBSCRIPTION")
         transaction.subscriptions.save(replace(subscription, dropping=True))
     notices = []
     if subscription.slot_name is not None:
@@ -72,7 +75,8 @@ def drop_subscription(
         transaction.cut_requests.forget_all(subscription.oid)
         transaction.prepared_xacts.delete_all(subscription.oid)
     if scope.warehouse is not None:
-        scope.warehouse.storage.discard_folder(scope.warehouse.prepared_uri(subscription.app_id))
+        storage, prepared = scope.warehouse.storage, scope.warehouse.prepared_uri
+        scope.after_commit(partial(storage.discard_folder, prepared(subscription.app_id)))
     return CommandResult(_TAG, tuple(notices))
 
 

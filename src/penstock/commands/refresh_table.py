@@ -18,7 +18,7 @@ from penstock.catalog import (
 )
 from penstock.catalog.publisher_identity import alter
 from penstock.commands.copied_again import copy_notice
-from penstock.commands.scope import CommandResult, PublisherFactory, notice
+from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice
 from penstock.commands.subscriptioncmds import (
     ALTERED,
     ask_published,
@@ -39,7 +39,10 @@ _ASKED_FOR = "You have asked for it."
 
 
 def refresh_tables(
-    statement: AlterSubscriptionRefreshTables, catalog: Catalog, connect: PublisherFactory
+    statement: AlterSubscriptionRefreshTables,
+    catalog: Catalog,
+    connect: PublisherFactory,
+    scope: CommandScope,
 ) -> CommandResult:
     """Have each table copied again, and start the subscription where one of them has stopped it.
 
@@ -52,6 +55,7 @@ def refresh_tables(
         _members(transaction, subscription, names)
     check_enabled(subscription, "REFRESH TABLE")
     check_copy_of_table(subscription)
+    scope.prevent_in_block("ALTER SUBSCRIPTION ... REFRESH TABLE")
     found = ask_published(subscription, connect)
     for name in names:
         _check_published(subscription, name, found.tables)

@@ -7,7 +7,7 @@ catalog. ``penstock.walreceiver.publisher.Publisher.connect`` is the factory in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -15,6 +15,7 @@ from penstock.catalog import Role
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.protocol.answers import Notice
 from penstock.relation import TableName
+from penstock.sqlstate import ActiveSqlTransaction
 from penstock.walreceiver.publisher import SystemIdentity
 
 
@@ -35,12 +36,23 @@ class CurrentRole:
 NODE_ROLE: Final = CurrentRole("penstock", superuser=True)
 
 
+@dataclass(slots=True)
+class BlockEnd:
+    """What the commands of a transaction block leave for its end, in order: files that go with the
+    catalog's transaction, just before it is committed, and what only a committed one allows."""
+
+    before_commit: list[Callable[[], None]] = field(default_factory=list)
+    after_commit: list[Callable[[], None]] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class CommandScope:
     """Where a statement runs. ``warehouse`` None: statements about tables are refused.
 
     ``search_path``: schemas for names without one; the first is where CREATE puts things.
     ``node_role``: the superuser that is no row of the catalog, under the name that it has.
+    ``block_end``: of the transaction block that the statement is in; None outside of one.
+    ``version``: the major version of PostgreSQL that the node behaves as.
     """
 
     warehouse: Warehouse | None = field(default=None, compare=False)
@@ -49,6 +61,27 @@ class CommandScope:
     node_role: CurrentRole = NODE_ROLE
     database: str = "lake"
     search_path: tuple[str, ...] = ("public",)
+    version: int = 18
+    block_end: BlockEnd | None = field(default=None, compare=False)
+
+    def prevent_in_block(self, command: str) -> None:
+        """PreventInTransactionBlock. Raises ActiveSqlTransaction (25001)."""
+        if self.block_end is not None:
+            raise ActiveSqlTransaction(f"{command} cannot run inside a transaction block")
+
+    def before_commit(self, action: Callable[[], None]) -> None:
+        """Do it now, as the last thing of a command's transaction, or at the end of the block."""
+        if self.block_end is None:
+            action()
+        else:
+            self.block_end.before_commit.append(action)
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        """Do it now, when the command's transaction is committed, or when the block's is."""
+        if self.block_end is None:
+            action()
+        else:
+            self.block_end.after_commit.append(action)
 
 
 class PublisherSession(Protocol):

@@ -250,3 +250,15 @@ def different_origin(subscription: str, publications: Sequence[str]) -> list[Not
             sqlstate="55000",
         )
     ]
+
+
+def without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:
+    """PostgreSQL tells it only when the first update fails; then somebody's application has."""
+    return [
+        warning(
+            f'table "{schema}.{table}" has no replica identity',
+            hint="The publisher refuses updates and deletes of its rows. There: ALTER TABLE ... "
+            "ADD PRIMARY KEY, or ALTER TABLE ... REPLICA IDENTITY FULL.",
+        )
+        for schema, table in tables
+    ]

@@ -7,7 +7,7 @@ A worker that runs starts again with the new list.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -56,7 +56,7 @@ def alter_publications(
     middle of a batch."""
     options = parse_subscription_options(statement.options, SET_PUBLICATION)
     if not options.refresh:
-        between_batches(lambda: _save(statement, catalog, scope))
+        _patiently(lambda: _save(statement, catalog, scope), scope)
         return CommandResult(ALTERED)
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
@@ -67,6 +67,7 @@ def alter_publications(
             hint=_REFRESH_HINT[statement.verb],
         )
     check_copy(subscription, options, statement.verb)
+    scope.prevent_in_block("ALTER SUBSCRIPTION with refresh")
     checked = () if statement.verb == "DROP" else statement.publications
     found = ask_published(wanted, connect, checked, besides(catalog, subscription, options))
     notices = []
@@ -83,6 +84,14 @@ def alter_publications(
 
     notices += between_batches(taken_in)
     return CommandResult(ALTERED, tuple(notices))
+
+
+def _patiently(save: Callable[[], None], scope: CommandScope) -> None:
+    """A transaction block is waited for as a whole."""
+    if scope.block_end is None:
+        between_batches(save)
+    else:
+        save()
 
 
 def _save(statement: AlterSubscriptionPublications, catalog: Catalog, scope: CommandScope) -> None:

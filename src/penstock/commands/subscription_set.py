@@ -14,7 +14,7 @@ from typing import Final
 from penstock.catalog import Catalog, CatalogTransaction, Subscription
 from penstock.catalog.publisher_identity import alter
 from penstock.commands import two_phase
-from penstock.commands.scope import CommandResult, PublisherFactory
+from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory
 from penstock.commands.subscription_options import (
     SET,
     SubscriptionOptions,
@@ -42,7 +42,10 @@ _KEPT: Final = (
 
 
 def alter_options(
-    statement: AlterSubscriptionSet, catalog: Catalog, connect: PublisherFactory
+    statement: AlterSubscriptionSet,
+    catalog: Catalog,
+    connect: PublisherFactory,
+    scope: CommandScope,
 ) -> CommandResult:
     """SET (...). Raises SqlSyntaxError, NotInPrerequisiteState, ObjectInUse, and what the publisher
     says of its slot."""
@@ -50,6 +53,7 @@ def alter_options(
         asked = get_subscription(transaction, statement.name)
         options = parse_subscription_options(statement.options, SET)
         _altered(transaction, asked, options)
+    _check_block(options, scope)
     told = _alter_slot(asked, options, connect)
     with catalog.write() as transaction:
         subscription = get_subscription(transaction, statement.name)
@@ -60,6 +64,14 @@ def alter_options(
             )
         save_healed(transaction, _altered(transaction, subscription, options))
     return CommandResult(ALTERED, without_effect(options))
+
+
+def _check_block(options: SubscriptionOptions, scope: CommandScope) -> None:
+    """CheckAlterSubOption, of options that the slot has, too."""
+    if "two_phase" in options.specified and not options.two_phase:
+        scope.prevent_in_block("ALTER SUBSCRIPTION ... SET (two_phase)")
+    if "failover" in options.specified:
+        scope.prevent_in_block("ALTER SUBSCRIPTION ... SET (failover)")
 
 
 def _altered(

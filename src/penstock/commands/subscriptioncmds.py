@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from penstock.catalog import (
@@ -39,6 +40,7 @@ from penstock.commands.subscription_options import (
     different_origin,
     parse_subscription_options,
     without_effect,
+    without_identity,
 )
 from penstock.commands.subscription_targets import (
     between_batches,
@@ -85,6 +87,8 @@ def create_subscription(
     Cuts of a dropped subscription stay readable until there is another one of its name.
     """
     options = parse_subscription_options(statement.options, CREATE)
+    if options.create_slot:
+        scope.prevent_in_block("CREATE SUBSCRIPTION ... WITH (create_slot = true)")
     if "slot_name" not in options.specified:
         options.slot_name = statement.name
     with catalog.read() as transaction:
@@ -92,10 +96,9 @@ def create_subscription(
             raise DuplicateObject(f'subscription "{statement.name}" already exists')
     ConnInfo.parse(statement.conninfo)
     check_publications_once(statement.publications)
-    cuts = None if scope.warehouse is None else scope.warehouse.cuts
     notices = list(without_effect(options))
     if not options.connect:
-        _insert(statement, catalog, cuts, options, {}, None)
+        _insert(statement, catalog, scope, options, {}, None)
         notices.append(
             warning(
                 "subscription was created, but is not connected",
@@ -115,13 +118,13 @@ def create_subscription(
         tables = publisher.tables(statement.publications)
         with catalog.read() as transaction:
             check_targets(transaction, tables)
-        notices += _without_identity(
+        notices += without_identity(
             publisher.tables_without_replica_identity(statement.publications)
         )
         two_phase = first_state(options, has_tables=bool(tables)) is TwoPhaseState.ENABLED
         with _new_slot(publisher, options, two_phase=two_phase) as created:
             notices += created
-            _insert(statement, catalog, cuts, options, tables, identity)
+            _insert(statement, catalog, scope, options, tables, identity)
     return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
 
 
@@ -162,6 +165,7 @@ def alter_refresh(
     check_enabled(subscription, "REFRESH")
     options = parse_subscription_options(statement.options, REFRESH)
     check_copy(subscription, options, "REFRESH")
+    scope.prevent_in_block("ALTER SUBSCRIPTION ... REFRESH")
     found = ask_published(subscription, connect, besides=besides(catalog, subscription, options))
 
     def refreshed() -> list[Notice]:
@@ -191,7 +195,7 @@ def take_in(
     notices += take_in_again(transaction, subscription, kept, options)
     unwarned = [table for table in found.without_identity if table in new]
     notices += different_origin(subscription.name, found.different_origin)
-    return [*notices, *_without_identity(unwarned)]
+    return [*notices, *without_identity(unwarned)]
 
 
 def besides(
@@ -260,12 +264,13 @@ def ask_published(
 def _insert(
     statement: CreateSubscription,
     catalog: Catalog,
-    cuts: Cuts | None,
+    scope: CommandScope,
     options: SubscriptionOptions,
     tables: Mapping[TableName, int],
     publisher: PublisherIdentity | None,
 ) -> None:
     """The last step: the cuts of a dropped one go with it, or nothing does."""
+    cuts = None if scope.warehouse is None else scope.warehouse.cuts
     with catalog.write() as transaction:
         others = transaction.subscriptions.all()
         subscription = transaction.subscriptions.create(
@@ -293,14 +298,20 @@ def _insert(
             failover=options.failover,
             password_required=options.password_required,
             run_as_owner=options.run_as_owner,
+            owner=scope.role.oid,
         )
         # Tables and slot are of this one: a worker that is led elsewhere stops.
         transaction.subscriptions.save(replace(subscription, publisher=publisher))
         transaction.relations.add(subscription.oid, tables, _first_state(options))
         if cuts is not None:
             living = [CutOwner(known.name, known.app_id) for known in others]
-            cuts.adopt(living)
-            cuts.forget_others(CutOwner(subscription.name, subscription.app_id), living)
+            owner = CutOwner(subscription.name, subscription.app_id)
+            scope.before_commit(partial(_take_over, cuts, owner, living))
+
+
+def _take_over(cuts: Cuts, owner: CutOwner, living: Sequence[CutOwner]) -> None:
+    cuts.adopt(living)
+    cuts.forget_others(owner, living)
 
 
 def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:
@@ -381,15 +392,3 @@ def check_publications_once(names: Sequence[str]) -> None:
     for position, name in enumerate(names):
         if name in names[:position]:
             raise DuplicateObject(f'publication name "{name}" used more than once')
-
-
-def _without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:
-    """PostgreSQL tells it only when the first update fails; then somebody's application has."""
-    return [
-        warning(
-            f'table "{schema}.{table}" has no replica identity',
-            hint="The publisher refuses updates and deletes of its rows. There: ALTER TABLE ... "
-            "ADD PRIMARY KEY, or ALTER TABLE ... REPLICA IDENTITY FULL.",
-        )
-        for schema, table in tables
-    ]

@@ -177,6 +177,9 @@ def _dependents(transaction: CatalogTransaction, role: Role) -> list[str]:
     for publication in transaction.publications.all():
         if publication.owner == role.oid:
             found.append((publication.oid, f"owner of publication {publication.name}"))
+    for subscription in transaction.subscriptions.all():
+        if subscription.owner == role.oid:
+            found.append((subscription.oid, f"owner of subscription {subscription.name}"))
     return [text for _, text in sorted(found, key=lambda each: each[0])]
 
 

@@ -17,6 +17,7 @@ from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.refresh_table import refresh_tables
 from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice
 from penstock.commands.skip_transaction import alter_skip
+from penstock.commands.subscription_owner import alter_owner, check_rights
 from penstock.commands.subscription_publications import alter_publications
 from penstock.commands.subscription_set import alter_options
 from penstock.commands.subscriptioncmds import (
@@ -25,7 +26,7 @@ from penstock.commands.subscriptioncmds import (
     alter_refresh,
     create_subscription,
 )
-from penstock.errors import FeatureNotSupported, InsufficientPrivilege
+from penstock.errors import FeatureNotSupported
 from penstock.sql import (
     AddEnumValue,
     AlterPublicationObjects,
@@ -34,6 +35,7 @@ from penstock.sql import (
     AlterRole,
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
+    AlterSubscriptionOwner,
     AlterSubscriptionPublications,
     AlterSubscriptionRefresh,
     AlterSubscriptionRefreshTables,
@@ -118,7 +120,12 @@ def execute(
 
 def is_command(statement: Statement) -> bool:
     """Whether ``execute`` knows the statement; the others are the session's."""
-    return type(statement) in _COMMANDS or isinstance(
+    return type(statement) in _COMMANDS or is_subscription_command(statement)
+
+
+def is_subscription_command(statement: Statement) -> bool:
+    """Whether it is about subscriptions."""
+    return isinstance(
         statement,
         CreateSubscription
         | AlterSubscriptionEnabled
@@ -128,29 +135,16 @@ def is_command(statement: Statement) -> bool:
         | AlterSubscriptionRefresh
         | AlterSubscriptionRefreshTables
         | AlterSubscriptionPublications
+        | AlterSubscriptionOwner
         | RenameSubscription
         | DropSubscription,
     )
 
 
-def _check_subscription_rights(statement: Statement, catalog: Catalog) -> None:
-    """Subscriptions are the node's own: only superusers make and change them."""
-    if isinstance(statement, CreateSubscription):
-        raise InsufficientPrivilege(
-            "permission denied to create subscription",
-            detail='Only roles with privileges of the "pg_create_subscription" role may create '
-            "subscriptions.",
-        )
-    name = getattr(statement, "name", None)
-    if is_command(statement) and name in {s.name for s in catalog.subscriptions()}:
-        raise InsufficientPrivilege(f"must be owner of subscription {name}")
-
-
 def _subscriptions(
     statement: Statement, catalog: Catalog, connect: PublisherFactory, scope: CommandScope
 ) -> CommandResult:
-    if not scope.role.superuser:
-        _check_subscription_rights(statement, catalog)
+    check_rights(statement, catalog, scope)
     match statement:
         case CreateSubscription():
             return create_subscription(statement, catalog, connect, scope)
@@ -159,15 +153,17 @@ def _subscriptions(
         case AlterSubscriptionConnection():
             return alter_connection(statement, catalog)
         case AlterSubscriptionSet():
-            return alter_options(statement, catalog, connect)
+            return alter_options(statement, catalog, connect, scope)
         case AlterSubscriptionSkip():
             return alter_skip(statement, catalog, scope)
         case AlterSubscriptionRefresh():
             return alter_refresh(statement, catalog, connect, scope)
         case AlterSubscriptionRefreshTables():
-            return refresh_tables(statement, catalog, connect)
+            return refresh_tables(statement, catalog, connect, scope)
         case AlterSubscriptionPublications():
             return alter_publications(statement, catalog, connect, scope)
+        case AlterSubscriptionOwner():
+            return alter_owner(statement, catalog, scope)
         case RenameSubscription():
             return rename_subscription(statement, catalog, scope)
         case DropSubscription():

@@ -17,10 +17,11 @@ import pyarrow as pa
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
 from penstock.lakehouse.delta_types import TIMESTAMP_NTZ
 from penstock.lakehouse.schema import Column
+from penstock.pgtypes.as_text import may_not_fit
 from penstock.pgtypes.family import CORRECT
 from penstock.pgtypes.gather import cells_of
 from penstock.pgtypes.pg_type import NUMERIC, TEXT, VARCHAR
-from penstock.pgtypes.registry import find, type_of_arrow
+from penstock.pgtypes.registry import arrow_type, find, type_of_arrow
 from penstock.pgtypes.text_output import text_output
 
 _DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
@@ -56,6 +57,15 @@ def _is_text(column: Column, published: pa.DataType) -> bool:
     if column.type_oid == NUMERIC and column.typmod < 0:
         return published in _DIGITS or pa.types.is_decimal128(published)
     return column.type_oid in (0, TEXT) or (column.type_oid == VARCHAR and column.typmod < 0)
+
+
+def kept_as_text(column: Column, type_oid: int, typmod: int) -> bool:
+    """Whether a column takes the text of each published value, so that those which their type here
+    has not are among them."""
+    if not (column.converts and pa.types.is_string(column.type)):
+        return False
+    published = arrow_type(type_oid, typmod)
+    return may_not_fit(type_oid, typmod) and _is_text(column, published)
 
 
 def _by_input(own: pa.DataType, published: pa.DataType) -> bool:

@@ -23,6 +23,8 @@ import penstock.pgtypes as pgtypes
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lakehouse.delta_types import arrow_type, delta_type, has_timestamp_ntz
 from penstock.lakehouse.names import column_names
+from penstock.pgtypes.as_text import may_not_fit
+from penstock.pgtypes.pg_type import TEXT
 from penstock.relation import AttGenerated, Relation, ReplicaIdentity
 
 SOURCE: Final = "penstock.source"
@@ -49,6 +51,8 @@ STAMP: Final = "penstock.stamp"
 """Metadata: such a column tells which change wrote its row (``metadata_columns``)."""
 DELETED_AT: Final = "_deleted_at"
 """The column that says of a row that the publisher has deleted it (``soft_delete``)."""
+AS_TEXT: Final = "penstock.text"
+"""Metadata: such a column has the texts of the publisher's values (out_of_range = text)."""
 GENERATION: Final = "delta.generationExpression"
 """Metadata of a column that Delta generates, by an expression of Spark's."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
@@ -75,7 +79,8 @@ class Column:
     node, so that a publication may lack it; ``primary``: of its PRIMARY KEY there; ``published``:
     one has had it; ``default``: for rows without a value then. ``generated``: the expression, in
     PostgreSQL's words and names, that makes its values; ``virtual``: it is VIRTUAL to PostgreSQL.
-    ``stamp``: it tells which change wrote its row.
+    ``stamp``: it tells which change wrote its row. ``as_text``: a subscription has made it to have
+    the texts of values that their own type here might not hold.
     """
 
     name: str
@@ -90,6 +95,13 @@ class Column:
     virtual: bool = False
     primary: bool = False
     stamp: bool = False
+    as_text: bool = False
+
+    @property
+    def converts(self) -> bool:
+        """Whether it may be of another type than the publisher's, and have its values all the same
+        (``conversion``)."""
+        return self.own or self.as_text
 
     @property
     def own(self) -> bool:
@@ -209,6 +221,10 @@ class TableSchema:
         """This schema with columns appended."""
         return TableSchema((*self.columns, *added), self.key)
 
+    def as_text(self) -> TableSchema:
+        """This schema, of a relation, with text for types of which not all values fit."""
+        return TableSchema(tuple(text_column(column) for column in self.columns), self.key)
+
     def without(self, dropped: Collection[str]) -> TableSchema:
         """This schema without some columns (Delta names); a key that has one of them goes too."""
         columns = tuple(column for column in self.columns if column.name not in dropped)
@@ -244,10 +260,18 @@ class TableSchema:
                 *(names[c.source], c.source, c.type, c.type_oid, c.typmod),
                 local=c.stamp,
                 stamp=c.stamp,
+                as_text=c.as_text,
             )
             for c in wanted
             if c.source not in taken
         )
+
+
+def text_column(column: Column) -> Column:
+    """A published column as text, where its type here has not all of its values."""
+    if not may_not_fit(column.type_oid, column.typmod):
+        return column
+    return replace(column, type=pa.string(), type_oid=TEXT, typmod=-1, as_text=True)
 
 
 def check_lengths(schema_json: str) -> None:
@@ -317,6 +341,8 @@ def _field(column: Column) -> dict[str, Any]:
         metadata[VIRTUAL] = "true"
     if column.stamp:
         metadata[STAMP] = "true"
+    if column.as_text:
+        metadata[AS_TEXT] = "true"
     return {
         "name": column.name,
         "type": delta_type(column.type),
@@ -351,4 +377,5 @@ def _column(field: Mapping[str, Any]) -> Column:
         virtual=metadata.get(VIRTUAL) == "true",
         primary=metadata.get(PRIMARY) == "true",
         stamp=metadata.get(STAMP) == "true",
+        as_text=metadata.get(AS_TEXT) == "true",
     )

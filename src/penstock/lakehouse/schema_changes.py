@@ -15,16 +15,20 @@ from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.schema import ROW, Column, TableSchema
 
 
-def copied_again(have: TableSchema, wanted: TableSchema, *, table: str) -> TableSchema:
-    """``wanted`` with what the node's own CREATE TABLE has made beside it.
+def copied_again(
+    have: TableSchema, wanted: TableSchema, *, table: str, as_text: bool = False
+) -> TableSchema:
+    """``wanted`` with what the node's own CREATE TABLE has made beside it. ``as_text``: as
+    ``TableSchema.as_text``, but for that.
 
     Raises RelationChanged where one of the two would be lost.
     """
     _check_not_generated(have, wanted, table)
     own = have.by_source
+    made = wanted.as_text() if as_text else wanted
     columns = [
-        _keep_own_type(own[c.source], c) if c.source in own and own[c.source].local else c
-        for c in wanted.columns
+        _keep_own_type(own[c.source], c) if c.source in own and own[c.source].local else m
+        for c, m in zip(wanted.columns, made.columns, strict=True)
     ]
     rest = [
         # of the rows that it has now, none has a value that was sent
@@ -36,13 +40,18 @@ def copied_again(have: TableSchema, wanted: TableSchema, *, table: str) -> Table
 
 
 def columns_added(
-    have: TableSchema, wanted: TableSchema, *, table: str, whole_rows: bool = True
+    have: TableSchema,
+    wanted: TableSchema,
+    *,
+    table: str,
+    whole_rows: bool = True,
+    as_text: bool = False,
 ) -> tuple[Column, ...]:
     """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
 
     The added columns carry the names that they get here. The order of columns does not matter.
     ``whole_rows``: without a key, rows are found by all their columns, so that none which were
-    published once may be left here.
+    published once may be left here. ``as_text``: added columns are as ``TableSchema.as_text``.
     Raises RelationChanged naming table, column and both types for anything else: a column that
     is gone, one of the node's own that may have another name now, a type that became another,
     another key. To take it back at the publisher does not help: its WAL keeps the definition of
@@ -55,7 +64,7 @@ def columns_added(
             detail=f"The target table's key is {_key_text(have)}, the publisher's "
             f"{_key_text(wanted)}.",
         )
-    return have.lacking(wanted.columns)
+    return have.lacking((wanted.as_text() if as_text else wanted).columns)
 
 
 def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> None:
@@ -112,7 +121,7 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
                 detail="The target table's own column of that name tells of its rows.",
             )
         theirs = type_text(delta_type(other.type))
-        if mine != theirs and not (column.own and takes(column, other.type)):
+        if mine != theirs and not (column.converts and takes(column, other.type)):
             raise SchemaChanged(
                 f'column "{column.source}" of relation "{table}" has changed its type',
                 detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "

@@ -21,6 +21,7 @@ from penstock.pg_catalog.node_catalogs import NodeCatalogs
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.pgtypes.pg_type import BOOL, FLOATS, INTEGERS, OID, XID
+from penstock.protocol.answers import Rows
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
@@ -68,9 +69,13 @@ class NodeQueries:
         """Whether the query reads nothing but catalogs."""
         return self._catalogs.reads_catalog_only(text)
 
+    def rows(self, text: str) -> Rows:
+        """Run one SELECT, with rows as sessions get them. Raises PostgreSQL's errors."""
+        return self._catalogs.query(text, (), self._facts())
+
     def query(self, text: str) -> CommandResult:
-        """Run one SELECT. Raises PostgreSQL's errors as PenstockError."""
-        found = self._catalogs.query(text, (), self._facts())
+        """As ``rows``, with Python values."""
+        found = self.rows(text)
         readers = [_PYTHON.get(field.type_oid, str) for field in found.fields]
         rows = tuple(
             tuple(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from socketserver import ThreadingMixIn
 from typing import Final
@@ -20,6 +20,7 @@ from penstock.errors import ConfigurationError
 from penstock.lsn import Lsn
 from penstock.node.serving import ServingNode
 from penstock.node.status import SLOT_GONE, SubscriptionStatus, TableStatus
+from penstock.pg_catalog.subscription_views import stat_subscription_stats
 from penstock.stats.prometheus import application
 from penstock.stats.report import (
     NodeReport,
@@ -35,6 +36,8 @@ from penstock.walsender.slots import SlotState
 log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S: Final = 10
+_CONFLICT: Final = "confl_"
+"""How columns of pg_stat_subscription_stats begin that count conflicts of a type."""
 
 
 class Monitoring:
@@ -91,7 +94,13 @@ def node_report(
 ) -> NodeReport:
     """All numbers now. Raises what the catalog raises."""
     tables = tuple(_table(s.name, table) for s in statuses for table in s.tables)
-    report = NodeReport(_version(), tuple(map(_subscription, statuses)), tables=tables)
+    known, counts = catalog.subscriptions(), catalog.statistics.counts()
+    stats = {str(row["subname"]): row for row in stat_subscription_stats(known, counts)}
+    out_of_range = {s.name: counts[s.oid].values_out_of_range for s in known if s.oid in counts}
+    subscriptions = tuple(
+        _subscription(s, stats.get(s.name, {}), out_of_range.get(s.name, 0)) for s in statuses
+    )
+    report = NodeReport(_version(), subscriptions, tables=tables)
     return report if serving is None else _with_publishing(report, catalog, serving)
 
 
@@ -162,7 +171,11 @@ def _age(transaction: LakeTransaction | None, now: float) -> float:
     return 0.0 if transaction is None else max(0.0, now - transaction.commit_time / 1e6)
 
 
-def _subscription(status: SubscriptionStatus) -> SubscriptionReport:
+def _subscription(
+    status: SubscriptionStatus, stats: Mapping[str, object], out_of_range: int
+) -> SubscriptionReport:
+    """``stats``: its row of pg_stat_subscription_stats."""
+    counts = {name: value for name, value in stats.items() if isinstance(value, int)}
     return SubscriptionReport(
         name=status.name,
         state=status.state,
@@ -184,6 +197,14 @@ def _subscription(status: SubscriptionStatus) -> SubscriptionReport:
         delete_missing=sum(table.delete_missing for table in status.tables),
         cut_age_seconds=status.cut_age_seconds,
         publisher_age_seconds=status.publisher_age_seconds,
+        apply_errors=counts.get("apply_error_count", 0),
+        sync_errors=counts.get("sync_error_count", 0),
+        conflicts={
+            name.removeprefix(_CONFLICT): value
+            for name, value in counts.items()
+            if name.startswith(_CONFLICT)
+        },
+        values_out_of_range=out_of_range,
         slot_gone=None if status.wal_status is None else status.wal_status in SLOT_GONE,
     )
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +41,7 @@ from penstock.node.running import RunningNode, copy_options
 from penstock.node.serving import ServingNode
 from penstock.node.session_commands import connect_publisher
 from penstock.node.slot_watch import ask_all
+from penstock.node.statistics_views import register_statistics
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.node.verification import Verification
 from penstock.node.verify import Verifier, VerifyOptions, check_follows
@@ -139,16 +139,18 @@ class Node:
         ]
 
     def _execute(self, statement: Statement, text: str) -> CommandResult:
-        if isinstance(statement, QueryStatement):
-            lake = (self._catalog, self._warehouse, self.parameters, self.serving)
-            catalogs = NodeQueries(*lake, self._connections, self._reload_conf)
-            if catalogs.answers(text):
-                return catalogs.query(text)
+        if isinstance(statement, QueryStatement) and self._queries().answers(text):
+            return self._queries().query(text)
         scope = CommandScope(
             warehouse=self._warehouse,
             database=self.parameters.database,
+            version=self.parameters.server_version,
         )
         return execute(statement, self._catalog, connect_publisher, scope)
+
+    def _queries(self) -> NodeQueries:
+        lake = (self._catalog, self._warehouse, self.parameters, self.serving)
+        return NodeQueries(*lake, self._connections, self._reload_conf)
 
     def sql(self, text: str) -> CommandResult:
         """Run statements, log their notices, return the last result."""
@@ -170,11 +172,9 @@ class Node:
             check_session(self._given_spark, self._warehouse_uri())
             return self._given_spark
         doctor.require()
+        spark, uri = self.parameters.spark, self._warehouse_uri()
         return build_session(
-            master=self.parameters.spark.master,
-            driver_memory=self.parameters.spark.driver_memory,
-            conf=self.parameters.spark.conf,
-            warehouse=self._warehouse_uri(),
+            master=spark.master, driver_memory=spark.driver_memory, conf=spark.conf, warehouse=uri
         )
 
     def _check_spark(self) -> None:
@@ -256,12 +256,7 @@ class Node:
     def __enter__(self) -> Node:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # Waiting
@@ -358,6 +353,11 @@ class Node:
         ``as_of``: as of ``read``."""
         cut = self._cut_choice.wanted(subscription, None, as_of)
         return reading.register_views(spark or self.spark, cut, self._cut_choice.leaves)
+
+    def statistics_views(self, spark: SparkSession | None = None) -> tuple[str, ...]:
+        """Register the catalogs' views about subscriptions as temporary views, with the rows of
+        now; their names, pg_stat_subscription and others."""
+        return register_statistics(spark or self.spark, self._queries())
 
     def verify(
         self,

@@ -34,6 +34,7 @@ from penstock.pipeline.snapshot import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import TableName
 from penstock.stats.backend_status import Sessions
+from penstock.subscription.advanced import AdvancedOrigin
 from penstock.subscription.ahead import remove_litter
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import NOT_COPIED, SyncOptions
@@ -232,6 +233,10 @@ class RunningNode:
                 ),
                 count=lambda more: self._count(oid, more),
                 skip_lsns=self._skip_lsns(oid),
+                advanced=AdvancedOrigin(
+                    lambda: self._catalog.origin_lsn(oid),
+                    lambda lsn: self._catalog.clear_origin_lsn(oid, lsn),
+                ),
                 record_stop=lambda error, table, disable: self._catalog.record_error(
                     oid, error, stopped=True, table=table, disable=disable
                 ),

@@ -44,7 +44,7 @@ def follow_change(
         table = RangeVar(rel.table, rel.schema)
         refresh = AlterSubscriptionRefreshTables(subscription.name, (table,))
         try:
-            refresh_tables(refresh, catalog, connect_publisher)
+            refresh_tables(refresh, catalog, connect_publisher, scope)
             return
         except NotInPrerequisiteState:  # renamed since, or taken out of the publications
             log.info('table "%s" is not published under its name', rel.qualified_name)

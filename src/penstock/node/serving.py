@@ -149,6 +149,13 @@ class ServingNode:
     def _session_services(self, spark: Cluster, warehouse: Warehouse) -> SessionServices:
         parameters, catalog = self._parameters, self._catalog
         lake = SparkLake(spark, warehouse, catalog, self.sequencer)
+        commands = SessionCommands(
+            catalog,
+            warehouse,
+            self.sequencer,
+            parameters.database,
+            parameters.server_version,
+        )
         return SessionServices(
             catalog=catalog,
             sequencer=self.sequencer,
@@ -168,7 +175,8 @@ class ServingNode:
             ),
             lake=lake,
             jobs=spark,
-            run_command=SessionCommands(catalog, warehouse, self.sequencer, parameters.database),
+            run_command=commands,
+            blocks=commands,
             make_source=lambda options: Decoding(
                 spark,
                 warehouse,

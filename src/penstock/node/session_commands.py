@@ -8,13 +8,14 @@ to ``commands``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from penstock.catalog import Catalog, Role
+from penstock.commands.block import execute_block, takes
 from penstock.commands.scope import CommandScope, CurrentRole
 from penstock.commands.utility import execute
 from penstock.lakehouse.warehouse import Warehouse
@@ -34,28 +35,46 @@ class SessionCommands:
         warehouse: Warehouse,
         sequencer: Sequencer,
         database: str,
+        version: int = 18,
     ) -> None:
         self._catalog = catalog
         self._warehouse = warehouse
         self._sequencer = sequencer
         self._database = database
+        self._version = version
 
     def __call__(
         self, statement: Statement, role: Role, check: Callable[[], None]
     ) -> CommandOutcome:
         """Execute one. ``check`` raises when it is to end. Raises PenstockError."""
+        connect = partial(connect_publisher, check=check)
+        result = execute(statement, self._catalog, connect, self._scope(role))
+        # Tables that have become known are followed from here on.
+        self._sequencer.step(discover=True)
+        return CommandOutcome(result.tag, result.notices)
+
+    def takes(self, statement: Statement) -> bool:
+        """Whether a transaction block may have it."""
+        return takes(statement)
+
+    def run(
+        self, statements: Sequence[Statement], role: Role, *, read_only: bool, commit: bool
+    ) -> CommandOutcome:
+        """Execute those of a transaction block. Raises PenstockError."""
+        result = execute_block(
+            statements, self._catalog, self._scope(role), read_only=read_only, commit=commit
+        )
+        return CommandOutcome(result.tag, result.notices)
+
+    def _scope(self, role: Role) -> CommandScope:
         current = CurrentRole(role.name, role.oid, role.superuser)
-        scope = CommandScope(
+        return CommandScope(
             warehouse=self._warehouse,
             role=current,
             session_role=current,
             database=self._database,
+            version=self._version,
         )
-        connect = partial(connect_publisher, check=check)
-        result = execute(statement, self._catalog, connect, scope)
-        # Tables that have become known are followed from here on.
-        self._sequencer.step(discover=True)
-        return CommandOutcome(result.tag, result.notices)
 
 
 _ASK_S: Final = 0.1

@@ -19,6 +19,7 @@ _PENSTOCK: Final[dict[str, str]] = {
     "penstock_publication_tables": "pubname:name pubid:oid relid:oid attrs:int2vector "
     "qual:pg_node_tree",
     "penstock_partition_ancestors": "child:oid relid:regclass position:int4",
+    "penstock_origin_status": "local_id:oid external_id:text remote_lsn:pg_lsn local_lsn:pg_lsn",
     "penstock_keywords": "word:text catcode:char catdesc:text",
     "penstock_partition_tree": "root:oid relid:regclass parentrelid:regclass isleaf:bool "
     "level:int4",

@@ -15,6 +15,7 @@ from penstock.catalog import Catalog, Sequenced
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pg_catalog import CatalogDatabase, CatalogTable
 from penstock.pg_catalog.connections import Connections
+from penstock.pg_catalog.origin_functions import ORIGIN_FUNCTIONS, OriginFunctions
 from penstock.pg_catalog.relations import relation_oids
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.session_views import stat_activity, stat_replication
@@ -40,7 +41,7 @@ from penstock.walsender.senders import Senders
 from penstock.walsender.slots import Slots, SlotState
 from penstock.walsender.troubles import Trouble, Troubles
 
-_FUNCTIONS = SLOT_FUNCTIONS | SIGNAL_FUNCTIONS | STATISTICS_FUNCTIONS
+_FUNCTIONS = SLOT_FUNCTIONS | SIGNAL_FUNCTIONS | STATISTICS_FUNCTIONS | ORIGIN_FUNCTIONS
 _NEVER = ("spill_txns", "spill_count", "spill_bytes")
 """Columns of pg_stat_replication_slots about what a node does not do."""
 
@@ -64,6 +65,7 @@ class NodeCatalogs:
         self._reload = reload
         self._connections = connections or Connections()
         self._catalog = catalog
+        self._warehouse = warehouse
         self._troubles = troubles
         self._columns = TableColumns(warehouse, troubles)
         self._slots = slots
@@ -110,9 +112,15 @@ class NodeCatalogs:
         slots = SlotFunctions(self._slots, facts, self._database_oid)
         signals = SignalFunctions(self._sessions, self._catalog, facts, self._reload)
         statistics = StatisticsFunctions(self._catalog, facts)
+        origins = OriginFunctions(self._catalog, self._warehouse, self._sessions, facts)
         more = {**slots.functions(), **signals.functions(), **statistics.functions()}
+        in_from = {**slots.table_functions(), **origins.table_functions()}
         return CatalogDatabase(
-            self._snapshot(facts), facts, more, slots.table_functions(), self._connections
+            self._snapshot(facts),
+            facts,
+            {**more, **origins.functions()},
+            in_from,
+            self._connections,
         )
 
     def _snapshot(self, facts: SessionFacts) -> pg_catalog.CatalogSnapshot:
@@ -168,6 +176,7 @@ class NodeCatalogs:
         subscriptions, rels = snapshot.subscriptions, snapshot.subscription_rels
         numbers, superuser = self._catalog.statistics.all(), facts.superuser
         counts = self._catalog.statistics.counts()
+        status = replication_origin_status(subscriptions, numbers, snapshot.current_lsn)
         return {
             "pg_stat_lake_subscription": stat_lake_subscription(
                 subscriptions, numbers, counts, superuser=superuser
@@ -177,9 +186,8 @@ class NodeCatalogs:
             ),
             "pg_stat_subscription": stat_subscription(subscriptions, numbers, sessions, oids),
             "pg_replication_origin": replication_origins(subscriptions),
-            "pg_replication_origin_status": replication_origin_status(
-                subscriptions, numbers, snapshot.current_lsn
-            ),
+            "pg_replication_origin_status": status,
+            "penstock_origin_status": status,
             "pg_stat_subscription_stats": stat_subscription_stats(subscriptions, counts),
         }
 

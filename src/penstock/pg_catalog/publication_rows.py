@@ -97,7 +97,7 @@ def pg_subscription(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
             "subdbid": snapshot.database_oid,
             "subskiplsn": str(subscription.skip_lsn),
             "subname": subscription.name,
-            "subowner": NODE_OWNER,
+            "subowner": NODE_OWNER if subscription.owner is None else subscription.owner,
             "subenabled": subscription.enabled,
             "subbinary": subscription.binary,
             "substream": _stream(subscription, version),

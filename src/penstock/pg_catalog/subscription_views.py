@@ -20,7 +20,7 @@ from penstock.catalog import (
     SubscriptionRel,
     SubscriptionStatistics,
 )
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.relation import TableName
 from penstock.stats.backend_status import Activity, BackendType
 
@@ -98,23 +98,31 @@ def prepared_xacts(xacts: Iterable[PreparedXact], owner: str, database: str) -> 
 def replication_origins(subscriptions: Iterable[Subscription]) -> list[Row]:
     """pg_replication_origin: PostgreSQL's subscriber has one for each subscription
     (ReplicationOriginNameForLogicalRep), and so it is shown here."""
-    return [{"roident": s.origin_id, "roname": f"pg_{s.oid}"} for s in subscriptions]
+    return [{"roident": s.origin_id, "roname": s.origin_name} for s in subscriptions]
 
 
 def replication_origin_status(
     subscriptions: Iterable[Subscription], numbers: Numbers, local_lsn: Lsn
 ) -> list[Row]:
-    """pg_replication_origin_status: the last cut that was told of. ``local_lsn``: of the node."""
+    """pg_replication_origin_status: the last cut that was told of, or where the origin was put.
+    ``local_lsn``: of the node."""
     return [
         {
             "local_id": subscription.origin_id,
-            "external_id": f"pg_{subscription.oid}",
-            "remote_lsn": told.cut_lsn,
+            "external_id": subscription.origin_name,
+            "remote_lsn": remote_lsn,
             "local_lsn": local_lsn,
         }
         for subscription in subscriptions
-        if (told := numbers.get(subscription.oid)) is not None and told.cut_lsn is not None
+        if (remote_lsn := _remote_lsn(subscription, numbers.get(subscription.oid))) is not None
     ]
+
+
+def _remote_lsn(subscription: Subscription, told: SubscriptionStatistics | None) -> Lsn | None:
+    cut = None if told is None else told.cut_lsn
+    if cut is None and subscription.origin_lsn == INVALID:
+        return None
+    return max(cut or INVALID, subscription.origin_lsn)
 
 
 def stat_subscription_stats(

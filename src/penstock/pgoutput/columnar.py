@@ -25,7 +25,7 @@ from penstock.pgoutput.chunk import (
     TruncateEvent,
     Unreadable,
 )
-from penstock.pgoutput.columns import FindReader, Readers
+from penstock.pgoutput.columns import FindReader, Readers, ReadersInstead
 from penstock.pgoutput.decoder import Decoder, unknown_message
 from penstock.pgoutput.framing import check_origins, read_begins, read_commits
 from penstock.pgoutput.messages import LogicalMessage, RelationMessage, Truncate
@@ -52,14 +52,20 @@ _MIN_ROW_SIZE: Final = TUPLE_KIND_AT + 1 + 2
 
 class ColumnarDecoder:
     """``find``: the reader of a type (``penstock.pgtypes.find``); ``find_key``: in columns of a
-    replica identity that is not FULL, where it is another.
+    replica identity that is not FULL, where it is another; ``instead``: of columns that are read in
+    another way than their types are.
 
     ``relations``: the relation map, OID to the newest definition (LogicalRepRelMap).
     """
 
-    def __init__(self, find: FindReader, find_key: FindReader | None = None) -> None:
+    def __init__(
+        self,
+        find: FindReader,
+        find_key: FindReader | None = None,
+        instead: ReadersInstead = lambda relation: {},
+    ) -> None:
         self.relations: dict[int, Relation] = {}
-        self._find = Readers(find, find_key or find)
+        self._find = Readers(find, find_key or find, instead)
 
     def decode(self, chunk: MessageChunk) -> DecodedChunk:
         """Decode all messages of a chunk; the relation map moves on only when all of them succeed.

@@ -8,7 +8,7 @@ another. Table and column are added to its errors here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +37,8 @@ class ColumnReader(Protocol):
 
 FindReader = Callable[[int], ColumnReader]
 """Type OID to its reader."""
+ReadersInstead = Callable[[Relation], Mapping[str, ColumnReader]]
+"""Readers of some of a relation's columns, by their names, whatever their types."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,14 @@ class Readers:
 
     others: FindReader
     key: FindReader
+    instead: ReadersInstead = lambda relation: {}
 
-    def of(self, relation: Relation, attribute: Attribute) -> ColumnReader:
-        """The reader of a column."""
+    def of(self, relation: Relation) -> Sequence[ColumnReader]:
+        """The reader of each column."""
+        instead = self.instead(relation)
+        return [instead.get(a.name) or self._usual(relation, a) for a in relation.attributes]
+
+    def _usual(self, relation: Relation, attribute: Attribute) -> ColumnReader:
         full = relation.replica_identity is ReplicaIdentity.FULL
         identifies = attribute.name in relation.key and not full
         return (self.key if identifies else self.others)(attribute.type_oid)
@@ -69,9 +76,10 @@ def record_batch(
         nothing = pa.Array.from_buffers(pa.struct([]), rows, [None])
         return pa.RecordBatch.from_struct_array(nothing)
     arrays = []
-    for attribute, column in zip(relation.attributes, columns, strict=True):
+    readers = find.of(relation)
+    for attribute, reader, column in zip(relation.attributes, readers, columns, strict=True):
         try:
-            arrays.append(_array(find.of(relation, attribute), attribute.typmod, column, buffer))
+            arrays.append(_array(reader, attribute.typmod, column, buffer))
         except (ValueNotRepresentable, ProtocolViolation) as error:
             raise _located(error, relation, attribute) from error
     return pa.RecordBatch.from_arrays(arrays, [a.name for a in relation.attributes])

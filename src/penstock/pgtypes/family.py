@@ -16,7 +16,8 @@ from penstock.errors import ProtocolViolation, ValueNotRepresentable
 _SHOWN = 100
 CORRECT: Final = (
     "Correct the value at the publisher, or leave it out with a row filter or a column list of the "
-    "publication. Or set the subscription's option out_of_range to null or clamp."
+    "publication. Or set the subscription's option out_of_range to null or clamp; or to text, and "
+    "copy the table again."
 )
 """What helps against a value that the target cannot hold."""
 

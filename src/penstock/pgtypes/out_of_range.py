@@ -27,9 +27,10 @@ from penstock.pgtypes.registry import find
 ERROR: Final = "error"
 NULL: Final = "null"
 CLAMP: Final = "clamp"
-OUT_OF_RANGE: Final = (ERROR, NULL, CLAMP)
+TEXT: Final = "text"
+OUT_OF_RANGE: Final = (ERROR, NULL, CLAMP, TEXT)
 """What becomes of them: the subscription stops; NULL; the nearest value, NULL where there is none
-(NaN, arrays)."""
+(NaN, arrays); or columns that the subscription makes are text, and those that there are stop."""
 
 _FIRST: Final = datetime.datetime(1, 1, 1)
 _LAST: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999)
@@ -45,7 +46,7 @@ class OutOfRange:
     def find(self, type_oid: int) -> TypeFamily | Replacing:
         """The reader of a type."""
         family = find(type_oid)
-        return family if self.policy == ERROR else Replacing(family, self._instead)
+        return family if self.policy in (ERROR, TEXT) else Replacing(family, self._instead)
 
     def take(self) -> int:
         """How many values were replaced; they are forgotten."""

@@ -285,7 +285,7 @@ def _column(table: str, column: Column, batch: pa.RecordBatch, rows: int) -> pa.
     if position < 0:
         return filled(column, rows, datetime.now(UTC))
     array = batch.column(position)
-    if array.type != column.type and not (column.own and takes(column, array.type)):
+    if array.type != column.type and not (column.converts and takes(column, array.type)):
         raise SchemaChanged(
             f'column "{column.source}" of table "{table}" has another type at the publisher now',
             detail=f"The target holds {column.type}, the publisher sends {array.type}.",

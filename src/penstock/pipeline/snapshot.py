@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from penstock.catalog import LakeTable
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.failpoint import INSIDE_COPY, failpoint
 from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.conversion import kept_as_text
 from penstock.lakehouse.files import TARGET_FILE_BYTES
+from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import INVALID, Lsn
+from penstock.pgtypes.as_text import AS_TEXT
 from penstock.pgtypes.out_of_range import ERROR
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.parts import Leaves, Part, parts
@@ -337,13 +340,19 @@ def _is_small(sources: Sequence[CopySource], tasks: Sequence[CopyTask], most: in
 
 
 def published_columns(source: CopySource) -> tuple[Attribute, ...]:
-    """The published columns in the order of the target's."""
+    """The published columns in the order of the target's; as text where the target is."""
     attributes = {attribute.name: attribute for attribute in source.info.relation.attributes}
     return tuple(
-        attributes[column.source]
+        _as_read(column, attributes[column.source])
         for column in source.table.schema.columns
         if column.source in attributes
     )
+
+
+def _as_read(column: Column, attribute: Attribute) -> Attribute:
+    if not kept_as_text(column, attribute.type_oid, attribute.typmod):
+        return attribute
+    return replace(attribute, type_oid=AS_TEXT, typmod=-1)
 
 
 def _description(sources: Sequence[CopySource]) -> str:

@@ -69,6 +69,7 @@ from penstock.sql.grammar.statements import DefElem, Statement
 from penstock.sql.grammar.subscription import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
+    AlterSubscriptionOwner,
     AlterSubscriptionPublications,
     AlterSubscriptionRefresh,
     AlterSubscriptionRefreshTables,
@@ -99,6 +100,7 @@ __all__ = [
     "AlterRole",
     "AlterSubscriptionConnection",
     "AlterSubscriptionEnabled",
+    "AlterSubscriptionOwner",
     "AlterSubscriptionPublications",
     "AlterSubscriptionRefresh",
     "AlterSubscriptionRefreshTables",

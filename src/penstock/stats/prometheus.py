@@ -59,6 +59,9 @@ _SUBSCRIPTION: Final[Sequence[_Field]] = (
     ("errors_total", "errors", "Errors of the apply worker since the node started."),
     ("update_missing_total", "update_missing", "Updates skipped, their rows were not there."),
     ("delete_missing_total", "delete_missing", "Deletes skipped, their rows were not there."),
+    ("apply_errors_total", "apply_errors", "Errors in applying since the statistics were reset."),
+    ("sync_errors_total", "sync_errors", "Errors in copying since the statistics were reset."),
+    ("values_out_of_range_total", "values_out_of_range", "Values that were replaced since then."),
     ("tables_ready", "tables_ready", "Tables that are part of the cuts."),
     ("tables_parked", "tables_parked", "Tables that an error of their own keeps out of the cuts."),
     ("tables", "tables", "Tables of the subscription."),
@@ -102,6 +105,15 @@ class NodeCollector(Collector):
         for subscription in report.subscriptions:
             state.add_metric([subscription.name, subscription.state], 1)
         yield state
+        conflicts = CounterMetricFamily(
+            "penstock_subscription_conflicts_total",
+            "Conflicts of a type since the statistics were reset.",
+            labels=["subscription", "type"],
+        )
+        for subscription in report.subscriptions:
+            for kind, count in subscription.conflicts.items():
+                conflicts.add_metric([subscription.name, kind], count)
+        yield conflicts
         yield from _families("penstock_table", _TABLE, report.tables, _table_labels)
         table_state = GaugeMetricFamily(
             "penstock_table_state",

@@ -7,7 +7,8 @@ and lags are seconds; None: not known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,11 @@ class SequencerReport:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionReport:
-    """A subscription, as ``penstock status`` shows it. Counts are since the node started."""
+    """A subscription, as ``penstock status`` shows it. Counts are since the node started.
+
+    As in pg_stat_subscription_stats, since they were reset: ``apply_errors``, ``sync_errors``,
+    ``conflicts`` by their type, ``values_out_of_range``.
+    """
 
     name: str
     state: str
@@ -80,6 +85,10 @@ class SubscriptionReport:
     cut_age_seconds: float | None = None
     publisher_age_seconds: float | None = None
     slot_gone: bool | None = None
+    apply_errors: int = 0
+    sync_errors: int = 0
+    conflicts: Mapping[str, int] = field(default_factory=dict)
+    values_out_of_range: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Final
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, copy_anew
-from penstock.errors import ConnectionFailure, StateMismatch, UndefinedObject
+from penstock.errors import ConnectionFailure, PenstockError, StateMismatch, UndefinedObject
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.origin import TableProgress, start_lsn
@@ -85,16 +85,22 @@ def check_publisher(
     server: PublisherState,
     last_cut: Lsn | None,
     tables: Sequence[TableHistory],
+    advanced: Lsn = INVALID,
 ) -> None:
     """Raises StateMismatch where the server, or its slot, and our own state disagree.
 
-    Raises ConnectionFailure for a standby that has not replayed as much yet.
+    ``advanced``: where the replication origin was put. Raises ConnectionFailure for a standby that
+    has not replayed as much yet.
     """
     reached, owner = _reached(last_cut, tables)
     _check_timeline(subscription, known, server, reached, owner)
     if server.position < reached:
         _raise_behind(subscription, server, reached, owner)
+    if server.position < advanced:
+        raise _beyond(subscription, server, advanced)
     start = start_lsn(last_cut, [table.progress for table in tables])
+    if start != INVALID:
+        start = max(start, advanced)
     if start != INVALID and server.confirmed is not None and server.confirmed > start:
         raise StateMismatch(
             f'the slot of subscription "{subscription}" is at {server.confirmed}, and what the '
@@ -104,8 +110,9 @@ def check_publisher(
             "was advanced, or made again.",
             hint=f"If there is a newer copy of folder and warehouse, put that back, then "
             f"{alter(subscription)} ENABLE. {copy_anew(subscription)} To go on without the "
-            "changes in between, keep the tables and create it WITH (create_slot = false, "
-            "copy_data = false).",
+            "changes in between, put its replication origin to the slot's "
+            "confirmed_flush_lsn (pg_replication_origin_advance) while it is disabled, or keep the "
+            "tables and create it WITH (create_slot = false, copy_data = false).",
         )
 
 
@@ -249,6 +256,23 @@ def _raise_behind(subscription: str, server: PublisherState, reached: Lsn, owner
         detail="It was restored from an older copy, or has lost WAL: the tables hold changes that "
         "it no longer knows, and its new changes would be skipped as known.",
         hint=_lost_history(subscription),
+    )
+
+
+def _beyond(subscription: str, server: PublisherState, advanced: Lsn) -> PenstockError:
+    message = (
+        f'the replication origin of subscription "{subscription}" was put to {advanced}, and its '
+        f"publisher is at {server.position}"
+    )
+    if server.in_recovery:
+        return ConnectionFailure(
+            message, detail="The standby has not replayed as much WAL yet.", sqlstate="57P03"
+        )
+    return StateMismatch(
+        message,
+        detail="Changes that are still to come would be passed by.",
+        hint=f"Put it elsewhere: {alter(subscription)} DISABLE, pg_replication_origin_advance, "
+        f"{alter(subscription)} ENABLE.",
     )
 
 

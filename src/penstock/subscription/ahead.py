@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError, ReplicationConflict, StorageError
 from penstock.failpoint import AFTER_WRITING_AHEAD, failpoint
 from penstock.lakehouse.cluster import Spark
@@ -138,6 +139,13 @@ def _remove(future: Future[RunAhead | None]) -> None:
         done.remove()
 
 
+def writes_ahead(subscription: Subscription) -> bool:
+    """Whether anything is written ahead of its commit."""
+    # Histories and messages tell of transactions from their Begin on; so do deleted rows.
+    told = subscription.history or subscription.messages or subscription.soft_delete
+    return subscription.streaming == "parallel" and not told
+
+
 class AheadWriter:
     """Of one stream. ``begin`` is called by the receiving thread; Spark is the cluster's."""
 
@@ -214,7 +222,7 @@ class AheadWriter:
         self, spooled: SpooledFrames, definitions: Sequence[bytes]
     ) -> tuple[DecodedChunk, dict[int, Relation]]:
         out_of_range = OutOfRange(self._targets.out_of_range)
-        decoder = ColumnarDecoder(out_of_range.find, find)
+        decoder = ColumnarDecoder(out_of_range.find, find, self._targets.text_readers)
         if definitions:
             decoder.decode(MessageChunk.from_copy_data(list(definitions)))
         decoded = decoder.decode(MessageChunk.from_copy_data(spooled.load()))

@@ -101,7 +101,7 @@ class Applier:
         self._parking = parking
         self._members_hold = members_hold
         self._out_of_range = OutOfRange(targets.out_of_range)
-        self._decoder = ColumnarDecoder(self._out_of_range.find, find)
+        self._decoder = ColumnarDecoder(self._out_of_range.find, find, targets.text_readers)
         self._commits = Commits(targets, app_id, lambda t, error: self._refuse(t, error, {}))
         self._phases = Phases()
         self._chunk: DecodedChunk | None = None

@@ -16,6 +16,7 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRe
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.lsn import Lsn
 from penstock.relation import TableName
+from penstock.subscription.advanced import AdvancedOrigin
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.prepared import TwoPhase
 from penstock.subscription.skipping import SkipLsns
@@ -60,6 +61,7 @@ class CatalogAccess:
     count: Callable[[SubscriptionCounts], object]
     """Count errors and conflicts; never raises."""
     skip_lsns: SkipLsns
+    advanced: AdvancedOrigin
     record_stop: Callable[[BaseException, str | None, bool], None]
     """Record that the subscription has stopped because of an error, the sync id of the table that
     it is an error of, and whether it is disabled."""

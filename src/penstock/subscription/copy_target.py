@@ -120,15 +120,18 @@ def copy_target(
     app_id: str,
     name_of: Callable[[str], str | None],
     layouts: NewTableLayouts = NO_LAYOUTS,
+    *,
+    as_text: bool = False,
 ) -> DeltaTable:
-    """The table that a copy goes to. The Delta table of this row's earlier copy is replaced by it,
+    """The table that a copy goes to. ``as_text``: as ``TableSchema.as_text`` where it makes
+    columns. The Delta table of this row's earlier copy is replaced by it,
     in the copy's one commit; its older versions stay. Raises what ``ensure_table`` and
     ``check_alone`` raise, and own errors of a table that lies there and cannot be read or
     written."""
     relation = info.relation
     table = _replaceable(warehouse, relation, rel, app_id, name_of)
     if table is None:
-        return ensure_table(warehouse, info, must_be_empty=True, layouts=layouts)
+        return ensure_table(warehouse, info, must_be_empty=True, layouts=layouts, as_text=as_text)
     log.info(
         'table "%s" is copied again: %d rows of version %d at %s are replaced',
         table.name,
@@ -137,7 +140,7 @@ def copy_target(
         table.uri,
     )
     wanted = TableSchema.of_relation(relation, _key_for(info, table))
-    table.replace(copied_again(table.schema, wanted, table=table.name))
+    table.replace(copied_again(table.schema, wanted, table=table.name, as_text=as_text))
     return table
 
 
@@ -228,8 +231,10 @@ def ensure_table(
     *,
     must_be_empty: bool,
     layouts: NewTableLayouts = NO_LAYOUTS,
+    as_text: bool = False,
 ) -> DeltaTable:
     """Open the target of a published table, or create it, laid out as ``layouts`` says.
+    ``as_text``: as ``copy_target``.
 
     Raises NotInPrerequisiteState when rows would be copied into a table that has some,
     RelationChanged when its columns do not fit; InvalidParameterValue, FeatureNotSupported for a
@@ -243,8 +248,9 @@ def ensure_table(
             log.warning(
                 'column "%s" of table "%s" is stored as "%s"', source, relation.qualified_name, name
             )
-        layout = layouts.layout_of((relation.schema, relation.name), wanted)
-        return warehouse.create(relation.schema, relation.name, wanted.with_row(), layout)
+        made = wanted.as_text() if as_text else wanted
+        layout = layouts.layout_of((relation.schema, relation.name), made)
+        return warehouse.create(relation.schema, relation.name, made.with_row(), layout)
     if must_be_empty and table.rows:
         raise _not_empty(table)
     table.mark(table.schema.taken())
@@ -252,7 +258,9 @@ def ensure_table(
         _take_key(table, wanted)
     try:
         whole_rows = relation.replica_identity is ReplicaIdentity.FULL
-        added = columns_added(table.schema, wanted, table=table.name, whole_rows=whole_rows)
+        added = columns_added(
+            table.schema, wanted, table=table.name, whole_rows=whole_rows, as_text=as_text
+        )
     except RelationChanged as error:
         if must_be_empty:
             error.hint = _MOVE_AWAY.format(uri=table.uri)

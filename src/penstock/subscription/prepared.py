@@ -107,6 +107,12 @@ class PreparedTransactions:
             xid, prepared, _ = file.base_name.split("-", 2)
             yield int(xid), Lsn(int(prepared)), f"{self._store.folder}/{file.base_name}"
 
+    @property
+    def any(self) -> bool:
+        """Whether there are some."""
+        with self._lock:
+            return bool(self._xacts)
+
     def keep(
         self, message: Prepare | StreamPrepare, runs: Sequence[FrameRun], relations: Sequence[int]
     ) -> None:

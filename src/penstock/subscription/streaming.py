@@ -23,7 +23,8 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.options import PgoutputOptions, committed_only, subscriber_options
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.subscription import origin
-from penstock.subscription.ahead import AheadWriter
+from penstock.subscription.advanced import AdvancedOrigin, advance_to
+from penstock.subscription.ahead import AheadWriter, writes_ahead
 from penstock.subscription.apply import Applier
 from penstock.subscription.apply_error import Parts
 from penstock.subscription.cut_requests import RequestedCuts
@@ -70,12 +71,6 @@ class StreamOptions:
     receiver_timeout: float
 
 
-def _writes_ahead(subscription: Subscription) -> bool:
-    # Histories and messages tell of transactions from their Begin on; so do deleted rows.
-    told = subscription.history or subscription.messages or subscription.soft_delete
-    return subscription.streaming == "parallel" and not told
-
-
 class ApplyStream:
     """A stream of one subscription. ``run`` is called once."""
 
@@ -97,6 +92,7 @@ class ApplyStream:
         check_connection: Callable[[Connection], None],
         requested: RequestedCuts,
         skip_lsns: SkipLsns,
+        advanced: AdvancedOrigin,
         two_phase: TwoPhase,
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
@@ -104,11 +100,10 @@ class ApplyStream:
         ``check_connection``: raises StateMismatch for another server. ``requested``: cuts.
         ``options``: as they are now."""
         self._requested, self._two_phase, self._parking = requested, two_phase, parking
-        self._check_connection = check_connection
-        self._subscription, self._targets = subscription, targets
-        self._binary, self._status = binary, status
+        self._check_connection, self._subscription = check_connection, subscription
+        self._targets, self._binary, self._status = targets, binary, status
         self._options_now, self._options = options, options()
-        self._copy_began_at, self._joined = copy_began_at, joined
+        self._copy_began_at, self._joined, self._advanced = copy_began_at, joined, advanced
         self._applier = Applier(
             spark,
             warehouse,
@@ -122,13 +117,12 @@ class ApplyStream:
         )
         self._skipping = Skipping(subscription.name, skip_lsns, self._applier.last_cut)
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, self._options.upkeep)
-        spool_folder = two_phase.store.spool_folder
-        now = self._options
+        spool_folder, now = two_phase.store.spool_folder, self._options
         pieces = {"piece_bytes": now.piece_bytes, "piece_frames": now.piece_frames}
         self._inbox = Inbox(spool_folder, **pieces, memory_bytes=now.queue_bytes)
         self._prepared = PreparedTransactions(two_phase.store)
         ahead = AheadWriter(spark, targets, now.apply, spool_folder)
-        self._ahead = ahead if _writes_ahead(subscription) else None
+        self._ahead = ahead if writes_ahead(subscription) else None
         self._frames, self._parallel = 0, False
         self._streamed = StreamedTransactions(
             self._inbox, spool_folder, self._prepared, **pieces, ahead=self._ahead
@@ -138,6 +132,8 @@ class ApplyStream:
         """Stream until ``told_to_end``. Raises what the publisher, Spark or the warehouse raise."""
         try:
             self._prepared.begin(self._applier.last_cut)
+            if not self._advance():
+                return
             self._first_cut()
             self._catch_up(told_to_end)
             if not told_to_end():
@@ -365,25 +361,38 @@ class ApplyStream:
             return
         if position == last and not self._applier.members_changed():
             return
-        joined = self._applier.cut(position, None)
-        if joined is None:
-            return
+        if self._cut_at(position):
+            self._acknowledge(stream)
+
+    def _cut_at(self, lsn: Lsn) -> bool:
+        """Move the cut without a batch; whether it has moved."""
+        if (joined := self._applier.cut(lsn, None)) is None:
+            return False
         if joined:
-            self._joined(joined, position)
-        self._acknowledge(stream)
-        self._skipping.passed(position)
-        self._status.cut(position, self._targets)
+            self._joined(joined, lsn)
+        self._skipping.passed(lsn)
+        self._status.cut(lsn, self._targets)
+        return True
+
+    def _advance(self) -> bool:
+        """Go on from where the replication origin was put. False: the session ends."""
+        wanted, name = self._advanced.read(), self._subscription.name
+        if wanted == INVALID:
+            return True
+        last_cut, progress = self._applier.last_cut, self._targets.progress()
+        lsn = advance_to(name, wanted, last_cut, progress, prepared=self._prepared.any)
+        if lsn is not None and not self._cut_at(lsn):
+            return False
+        self._advanced.clear(wanted)
+        return True
 
     def _first_cut(self) -> None:
         """Make copied tables readable at once: nothing has been applied, so they are all at X."""
         points = {target.marker for target in self._targets}
         if self._applier.last_cut is not None or self._copy_began_at() is not None:
             return
-        point = points.pop() if len(points) == 1 else None
-        joined = None if point is None else self._applier.cut(point, None)
-        if point is not None and joined is not None:
-            self._joined(joined, point)
-            self._status.cut(point, self._targets)
+        if len(points) == 1 and (point := points.pop()) is not None:
+            self._cut_at(point)
 
 
 def _all_of(backlog: Backlog, inbox: Inbox, told_to_end: Callable[[], bool]) -> Callable[[], bool]:

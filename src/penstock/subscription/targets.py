@@ -9,7 +9,7 @@ table cannot follow. Which changes go to which target is ``relation_map``'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -24,6 +24,7 @@ from penstock.errors import (
     RelationChanged,
     SchemaChanged,
 )
+from penstock.lakehouse.conversion import kept_as_text
 from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.metadata_columns import add_metadata_columns
 from penstock.lakehouse.schema import Column, TableSchema
@@ -31,6 +32,9 @@ from penstock.lakehouse.schema_changes import columns_added
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pgtypes import find
+from penstock.pgtypes.as_text import AsText, may_not_fit
+from penstock.pgtypes.out_of_range import TEXT
 from penstock.pipeline.conflict import ERROR
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.origin import TableProgress
@@ -171,6 +175,20 @@ class Targets:
         """The target of that name."""
         return self._by_name.get(name)
 
+    def text_readers(self, relation: Relation) -> Mapping[str, AsText]:
+        """Of the columns of a relation that the target has, or would get, as text, though their
+        types here have not all of their values."""
+        target = self.of(relation.oid) or self.named(relation.table_name)
+        if target is None:
+            return {}
+        have, made = target.table.schema.by_source, self.out_of_range == TEXT
+        return {
+            a.name: AsText(find(a.type_oid))
+            for a in relation.attributes
+            if may_not_fit(a.type_oid, a.typmod)
+            and (kept_as_text(have[a.name], a.type_oid, a.typmod) if a.name in have else made)
+        }
+
     def bind(self, target: Target, relid: int) -> None:
         """Bind a target of an older state store to a relation."""
         self._bind(target, relid)
@@ -290,6 +308,7 @@ class Targets:
                 wanted,
                 table=target.table.name,
                 whole_rows=relation.replica_identity is ReplicaIdentity.FULL,
+                as_text=self.out_of_range == TEXT,
             )
             if added and self._schema_change == STOP:
                 raise missing_error(relation, [column.source for column in added])

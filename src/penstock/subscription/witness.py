@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.subscription.agreement import (
     PublisherState,
     TableHistory,
@@ -75,7 +75,10 @@ class Witness:
         subscription: Subscription,
         warehouse: Warehouse,
         record_publisher: Callable[[PublisherIdentity], None],
+        origin_lsn: Callable[[], Lsn] = lambda: INVALID,
     ) -> None:
+        """``origin_lsn``: where the replication origin was put."""
+        self._origin_lsn = origin_lsn
         self.last_cut: Cut | None = None
         self._subscription = subscription
         self._owner = CutOwner(subscription.name, subscription.app_id)
@@ -124,7 +127,14 @@ class Witness:
                 targets.close(target)
         tables = [self._state(target) for target in targets]
         tables += [state for target in targets for state in self._ahead(target)]
-        check_publisher(self._subscription.name, self._known, self._server, self._cut_lsn, tables)
+        check_publisher(
+            self._subscription.name,
+            self._known,
+            self._server,
+            self._cut_lsn,
+            tables,
+            self._origin_lsn(),
+        )
         if self._known != self._server.identity:
             name, identity = self._subscription.name, self._server.identity
             log.info('subscription "%s" follows %s', name, identity)

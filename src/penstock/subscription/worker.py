@@ -21,8 +21,9 @@ from penstock.errors import ConnectionFailure, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pgtypes import binary_supported
+from penstock.pgtypes.out_of_range import TEXT
 from penstock.subscription.apply_error import log_stop, text_of
+from penstock.subscription.binary_stream import reads_binary
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import NOT_COPIED, Copies, SyncOptions
 from penstock.subscription.copy_target import ensure_table, layouts_of
@@ -72,7 +73,9 @@ class ApplyWorker:
         self._catalog = catalog
         self._sync_options = sync_options
         self._stream_options = stream_options
-        self._witness = Witness(subscription, warehouse, catalog.record_publisher)
+        self._witness = Witness(
+            subscription, warehouse, catalog.record_publisher, catalog.advanced.read
+        )
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._terminated = threading.Event()
@@ -215,12 +218,7 @@ class ApplyWorker:
                 return
             self._witness.begin(publisher)
             self._copies.begin()
-            parking = self._parking = Parking(
-                self.subscription,
-                self._warehouse,
-                self._catalog.park,
-                self._catalog.primary_key_name,
-            )
+            parking = self._parking = self._new_parking()
             members = Membership(
                 self.subscription, self._catalog.generation, self._catalog.subscription_with_rels
             )
@@ -230,7 +228,9 @@ class ApplyWorker:
             targets = self._open_targets(publisher, members.rels, parking)
             self._witness.check(targets, parking.refuse)
             self._copies.start(members.sync_ids)
-            binary = self.subscription.binary and self._reads_binary(publisher, targets)
+            binary = self.subscription.binary and reads_binary(
+                self.subscription, publisher, targets
+            )
         if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
             stream = ApplyStream(
@@ -249,6 +249,7 @@ class ApplyWorker:
                 check_connection=self._witness.check_connection,
                 requested=self._catalog.requested_cuts,
                 skip_lsns=self._catalog.skip_lsns,
+                advanced=self._catalog.advanced,
                 two_phase=self._catalog.two_phase(),
             )
             try:
@@ -263,6 +264,10 @@ class ApplyWorker:
             self.status.state = "copying"
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
+
+    def _new_parking(self) -> Parking:
+        catalog = self._catalog
+        return Parking(self.subscription, self._warehouse, catalog.park, catalog.primary_key_name)
 
     def _warn_without_tables(self) -> None:
         """It streams all the same, so that the publisher need not keep its WAL."""
@@ -345,8 +350,13 @@ class ApplyWorker:
         if targets.open(rel) is None:
             self._witness.check_missing(rel)
             info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
-            layouts = layouts_of(self.subscription)
-            table = ensure_table(self._warehouse, info, must_be_empty=False, layouts=layouts)
+            table = ensure_table(
+                self._warehouse,
+                info,
+                must_be_empty=False,
+                layouts=layouts_of(self.subscription),
+                as_text=self.subscription.out_of_range == TEXT,
+            )
             targets.add(rel, table)
 
     def _open_history(self, target: Target | None) -> None:
@@ -359,31 +369,6 @@ class ApplyWorker:
         subscription = self.subscription
         with Publisher.connect(subscription.conninfo, subscription.name) as publisher:
             return publisher.columns_with_values(subscription.publications, oid, names)
-
-    def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:
-        """Whether every published column can be read in binary; text is right for all of them."""
-        for target in targets:
-            try:
-                info = publisher.table_info(
-                    self.subscription.publications, target.rel.schema, target.rel.table
-                )
-            except ConnectionFailure:
-                raise
-            except PenstockError as error:
-                # Renamed, dropped, locked: what comes of it is seen in the stream.
-                log.info("%s; streaming text", error.message)
-                return False
-            for attribute in info.relation.attributes:
-                if not binary_supported(attribute.type_oid):
-                    log.warning(
-                        'subscription "%s" streams text although binary = true: column "%s" of '
-                        'table "%s" has a type that is kept as PostgreSQL\'s text',
-                        self.subscription.name,
-                        attribute.name,
-                        target.rel.qualified_name,
-                    )
-                    return False
-        return True
 
     def _record_joined(self, joined: Sequence[Target], lsn: Lsn) -> None:
         for target in joined:

@@ -9,11 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.sql.grammar.names import Readers, cascades, def_elems, not_supported, options
+from penstock.sql.grammar.names import (
+    Readers,
+    cascades,
+    def_elems,
+    not_supported,
+    options,
+    role_spec,
+)
 from penstock.sql.grammar.raw_node import RawNode, string
 from penstock.sql.grammar.source import Source
 from penstock.sql.grammar.statements import DefElem, Statement
-from penstock.sql.text.object_names import RangeVar
+from penstock.sql.text.object_names import RangeVar, RoleSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,14 @@ class RenameSubscription(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class AlterSubscriptionOwner(Statement):
+    """ALTER SUBSCRIPTION name OWNER TO owner."""
+
+    name: str
+    owner: RoleSpec
+
+
+@dataclass(frozen=True, slots=True)
 class AlterSubscriptionPublications(Statement):
     """ALTER SUBSCRIPTION name SET | ADD | DROP PUBLICATION names [WITH (...)].
 
@@ -136,8 +151,8 @@ def _alter(raw: RawNode, _source: Source) -> Statement:
     raise not_supported(f"ALTER SUBSCRIPTION ... {kind}")
 
 
-def _owner(_raw: RawNode, _source: Source) -> Statement:
-    raise not_supported("ALTER SUBSCRIPTION ... OWNER TO")
+def _owner(raw: RawNode, _source: Source) -> AlterSubscriptionOwner:
+    return AlterSubscriptionOwner(string(raw.take("object")), role_spec(raw.take("newowner")))
 
 
 def _rename(raw: RawNode, _source: Source) -> RenameSubscription:
