@@ -195,7 +195,7 @@ def test_in_files(spark: Any, tmp_path: Path, folder: str, here: float) -> None:
     publisher = Kept(dict(TYPES), ("a", "b"))
     table = lake.create(publisher)
     table.add_columns([DELETED])
-    dice = random.Random(folder)
+    dice = random.Random("in executors")  # keys come back
     for chunk in range(8):
         for number in range(12):
             at = dice.randrange(len(publisher.rows)) if publisher.rows else -1

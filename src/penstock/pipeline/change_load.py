@@ -155,15 +155,15 @@ def check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
 
 
 def _twice(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> list[tuple[object, ...]]:
-    """Some keys of several old or new rows."""
+    """Some keys of several old rows, or else of several new ones."""
     key = ", ".join(quoted(name) for name in item.table.key)
-    return [
-        found
-        for rows in ("went", "came")
-        for found in duck.execute(
+    for rows in ("went", "came"):
+        found = duck.execute(
             f"SELECT {key} FROM {rows} GROUP BY ALL HAVING count(*) > 1 LIMIT {_SHOWN_KEYS}"
         ).fetchall()
-    ][:_SHOWN_KEYS]
+        if found:
+            return found
+    return []
 
 
 def _one_filter(table: PublishedTable) -> bool:
