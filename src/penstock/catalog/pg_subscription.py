@@ -82,9 +82,13 @@ _TABLE = Table(
 ADD: Final = "add"
 STOP: Final = "stop"
 FOLLOW: Final = "follow"
-SCHEMA_CHANGES: Final = (ADD, STOP, FOLLOW)
+WIDEN: Final = "widen"
+SCHEMA_CHANGES: Final = (ADD, STOP, FOLLOW, WIDEN)
 """Values of the option schema_change: columns that the publisher adds are added, and every other
-change that does not fit stops; all stop; tables are copied again for the others."""
+change that does not fit stops; all stop; tables are copied again for the others; but not for a type
+that is wider than it was."""
+FOLLOWING: Final = (FOLLOW, WIDEN)
+"""Those with which no change stops."""
 
 
 class TwoPhaseState(enum.Enum):

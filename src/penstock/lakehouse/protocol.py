@@ -6,19 +6,22 @@ table with a feature that is not maintained would damage it, so everything unkno
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from penstock.errors import FeatureNotSupported
 
 DELETION_VECTORS: Final = "deletionVectors"
 TIMESTAMP_NTZ: Final = "timestampNtz"
+TYPE_WIDENING: Final = "typeWidening"
 ENABLE_VECTORS: Final = "delta.enableDeletionVectors"
+ENABLE_WIDENING: Final = "delta.enableTypeWidening"
 
 _ALWAYS: Final = frozenset(
-    {DELETION_VECTORS, TIMESTAMP_NTZ, "appendOnly", "invariants", "changeDataFeed"}
+    {DELETION_VECTORS, TIMESTAMP_NTZ, TYPE_WIDENING, "appendOnly", "invariants", "changeDataFeed"}
 )
-"""What our commits keep. A change feed is derived from vectors and whole files (deletes and
+"""What our commits keep. What reads a file gives its columns the table's types, which may be wider,
+and what is written has them. A change feed is derived from vectors and whole files (deletes and
 inserts, never update images); invariants are refused where a column has one (``schema``)."""
 _IF_UNUSED: Final[Mapping[str, str]] = {
     "checkConstraints": "delta.constraints.",
@@ -33,7 +36,7 @@ _READABLE: Final = frozenset(
         DELETION_VECTORS,
         TIMESTAMP_NTZ,
         "columnMapping",
-        "typeWidening",
+        TYPE_WIDENING,
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
@@ -61,14 +64,15 @@ def for_new_table(*, timestamp_ntz: bool) -> dict[str, Any]:
     }
 
 
-def with_timestamp_ntz(protocol: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The protocol with the feature timestampNtz, or None if it has it."""
-    if TIMESTAMP_NTZ in (protocol.get("writerFeatures") or ()):
+def with_features(protocol: Mapping[str, Any], features: Collection[str]) -> dict[str, Any] | None:
+    """The protocol with features that readers and writers must know; None if it has them."""
+    more = [f for f in features if f not in (protocol.get("writerFeatures") or ())]
+    if not more:
         return None
     return {
         **protocol,
-        "readerFeatures": [*protocol["readerFeatures"], TIMESTAMP_NTZ],
-        "writerFeatures": [*protocol["writerFeatures"], TIMESTAMP_NTZ],
+        "readerFeatures": [*protocol["readerFeatures"], *more],
+        "writerFeatures": [*protocol["writerFeatures"], *more],
     }
 
 

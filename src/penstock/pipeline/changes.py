@@ -20,6 +20,7 @@ from penstock.errors import ProtocolViolation, SchemaChanged
 from penstock.lakehouse.conversion import converted, takes
 from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.type_widening import is_wider
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values
@@ -261,6 +262,8 @@ def _column(table: str, column: Column, batch: pa.RecordBatch, rows: int) -> pa.
     if position < 0:
         return filled(column, rows, datetime.now(UTC))
     array = batch.column(position)
+    if not column.own and is_wider(array.type, column.type):
+        return array.cast(column.type)  # sent before the column got its type
     if array.type != column.type and not (column.own and takes(column, array.type)):
         raise SchemaChanged(
             f'column "{column.source}" of table "{table}" has another type at the publisher now',
