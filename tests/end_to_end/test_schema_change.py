@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
+from end_to_end.after_copy import after_first_copy
 from end_to_end.compare import publisher_rows
 from end_to_end.local_node import LocalNode
-from faults.heavy import part_of_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.errors import InvalidParameterValue
@@ -78,8 +79,8 @@ def _columns(database: Database) -> dict[str, list[str]]:
     return {str(table): list(names) for table, names in rows}
 
 
-def _equal(node: LocalNode, database: Database) -> None:
-    for name in _CHANGES:
+def _equal(node: LocalNode, database: Database, names: Iterable[str] = tuple(_CHANGES)) -> None:
+    for name in names:
         schema, table = _AFTER.get(name, f"public.{name}").split(".")
         with database.connect() as connection:
             columns = _COLUMNS.get(name) or tuple(
@@ -90,14 +91,8 @@ def _equal(node: LocalNode, database: Database) -> None:
         assert sorted(map(tuple, found), key=repr) == sorted(wanted, key=repr), table
 
 
-@pytest.mark.parametrize("on_error", ["stop", pytest.param("park", marks=part_of_make_faults)])
-def test_follow(local_node: Callable[..., LocalNode], database: Database, on_error: str) -> None:
-    database.execute(_setup())
-    node = local_node()
-    node.subscribe("s", database, "p", f"schema_change = follow, on_table_error = {on_error}")
-    node.caught_up("s", database)
-    # All in one batch, with changes before and after.
-    node.node.stop()
+def _change(database: Database) -> None:
+    """Each table, with changes before and after."""
     _write(database, 20)
     for name, change in _CHANGES.items():
         change = change.format(_now()) if name == "listed" else change
@@ -105,7 +100,42 @@ def test_follow(local_node: Callable[..., LocalNode], database: Database, on_err
         if name == "again":
             database.execute("ALTER PUBLICATION p ADD TABLE again")
     _write(database, 30)
+
+
+def _subscribed(
+    node: LocalNode,
+    database: Database,
+    options: str,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The changes come all in one batch, or all between the copy and the stream."""
+    database.execute(_setup())
+    if place == "copy":
+        changed = after_first_copy(monkeypatch, lambda: _change(database))
+        node.subscribe("s", database, "p", options)
+        changed()
+        return
+    node.subscribe("s", database, "p", options)
+    node.caught_up("s", database)
+    node.node.stop()
+    _change(database)
     node.node.start()
+
+
+@pytest.mark.parametrize(
+    ("on_error", "place"),
+    [("stop", "batch"), in_make_faults("park", "batch"), in_make_faults("stop", "copy")],
+)
+def test_follow(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    on_error: str,
+    place: str,
+) -> None:
+    node, options = local_node(), f"schema_change = follow, on_table_error = {on_error}"
+    _subscribed(node, database, options, place, monkeypatch)
     node.caught_up("s", database, timeout=240)
     _equal(node, database)
     # And they follow.
@@ -115,6 +145,53 @@ def test_follow(local_node: Callable[..., LocalNode], database: Database, on_err
     _equal(node, database)
     shown = node.node.sql("SELECT schema_change, stopped FROM pg_stat_lake_subscription").rows
     assert [tuple(row) for row in shown] == [("follow", False)]
+
+
+_GONE = 'column "{}" of relation "public.{}" is no longer published'
+_RETYPED = 'column "n" of relation "public.{}" has changed its type'
+_STOPS = {
+    "dropped": _GONE.format("v", "dropped"),
+    "renamed": _GONE.format("v", "renamed"),
+    "widened": _RETYPED.format("widened"),
+    "retyped": _RETYPED.format("retyped"),
+    "identity": None,  # the primary key is the target's key still
+    "key": 'replica identity of relation "public.key" has changed',
+    "swapped": 'columns of relation "public.swapped" have exchanged their names',
+    "one": 'logical replication target relation "public.other_one" does not exist',
+    "moved": 'logical replication target relation "elsewhere.moved" does not exist',
+    "again": 'relation "public.again" is not the one that was copied',
+    "listed": _GONE.format("w", "listed"),
+    "bag": _GONE.format("w", "bag"),
+    "added": None,
+    "still": None,
+}
+"""What becomes of each table with ``add``; with ``stop`` an added column stops, too."""
+
+
+@part_of_make_faults
+@pytest.mark.parametrize("place", ["batch", "copy"])
+@pytest.mark.parametrize("option", ["add", "stop"])
+def test_what_stops(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    option: str,
+    place: str,
+) -> None:
+    """Each table by itself: the others go on."""
+    node, options = local_node(), f"schema_change = {option}, on_table_error = park"
+    _subscribed(node, database, options, place, monkeypatch)
+    node.caught_up_but_parked("s", database)
+    lacks = 'logical replication target relation "public.added" is missing replicated column: "c"'
+    wanted = _STOPS | ({"added": lacks} if option == "stop" else {})
+    found = {t.name.removeprefix("public."): t.error for t in node.status("s").tables}
+    assert found == wanted
+    names = [name for name, error in wanted.items() if error is None]
+    _equal(node, database, names)
+    # And as the hint says.
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+    node.caught_up("s", database)
+    _equal(node, database)
 
 
 def test_follow_meets_the_change_again_where_the_publisher_is_lost(

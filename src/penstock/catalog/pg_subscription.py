@@ -87,9 +87,13 @@ _TABLE = Table(
 ADD: Final = "add"
 STOP: Final = "stop"
 FOLLOW: Final = "follow"
-SCHEMA_CHANGES: Final = (ADD, STOP, FOLLOW)
+WIDEN: Final = "widen"
+SCHEMA_CHANGES: Final = (ADD, STOP, FOLLOW, WIDEN)
 """Values of the option schema_change: columns that the publisher adds are added, and every other
-change that does not fit stops; all stop; tables are copied again for the others."""
+change that does not fit stops; all stop; tables are copied again for the others; but not for a type
+that is wider than it was."""
+FOLLOWING: Final = (FOLLOW, WIDEN)
+"""Those with which no change stops."""
 
 
 class TwoPhaseState(enum.Enum):
@@ -249,26 +253,10 @@ class PgSubscription:
         enabled: bool = True,
         binary: bool = False,
         synchronous_commit: str = "off",
-        on_table_error: str = "stop",
-        streaming: str = "parallel",
-        two_phase_state: TwoPhaseState = TwoPhaseState.DISABLED,
-        disable_on_error: bool = False,
-        origin: str = "any",
-        failover: bool = False,
-        password_required: bool = True,
-        run_as_owner: bool = False,
-        schema_change: str = ADD,
-        history: bool = False,
-        messages: bool = False,
-        metadata_columns: bool = False,
-        conflict_resolution: str = "error",
-        out_of_range: str = "error",
-        soft_delete: bool = False,
-        partition_by: str = "",
-        cluster_by: str = "",
-        owner: int | None = None,
+        **options: Any,
     ) -> Subscription:
-        """Insert one. Raises DuplicateObject (42710)."""
+        """Insert one. ``options``: further fields of ``Subscription``. Raises DuplicateObject
+        (42710)."""
         if self.find(name) is not None:
             raise DuplicateObject(f'subscription "{name}" already exists')
         subscription = Subscription(
@@ -281,24 +269,7 @@ class PgSubscription:
             synchronous_commit=synchronous_commit,
             publications=tuple(publications),
             app_id=f"{_APP_ID_PREFIX}{uuid.uuid4()}",
-            on_table_error=on_table_error,
-            streaming=streaming,
-            two_phase_state=two_phase_state,
-            disable_on_error=disable_on_error,
-            origin=origin,
-            failover=failover,
-            password_required=password_required,
-            run_as_owner=run_as_owner,
-            schema_change=schema_change,
-            history=history,
-            messages=messages,
-            metadata_columns=metadata_columns,
-            conflict_resolution=conflict_resolution,
-            out_of_range=out_of_range,
-            soft_delete=soft_delete,
-            partition_by=partition_by,
-            cluster_by=cluster_by,
-            owner=owner,
+            **options,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription

@@ -83,6 +83,14 @@ CREATE: Final = frozenset(
     | {PARTITION_BY, CLUSTER_BY}
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
+KEPT: Final = (
+    *("binary", "synchronous_commit", "on_table_error", "schema_change", "streaming", "origin"),
+    *("failover", "password_required", "run_as_owner", "disable_on_error"),
+    *("history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"),
+    "soft_delete",
+    *(PARTITION_BY, CLUSTER_BY),
+)
+"""Options that are written into the row as they are, under their own names."""
 REFRESH: Final = frozenset({"copy_data"})
 SKIP: Final = frozenset({"lsn"})
 SET_PUBLICATION: Final = frozenset({"copy_data", "refresh"})

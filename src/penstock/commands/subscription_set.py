@@ -9,13 +9,13 @@ generation.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, Subscription
 from penstock.catalog.publisher_identity import alter
 from penstock.commands import two_phase
 from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory
 from penstock.commands.subscription_options import (
+    KEPT,
     SET,
     SubscriptionOptions,
     parse_subscription_options,
@@ -28,17 +28,8 @@ from penstock.commands.subscriptioncmds import (
     save_healed,
 )
 from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError
-from penstock.lakehouse.layout_options import CLUSTER_BY, PARTITION_BY, NewTableLayouts
+from penstock.lakehouse.layout_options import NewTableLayouts
 from penstock.sql import AlterSubscriptionSet
-
-_KEPT: Final = (
-    *("binary", "synchronous_commit", "on_table_error", "schema_change", "streaming", "origin"),
-    *("failover", "password_required", "run_as_owner", "disable_on_error"),
-    *("history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"),
-    "soft_delete",
-    *(PARTITION_BY, CLUSTER_BY),
-)
-"""Options that are written into the row as they are, under their own names."""
 
 
 def alter_options(
@@ -91,7 +82,7 @@ def _altered(
         altered = replace(altered, two_phase_state=state)
     if "failover" in options.specified:
         two_phase.check_alter_sub_option(subscription, "failover", alters_slot=True)
-    kept = {name: getattr(options, name) for name in _KEPT if name in options.specified}
+    kept = {name: getattr(options, name) for name in KEPT if name in options.specified}
     altered = replace(altered, **kept)
     NewTableLayouts.of(altered.partition_by, altered.cluster_by)
     return altered

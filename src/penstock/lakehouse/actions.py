@@ -24,6 +24,7 @@ from penstock.lakehouse.table_layout import (
     TableLayout,
     clustering_configuration,
 )
+from penstock.lakehouse.type_widening import has_wider, with_types
 
 ENGINE: Final = "Penstock"
 
@@ -152,14 +153,15 @@ def change_metadata(
     """``told``: property -> names of columns, all of them. ``kept``: how many of the columns, the
     first ones, are there already; None: it is another table in the place of this one.
     ``properties``: others that are set."""
-    found: list[Action] = []
-    if schema.needs_timestamp_ntz:
-        wider = protocol.with_timestamp_ntz(state.protocol)
-        if wider is not None:
-            found.append({"protocol": wider})
     metadata: dict[str, Any] = dict(state.metadata)
     configuration = {k: v for k, v in state.properties.items() if k not in told}
     configuration.update(properties)
+    features = [protocol.TIMESTAMP_NTZ] if schema.needs_timestamp_ntz else []
+    if kept is not None and has_wider(metadata["schemaString"], schema.columns[:kept]):
+        features.append(protocol.TYPE_WIDENING)
+        configuration[protocol.ENABLE_WIDENING] = "true"
+    more = protocol.with_features(state.protocol, features)
+    found: list[Action] = [] if more is None else [{"protocol": more}]
     configuration |= {name: json.dumps(columns) for name, columns in told.items() if columns}
     metadata["configuration"] = configuration
     if kept is None or list(schema.key) != json.loads(configuration.get(KEY, "[]")):
@@ -168,7 +170,9 @@ def change_metadata(
     metadata["schemaString"] = (
         schema.delta_json()
         if kept is None
-        else alter_schema_json(metadata["schemaString"], columns[:kept], columns[kept:])
+        else with_types(
+            alter_schema_json(metadata["schemaString"], columns[:kept], columns[kept:]), columns
+        )
     )
     found.append({"metaData": {k: v for k, v in metadata.items() if v is not None}})
     return found

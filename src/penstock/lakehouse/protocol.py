@@ -6,14 +6,16 @@ table with a feature that is not maintained would damage it, so everything unkno
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from penstock.errors import FeatureNotSupported
 
 DELETION_VECTORS: Final = "deletionVectors"
 TIMESTAMP_NTZ: Final = "timestampNtz"
+TYPE_WIDENING: Final = "typeWidening"
 ENABLE_VECTORS: Final = "delta.enableDeletionVectors"
+ENABLE_WIDENING: Final = "delta.enableTypeWidening"
 
 CLUSTERING: Final = "clustering"
 DOMAIN_METADATA: Final = "domainMetadata"
@@ -22,6 +24,7 @@ _ALWAYS: Final = frozenset(
     {
         DELETION_VECTORS,
         TIMESTAMP_NTZ,
+        TYPE_WIDENING,
         CLUSTERING,
         DOMAIN_METADATA,
         "appendOnly",
@@ -29,9 +32,10 @@ _ALWAYS: Final = frozenset(
         "changeDataFeed",
     }
 )
-"""What our commits keep. Clustering asks for statistics (``table_layout``); what else has a domain
-of its own has a feature of its own, too. A change feed is derived from vectors and whole files
-(deletes and inserts, never update images); invariants are refused where a column has one
+"""What our commits keep. What reads a file gives its columns the table's types, which may be wider,
+and what is written has them. Clustering asks for statistics (``table_layout``); what else has a
+domain of its own has a feature of its own, too. A change feed is derived from vectors and whole
+files (deletes and inserts, never update images); invariants are refused where a column has one
 (``schema``)."""
 _IF_UNUSED: Final[Mapping[str, str]] = {
     "checkConstraints": "delta.constraints.",
@@ -46,7 +50,7 @@ _READABLE: Final = frozenset(
         DELETION_VECTORS,
         TIMESTAMP_NTZ,
         "columnMapping",
-        "typeWidening",
+        TYPE_WIDENING,
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
@@ -76,14 +80,15 @@ def for_new_table(*, timestamp_ntz: bool, clustered: bool = False) -> dict[str, 
     }
 
 
-def with_timestamp_ntz(protocol: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The protocol with the feature timestampNtz, or None if it has it."""
-    if TIMESTAMP_NTZ in (protocol.get("writerFeatures") or ()):
+def with_features(protocol: Mapping[str, Any], features: Collection[str]) -> dict[str, Any] | None:
+    """The protocol with features that readers and writers must know; None if it has them."""
+    more = [f for f in features if f not in (protocol.get("writerFeatures") or ())]
+    if not more:
         return None
     return {
         **protocol,
-        "readerFeatures": [*protocol["readerFeatures"], TIMESTAMP_NTZ],
-        "writerFeatures": [*protocol["writerFeatures"], TIMESTAMP_NTZ],
+        "readerFeatures": [*protocol["readerFeatures"], *more],
+        "writerFeatures": [*protocol["writerFeatures"], *more],
     }
 
 

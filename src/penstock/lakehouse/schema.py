@@ -61,7 +61,7 @@ FOREIGN_TYPES: Final = 1 << 31
 """Added to the oid of a type that a publisher's users made, so that it is none of the node's."""
 _LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata: a column is CHAR or VARCHAR to Spark, which checks the length of what it writes."""
-_FIRST_NORMAL_OID: Final = 16384
+FIRST_NORMAL_OID: Final = 16384
 """FirstNormalObjectId (transam.h): from here on oids are of types that somebody has created."""
 _FOREIGN_METADATA: Final = (
     "delta.invariants",
@@ -296,7 +296,7 @@ def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
     the publisher in all others.
     """
     oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
-    foreign = int(oid) >= _FIRST_NORMAL_OID and metadata.get(LOCAL) != "true"
+    foreign = int(oid) >= FIRST_NORMAL_OID and metadata.get(LOCAL) != "true"
     return int(oid) | (FOREIGN_TYPES if foreign else 0), int(typmod or -1)
 
 

@@ -21,6 +21,7 @@ from penstock.lakehouse.conversion import converted, takes
 from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.history_table import COMMIT_TIMESTAMP
 from penstock.lakehouse.schema import DELETED_AT, Column, TableSchema
+from penstock.lakehouse.type_widening import is_wider
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values
@@ -285,6 +286,8 @@ def _column(table: str, column: Column, batch: pa.RecordBatch, rows: int) -> pa.
     if position < 0:
         return filled(column, rows, datetime.now(UTC))
     array = batch.column(position)
+    if not column.own and is_wider(array.type, column.type):
+        return array.cast(column.type)  # sent before the column got its type
     if array.type != column.type and not (column.converts and takes(column, array.type)):
         raise SchemaChanged(
             f'column "{column.source}" of table "{table}" has another type at the publisher now',

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from penstock.catalog.pg_subscription import FOLLOW, Subscription
+from penstock.catalog.pg_subscription import FOLLOWING, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
@@ -112,7 +112,7 @@ class Parking:
         return self.refused if self._follows(error) else None
 
     def _follows(self, error: BaseException) -> bool:
-        return self._subscription.schema_change == FOLLOW and isinstance(error, SchemaChanged)
+        return self._subscription.schema_change in FOLLOWING and isinstance(error, SchemaChanged)
 
     def _named(self, rel: SubscriptionRel, error: PenstockError) -> PenstockError:
         """With the name of the constraint, as a server has it."""

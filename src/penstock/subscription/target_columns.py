@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from penstock.catalog.pg_subscription import FOLLOW
+from penstock.catalog.pg_subscription import FOLLOWING, WIDEN, is_app_id
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import RelationChanged, SchemaChanged, StateMismatch
-from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.schema import FIRST_NORMAL_OID, Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.type_widening import followed_types, retyped
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql.text.quoting import quote_identifier, type_text
 
@@ -40,7 +41,7 @@ def order_before(
     last there, and is taken for one that was renamed: the copy that follows puts it right."""
     if followed is not None:
         return [a.name for a in followed.attributes]
-    made = schema_change == FOLLOW and not any(column.own for column in schema.columns)
+    made = schema_change in FOLLOWING and not any(column.own for column in schema.columns)
     return [column.source for column in schema.columns] if made else ()
 
 
@@ -60,6 +61,55 @@ def followed_key(schema: TableSchema, relation: Relation) -> tuple[str, ...] | N
     keyless = relation.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING)
     own = keeps_primary_key(schema, relation) or (not relation.key and schema.has_own_key)
     return schema.source_key if keyless or own else None
+
+
+def with_types(
+    table: DeltaTable, wanted: TableSchema, schema_change: str, *, widen: bool, clamped: bool
+) -> TableSchema:
+    """The table's columns, of the publisher's types as far as it follows them without a copy.
+    ``widen``: whether nothing else has to get them, too; ``clamped``: as there."""
+    if schema_change not in FOLLOWING:
+        return table.schema
+    wider = schema_change == WIDEN and widen
+    return followed_types(table.schema, wanted, widen=wider, clamped=clamped)
+
+
+def is_alone(table: DeltaTable, app_id: str) -> bool:
+    """Whether no other subscription has ever filled it, whose publisher has types of its own, and
+    nothing is made of its columns here."""
+    others = [other for other in table.app_ids if is_app_id(other) and other != app_id]
+    return not others and all(column.generated is None for column in table.schema.columns)
+
+
+def check_types(schema: TableSchema, wanted: TableSchema, relation: Relation) -> None:
+    """Raises SchemaChanged for a type by which values that are there may have become others, though
+    Delta's type is the same: char(3) to text, json to jsonb, money to numeric."""
+    column = retyped(schema, wanted)
+    if column is not None:
+        other = wanted.by_source[column.source]
+        raise SchemaChanged(
+            f'column "{column.source}" of relation "{relation.qualified_name}" has changed its '
+            "type",
+            detail=f"It was {_type_of(column)} and is {_type_of(other)}: rows from before may have "
+            "other values.",
+        )
+
+
+def _type_of(column: Column) -> str:
+    """Of the publisher's own types only the OID is known."""
+    own = column.type_oid >= FIRST_NORMAL_OID
+    return f"type {column.type_oid}" if own else type_text(column.type_oid, column.typmod)
+
+
+def widened_notice(subscription: str, rel: SubscriptionRel, columns: Sequence[str]) -> str:
+    """What is said of columns that are wider now without a copy."""
+    named = ", ".join(f'"{name}"' for name in columns)
+    table = f"{quote_identifier(rel.schema)}.{quote_identifier(rel.table)}"
+    return (
+        f'columns of table "{rel.qualified_name}" have a wider type now, rows from before keep '
+        f"their values: {named}. If ALTER TYPE had a USING clause that changed them: "
+        f"{alter(subscription)} REFRESH TABLE {table}"
+    )
 
 
 def check_dropped(table: DeltaTable, relation: Relation) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from penstock.catalog import LakeTable
-from penstock.catalog.pg_subscription import ADD, STOP
+from penstock.catalog.pg_subscription import ADD, FOLLOWING, STOP
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
@@ -34,7 +34,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import find
 from penstock.pgtypes.as_text import AsText, may_not_fit
-from penstock.pgtypes.out_of_range import TEXT
+from penstock.pgtypes.out_of_range import CLAMP, TEXT
 from penstock.pipeline.conflict import ERROR
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.origin import TableProgress
@@ -43,11 +43,15 @@ from penstock.subscription.target import Target
 from penstock.subscription.target_columns import (
     another_delta_table,
     check_dropped,
+    check_types,
     exchange_error,
     followed_key,
+    is_alone,
     missing_error,
     order_before,
     unfilled_warning,
+    widened_notice,
+    with_types,
 )
 from penstock.subscription.unanswered import Unanswered
 
@@ -294,17 +298,19 @@ class Targets:
                 target.committed(end_lsn)
 
     def follow(self, target: Target, relation: Relation) -> None:
-        """Make the table fit the relation: stage added columns, refuse every other change.
+        """Make the table fit the relation: stage added columns and wider types, refuse every other
+        change.
 
         Raises RelationChanged naming table, column and both types, CommitConflict where the table
         that does not fit is not the newest version: that one is loaded then.
         """
         self._check_order(target, relation)
         wanted = TableSchema.of_relation(relation, followed_key(target.table.schema, relation))
+        schema = self._with_types(target, wanted)
         try:
             check_dropped(target.table, relation)
             added = columns_added(
-                target.table.schema,
+                schema,
                 wanted,
                 table=target.table.name,
                 whole_rows=relation.replica_identity is ReplicaIdentity.FULL,
@@ -312,9 +318,15 @@ class Targets:
             )
             if added and self._schema_change == STOP:
                 raise missing_error(relation, [column.source for column in added])
+            if self._schema_change in FOLLOWING:
+                check_types(schema, wanted, relation)
         except RelationChanged:
             self._check_newest(target)
             raise
+        if schema != target.table.schema:
+            self._check_newest(target)
+            self._tell_of_wider(target, schema)
+            target.table.mark(schema)
         if added:
             self._check_newest(target)
             names = [column.name for column in added]
@@ -334,6 +346,24 @@ class Targets:
             metadata_columns=self._metadata_columns,
             soft_delete=self.soft_delete,
         )
+
+    def _with_types(self, target: Target, wanted: TableSchema) -> TableSchema:
+        # Values of partition columns are texts in the log, in the type that they had.
+        laid_out = bool(target.table.layout.partition_by)
+        lone = target.partitions is None and target.history is None and not laid_out
+        return with_types(
+            target.table,
+            wanted,
+            self._schema_change,
+            widen=lone and is_alone(target.table, self._app_id),
+            clamped=self.out_of_range == CLAMP,
+        )
+
+    def _tell_of_wider(self, target: Target, schema: TableSchema) -> None:
+        pairs = zip(target.table.schema.columns, schema.columns, strict=True)
+        names = [column.name for before, column in pairs if before.type != column.type]
+        if names and target.rows:
+            log.info("%s", widened_notice(self.subscription, target.rel, names))
 
     def _check_newest(self, target: Target) -> None:
         """ALTER TABLE on the node may have made it fit."""
