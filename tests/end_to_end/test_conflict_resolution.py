@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from end_to_end.local_node import LocalNode
 from end_to_end.test_conflicts_table import conflicts
 from fix_postgres import Database
+from penstock.lsn import Lsn
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -76,6 +77,12 @@ def test_existing_keys_are_no_errors(
         ("insert_exists", {"id": 1500}),
     ]
     assert {row["resolution"] for row in told} == {resolution}
+    local = ["(1, local)", "(2, local)", "(3, local)", "(1500, local)"]
+    assert [row["local_row"] for row in told] == local
+    transactions = {(row["remote_xid"], row["finish_lsn"]) for row in told}
+    assert len(transactions) == 4
+    for row in told:
+        assert Lsn.parse(row["finish_lsn"]) < row["remote_commit_lsn"]
     assert json.loads(told[1]["remote_tuple"]) == {"id": 2, "v": "moved"}
     said = "\n".join(caplog.messages)
     assert (
@@ -102,7 +109,16 @@ def test_it_is_a_remedy_for_a_stopped_subscription(
     database.execute("INSERT INTO t VALUES (1, 'remote')")
     status = node.stopped("s")
     assert "conflict_resolution" in str(status.error_hint)
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    assert "duplicate key" in str(node.stopped("s").error)
+    (error,) = conflicts(node.warehouse)  # though it was tried twice
     node.node.sql("ALTER SUBSCRIPTION s SET (conflict_resolution = apply_remote)")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     node.caught_up("s", database)
     assert node.rows("t") == [(1, "remote")]
+    resolved = next(row for row in conflicts(node.warehouse) if row["resolution"] != "error")
+    same = {"log_time", "resolution"}
+    assert {k: v for k, v in error.items() if k not in same} == {
+        k: v for k, v in resolved.items() if k not in same
+    }
+    assert (resolved["resolution"], resolved["local_row"]) == ("apply_remote", "(1, local)")

@@ -14,6 +14,7 @@ import pytest
 
 from end_to_end.compare import publisher_rows
 from end_to_end.local_node import LocalNode
+from end_to_end.test_conflicts_table import conflicts
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -105,6 +106,7 @@ def test_keys_that_somebody_else_has_written(
     _stopped_at(node, "x", "u", "1")
 
 
+_FINISHED = re.compile(r"in transaction (\d+), finished at ([0-9A-F]+/[0-9A-F]+)")
 _CONFLICT = re.compile(
     r'detected on relation "(.*?)": conflict=(\w+)\n.*?DETAIL:  (.*)\n\s*(R.*?)(?:\.$|; finished)',
     re.MULTILINE,
@@ -306,7 +308,13 @@ def test_which_conflict_an_existing_key_is(
             wait_until(partial(_gives, stock, counts, counted), "counts", 30)
             assert node.node.sql(counts).rows == (counted,)
             assert status.error_hint is not None
-            lsn = re.findall(r"finished at ([0-9A-F]+/[0-9A-F]+)", server_log)[0]
+            xid, lsn = _FINISHED.findall(server_log)[0]
+            (found,) = [c for c in conflicts(node.warehouse) if c["finish_lsn"] == lsn]
+            assert (found["relation"], found["conflict_type"]) == ("public.t", kind)
+            key = 50 if "moved" in row else 60
+            assert found["replica_identity"] == f'{{"id": {key}}}'
+            assert (found["local_row"], found["remote_xid"]) == (f"({key}, foreign)", int(xid))
+            assert (found["resolution"], found["changes"]) == ("error", 1)
             assert f"SKIP (lsn = '{lsn}')" in status.error_hint
             node.node.sql(f"ALTER SUBSCRIPTION s SKIP (lsn = '{lsn}'); ALTER SUBSCRIPTION s ENABLE")
             stock.execute(

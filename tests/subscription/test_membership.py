@@ -161,6 +161,7 @@ def session(world: World, spark: Any) -> Applier:
         world.warehouse,
         targets,
         subscription="s",
+        origin="pg_1",
         app_id=world.subscription.app_id,
         options=ApplyOptions(),
         parking=Parking(world.subscription, world.warehouse, world.catalog.park, lambda rel: None),

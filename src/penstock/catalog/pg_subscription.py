@@ -109,6 +109,11 @@ def is_app_id(text: str) -> bool:
     return _APP_ID.fullmatch(text) is not None
 
 
+def origin_name(subscription: int) -> str:
+    """As PostgreSQL's subscriber names its origins (ReplicationOriginNameForLogicalRep)."""
+    return f"pg_{subscription}"
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """One subscription. Two are equal when a worker would do the same for both.
@@ -160,6 +165,11 @@ class Subscription:
     metadata_columns: bool = False
     conflict_resolution: str = "error"
     out_of_range: str = "error"
+
+    @property
+    def origin_name(self) -> str:
+        """Of its replication origin."""
+        return origin_name(self.oid)
 
     @property
     def own_changes_only(self) -> bool:

@@ -98,7 +98,7 @@ def prepared_xacts(xacts: Iterable[PreparedXact], owner: str, database: str) -> 
 def replication_origins(subscriptions: Iterable[Subscription]) -> list[Row]:
     """pg_replication_origin: PostgreSQL's subscriber has one for each subscription
     (ReplicationOriginNameForLogicalRep), and so it is shown here."""
-    return [{"roident": _origin(s), "roname": f"pg_{s.oid}"} for s in subscriptions]
+    return [{"roident": _origin(s), "roname": s.origin_name} for s in subscriptions]
 
 
 def replication_origin_status(
@@ -108,7 +108,7 @@ def replication_origin_status(
     return [
         {
             "local_id": _origin(subscription),
-            "external_id": f"pg_{subscription.oid}",
+            "external_id": subscription.origin_name,
             "remote_lsn": told.cut_lsn,
             "local_lsn": local_lsn,
         }

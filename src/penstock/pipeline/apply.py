@@ -11,13 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
 from penstock.lakehouse.cluster import Spark
+from penstock.pipeline.columns import Integers
 from penstock.pipeline.job import run_job
-from penstock.pipeline.net_change import NetChange, Resolved, Skipped
+from penstock.pipeline.local_rows import local_rows
+from penstock.pipeline.net_change import LocalRows, Met, NetChange, Skipped
 from penstock.pipeline.parts import Leaves
 from penstock.pipeline.payload import payloads
 from penstock.pipeline.table_work import ApplyOptions, TableWork, items_of, write_items
@@ -28,10 +31,16 @@ from penstock.pipeline.tasks import (
     Item,
     Located,
     Result,
+    Shown,
     Written,
     run_item,
 )
-from penstock.pipeline.verify import FileName, existing_rows, missing_rows, positions_to_delete
+from penstock.pipeline.verify import (
+    FileName,
+    existing_rows,
+    missing_rows,
+    positions_to_delete,
+)
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +59,7 @@ class TableOutcome:
     files_written: int
     files_touched: int
     skipped: Skipped | None = None
-    resolved: Resolved | None = None
+    resolved: Met | None = None
     leaves: Leaves | None = field(default=None, repr=False)
 
 
@@ -81,10 +90,12 @@ def run_batch(
             for number, work in enumerate(works):
                 try:
                     mine = _results_of(number, results)
-                    net = _folded_again(work.net, mine)
+                    local = partial(local_rows, spark, work, mine, options)
+                    net = _folded_again(work.net, mine, local)
                     if net is None:
                         _check_history(work, mine)
-                        deleted[number] = positions_to_delete(work.table.name, work.net, mine)
+                        name = work.table.name
+                        deleted[number] = positions_to_delete(name, work.net, mine, local)
                     again.append(work if net is None else work.folded_again(net))
                 except PenstockError as error:
                     work.remove_written()
@@ -134,7 +145,9 @@ def _search_and_write(
         return failed + run_job(spark, items, run_item, name, here=options.here_seconds)
 
 
-def _folded_again(net: NetChange, results: Sequence[Done]) -> NetChange | None:
+def _folded_again(
+    net: NetChange, results: Sequence[Done], local: Callable[[Integers], LocalRows]
+) -> NetChange | None:
     """The net change without the changes of rows that are not there, or with what is known of keys
     that are there already; None where neither is.
 
@@ -145,7 +158,7 @@ def _folded_again(net: NetChange, results: Sequence[Done]) -> NetChange | None:
     if lacking is not None and net.without is not None:
         return net.without(lacking)
     exist = None if lacking is not None else existing_rows(net, results)
-    return None if exist is None or net.existing is None else net.existing(exist)
+    return None if exist is None or net.existing is None else net.existing(exist, local(exist))
 
 
 def _check_history(work: TableWork, results: Sequence[Done]) -> None:
@@ -166,6 +179,7 @@ def _results_of(number: int, results: Sequence[Result]) -> list[Done]:
         if result.work == number:
             if isinstance(result, Failed):
                 raise result.error
+            assert not isinstance(result, Shown)
             found.append(result)
     return found
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import InsertExists, ReplicationConflict, UpdateExists
+from penstock.errors import InsertExists, KeyExists, ReplicationConflict, UpdateExists
 from penstock.pgtypes.text_output import text_output
 
 ERROR: Final = "error"
@@ -81,12 +81,12 @@ def key_exists(
     keys: pa.Table,
     remote_row: str,
     replica_identity: str | None,
-) -> ReplicationConflict:
+) -> KeyExists:
     """PostgreSQL's unique violation. ``remote_row``: what the first change would have made, which
     is an UPDATE where it has a ``replica_identity``; both as ``shown_rows`` has them."""
     told = f"remote row {remote_row}"
     kind = "insert_exists"
-    error: type[ReplicationConflict] = InsertExists
+    error: type[KeyExists] = InsertExists
     if replica_identity is not None:
         kind, error = "update_exists", UpdateExists
         told += f"; replica identity ({', '.join(keys.column_names)})={replica_identity}"

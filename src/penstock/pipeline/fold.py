@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolViolation, ReplicationConflict, SchemaChanged
+from penstock.errors import KeyExists, ProtocolViolation, ReplicationConflict, SchemaChanged
 from penstock.lakehouse.schema import TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.changes import DELETE, INSERT, OLD_ROW, Changes, Stamped, unify, unstamped
@@ -24,9 +24,18 @@ from penstock.pipeline.columns import Integers, Mask
 from penstock.pipeline.conflict import ERROR, KEEP_LOCAL, key_exists
 from penstock.pipeline.history import OldRows, versions
 from penstock.pipeline.key_events import CREATE, KeyEvents, KeyTotals, key_events, kind, position
-from penstock.pipeline.lineage import Lineage, changes_of_missing, duplicates, trace
+from penstock.pipeline.lineage import Lineage, changes_of_missing, duplicates, in_the_way, trace
 from penstock.pipeline.multiset import fold_multiset
-from penstock.pipeline.net_change import Incomplete, NetChange, Resolved, Skipped, Versions
+from penstock.pipeline.net_change import (
+    KEPT,
+    Incomplete,
+    LocalRow,
+    LocalRows,
+    Met,
+    NetChange,
+    Skipped,
+    Versions,
+)
 from penstock.relation import ReplicaIdentity
 
 
@@ -100,14 +109,14 @@ class _KeyedFold:
     with_versions: bool
     resolution: str
     skipped: Skipped | None = None
-    resolved: Resolved | None = None
+    resolved: Met | None = None
     replaces: Mask | None = None
 
     def net(self) -> NetChange:
         table, schema, changes = self.table, self.schema, self.changes
         with key_events(schema.key, changes) as events:
             totals = events.totals()
-            twice = self._made_twice(events, totals)
+            twice, local = self._made_twice(events, totals)
             follows = not len(twice) and self._follows(totals)
             there = totals.existed | self._replaced(totals.first)
             found = np.sort(totals.first[there])
@@ -121,7 +130,7 @@ class _KeyedFold:
                     _every_version(table, changes, events, found) if self.with_versions else None
                 )
         if len(twice):
-            return self._kept(position(twice))
+            return self._kept(position(twice), local)
         if not follows:
             return self._without(np.empty(0, np.int64))
         return NetChange(
@@ -136,11 +145,13 @@ class _KeyedFold:
             skipped=self.skipped,
             versions=every,
             without=lambda lacking: self._without(found[lacking > 0]),
-            exists=lambda name, at: _exists(name, changes, made[at], absent.take(pa.array(at))),
+            exists=lambda name, at, there: self._exists(
+                name, made[at], absent.take(pa.array(at)), _by_change(made, there)
+            ),
             resolved=self.resolved,
             existing=None
             if self.resolution == ERROR
-            else lambda at: self._existing(position(made[at])),
+            else lambda at, there: self._existing(position(made[at]), _by_change(made, there)),
         )
 
     def _follows(self, totals: KeyTotals) -> bool:
@@ -150,16 +161,28 @@ class _KeyedFold:
         emptied = self.truncate and np.any(totals.existed)
         return bool(np.all(totals.balance == expected) and not emptied)
 
-    def _made_twice(self, events: KeyEvents, totals: KeyTotals) -> Integers:
+    def _made_twice(self, events: KeyEvents, totals: KeyTotals) -> tuple[Integers, LocalRows]:
         """Events that make a row of a key that has one by an earlier change, where that is no
-        error. Raises ReplicationConflict where it is."""
+        error, and those rows. Raises ReplicationConflict where it is."""
         expected = totals.exists.astype(np.int64) - totals.existed
         if not np.any(totals.balance > expected):
-            return np.empty(0, np.int64)
-        twice = duplicates(*events.grouped())
+            return np.empty(0, np.int64), {}
+        event, key = events.grouped()
+        twice = duplicates(event, key)
+        made = position(in_the_way(event, key, twice[:KEPT]))
+        rows = (LocalRow(self.changes.told(at, self.schema.key)[0]) for at in made.tolist())
+        local = dict(zip(position(twice[:KEPT]).tolist(), rows, strict=True))
         if len(twice) and self.resolution != KEEP_LOCAL:
-            raise _exists(self.table, self.changes, twice, events.keys(twice))
-        return twice
+            raise self._exists(self.table, twice, events.keys(twice), local)
+        return twice, local
+
+    def _exists(self, table: str, event: Integers, keys: pa.Table, local: LocalRows) -> KeyExists:
+        """``event``: the CREATEs of ``keys``, in order. The first one is told of as it came."""
+        first = int(position(event[0]))
+        row, identity = self.changes.told(first, keys.column_names)
+        error = key_exists(table, keys, row, identity)
+        error.met = self.changes.met(self._mask(position(event)), self.schema.key, local)
+        return error
 
     def _replaced(self, event: Integers) -> Mask:
         if self.replaces is None:
@@ -180,21 +203,22 @@ class _KeyedFold:
         skipped = more if self.skipped is None else self.skipped.with_more(more)
         return replace(self._rest(~left_out), skipped=skipped).net()
 
-    def _existing(self, at: Integers) -> NetChange:
-        """Fold again; ``at``: changes that give a row a key that the target has."""
+    def _existing(self, at: Integers, local: LocalRows) -> NetChange:
+        """Fold again; ``at``: changes that give a row a key that the target has, in the rows
+        ``local``."""
         if self.resolution == KEEP_LOCAL:
-            return self._kept(at)
+            return self._kept(at, local)
         met = self._mask(at)
         replaces = met if self.replaces is None else self.replaces | met
-        return replace(self, replaces=replaces, resolved=self._told(met)).net()
+        return replace(self, replaces=replaces, resolved=self._told(met, local)).net()
 
-    def _kept(self, at: Integers) -> NetChange:
+    def _kept(self, at: Integers, local: LocalRows) -> NetChange:
         """Fold again without such changes: what follows is of the rows that are there."""
         met = self._mask(at)
-        return replace(self._rest(~met), resolved=self._told(met)).net()
+        return replace(self._rest(~met), resolved=self._told(met, local)).net()
 
-    def _told(self, met: Mask) -> Resolved:
-        more = self.changes.resolved(met, self.schema.key)
+    def _told(self, met: Mask, local: LocalRows) -> Met:
+        more = self.changes.met(met, self.schema.key, local)
         return more if self.resolved is None else self.resolved.with_more(more)
 
     def _rest(self, kept: Mask) -> _KeyedFold:
@@ -207,10 +231,9 @@ class _KeyedFold:
         return mask
 
 
-def _exists(table: str, changes: Changes, event: np.ndarray, keys: pa.Table) -> ReplicationConflict:
-    """``event``: the CREATEs of ``keys``, in order. The first one is told of as it came."""
-    row, identity = changes.told(int(position(event[0])), keys.column_names)
-    return key_exists(table, keys, row, identity)
+def _by_change(made: Integers, local: LocalRows) -> LocalRows:
+    """``local``: by numbers of the events ``made``."""
+    return {int(position(made[number])): row for number, row in local.items()}
 
 
 def _versions(

@@ -68,6 +68,12 @@ class Part:
         here = self.table.schema.by_source
         return {c.name: here[c.source].name for c in self.relation.columns}
 
+    @cached_property
+    def shown(self) -> pa.Schema:
+        """The columns in which its rows are told of."""
+        stamps = {column.name for column in self.table.schema.stamps}
+        return pa.schema([f for f in self.table.schema.arrow() if f.name not in stamps])
+
     def keys(self, keys: pa.Table) -> pa.Table:
         """Keys, or whole rows that are looked for, by the names of here."""
         return keys.rename_columns([self.names[name] for name in keys.column_names])

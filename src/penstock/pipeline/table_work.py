@@ -114,15 +114,20 @@ def items_of(
     files = [(part, file) for part in work.parts for file in _candidates(part, keys)]
     if not files:
         return items
-    probe = area.put(_probe(net, keys))
+    probe = area.put(probe_table(net, keys))
     completing = _completing(work, places, area)
     for part, file in files:
-        where = _locate_item(number, part, net, file, probe)
+        where = locate_item(number, part, net, file, probe)
         completions = tuple(each.of(part) for each in completing)
         search = SearchItem(where, net.removed.num_rows, completions)
-        cost = _ITEM_SECONDS + (file.rows + keys.num_rows) * _SECONDS_PER_ROW
-        items.append((cost, search))
+        items.append((search_seconds(file, keys), search))
     return items
+
+
+def search_seconds(file: DataFile, keys: pa.Table) -> float:
+    """What it costs to look for keys in a file, about."""
+    rows: int = file.rows + keys.num_rows
+    return _ITEM_SECONDS + rows * _SECONDS_PER_ROW
 
 
 def write_items(
@@ -162,9 +167,10 @@ def _candidates(part: Part, keys: pa.Table) -> list[DataFile]:
     return candidates(part.table.files.values(), part.keys(keys)) if keys.num_rows else []
 
 
-def _locate_item(
+def locate_item(
     number: int, part: Part, net: NetChange, file: DataFile, probe: Payload
 ) -> LocateItem:
+    """For the keys of ``probe``, as ``LocateItem`` says, in one file."""
     key = tuple(part.names[name] for name in net.schema.identity)
     schema = part.table.schema.arrow()
     return LocateItem(
@@ -181,7 +187,7 @@ def _locate_item(
     )
 
 
-def _probe(net: NetChange, keys: pa.Table) -> pa.Table:
+def probe_table(net: NetChange, keys: pa.Table) -> pa.Table:
     """``LocateItem.probe``."""
     probe = keys.rename_columns([f"k{i}" for i in range(keys.num_columns)])
     if net.copies is not None:

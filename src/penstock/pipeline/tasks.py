@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import duckdb
+import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError
@@ -19,6 +21,7 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.duck import out_of_memory
 from penstock.pipeline.locate import LocateItem, locate
+from penstock.pipeline.row_text import rows_as_text
 from penstock.pipeline.write import Completion, WriteItem, complete, write
 
 HISTORY: Final = -1
@@ -37,7 +40,15 @@ class SearchItem:
     completions: tuple[Completion, ...] = ()
 
 
-Item = SearchItem | WriteItem
+@dataclass(frozen=True)
+class ShowItem:
+    """Locate few keys in one file, and tell of a row of each in ``columns``."""
+
+    locate: LocateItem
+    columns: pa.Schema
+
+
+Item = SearchItem | WriteItem | ShowItem
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,16 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """Rows found in a file, as text, by their probe rows."""
+
+    work: int
+    path: str
+    rows: tuple[tuple[int, str], ...]
+    part: int = 0
+
+
+@dataclass(frozen=True)
 class Failed:
     """The error of a table's item; other items are done all the same."""
 
@@ -82,7 +103,7 @@ class Failed:
     error: PenstockError
 
 
-Result = Located | Candidates | Written | Failed
+Result = Located | Candidates | Written | Shown | Failed
 
 
 def run_item(item: Item) -> Iterator[Result]:
@@ -102,6 +123,14 @@ def _run(item: Item) -> Iterator[Result]:
         return
     where = item.locate
     hits = locate(where)
+    if isinstance(item, ShowItem):
+        probe, first = np.unique(hits.probe, return_index=True)
+        order = np.argsort(first)  # by position
+        position = hits.position[first[order]]
+        rows = rows_as_text(where.table_uri, where.path, item.columns, position)
+        told = tuple(zip(probe[order].tolist(), rows, strict=True))
+        yield Shown(where.work, where.path, told, where.part)
+        return
     if where.multiset:
         yield Candidates(where.work, where.path, hits.position, hits.probe, where.part)
         return

@@ -27,7 +27,7 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
+from penstock.pgoutput.columnar import ColumnarDecoder, MessageChunk
 from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
 from penstock.pgtypes.out_of_range import OutOfRange
@@ -39,7 +39,7 @@ from penstock.relation import TableName
 from penstock.subscription import origin
 from penstock.subscription.ahead import RunAhead
 from penstock.subscription.commits import Commits
-from penstock.subscription.conflicts import Conflicts
+from penstock.subscription.conflicts import SAME_ERROR, Conflicts
 from penstock.subscription.history import TransactionStamps, history_works
 from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.logical_messages import message_rows
@@ -52,9 +52,7 @@ from penstock.subscription.timing import Phases
 
 log = logging.getLogger(__name__)
 
-_COMMITS_AT_ONCE: Final = 8
 _MAX_RACES: Final = 10
-_OPERATION: Final = "REPLICATION"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +82,15 @@ class Applier:
         targets: Targets,
         *,
         subscription: str,
+        origin: str,
         app_id: str,
         options: ApplyOptions,
         parking: Parking,
         last_cut: Cut | None,
         members_hold: Callable[[], bool],
     ) -> None:
-        """``members_hold``: whether the subscription has the tables that were opened
-        (``membership``)."""
+        """``origin``: the name of the replication origin. ``members_hold``: whether the
+        subscription has the tables that were opened (``membership``)."""
         self._spark = spark
         self._cuts = warehouse.cuts
         self._targets = targets
@@ -104,12 +103,13 @@ class Applier:
         self._decoder = ColumnarDecoder(self._out_of_range.find, find)
         self._commits = Commits(targets, app_id, lambda t, error: self._refuse(t, error, {}))
         self._phases = Phases()
-        self._chunk: DecodedChunk | None = None
         self._outcomes: list[TableOutcome] = []
         self._committed: list[TableOutcome] = []
-        self._conflicts = Conflicts(subscription, targets.conflict_resolution)
+        self._conflicts = Conflicts(subscription, origin, targets.conflict_resolution)
         self._conflict_table = warehouse.conflicts
         self._stamps = TransactionStamps()
+        self._piece: Stamps | None = None
+        self._divided = False
         self._messages: list[pa.Table] = []
         self._message_table = warehouse.messages
         self.committing = False
@@ -121,11 +121,12 @@ class Applier:
         """Release the commit threads."""
         self._commits.close()
 
-    def apply(self, batch: Batch, skip: Lsn = INVALID) -> Applied | None:
+    def apply(self, batch: Batch, skip: Lsn = INVALID, *, whole: bool = False) -> Applied | None:
         """Apply whole transactions. Raises ReplicationConflict, RelationChanged, StorageError ...
 
-        ``skip``: the finish LSN of the one that is not applied. None where the subscription has
-        other tables by now, and nothing is committed.
+        ``skip``: the finish LSN of the one that is not applied. ``whole``: of several it is not
+        looked for the one that an error is of. None where the subscription has other tables by now,
+        and nothing is committed.
 
         Nothing is committed when it raises before the first commit (``committing``), and parts of
         the batch may come instead; when it raises between two commits, the tables that have
@@ -136,6 +137,7 @@ class Applier:
         before = [(target, target.followed, target.rows_applied) for target in self._targets]
         self._phases = Phases()
         self._committed = []
+        self._divided = batch.transactions > 1 and not whole
         for _ in range(_MAX_RACES):
             self.committing = False
             try:
@@ -222,14 +224,14 @@ class Applier:
                 ahead = self._done_ahead(piece, open_end, skip)
                 before = len(self._outcomes)
                 if ahead is None:
-                    rows += self._stage(
-                        passing.rest(piece.chunk()), open_end, batch.commit_time, touched
-                    )
+                    chunk = passing.rest(piece.chunk())
+                    stamps = self._decode(chunk, open_end, batch.commit_time)
+                    rows += self._stage(stamps, touched)
                 else:
                     used.append(ahead)
+                    stamps = self._piece = self._stamps.ahead(open_end, batch.commit_time)
                     rows += self._stage_ahead(ahead, touched)
-                chunk = self._chunk if ahead is None else None
-                self._conflicts.note(self._outcomes[before:], chunk, open_end, batch.commit_time)
+                self._conflicts.note(self._outcomes[before:], stamps)
             # A table that has left is its readers' (``tablesync``): no commit of ours may follow
             # theirs. What they commit after this look makes ours lose, and look again.
             if not self._members_hold():
@@ -264,7 +266,13 @@ class Applier:
     def _refuse(
         self, target: Target, error: PenstockError, touched: dict[TableName, Target]
     ) -> None:
-        """Park a table, with what is staged on it forgotten; or raise the error."""
+        """Park a table, with what is staged on it forgotten; or raise the error. What is told of
+        it is durable before either; not where the error is still to be looked for."""
+        if self._piece is not None and (not self._divided or self._parking.parks(error)):
+            told = self._conflicts.of_error(target.table.name, error, self._piece)
+            if told is not None:
+                self._conflict_table.append_once(told, SAME_ERROR)
+                failpoint(AFTER_CONFLICTS)
         self._parking.refuse(target.rel, error)
         touched.pop(target.rel.table_name, None)
         target.discard()
@@ -311,19 +319,20 @@ class Applier:
                 ),
             )
 
-    def _stage(
-        self, chunk: MessageChunk, open_end: Lsn, open_time: int, touched: dict[TableName, Target]
-    ) -> int:
+    def _decode(self, chunk: MessageChunk, open_end: Lsn, open_time: int) -> Stamps:
         with self._phases.phase("decode"):
-            decoded = self._chunk = self._decoder.decode(chunk)
+            decoded = self._decoder.decode(chunk)
             check_commits(decoded)
-        stamps = self._stamps.of(decoded, len(chunk), open_end, open_time)
+        self._piece = self._stamps.of(decoded, len(chunk), open_end, open_time)
+        return self._piece
+
+    def _stage(self, stamps: Stamps, touched: dict[TableName, Target]) -> int:
         messages = message_rows(self._subscription, stamps)
         self._messages += [] if messages is None else [messages]
         works: dict[TableName, list[TableWork]] = {}
         rows: dict[TableName, int] = {}
         # All first: two tables that exchanged their names are told of together.
-        for share in list(shares(decoded, self._targets, open_end)):
+        for share in list(shares(stamps.chunk, self._targets, stamps.end)):
             target, name = share.target, share.target.rel.table_name
             if self._targets.named(name) is not target:
                 continue  # parked a moment ago

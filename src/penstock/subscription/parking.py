@@ -95,7 +95,7 @@ class Parking:
         self._warehouse.check_there()  # else no table of it is to blame
         begun = alter(self._subscription.name)
         error = self._named(rel, error)
-        if self._subscription.on_table_error != "park" or self._follows(error):
+        if not self.parks(error):
             self.refused = rel
             raise _with_ways_on(rel, error, begun)
         found = _parking_error(error, begun)
@@ -106,6 +106,10 @@ class Parking:
             self._subscription.name,
             found.report(),
         )
+
+    def parks(self, error: PenstockError) -> bool:
+        """Whether ``refuse`` would park the table for an error of its own."""
+        return self._subscription.on_table_error == "park" and not self._follows(error)
 
     def to_follow(self, error: BaseException) -> SubscriptionRel | None:
         """The table whose change has ended the session, where the subscription follows it."""

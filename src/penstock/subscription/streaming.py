@@ -112,6 +112,7 @@ class ApplyStream:
             warehouse,
             targets,
             subscription=subscription.name,
+            origin=subscription.origin_name,
             app_id=subscription.app_id,
             options=options.apply,
             parking=parking,
@@ -318,15 +319,15 @@ class ApplyStream:
         subscription, applier = self._subscription, self._applier
         parts = Parts(subscription, self._parking, lambda: applier.committing, whole)
         try:
-            parts.apply(batch, lambda part: self._apply_at_once(part, stream))
+            parts.apply(batch, lambda part: self._apply_at_once(part, stream, whole))
         finally:
             batch.forget()
 
-    def _apply_at_once(self, batch: Batch, stream: FrameSource) -> bool:
+    def _apply_at_once(self, batch: Batch, stream: FrameSource, whole: bool) -> bool:
         """False: the session ends."""
         last_cut = self._applier.last_cut
         skip = self._skipping.begin(batch, self._targets.progress(), last_cut)
-        applied = self._applier.apply(batch, skip)
+        applied = self._applier.apply(batch, skip, whole=whole)
         if applied is None:
             return False
         self._frames += batch.frames

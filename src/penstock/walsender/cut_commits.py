@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.catalog import LakeTable, Member, Subscription, SubscriptionRel
+from penstock.catalog.pg_subscription import origin_name
 from penstock.lakehouse.cuts import Cut, CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.walsender.commit_order import Found
 from penstock.walsender.commits import newest_version
-from penstock.walsender.own_commits import CutMember, Owned, Owners, origin_name
+from penstock.walsender.own_commits import CutMember, Owned, Owners
 
 
 def owners(

@@ -42,13 +42,8 @@ def origin_of(
     if applied is None:
         return None, None
     app_id, lsn = applied
-    names = {subscription.app_id: origin_name(subscription.oid) for subscription in subscriptions}
+    names = {subscription.app_id: subscription.origin_name for subscription in subscriptions}
     return names.get(app_id, app_id), lsn
-
-
-def origin_name(subscription: int) -> str:
-    """As PostgreSQL's subscriber names its origins (ReplicationOriginNameForLogicalRep)."""
-    return f"pg_{subscription}"
 
 
 @dataclass(frozen=True, slots=True)
