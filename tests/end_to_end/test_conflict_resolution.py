@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,9 +87,15 @@ def test_existing_keys_are_no_errors(
     assert json.loads(told[1]["remote_tuple"]) == {"id": 2, "v": "moved"}
     said = "\n".join(caplog.messages)
     assert (
-        'relation "public.t": conflict=update_exists\nDETAIL:  Key already exists.\n'
-        "Key (id)=(2); remote row (2, moved); replica identity (id)=(20)" in said
+        "Key (id)=(2); existing local row (2, local); remote row (2, moved); "
+        "replica identity (id)=(20); finished at " in said
     )
+    line = (
+        r'conflict=update_exists\nDETAIL:  Key already exists in unique index "{}_pkey", '
+        r"modified locally in version \d+ at \S+ \S+\+00\.\n"
+    )
+    for table in ("t", "low"):
+        assert re.search(line.format(table), said)
     counted = node.node.sql(
         "SELECT apply_error_count, confl_insert_exists, confl_update_exists"
         " FROM pg_stat_subscription_stats"

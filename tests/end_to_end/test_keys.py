@@ -27,8 +27,9 @@ _EXISTS = 'duplicate key value violates unique constraint of table "public.{tabl
 def _stopped_at(node: LocalNode, name: str, table: str, key: str) -> None:
     status = node.stopped(name)
     assert status.error == _EXISTS.format(table=table)
-    told = f"Key (id)=({key}) already exists: conflict=insert_exists; remote row ({key}, "
-    assert str(status.error_detail).startswith(told)
+    told = f": conflict=insert_exists.\nKey (id)=({key}); existing local row ({key}, "
+    assert str(status.error_detail).startswith("Key already exists, modified ")
+    assert told in str(status.error_detail)
 
 
 def _gives(server: Database, query: str, row: tuple[Any, ...]) -> bool:
@@ -275,13 +276,18 @@ def test_which_conflict_an_existing_key_is(
         f" WITH ({options})"
     )
     node = local_node()
+    node.node.sql(create)
     node.subscribe("s", publisher, "p", options)
     node.caught_up("s", publisher)
     wait_until(lambda: stock.value(_SYNCED), "copied tables", 90)
     foreign = "VALUES (50, 'foreign'), (60, 'foreign')"
     spark.sql(f"INSERT INTO delta.`{_uri(node, 't', 's')}` {foreign}").collect()
+    foreign_version = node.cut().tables["public", "t"].version + 1
     stock.execute(f"INSERT INTO t {foreign}")
-    told = re.compile(r"; (remote row .*?\))\.")
+    told = re.compile(r"(Key \(id\).*?\))\.(?: It came|$)", re.MULTILINE)
+    modified = re.compile(
+        r'Key already exists in unique index "t_pkey", modified (\w+) in version \d+ at '
+    )
     counts = (
         "SELECT confl_insert_exists, confl_update_exists, confl_multiple_unique_conflicts"
         " FROM pg_stat_subscription_stats"
@@ -303,18 +309,22 @@ def test_which_conflict_an_existing_key_is(
             server_log = stock.server.log_path.read_bytes()[log_size:].decode()
             kind = "update_exists" if "moved" in row else "insert_exists"
             assert f'"public.t": conflict={kind}\n' in server_log
-            assert f"already exists: conflict={kind}; " in str(status.error_detail)
-            assert told.findall(server_log) == told.findall(str(status.error_detail)) == [row]
+            assert f": conflict={kind}.\n" in str(status.error_detail)
+            key, detail = 50 if "moved" in row else 60, str(status.error_detail)
+            row = f"Key (id)=({key}); existing local row ({key}, foreign); {row}"
+            assert told.findall(server_log) == told.findall(detail) == [row]
+            assert 'Key already exists in unique index "t_pkey", modified ' in server_log
+            assert modified.findall(detail) == ["locally"]
             wait_until(partial(_gives, stock, counts, counted), "counts", 30)
             assert node.node.sql(counts).rows == (counted,)
             assert status.error_hint is not None
             xid, lsn = _FINISHED.findall(server_log)[0]
             (found,) = [c for c in conflicts(node.warehouse) if c["finish_lsn"] == lsn]
             assert (found["relation"], found["conflict_type"]) == ("public.t", kind)
-            key = 50 if "moved" in row else 60
             assert found["replica_identity"] == f'{{"id": {key}}}'
             assert (found["local_row"], found["remote_xid"]) == (f"({key}, foreign)", int(xid))
             assert (found["resolution"], found["changes"]) == ("error", 1)
+            assert (found["local_origin"], found["local_version"]) == (None, foreign_version)
             assert f"SKIP (lsn = '{lsn}')" in status.error_hint
             node.node.sql(f"ALTER SUBSCRIPTION s SKIP (lsn = '{lsn}'); ALTER SUBSCRIPTION s ENABLE")
             stock.execute(

@@ -26,6 +26,7 @@ from penstock.lakehouse.checkpoint import RETENTIONS, longer_retentions
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
+from penstock.lakehouse.file_commits import FileCommits
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, version_before
@@ -56,6 +57,7 @@ class DeltaTable:
         self.uri: Final = uri
         self.name: Final = name
         self.storage: Final = storage
+        self.commits: Final = FileCommits(storage, uri)
         self._store = store
         self._take(state)
 

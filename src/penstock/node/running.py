@@ -201,6 +201,7 @@ class RunningNode:
                 partition_tree=self._catalog.partition_tree,
                 primary_key_name=self._primary_key_name,
                 subscription_name=self._subscription_name,
+                origin_name=self._origin_name,
                 requested_cuts=self._requested_cuts(oid),
                 two_phase=lambda: two_phase(
                     self._catalog, self._warehouse, subscription, self._spool / str(oid)
@@ -244,6 +245,10 @@ class RunningNode:
     def _subscription_name(self, app_id: str) -> str | None:
         known = self._catalog.subscriptions()
         return next((found.name for found in known if found.app_id == app_id), None)
+
+    def _origin_name(self, app_id: str) -> str | None:
+        known = self._catalog.subscriptions()
+        return next((found.origin_name for found in known if found.app_id == app_id), None)
 
     def _primary_key_name(self, table: TableName) -> str | None:
         with self._catalog.read() as transaction:

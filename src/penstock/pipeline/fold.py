@@ -180,7 +180,7 @@ class _KeyedFold:
         """``event``: the CREATEs of ``keys``, in order. The first one is told of as it came."""
         first = int(position(event[0]))
         row, identity = self.changes.told(first, keys.column_names)
-        error = key_exists(table, keys, row, identity)
+        error = key_exists(table, keys, row, identity, local.get(first))
         error.met = self.changes.met(self._mask(position(event)), self.schema.key, local)
         return error
 

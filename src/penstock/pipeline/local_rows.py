@@ -1,18 +1,20 @@
 """Rows of a target that changes have met, for conflicts to tell of them.
 
 In: a work, what its tasks have found, and which keys are there that should not be. Out: the rows of
-the first KEPT of them, as the log shows rows. Conflicts are rare, so the keys are looked for once
-more, in the files that have them.
+the first KEPT of them, as the log shows rows, and which commits wrote them. Conflicts are rare, so
+the keys are looked for once more, in the files that have them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.file_commits import FileCommit
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.job import run_job
 from penstock.pipeline.net_change import KEPT, LocalRow, LocalRows
@@ -29,11 +31,15 @@ from penstock.pipeline.tasks import (
     Failed,
     Item,
     Located,
+    Result,
     ShowItem,
     Shown,
     Written,
     run_item,
 )
+
+_FILES: Final = 5
+"""Whose commits are looked for: in an object store each takes some tenths of a second."""
 
 
 def local_rows(
@@ -63,10 +69,23 @@ def local_rows(
         name = f"penstock: conflicts {work.table.name}"[:200]
         found = run_job(spark, items, run_item, name, here=options.here_seconds)
     rows: dict[int, LocalRow] = {}
+    for at, shown, by in _with_commits(work, found):
+        rows.setdefault(int(first[at]), LocalRow(shown, by))
+    return rows
+
+
+def _with_commits(
+    work: TableWork, found: Sequence[Result]
+) -> Iterator[tuple[int, str, FileCommit | None]]:
+    """Numbers, texts and commits of the rows; of a few files, those of the first ones."""
+    shown: list[Shown] = []
     for result in found:
         if isinstance(result, Failed):
             raise result.error
         assert isinstance(result, Shown)
-        for at, shown in result.rows:
-            rows.setdefault(int(first[at]), LocalRow(shown))
-    return rows
+        shown.append(result)
+    for number, result in enumerate(sorted(shown, key=lambda each: min(each.rows))):
+        table = work.parts[result.part].table
+        file = table.files[result.path]
+        by = table.commits.of(file, table.version) if number < _FILES else None
+        yield from ((at, text, by) for at, text in result.rows)

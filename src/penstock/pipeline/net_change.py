@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ReplicationConflict
+from penstock.lakehouse.file_commits import FileCommit
 from penstock.lakehouse.schema import TableSchema
 
 KEPT: Final = 20
@@ -69,9 +70,11 @@ class Skipped:
 
 @dataclass(frozen=True)
 class LocalRow:
-    """A row that was there. ``shown``: as the log shows rows."""
+    """A row that was there. ``shown``: as the log shows rows; ``by``: the commit that wrote it,
+    where that is known."""
 
     shown: str
+    by: FileCommit | None = None
 
 
 LocalRows = Mapping[int, LocalRow]

@@ -39,6 +39,7 @@ from penstock.relation import TableName
 from penstock.subscription import origin
 from penstock.subscription.ahead import RunAhead
 from penstock.subscription.commits import Commits
+from penstock.subscription.conflict_texts import Names
 from penstock.subscription.conflicts import SAME_ERROR, Conflicts
 from penstock.subscription.history import TransactionStamps, history_works
 from penstock.subscription.inbox import Batch, FrameRun
@@ -83,14 +84,16 @@ class Applier:
         *,
         subscription: str,
         origin: str,
+        origin_of: Callable[[str], str | None],
         app_id: str,
         options: ApplyOptions,
         parking: Parking,
         last_cut: Cut | None,
         members_hold: Callable[[], bool],
     ) -> None:
-        """``origin``: the name of the replication origin. ``members_hold``: whether the
-        subscription has the tables that were opened (``membership``)."""
+        """``origin``: the name of the replication origin; ``origin_of``: of a subscription's, by
+        its app id. ``members_hold``: whether the subscription has the tables that were opened
+        (``membership``)."""
         self._spark = spark
         self._cuts = warehouse.cuts
         self._targets = targets
@@ -105,7 +108,10 @@ class Applier:
         self._phases = Phases()
         self._outcomes: list[TableOutcome] = []
         self._committed: list[TableOutcome] = []
-        self._conflicts = Conflicts(subscription, origin, targets.conflict_resolution)
+        self._conflicts = Conflicts(
+            *(subscription, origin, targets.conflict_resolution),
+            Names(lambda table: parking.unique_index(targets.name_of(table)), origin_of),
+        )
         self._conflict_table = warehouse.conflicts
         self._stamps = TransactionStamps()
         self._piece: Stamps | None = None
@@ -273,7 +279,7 @@ class Applier:
             if told is not None:
                 self._conflict_table.append_once(told, SAME_ERROR)
                 failpoint(AFTER_CONFLICTS)
-        self._parking.refuse(target.rel, error)
+        self._parking.refuse(target.rel, self._conflicts.named(target.table.name, error))
         touched.pop(target.rel.table_name, None)
         target.discard()
         self._targets.close(target)

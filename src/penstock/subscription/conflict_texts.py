@@ -6,16 +6,19 @@ of the first ones keys, rows and texts. Who is told is ``conflicts``'.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.catalog.pg_subscription import is_app_id
+from penstock.lakehouse.file_commits import FileCommit
 from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.apply import TableOutcome
-from penstock.pipeline.conflict import shown_rows
+from penstock.pipeline.conflict import EXISTS, shown_rows
 from penstock.pipeline.net_change import LocalRow, Met
 from penstock.pipeline.routing import by_leaf
 
@@ -23,6 +26,37 @@ INSERT_EXISTS: Final = "insert_exists"
 UPDATE_EXISTS: Final = "update_exists"
 UPDATE_MISSING: Final = "update_missing"
 DELETE_MISSING: Final = "delete_missing"
+
+
+_NOT_FOUND: Final = {
+    UPDATE_MISSING: "Could not find the row to be updated.",
+    DELETE_MISSING: "Could not find the row to be deleted.",
+}
+
+
+@dataclass(frozen=True)
+class Names:
+    """``index``: of a table's unique index, by the table's name; None: there is none that the node
+    knows of. ``origin``: of a replication origin, by the subscription's app id; None: it is none of
+    the node's any more."""
+
+    index: Callable[[str], str | None]
+    origin: Callable[[str], str | None]
+
+    def exists(self, table: str, local: LocalRow | None) -> str:
+        """``Key already exists in unique index "t_pkey", modified ...``, as far as it is known."""
+        index = self.index(table)
+        where = "" if index is None else f' in unique index "{index}"'
+        by = None if local is None else local.by
+        return f"{EXISTS}{where}{'' if by is None else self._modified(by)}"
+
+    def _modified(self, by: FileCommit) -> str:
+        who, time = "locally", datetime.fromtimestamp(by.time / 1000, UTC)
+        if by.app_id is not None and is_app_id(by.app_id):
+            origin = self.origin(by.app_id)
+            who = "by a non-existent origin" if origin is None else f'by origin "{origin}"'
+        at = time.isoformat(" ", "milliseconds").replace("+00:00", "+00")
+        return f", modified {who} in version {by.version} at {at}"
 
 
 @dataclass(frozen=True)
@@ -45,30 +79,42 @@ class Told:
         self,
     ) -> Iterator[tuple[Mapping[str, object], Mapping[str, object] | None, LocalRow | None]]:
         """Key and new row of each, and the row that it met."""
-        nothing = [None] * len(self.at)
-        rows = nothing if self.rows is None else self.rows.to_pylist()
-        yield from zip(self.keys.to_pylist(), rows, self.local or nothing, strict=True)
+        rows = [None] * len(self.at) if self.rows is None else self.rows.to_pylist()
+        yield from zip(self.keys.to_pylist(), rows, self._met(), strict=True)
 
-    def texts(self, outcome: TableOutcome) -> list[tuple[str, str]]:
-        """Of each the relation where its row would be, of a partitioned one the leaf, and ``Remote
-        row (1, x); replica identity (a)=(1)`` (conflict.c, build_tuple_value_details)."""
+    def texts(self, outcome: TableOutcome, names: Names) -> list[tuple[str, str]]:
+        """Of each the relation where its row would be, of a partitioned one the leaf, and its
+        DETAIL, without the last period."""
         leaves, count = outcome.leaves, len(self.at)
         if leaves is None or not leaves.can_route(self.keys):
-            return [(outcome.table, text) for text in self._texts(None)]
-        found = [("", "")] * count
-        for number, which in by_leaf(leaves.routing.leaves(self.keys)).items():
-            leaf = leaves.tables[number]
-            texts = self._texts(leaf.schema)
-            for at in which.tolist():
-                found[at] = (leaf.name, texts[at])
-        return found
+            where, texts = [outcome.table] * count, self._texts(None)
+        else:
+            where, texts = [""] * count, [""] * count
+            for number, which in by_leaf(leaves.routing.leaves(self.keys)).items():
+                leaf = leaves.tables[number]
+                of_leaf = self._texts(leaf.schema)
+                for at in which.tolist():
+                    where[at], texts[at] = leaf.name, of_leaf[at]
+        lines = [
+            _NOT_FOUND.get(self.kind) or f"{names.exists(table, local)}."
+            for table, local in zip(where, self._met(), strict=True)
+        ]
+        details = [f"{line}\n{text}" for line, text in zip(lines, texts, strict=True)]
+        return list(zip(where, details, strict=True))
+
+    def _met(self) -> Sequence[LocalRow | None]:
+        return self.local or [None] * len(self.at)
 
     def _texts(self, leaf: TableSchema | None) -> list[str]:
-        """``leaf``: whose order the columns have."""
-        found = []
+        """``Remote row (1, x); replica identity (a)=(1)`` (conflict.c, build_tuple_value_details).
+        ``leaf``: whose order the columns have."""
+        found: list[list[str]] = []
         if self.identities is None or self.resolution is not None:
             names = f"({', '.join(self.keys.column_names)})"
             found.append([f"key {names}={key}" for key in shown_rows(self.keys)])
+        if self.local:
+            local = ("" if row is None else f"existing local row {row.shown}" for row in self.local)
+            found.append(list(local))
         if self.rows is not None:
             found.append([f"remote row {row}" for row in shown_rows(_ordered(self.rows, leaf))])
         if self.identities is not None:
@@ -76,7 +122,7 @@ class Told:
             names = "full " if self.whole else f"({', '.join(identities.column_names)})="
             shown = shown_rows(identities)
             found.append([f"replica identity {names}{identity}" for identity in shown])
-        texts = ["; ".join(parts) for parts in zip(*found, strict=True)]
+        texts = ["; ".join(filter(None, parts)) for parts in zip(*found, strict=True)]
         return [text[:1].upper() + text[1:] for text in texts]
 
 

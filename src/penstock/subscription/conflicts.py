@@ -25,14 +25,11 @@ from penstock.lakehouse.side_table import CONFLICTS
 from penstock.lsn import Lsn
 from penstock.pipeline.apply import TableOutcome
 from penstock.pipeline.columns import Integers
-from penstock.pipeline.conflict import APPLY_REMOTE, ERROR, KEEP_LOCAL
+from penstock.pipeline.conflict import APPLY_REMOTE, ERROR, KEEP_LOCAL, first_line
 from penstock.pipeline.history import Stamps
-from penstock.pipeline.net_change import KEPT, Met
+from penstock.pipeline.net_change import KEPT, LocalRow, Met
 from penstock.subscription.conflict_texts import (
-    DELETE_MISSING,
-    INSERT_EXISTS,
-    UPDATE_EXISTS,
-    UPDATE_MISSING,
+    Names,
     Told,
     told_of,
     told_of_met,
@@ -52,13 +49,6 @@ SAME_ERROR: Final = (
     "resolution",
 )
 """Columns that tell an error that comes again, whenever it is tried again."""
-_DETAIL: Final = {
-    INSERT_EXISTS: "Key already exists.",
-    UPDATE_EXISTS: "Key already exists.",
-    UPDATE_MISSING: "Could not find the row to be updated.",
-    DELETE_MISSING: "Could not find the row to be deleted.",
-}
-
 _DONE: Final = {
     APPLY_REMOTE: " The remote row has taken the place of the local one.",
     KEEP_LOCAL: " The change was left out.",
@@ -73,12 +63,14 @@ class Conflicts:
         subscription: str,
         origin: str,
         resolution: str,
+        names: Names,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``origin``: the subscription's replication origin, as error contexts name it."""
         self._subscription = subscription
         self._origin = origin
         self._resolution = resolution
+        self._names = names
         self._noted: list[Mapping[str, object]] = []
         self._clock = clock
         self._quotas: dict[tuple[str, str], _Quota] = {}
@@ -98,6 +90,15 @@ class Conflicts:
             row for told in told_of_met(error.met, ERROR) for row in self._rows(table, told, stamps)
         ]
         return pa.Table.from_pylist(rows, CONFLICTS)
+
+    def named(self, table: str, error: PenstockError) -> PenstockError:
+        """An error that a table's keys are with the names that its DETAIL lacks; another one as it
+        is."""
+        if not isinstance(error, KeyExists) or not isinstance(error.met, Met):
+            return error
+        _, told = str(error.detail).split("\n", 1)
+        line = first_line(type(error), self._names.exists(table, error.met.local[0]))
+        return error.changed(detail=f"{line}\n{told}")
 
     def _rows(self, table: str, told: Told, stamps: Stamps) -> Iterator[Mapping[str, object]]:
         def row(changes: int, at: _Transaction, **values: object) -> Mapping[str, object]:
@@ -123,13 +124,25 @@ class Conflicts:
                 at,
                 replica_identity=_json(key),
                 remote_tuple=_json(remote),
-                local_row=None if local is None else local.shown,
+                **self._local(local),
             )
         if told.number > len(told.at):
             last = _Transaction(stamps.end, stamps.time)
             if all(each.end == last.end for each in transactions[-1:]):
                 last = transactions[-1]
             yield row(told.number - len(told.at), last)
+
+    def _local(self, row: LocalRow | None) -> Mapping[str, object]:
+        if row is None:
+            return {}
+        if (by := row.by) is None:
+            return {"local_row": row.shown}
+        return {
+            "local_row": row.shown,
+            "local_origin": None if by.app_id is None else self._names.origin(by.app_id),
+            "local_version": by.version,
+            "local_commit_time": by.time * 1000,
+        }
 
     def take(self) -> pa.Table | None:
         """The rows that were noted; they are forgotten. None: there are none."""
@@ -142,14 +155,13 @@ class Conflicts:
             for told in told_of(outcome, self._resolution):
                 quota = self._quota(outcome.table, told.kind)
                 shown = quota.told(self._clock(), len(told.at), told.number)
-                for relation, text in told.texts(outcome)[:shown]:
+                for relation, detail in told.texts(outcome, self._names)[:shown] if shown else ():
                     log.warning(
-                        'conflict detected on relation "%s": conflict=%s\nDETAIL:  %s\n%s; '
-                        "finished at %s.%s",
+                        'conflict detected on relation "%s": conflict=%s\nDETAIL:  %s; finished at '
+                        "%s.%s",
                         relation,
                         told.kind,
-                        _DETAIL[told.kind],
-                        text,
+                        detail,
                         finished,
                         _DONE.get(told.resolution or ERROR, ""),
                     )

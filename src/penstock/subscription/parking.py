@@ -118,10 +118,14 @@ class Parking:
     def _follows(self, error: BaseException) -> bool:
         return self._subscription.schema_change == FOLLOW and isinstance(error, SchemaChanged)
 
+    def unique_index(self, table: TableName | None) -> str | None:
+        """Of its key, where the node's catalogs have one."""
+        return None if table is None else self._primary_key_name(table)
+
     def _named(self, rel: SubscriptionRel, error: PenstockError) -> PenstockError:
         """With the name of the constraint, as a server has it."""
         exists = error.sqlstate == UniqueViolation.default_sqlstate
-        name = self._primary_key_name(rel.table_name) if exists else None
+        name = self.unique_index(rel.table_name) if exists else None
         if name is None:
             return error
         return error.changed(message=f'duplicate key value violates unique constraint "{name}"')

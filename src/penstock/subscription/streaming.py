@@ -94,6 +94,7 @@ class ApplyStream:
         parking: Parking,
         last_cut: Cut | None,
         members_hold: Callable[[], bool],
+        origin_of: Callable[[str], str | None],
         check_connection: Callable[[Connection], None],
         requested: RequestedCuts,
         skip_lsns: SkipLsns,
@@ -101,6 +102,7 @@ class ApplyStream:
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
         ``members_hold``: once it is false there are no more cuts, and the session is to end.
+        ``origin_of``: the name of a subscription's replication origin by its app id.
         ``check_connection``: raises StateMismatch for another server. ``requested``: cuts."""
         self._requested, self._two_phase, self._parking = requested, two_phase, parking
         self._check_connection = check_connection
@@ -113,6 +115,7 @@ class ApplyStream:
             targets,
             subscription=subscription.name,
             origin=subscription.origin_name,
+            origin_of=origin_of,
             app_id=subscription.app_id,
             options=options.apply,
             parking=parking,

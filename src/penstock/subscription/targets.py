@@ -169,6 +169,11 @@ class Targets:
         """The target of that name."""
         return self._by_name.get(name)
 
+    def name_of(self, table: str) -> TableName | None:
+        """Of an open Delta table, by its qualified name."""
+        tables = ((name, each) for target in self for name, each in target.tables.items())
+        return next((name for name, each in tables if each.name == table), None)
+
     def bind(self, target: Target, relid: int) -> None:
         """Bind a target of an older state store to a relation."""
         self._bind(target, relid)

@@ -246,6 +246,7 @@ class ApplyWorker:
                 parking=parking,
                 last_cut=self._witness.last_cut,
                 members_hold=lambda: self._members_hold(members),
+                origin_of=self._catalog.origin_name,
                 check_connection=self._witness.check_connection,
                 requested=self._catalog.requested_cuts,
                 skip_lsns=self._catalog.skip_lsns,
