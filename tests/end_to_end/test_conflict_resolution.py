@@ -129,3 +129,25 @@ def test_it_is_a_remedy_for_a_stopped_subscription(
         k: v for k, v in resolved.items() if k not in same
     }
     assert (resolved["resolution"], resolved["local_row"]) == ("apply_remote", "(1, local)")
+
+
+def test_a_table_that_is_parked_tells_its_conflict(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text); CREATE TABLE u (id integer PRIMARY KEY);"
+        "CREATE PUBLICATION p FOR TABLE t, u"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p", "on_table_error = park")
+    node.caught_up("s", database)
+    local_rows(node.warehouse, "t", [1])
+    for number in range(3):  # some of them in one batch
+        database.execute(
+            f"INSERT INTO t VALUES ({number}, 'remote'); INSERT INTO u VALUES ({number})"
+        )
+    node.caught_up_but_parked("s", database)
+    assert len(node.rows("u")) == 3
+    (error,) = conflicts(node.warehouse)
+    assert (error["relation"], error["local_row"]) == ("public.t", "(1, local)")
+    assert (error["resolution"], error["local_origin"]) == ("error", None)

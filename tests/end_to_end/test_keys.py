@@ -258,6 +258,11 @@ def test_a_lost_race_of_one_table_hides_no_conflict_of_another(
     assert told == [("public.t", "update_missing")]
     assert {t.name: t.update_missing for t in node.status("s").tables}["public.t"] == 1
     assert len(node.rows("u")) == 2
+    # a key that somebody has taken away since is not there
+    spark.sql(f"DELETE FROM delta.`{_uri(node, 'u', 's')}` WHERE id = 50").collect()
+    database.execute("INSERT INTO u VALUES (50, 'ours')")
+    node.caught_up("s", database)
+    assert sorted(map(str, node.rows("u"))) == ["(1, None)", "(50, 'ours')"]
 
 
 def test_which_conflict_an_existing_key_is(

@@ -26,7 +26,7 @@ def newest(table: DeltaTable) -> DeltaTable:
 def writers(table: DeltaTable) -> dict[str, tuple[int, str | None] | None]:
     """Version and marker, by file."""
     found = {path: table.commits.of(file, table.version) for path, file in table.files.items()}
-    return {path: by and (by.version, by.app_id) for path, by in found.items()}
+    return {path: None if by is None else (by.version, by.app_id) for path, by in found.items()}
 
 
 def test_the_log_tells_who_wrote_a_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from end_to_end.compare import query
 from penstock.lakehouse.side_table import CONFLICTS, SideTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.subscription.conflicts import SAME_ERROR
+from penstock.subscription.conflicts import SAME
 
 EARLIER = pa.schema([CONFLICTS.field(name) for name in CONFLICTS.names[:9]])
 """What the first nodes that had the table told."""
@@ -56,8 +56,8 @@ def test_an_error_that_comes_again_is_there_once(tmp_path: Path) -> None:
         conflict(1, 10, resolution="keep_local"),
     ]
     for error in errors:
-        table.append_once(error, SAME_ERROR)
-    table.append_once(pa.concat_tables([*errors, conflict(3, 10)]), SAME_ERROR)
+        table.append_once(error, SAME)
+    table.append_once(pa.concat_tables([*errors, conflict(3, 10)]), SAME)
     assert len(rows(table)) == len(errors) - 2 + 1
     # a batch's marker is its own, whatever errors came before it
     table.append("app", Lsn(10), conflict(9, 10, resolution=None))
@@ -65,8 +65,8 @@ def test_an_error_that_comes_again_is_there_once(tmp_path: Path) -> None:
     assert len(rows(table)) == len(errors)
     # what somebody has deleted may come again
     DeltaTable(table.uri.removeprefix("file://")).delete("remote_commit_lsn = 20")
-    table.append_once(conflict(1, 20), SAME_ERROR)
-    table.append_once(conflict(1, 20), SAME_ERROR)
+    table.append_once(conflict(1, 20), SAME)
+    table.append_once(conflict(1, 20), SAME)
     assert len(rows(table)) == len(errors)
 
 
@@ -75,7 +75,7 @@ def test_a_table_of_an_older_node_gets_the_columns(tmp_path: Path) -> None:
     folder = f"{warehouse.uri}/_penstock"
     older = SideTable(warehouse.storage, warehouse.store, folder, "conflicts", EARLIER)
     older.append("app", Lsn(10), conflict(1, 10, EARLIER))
-    warehouse.conflicts.append_once(conflict(1, 10, local_row="(1, x)"), SAME_ERROR)
+    warehouse.conflicts.append_once(conflict(1, 10, local_row="(1, x)"), SAME)
     before, after = sorted(rows(warehouse.conflicts), key=lambda row: row["local_row"] or "")
     assert list(before) == CONFLICTS.names
     assert (before["replica_identity"], before["resolution"]) == ('{"id": 1}', None)

@@ -21,8 +21,6 @@ from penstock.lakehouse.storage import Storage
 _READ: Final = 50
 """Entries after the time when a file was written, as what was committed much later is not found;
 and so many before it, as clocks differ."""
-_REMEMBERED: Final = 1000
-"""Files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +33,34 @@ class FileCommit:
 
 
 class FileCommits:
-    """Of one table; what was found is remembered."""
+    """Of one table; what was found is remembered, and what is committed from here."""
 
     def __init__(self, storage: Storage, uri: str) -> None:
         self._storage, self._uri = storage, uri
         self._found: dict[str, FileCommit | None] = {}
+
+    def committed(self, version: int, entry: Sequence[Mapping[str, Any]]) -> None:
+        """An entry that was put."""
+        removed = {action["remove"]["path"] for action in entry if "remove" in action}
+        added = [action["add"] for action in entry if "add" in action]
+        for path in removed.difference(body["path"] for body in added):
+            self._found.pop(path, None)
+        for body in added:
+            if body["path"] not in removed:
+                self._found[body["path"]] = _commit(version, entry, body)
 
     def of(self, file: DataFile, newest: int) -> FileCommit | None:
         """The commit that wrote it, up to version ``newest``. Raises StorageError."""
         if file.path not in self._found:
             if file.modification_time > _time(self._entry(newest)):
                 return None  # staged
-            if len(self._found) >= _REMEMBERED:
-                self._found.clear()
             self._found[file.path] = self._search(file, newest)
         return self._found[file.path]
+
+    def by_others(self, file: DataFile, newest: int, own: str) -> bool:
+        """Whether it is known that another one than the app id ``own`` wrote it."""
+        by = self.of(file, newest)
+        return by is not None and by.app_id != own
 
     def _search(self, file: DataFile, newest: int) -> FileCommit | None:
         versions, since = range(newest + 1), file.modification_time
@@ -60,13 +71,18 @@ class FileCommits:
             bodies = [action["add"] for action in entry if "add" in action]
             added = next((body for body in bodies if body["path"] == file.path), None)
             if added is not None:
-                marker = next((str(a["txn"]["appId"]) for a in entry if "txn" in a), None)
-                wrote = _wrote(entry, added)
-                return FileCommit(version, _time(entry), marker) if wrote else None
+                return _commit(version, entry, added)
         return None
 
     def _entry(self, version: int) -> Sequence[Mapping[str, Any]]:
         return read_entry(self._storage, self._uri, version) or ()
+
+
+def _commit(
+    version: int, entry: Sequence[Mapping[str, Any]], added: Mapping[str, Any]
+) -> FileCommit | None:
+    marker = next((str(a["txn"]["appId"]) for a in entry if "txn" in a), None)
+    return FileCommit(version, _time(entry), marker) if _wrote(entry, added) else None
 
 
 def _time(entry: Sequence[Mapping[str, Any]]) -> int:

@@ -378,6 +378,7 @@ class DeltaTable:
         for path in self._staging.committed(described):
             self.storage.remove(f"{self.uri}/{path}")
         self._state.version += 1
+        self.commits.committed(self.version, entry)
         self._state.transactions.update(markers)
         self._state.last_app_id = app_id
         for action in entry:

@@ -54,6 +54,7 @@ def stream_options(parameters: Parameters, spool: Path) -> StreamOptions:
     """For the stream and the upkeep beside it."""
     return StreamOptions(
         apply=ApplyOptions(),
+        track_commit_timestamp=parameters.track_commit_timestamp,
         upkeep=UpkeepOptions(
             compact=CompactOptions(
                 small_files=parameters.compact_small_files,

@@ -177,6 +177,7 @@ class ServingNode:
             "max_connections": str(parameters.max_connections),
             "max_replication_slots": str(parameters.max_replication_slots),
             "max_wal_senders": str(parameters.max_wal_senders),
+            "track_commit_timestamp": "on" if parameters.track_commit_timestamp else "off",
             "wal_sender_timeout": f"{parameters.wal_sender_timeout:g}s",
             "port": str(parameters.port),
         }

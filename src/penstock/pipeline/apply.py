@@ -19,8 +19,8 @@ from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
 from penstock.lakehouse.cluster import Spark
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.job import run_job
-from penstock.pipeline.local_rows import local_rows
-from penstock.pipeline.net_change import LocalRows, Met, NetChange, Skipped
+from penstock.pipeline.local_rows import local_rows, origin_differs
+from penstock.pipeline.net_change import LocalRows, Met, NetChange, OriginDiffers, Skipped
 from penstock.pipeline.parts import Leaves
 from penstock.pipeline.payload import payloads
 from penstock.pipeline.table_work import ApplyOptions, TableWork, items_of, write_items
@@ -61,6 +61,12 @@ class TableOutcome:
     skipped: Skipped | None = None
     resolved: Met | None = None
     leaves: Leaves | None = field(default=None, repr=False)
+    differs: OriginDiffers | None = None
+
+    @property
+    def conflicts(self) -> bool:
+        """Whether there is any to be told of."""
+        return any(each is not None for each in (self.skipped, self.resolved, self.differs))
 
 
 def _refuse(_work: TableWork, error: PenstockError) -> None:
@@ -85,6 +91,7 @@ def run_batch(
     while works:
         results = _search_and_write(spark, works, options)
         deleted: dict[int, Mapping[FileName, BitMap]] = {}
+        differ: dict[int, OriginDiffers | None] = {}
         again: list[TableWork] = []
         try:
             for number, work in enumerate(works):
@@ -95,7 +102,9 @@ def run_batch(
                     if net is None:
                         _check_history(work, mine)
                         name = work.table.name
-                        deleted[number] = positions_to_delete(name, work.net, mine, local)
+                        goes = positions_to_delete(name, work.net, mine, local)
+                        differ[number] = origin_differs(spark, work, mine, options)
+                        deleted[number] = goes
                     again.append(work if net is None else work.folded_again(net))
                 except PenstockError as error:
                     work.remove_written()
@@ -105,7 +114,10 @@ def run_batch(
             raise
         if len(deleted) == len(again):
             _remove_written(works, [result for result in results if result.work not in deleted])
-            return tuple(_stage(n, works[n], results, goes) for n, goes in deleted.items())
+            return tuple(
+                replace(_stage(n, works[n], results, goes), differs=differ[n])
+                for n, goes in deleted.items()
+            )
         _remove_written(works, results)
         works = again
     return ()

@@ -23,7 +23,7 @@ from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values
-from penstock.pipeline.net_change import KEPT, LocalRows, Met, Skipped
+from penstock.pipeline.net_change import KEPT, LocalRows, Met, OriginDiffers, Skipped
 from penstock.relation import Relation
 
 INSERT: Final = ord("I")
@@ -105,6 +105,20 @@ class Changes:
             self.sequence[at],
             self._sent(at),
             self._identities(which, key),
+            self.operation[at] == UPDATE,
+            tuple(local.get(each) for each in at.tolist()),
+        )
+
+    def differs(self, which: Mask, key: Sequence[str], local: LocalRows) -> OriginDiffers:
+        """What is told of changes of rows that others have written; ``local`` as above."""
+        updates = which & (self.operation == UPDATE)
+        at = np.flatnonzero(which)[:KEPT]
+        return OriginDiffers(
+            int(updates.sum()),
+            int(which.sum() - updates.sum()),
+            self._identities(which, key),
+            self.sequence[at],
+            self._sent(at),
             self.operation[at] == UPDATE,
             tuple(local.get(each) for each in at.tolist()),
         )

@@ -33,6 +33,7 @@ from penstock.pipeline.net_change import (
     LocalRows,
     Met,
     NetChange,
+    OriginDiffers,
     Skipped,
     Versions,
 )
@@ -149,6 +150,7 @@ class _KeyedFold:
                 name, made[at], absent.take(pa.array(at)), _by_change(made, there)
             ),
             resolved=self.resolved,
+            differs=lambda at, there: self._differs(found[at], _by_change(found, there)),
             existing=None
             if self.resolution == ERROR
             else lambda at, there: self._existing(position(made[at]), _by_change(made, there)),
@@ -202,6 +204,11 @@ class _KeyedFold:
         more = self.changes.skipped(left_out, self.schema.key)
         skipped = more if self.skipped is None else self.skipped.with_more(more)
         return replace(self._rest(~left_out), skipped=skipped).net()
+
+    def _differs(self, event: Integers, local: LocalRows) -> OriginDiffers:
+        """``event``: those that found the rows. Of one that was replaced is told already."""
+        found = position(event[kind(event) != CREATE])
+        return self.changes.differs(self._mask(found), self.schema.key, local)
 
     def _existing(self, at: Integers, local: LocalRows) -> NetChange:
         """Fold again; ``at``: changes that give a row a key that the target has, in the rows

@@ -115,6 +115,25 @@ class Met:
 
 
 @dataclass(frozen=True)
+class OriginDiffers:
+    """Changes of rows that somebody else has written last (update_origin_differs,
+    delete_origin_differs). They are carried out like others.
+
+    ``updates``, ``deletes`` count them all. Of the first KEPT: ``keys`` of the rows, as the
+    publisher names them, ``at``: the changes' message sequences, ``update``: whether they are
+    UPDATEs, ``rows``: what those made, ``local``: the rows that were there.
+    """
+
+    updates: int
+    deletes: int
+    keys: pa.Table
+    at: np.ndarray
+    rows: pa.Table
+    update: np.ndarray
+    local: tuple[LocalRow | None, ...]
+
+
+@dataclass(frozen=True)
 class Versions:
     """Every row that the changes made or ended, in order, for the table's history.
 
@@ -185,6 +204,11 @@ class NetChange:
     existing: Callable[[np.ndarray, LocalRows], NetChange] | None = field(default=None, repr=False)
     """Fold again, where an existing row is no error: given are the rows of ``absent`` that the
     target has."""
+    differs: Callable[[np.ndarray, LocalRows], OriginDiffers] | None = field(
+        default=None, repr=False
+    )
+    """What is told of the changes by which these rows of ``removed`` go. None: of rows without a
+    key nothing is."""
 
     @property
     def empty(self) -> bool:

@@ -40,11 +40,13 @@ _SECONDS_PER_BYTE: Final = 2e-9
 class ApplyOptions:
     """``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between
     a table's rows are spread over all cores. ``here_seconds``: of work for which there is no
-    job."""
+    job. ``own``: an app id; changes of rows that another one has written are told of. None: nobody
+    looks."""
 
     min_slice_bytes: int = 24 << 20
     max_slice_bytes: int = 256 << 20
     here_seconds: float = HERE_SECONDS
+    own: str | None = None
 
 
 @dataclass(frozen=True)

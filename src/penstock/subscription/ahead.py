@@ -34,7 +34,7 @@ from penstock.pgtypes import find
 from penstock.pgtypes.out_of_range import OutOfRange
 from penstock.pipeline.apply import write_ahead
 from penstock.pipeline.fold import fold
-from penstock.pipeline.net_change import LocalRows, NetChange
+from penstock.pipeline.net_change import LocalRows, NetChange, OriginDiffers
 from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.pipeline.tasks import Written
 from penstock.relation import Relation
@@ -243,6 +243,11 @@ class AheadWriter:
             assert whole.exists is not None
             return whole.exists(name, rows, local)
 
+        def differs(rows: np.ndarray, local: LocalRows) -> OriginDiffers:
+            whole = again()
+            assert whole.differs is not None
+            return whole.differs(rows, local)
+
         return replace(
             net,
             rows=net.rows.schema.empty_table(),
@@ -251,6 +256,7 @@ class AheadWriter:
             without=None if net.without is None else without,
             exists=None if net.exists is None else exists,
             existing=None if net.existing is None else existing,
+            differs=None if net.differs is None else differs,
         )
 
     def _off_memory(self, keys: pa.Table) -> pa.Table:

@@ -9,15 +9,14 @@ its pieces are staged one after the other and committed together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import CommitConflict, PenstockError
+from penstock.errors import CommitConflict, PenstockError, ReplicationConflict
 from penstock.failpoint import (
-    AFTER_CONFLICTS,
     AFTER_CUT,
     AFTER_MESSAGES,
     BEFORE_CUT,
@@ -40,7 +39,7 @@ from penstock.subscription import origin
 from penstock.subscription.ahead import RunAhead
 from penstock.subscription.commits import Commits
 from penstock.subscription.conflict_texts import Names
-from penstock.subscription.conflicts import SAME_ERROR, Conflicts
+from penstock.subscription.conflicts import Conflicts
 from penstock.subscription.history import TransactionStamps, history_works
 from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.logical_messages import message_rows
@@ -54,6 +53,9 @@ from penstock.subscription.timing import Phases
 log = logging.getLogger(__name__)
 
 _MAX_RACES: Final = 10
+_LOOKS: Final = 3
+"""Attempts whose conflicts must be of the tables as they are now: others may commit all the time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +111,13 @@ class Applier:
         self._outcomes: list[TableOutcome] = []
         self._committed: list[TableOutcome] = []
         self._conflicts = Conflicts(
-            *(subscription, origin, targets.conflict_resolution),
+            *(subscription, app_id, origin, targets.conflict_resolution),
             Names(lambda table: parking.unique_index(targets.name_of(table)), origin_of),
+            warehouse.conflicts,
         )
-        self._conflict_table = warehouse.conflicts
         self._stamps = TransactionStamps()
         self._piece: Stamps | None = None
-        self._divided = False
+        self._divided, self._looks, self._end_lsn = False, False, INVALID
         self._messages: list[pa.Table] = []
         self._message_table = warehouse.messages
         self.committing = False
@@ -143,9 +145,10 @@ class Applier:
         before = [(target, target.followed, target.rows_applied) for target in self._targets]
         self._phases = Phases()
         self._committed = []
-        self._divided = batch.transactions > 1 and not whole
-        for _ in range(_MAX_RACES):
-            self.committing = False
+        self._conflicts.begin()
+        self._divided, self._end_lsn = batch.transactions > 1 and not whole, batch.end_lsn
+        for attempt in range(_MAX_RACES):
+            self.committing, self._looks = False, attempt < _LOOKS
             try:
                 rows = self._attempt(batch, skip)
                 break
@@ -220,7 +223,7 @@ class Applier:
         touched: dict[TableName, Target] = {}
         rows, passing = 0, Passing(skip)
         self._outcomes = []
-        self._conflicts.take()
+        self._conflicts.forget()
         self._out_of_range.take()
         self._stamps, self._messages = TransactionStamps(), []
         try:
@@ -248,10 +251,10 @@ class Applier:
             for target in touched.values():
                 target.discard()
             raise
-        skipped = self._conflicts.take()
-        if skipped is not None:
-            self._conflict_table.append(self._app_id, batch.end_lsn, skipped)
-            failpoint(AFTER_CONFLICTS)
+        if self._conflicts.noted:
+            told = {each.table for each in self._outcomes if each.conflicts}
+            self._check_current(list(touched.values()), told)
+            self._conflicts.put(batch.end_lsn)
         if self._messages:
             messages = pa.concat_tables(self._messages)
             self._message_table.append(self._app_id, batch.end_lsn, messages)
@@ -274,15 +277,20 @@ class Applier:
     ) -> None:
         """Park a table, with what is staged on it forgotten; or raise the error. What is told of
         it is durable before either; not where the error is still to be looked for."""
+        if isinstance(error, ReplicationConflict):
+            self._check_current([target], {target.table.name})
         if self._piece is not None and (not self._divided or self._parking.parks(error)):
-            told = self._conflicts.of_error(target.table.name, error, self._piece)
-            if told is not None:
-                self._conflict_table.append_once(told, SAME_ERROR)
-                failpoint(AFTER_CONFLICTS)
+            self._conflicts.put_error(target.table.name, error, self._piece)
         self._parking.refuse(target.rel, self._conflicts.named(target.table.name, error))
         touched.pop(target.rel.table_name, None)
         target.discard()
         self._targets.close(target)
+
+    def _check_current(self, touched: Sequence[Target], told: Collection[str]) -> None:
+        """What is told for good is of tables as they are now; raises CommitConflict, and the batch
+        is worked again."""
+        if self._looks:
+            self._commits.check_current(touched, told, self._end_lsn)
 
     def _look_at_partitions(self, touched: dict[TableName, Target]) -> None:
         for target in self._targets.with_other_partitions():

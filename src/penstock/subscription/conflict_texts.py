@@ -18,19 +18,26 @@ from penstock.catalog.pg_subscription import is_app_id
 from penstock.lakehouse.file_commits import FileCommit
 from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.apply import TableOutcome
-from penstock.pipeline.conflict import EXISTS, shown_rows
-from penstock.pipeline.net_change import LocalRow, Met
+from penstock.pipeline.conflict import APPLY_REMOTE, EXISTS, shown_rows
+from penstock.pipeline.net_change import LocalRow, Met, OriginDiffers
 from penstock.pipeline.routing import by_leaf
 
 INSERT_EXISTS: Final = "insert_exists"
 UPDATE_EXISTS: Final = "update_exists"
 UPDATE_MISSING: Final = "update_missing"
 DELETE_MISSING: Final = "delete_missing"
+UPDATE_ORIGIN_DIFFERS: Final = "update_origin_differs"
+DELETE_ORIGIN_DIFFERS: Final = "delete_origin_differs"
+EXIST: Final = (INSERT_EXISTS, UPDATE_EXISTS)
 
 
 _NOT_FOUND: Final = {
     UPDATE_MISSING: "Could not find the row to be updated.",
     DELETE_MISSING: "Could not find the row to be deleted.",
+}
+_THEIRS: Final = {
+    UPDATE_ORIGIN_DIFFERS: "Updating the row that was",
+    DELETE_ORIGIN_DIFFERS: "Deleting the row that was",
 }
 
 
@@ -43,20 +50,30 @@ class Names:
     index: Callable[[str], str | None]
     origin: Callable[[str], str | None]
 
+    def line(self, kind: str, table: str, local: LocalRow | None) -> str:
+        """The first one of a DETAIL."""
+        if kind in _NOT_FOUND:
+            return _NOT_FOUND[kind]
+        if kind in EXIST:
+            return f"{self.exists(table, local)}."
+        by = None if local is None else local.by
+        who = " modified by others" if by is None else self._modified(by, "a different origin")
+        return f"{_THEIRS[kind]}{who}."
+
     def exists(self, table: str, local: LocalRow | None) -> str:
         """``Key already exists in unique index "t_pkey", modified ...``, as far as it is known."""
         index = self.index(table)
         where = "" if index is None else f' in unique index "{index}"'
         by = None if local is None else local.by
-        return f"{EXISTS}{where}{'' if by is None else self._modified(by)}"
+        return f"{EXISTS}{where}{'' if by is None else f',{self._modified(by)}'}"
 
-    def _modified(self, by: FileCommit) -> str:
+    def _modified(self, by: FileCommit, origin_is: str = "origin") -> str:
         who, time = "locally", datetime.fromtimestamp(by.time / 1000, UTC)
         if by.app_id is not None and is_app_id(by.app_id):
             origin = self.origin(by.app_id)
-            who = "by a non-existent origin" if origin is None else f'by origin "{origin}"'
+            who = "by a non-existent origin" if origin is None else f'by {origin_is} "{origin}"'
         at = time.isoformat(" ", "milliseconds").replace("+00:00", "+00")
-        return f", modified {who} in version {by.version} at {at}"
+        return f" modified {who} in version {by.version} at {at}"
 
 
 @dataclass(frozen=True)
@@ -96,7 +113,7 @@ class Told:
                 for at in which.tolist():
                     where[at], texts[at] = leaf.name, of_leaf[at]
         lines = [
-            _NOT_FOUND.get(self.kind) or f"{names.exists(table, local)}."
+            names.line(self.kind, table, local)
             for table, local in zip(where, self._met(), strict=True)
         ]
         details = [f"{line}\n{text}" for line, text in zip(lines, texts, strict=True)]
@@ -109,7 +126,7 @@ class Told:
         """``Remote row (1, x); replica identity (a)=(1)`` (conflict.c, build_tuple_value_details).
         ``leaf``: whose order the columns have."""
         found: list[list[str]] = []
-        if self.identities is None or self.resolution is not None:
+        if self.kind in EXIST:
             names = f"({', '.join(self.keys.column_names)})"
             found.append([f"key {names}={key}" for key in shown_rows(self.keys)])
         if self.local:
@@ -144,6 +161,22 @@ def told_of(outcome: TableOutcome, resolution: str) -> Iterator[Told]:
             yield Told(DELETE_MISSING, skipped.delete_missing, keys, at, None, keys, whole)
     if outcome.resolved is not None:
         yield from told_of_met(outcome.resolved, resolution)
+    if outcome.differs is not None:
+        yield from _told_of_others(outcome.differs)
+
+
+def _told_of_others(differs: OriginDiffers) -> Iterator[Told]:
+    for kind, number, which in (
+        (UPDATE_ORIGIN_DIFFERS, differs.updates, differs.update),
+        (DELETE_ORIGIN_DIFFERS, differs.deletes, ~differs.update),
+    ):
+        if number:
+            here = pa.array(which)
+            keys = differs.keys.filter(here)
+            rows = differs.rows.filter(here) if kind == UPDATE_ORIGIN_DIFFERS else None
+            local = tuple(differs.local[at] for at in np.flatnonzero(which).tolist())
+            at = differs.at[which]
+            yield Told(kind, number, keys, at, rows, keys, resolution=APPLY_REMOTE, local=local)
 
 
 def told_of_met(met: Met, resolution: str) -> Iterator[Told]:

@@ -20,8 +20,9 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import KeyExists, PenstockError
+from penstock.failpoint import AFTER_CONFLICTS, failpoint
 from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP, XID
-from penstock.lakehouse.side_table import CONFLICTS
+from penstock.lakehouse.side_table import CONFLICTS, SideTable
 from penstock.lsn import Lsn
 from penstock.pipeline.apply import TableOutcome
 from penstock.pipeline.columns import Integers
@@ -29,6 +30,7 @@ from penstock.pipeline.conflict import APPLY_REMOTE, ERROR, KEEP_LOCAL, first_li
 from penstock.pipeline.history import Stamps
 from penstock.pipeline.net_change import KEPT, LocalRow, Met
 from penstock.subscription.conflict_texts import (
+    EXIST,
     Names,
     Told,
     told_of,
@@ -40,7 +42,7 @@ log = logging.getLogger(__name__)
 LOG_INTERVAL: Final = 10.0
 """Seconds. PostgreSQL writes a message for each change; millions would fill the disk."""
 
-SAME_ERROR: Final = (
+SAME: Final = (
     "remote_origin",
     "remote_commit_lsn",
     "relation",
@@ -48,7 +50,7 @@ SAME_ERROR: Final = (
     "replica_identity",
     "resolution",
 )
-"""Columns that tell an error that comes again, whenever it is tried again."""
+"""Columns that tell a conflict that comes again, whenever its transaction is worked again."""
 _DONE: Final = {
     APPLY_REMOTE: " The remote row has taken the place of the local one.",
     KEEP_LOCAL: " The change was left out.",
@@ -61,13 +63,18 @@ class Conflicts:
     def __init__(
         self,
         subscription: str,
+        app_id: str,
         origin: str,
         resolution: str,
         names: Names,
+        table: SideTable,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``origin``: the subscription's replication origin, as error contexts name it."""
         self._subscription = subscription
+        self._app_id = app_id
+        self._table = table
+        self._put = False
         self._origin = origin
         self._resolution = resolution
         self._names = names
@@ -81,15 +88,16 @@ class Conflicts:
             for told in told_of(outcome, self._resolution):
                 self._noted += self._rows(outcome.table, told, stamps)
 
-    def of_error(self, table: str, error: PenstockError, stamps: Stamps) -> pa.Table | None:
-        """The rows of an error that a table's keys are, None of another one. Those of the table
-        that are the same by SAME_ERROR are of the same error."""
+    def put_error(self, table: str, error: PenstockError, stamps: Stamps) -> None:
+        """Of an error that a table's keys are; it may have come before, and nothing of its batch is
+        committed. Raises StorageError, CommitConflict."""
         if not isinstance(error, KeyExists) or not isinstance(error.met, Met):
-            return None
+            return
         rows = [
             row for told in told_of_met(error.met, ERROR) for row in self._rows(table, told, stamps)
         ]
-        return pa.Table.from_pylist(rows, CONFLICTS)
+        self._table.append_once(pa.Table.from_pylist(rows, CONFLICTS), SAME)
+        failpoint(AFTER_CONFLICTS)
 
     def named(self, table: str, error: PenstockError) -> PenstockError:
         """An error that a table's keys are with the names that its DETAIL lacks; another one as it
@@ -144,10 +152,29 @@ class Conflicts:
             "local_commit_time": by.time * 1000,
         }
 
-    def take(self) -> pa.Table | None:
-        """The rows that were noted; they are forgotten. None: there are none."""
-        noted, self._noted = self._noted, []
-        return pa.Table.from_pylist(noted, CONFLICTS) if noted else None
+    def begin(self) -> None:
+        """Another batch comes."""
+        self._put = False
+
+    def forget(self) -> None:
+        """Of the batch; it is worked once more."""
+        self._noted = []
+
+    @property
+    def noted(self) -> bool:
+        """Whether there is anything to be put."""
+        return bool(self._noted)
+
+    def put(self, end_lsn: Lsn) -> None:
+        """What was noted, before the batch that ends there is committed. Raises StorageError,
+        CommitConflict."""
+        rows = pa.Table.from_pylist(self._noted, CONFLICTS)
+        if self._put:  # before a lost race, which leads to more
+            self._table.append_once(rows, SAME)
+        else:
+            self._table.append(self._app_id, end_lsn, rows)
+        self._put = True
+        failpoint(AFTER_CONFLICTS)
 
     def report(self, outcomes: Iterable[TableOutcome], finished: Lsn) -> None:
         """Tell of what was skipped. ``finished``: the end of the batch that is committed now."""
@@ -163,7 +190,7 @@ class Conflicts:
                         told.kind,
                         detail,
                         finished,
-                        _DONE.get(told.resolution or ERROR, ""),
+                        _DONE.get(told.resolution or ERROR, "") if told.kind in EXIST else "",
                     )
 
     def _quota(self, table: str, kind: str) -> _Quota:

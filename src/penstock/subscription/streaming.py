@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +56,8 @@ class StreamOptions:
     """Parameters of a stream, in seconds and bytes."""
 
     apply: ApplyOptions
+    track_commit_timestamp: bool
+    """Whether it is told of changes of rows that others have written last."""
     upkeep: UpkeepOptions
     spool_folder: Path
     piece_bytes: int
@@ -109,6 +111,7 @@ class ApplyStream:
         self._subscription, self._targets = subscription, targets
         self._binary, self._options, self._status = binary, options, status
         self._copy_began_at, self._joined = copy_began_at, joined
+        own = subscription.app_id if options.track_commit_timestamp else None
         self._applier = Applier(
             spark,
             warehouse,
@@ -117,13 +120,15 @@ class ApplyStream:
             origin=subscription.origin_name,
             origin_of=origin_of,
             app_id=subscription.app_id,
-            options=options.apply,
+            options=replace(options.apply, own=own),
             parking=parking,
             last_cut=last_cut,
             members_hold=members_hold,
         )
         self._skipping = Skipping(subscription.name, skip_lsns, self._applier.last_cut)
-        self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
+        compact = replace(options.upkeep.compact, own=own)
+        upkeep = replace(options.upkeep, compact=compact)
+        self._upkeep = Upkeep(spark, targets, warehouse.cuts, upkeep)
         spool_folder = two_phase.store.spool_folder
         self._inbox = Inbox(
             spool_folder,
