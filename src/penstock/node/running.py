@@ -40,7 +40,7 @@ from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.prepared import two_phase
 from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.spool import empty_folder
-from penstock.subscription.streaming import StreamOptions
+from penstock.subscription.stream_options import StreamOptions
 from penstock.subscription.upkeep import UpkeepOptions
 from penstock.subscription.worker import ApplyWorker
 

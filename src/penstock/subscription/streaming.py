@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,6 @@ from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.options import PgoutputOptions, committed_only, subscriber_options
-from penstock.pipeline.table_work import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.ahead import AheadWriter
 from penstock.subscription.apply import Applier
@@ -32,10 +30,11 @@ from penstock.subscription.parking import Parking
 from penstock.subscription.prepared import PreparedTransactions, TwoPhase
 from penstock.subscription.receiver import FrameSource, Receiver
 from penstock.subscription.skipping import SkipLsns, Skipping
+from penstock.subscription.stream_options import StreamOptions
 from penstock.subscription.streamed import StreamedTransactions
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
-from penstock.subscription.upkeep import Upkeep, UpkeepOptions
+from penstock.subscription.upkeep import Upkeep
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.backlog import Backlog, open_backlog
 from penstock.walreceiver.connection import Connection
@@ -51,25 +50,13 @@ _TICK: Final = 0.02
 """Seconds between two looks at an idle inbox at most: a bound of the latency."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """Parameters of a stream, in seconds and bytes."""
-
-    apply: ApplyOptions
-    track_commit_timestamp: bool
-    """Whether it is told of changes of rows that others have written last."""
-    upkeep: UpkeepOptions
-    spool_folder: Path
-    piece_bytes: int
-    piece_frames: int
-    queue_bytes: int
-    batch_delay: float
-    batch_idle: float
-    backlog_delay: float
-    backlog_threshold: int
-    """Bytes of WAL to be behind before a backlog is fetched and not streamed; -1: never."""
-    status_interval: float
-    receiver_timeout: float
+def _inbox(spool_folder: Path, options: StreamOptions) -> Inbox:
+    return Inbox(
+        spool_folder,
+        piece_bytes=options.piece_bytes,
+        piece_frames=options.piece_frames,
+        memory_bytes=options.queue_bytes,
+    )
 
 
 def _writes_ahead(subscription: Subscription) -> bool:
@@ -106,12 +93,12 @@ class ApplyStream:
         ``members_hold``: once it is false there are no more cuts, and the session is to end.
         ``origin_of``: the name of a subscription's replication origin by its app id.
         ``check_connection``: raises StateMismatch for another server. ``requested``: cuts."""
-        self._requested, self._two_phase, self._parking = requested, two_phase, parking
-        self._check_connection = check_connection
+        self._requested, self._two_phase = requested, two_phase
+        self._parking, self._check_connection = parking, check_connection
         self._subscription, self._targets = subscription, targets
         self._binary, self._options, self._status = binary, options, status
         self._copy_began_at, self._joined = copy_began_at, joined
-        own = subscription.app_id if options.track_commit_timestamp else None
+        options = options.of(subscription.app_id)
         self._applier = Applier(
             spark,
             warehouse,
@@ -120,22 +107,15 @@ class ApplyStream:
             origin=subscription.origin_name,
             origin_of=origin_of,
             app_id=subscription.app_id,
-            options=replace(options.apply, own=own),
+            options=options.apply,
             parking=parking,
             last_cut=last_cut,
             members_hold=members_hold,
         )
         self._skipping = Skipping(subscription.name, skip_lsns, self._applier.last_cut)
-        compact = replace(options.upkeep.compact, own=own)
-        upkeep = replace(options.upkeep, compact=compact)
-        self._upkeep = Upkeep(spark, targets, warehouse.cuts, upkeep)
+        self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
         spool_folder = two_phase.store.spool_folder
-        self._inbox = Inbox(
-            spool_folder,
-            piece_bytes=options.piece_bytes,
-            piece_frames=options.piece_frames,
-            memory_bytes=options.queue_bytes,
-        )
+        self._inbox = _inbox(spool_folder, options)
         self._prepared = PreparedTransactions(two_phase.store)
         ahead = AheadWriter(spark, targets, options.apply, spool_folder)
         self._ahead = ahead if _writes_ahead(subscription) else None

@@ -31,7 +31,8 @@ from penstock.subscription.history import begin_history
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
-from penstock.subscription.streaming import ApplyStream, StreamOptions
+from penstock.subscription.stream_options import StreamOptions
+from penstock.subscription.streaming import ApplyStream
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 from penstock.subscription.unanswered import Unanswered
