@@ -27,8 +27,9 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
     ├── PublisherError                (the server's own SQLSTATE)
     ├── ProtocolViolation             08P01
     ├── ReplicationConflict           40001   rows of the target and the stream disagree
-    │   ├── InsertExists              23505   a key that is inserted is there
-    │   └── UpdateExists              23505   a key that a row is given is there
+    │   └── KeyExists                 23505
+    │       ├── InsertExists          23505   a key that is inserted is there
+    │       └── UpdateExists          23505   a key that a row is given is there
     ├── CommitConflict                40001   another writer took a table's next version
     ├── ApplierReplaced               55P03   another applier is ahead of us
     └── StorageError                  58030   warehouse refuses (disk full: 53100)
@@ -239,16 +240,20 @@ class ReplicationConflict(PenstockError):
     default_sqlstate = "40001"
 
 
-class InsertExists(ReplicationConflict):
+class KeyExists(ReplicationConflict):
+    """A row gets a key that another one has. ``met``: what is known of them, for whoever catches
+    it first; it does not cross processes, and a changed error has it no more."""
+
+    default_sqlstate = "23505"
+    met: object = None
+
+
+class InsertExists(KeyExists):
     """A row is inserted whose key another one has (conflict.c, CT_INSERT_EXISTS)."""
 
-    default_sqlstate = "23505"
 
-
-class UpdateExists(ReplicationConflict):
+class UpdateExists(KeyExists):
     """A row is given a key that another one has (conflict.c, CT_UPDATE_EXISTS)."""
-
-    default_sqlstate = "23505"
 
 
 class CommitConflict(PenstockError):

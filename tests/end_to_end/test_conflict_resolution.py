@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from end_to_end.local_node import LocalNode
 from end_to_end.test_conflicts_table import conflicts
 from fix_postgres import Database
+from penstock.lsn import Lsn
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -76,12 +78,24 @@ def test_existing_keys_are_no_errors(
         ("insert_exists", {"id": 1500}),
     ]
     assert {row["resolution"] for row in told} == {resolution}
+    local = ["(1, local)", "(2, local)", "(3, local)", "(1500, local)"]
+    assert [row["local_row"] for row in told] == local
+    transactions = {(row["remote_xid"], row["finish_lsn"]) for row in told}
+    assert len(transactions) == 4
+    for row in told:
+        assert Lsn.parse(row["finish_lsn"]) < row["remote_commit_lsn"]
     assert json.loads(told[1]["remote_tuple"]) == {"id": 2, "v": "moved"}
     said = "\n".join(caplog.messages)
     assert (
-        'relation "public.t": conflict=update_exists\nDETAIL:  Key already exists.\n'
-        "Key (id)=(2); remote row (2, moved); replica identity (id)=(20)" in said
+        "Key (id)=(2); existing local row (2, local); remote row (2, moved); "
+        "replica identity (id)=(20); finished at " in said
     )
+    line = (
+        r'conflict=update_exists\nDETAIL:  Key already exists in unique index "{}_pkey", '
+        r"modified locally in version \d+ at \S+ \S+\+00\.\n"
+    )
+    for table in ("t", "low"):
+        assert re.search(line.format(table), said)
     counted = node.node.sql(
         "SELECT apply_error_count, confl_insert_exists, confl_update_exists"
         " FROM pg_stat_subscription_stats"
@@ -102,7 +116,38 @@ def test_it_is_a_remedy_for_a_stopped_subscription(
     database.execute("INSERT INTO t VALUES (1, 'remote')")
     status = node.stopped("s")
     assert "conflict_resolution" in str(status.error_hint)
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    assert "duplicate key" in str(node.stopped("s").error)
+    (error,) = conflicts(node.warehouse)  # though it was tried twice
     node.node.sql("ALTER SUBSCRIPTION s SET (conflict_resolution = apply_remote)")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     node.caught_up("s", database)
     assert node.rows("t") == [(1, "remote")]
+    resolved = next(row for row in conflicts(node.warehouse) if row["resolution"] != "error")
+    same = {"log_time", "resolution"}
+    assert {k: v for k, v in error.items() if k not in same} == {
+        k: v for k, v in resolved.items() if k not in same
+    }
+    assert (resolved["resolution"], resolved["local_row"]) == ("apply_remote", "(1, local)")
+
+
+def test_a_table_that_is_parked_tells_its_conflict(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text); CREATE TABLE u (id integer PRIMARY KEY);"
+        "CREATE PUBLICATION p FOR TABLE t, u"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p", "on_table_error = park")
+    node.caught_up("s", database)
+    local_rows(node.warehouse, "t", [1])
+    for number in range(3):  # some of them in one batch
+        database.execute(
+            f"INSERT INTO t VALUES ({number}, 'remote'); INSERT INTO u VALUES ({number})"
+        )
+    node.caught_up_but_parked("s", database)
+    assert len(node.rows("u")) == 3
+    (error,) = conflicts(node.warehouse)
+    assert (error["relation"], error["local_row"]) == ("public.t", "(1, local)")
+    assert (error["resolution"], error["local_origin"]) == ("error", None)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from end_to_end.compare import query
 from end_to_end.local_node import LocalNode
@@ -127,5 +128,28 @@ def test_a_kill_before_the_batch_is_committed_doubles_none(
             node.kill9()
         keys = [json.loads(row["replica_identity"])["a"] for row in conflicts(node.warehouse)]
         assert keys == [1, 2, 11, 12, 21, 22]
+        # an error: its row is there before the worker stops, and does not come again
+        target = DeltaTable(str(node.warehouse / "public" / "t"))
+        row = pa.table({"a": pa.array([500], pa.int32()), "b": ["k"], "v": ["local"]})
+        write_deltalake(target, row, mode="append")
+        node.start(f"{failpoint.AFTER_CONFLICTS}:1")
+        node.wait_for("the stream", lambda: node.status()[0]["state"] == "streaming")
+        end_of(database, "UPDATE t SET v = 'c' WHERE a = 40", "INSERT INTO t VALUES (500, 'k')")
+        assert node.wait_end(60) == -9
+        node.start()
+        node.wait_for("the error", lambda: node.status()[0]["state"] == "stopped")
+        (error,) = [row for row in conflicts(node.warehouse) if row["resolution"]]
+        assert (error["resolution"], error["local_row"]) == ("error", "(500, k, local)")
+        node.sql("ALTER SUBSCRIPTION s SET (conflict_resolution = keep_local)")
+        node.sql("ALTER SUBSCRIPTION s ENABLE")
+        node.kill9()
+        node.start()
+        follow(node, database)
+        found = [(row["conflict_type"], row["resolution"]) for row in conflicts(node.warehouse)][6:]
+        assert sorted(map(str, found)) == [
+            "('insert_exists', 'error')",
+            "('insert_exists', 'keep_local')",
+            "('update_missing', None)",
+        ]
     finally:
         node.close()

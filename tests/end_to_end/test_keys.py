@@ -14,6 +14,7 @@ import pytest
 
 from end_to_end.compare import publisher_rows
 from end_to_end.local_node import LocalNode
+from end_to_end.test_conflicts_table import conflicts
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -26,8 +27,9 @@ _EXISTS = 'duplicate key value violates unique constraint of table "public.{tabl
 def _stopped_at(node: LocalNode, name: str, table: str, key: str) -> None:
     status = node.stopped(name)
     assert status.error == _EXISTS.format(table=table)
-    told = f"Key (id)=({key}) already exists: conflict=insert_exists; remote row ({key}, "
-    assert str(status.error_detail).startswith(told)
+    told = f": conflict=insert_exists.\nKey (id)=({key}); existing local row ({key}, "
+    assert str(status.error_detail).startswith("Key already exists, modified ")
+    assert told in str(status.error_detail)
 
 
 def _gives(server: Database, query: str, row: tuple[Any, ...]) -> bool:
@@ -105,6 +107,7 @@ def test_keys_that_somebody_else_has_written(
     _stopped_at(node, "x", "u", "1")
 
 
+_FINISHED = re.compile(r"in transaction (\d+), finished at ([0-9A-F]+/[0-9A-F]+)")
 _CONFLICT = re.compile(
     r'detected on relation "(.*?)": conflict=(\w+)\n.*?DETAIL:  (.*)\n\s*(R.*?)(?:\.$|; finished)',
     re.MULTILINE,
@@ -255,6 +258,11 @@ def test_a_lost_race_of_one_table_hides_no_conflict_of_another(
     assert told == [("public.t", "update_missing")]
     assert {t.name: t.update_missing for t in node.status("s").tables}["public.t"] == 1
     assert len(node.rows("u")) == 2
+    # a key that somebody has taken away since is not there
+    spark.sql(f"DELETE FROM delta.`{_uri(node, 'u', 's')}` WHERE id = 50").collect()
+    database.execute("INSERT INTO u VALUES (50, 'ours')")
+    node.caught_up("s", database)
+    assert sorted(map(str, node.rows("u"))) == ["(1, None)", "(50, 'ours')"]
 
 
 def test_which_conflict_an_existing_key_is(
@@ -273,13 +281,18 @@ def test_which_conflict_an_existing_key_is(
         f" WITH ({options})"
     )
     node = local_node()
+    node.node.sql(create)
     node.subscribe("s", publisher, "p", options)
     node.caught_up("s", publisher)
     wait_until(lambda: stock.value(_SYNCED), "copied tables", 90)
     foreign = "VALUES (50, 'foreign'), (60, 'foreign')"
     spark.sql(f"INSERT INTO delta.`{_uri(node, 't', 's')}` {foreign}").collect()
+    foreign_version = node.cut().tables["public", "t"].version + 1
     stock.execute(f"INSERT INTO t {foreign}")
-    told = re.compile(r"; (remote row .*?\))\.")
+    told = re.compile(r"(Key \(id\).*?\))\.(?: It came|$)", re.MULTILINE)
+    modified = re.compile(
+        r'Key already exists in unique index "t_pkey", modified (\w+) in version \d+ at '
+    )
     counts = (
         "SELECT confl_insert_exists, confl_update_exists, confl_multiple_unique_conflicts"
         " FROM pg_stat_subscription_stats"
@@ -301,12 +314,22 @@ def test_which_conflict_an_existing_key_is(
             server_log = stock.server.log_path.read_bytes()[log_size:].decode()
             kind = "update_exists" if "moved" in row else "insert_exists"
             assert f'"public.t": conflict={kind}\n' in server_log
-            assert f"already exists: conflict={kind}; " in str(status.error_detail)
-            assert told.findall(server_log) == told.findall(str(status.error_detail)) == [row]
+            assert f": conflict={kind}.\n" in str(status.error_detail)
+            key, detail = 50 if "moved" in row else 60, str(status.error_detail)
+            row = f"Key (id)=({key}); existing local row ({key}, foreign); {row}"
+            assert told.findall(server_log) == told.findall(detail) == [row]
+            assert 'Key already exists in unique index "t_pkey", modified ' in server_log
+            assert modified.findall(detail) == ["locally"]
             wait_until(partial(_gives, stock, counts, counted), "counts", 30)
             assert node.node.sql(counts).rows == (counted,)
             assert status.error_hint is not None
-            lsn = re.findall(r"finished at ([0-9A-F]+/[0-9A-F]+)", server_log)[0]
+            xid, lsn = _FINISHED.findall(server_log)[0]
+            (found,) = [c for c in conflicts(node.warehouse) if c["finish_lsn"] == lsn]
+            assert (found["relation"], found["conflict_type"]) == ("public.t", kind)
+            assert found["replica_identity"] == f'{{"id": {key}}}'
+            assert (found["local_row"], found["remote_xid"]) == (f"({key}, foreign)", int(xid))
+            assert (found["resolution"], found["changes"]) == ("error", 1)
+            assert (found["local_origin"], found["local_version"]) == (None, foreign_version)
             assert f"SKIP (lsn = '{lsn}')" in status.error_hint
             node.node.sql(f"ALTER SUBSCRIPTION s SKIP (lsn = '{lsn}'); ALTER SUBSCRIPTION s ENABLE")
             stock.execute(

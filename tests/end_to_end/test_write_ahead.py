@@ -150,7 +150,7 @@ def test_what_does_not_fit_at_the_commit_is_done_from_the_changes(
         wait_until(lambda: caplog.text.count(_AHEAD) > before, "files of the last one")
         connection.commit()
     told = (
-        f"Key (id)=(5000) already exists: conflict=insert_exists; remote row (5000, {'n' * 64}..."
+        f"Key (id)=(5000); existing local row (5000, foreign, 0); remote row (5000, {'n' * 64}..."
     )
     assert told in str(node.stopped("s").error_detail)
 

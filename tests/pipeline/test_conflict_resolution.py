@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.pipeline.conflict import APPLY_REMOTE, KEEP_LOCAL
 from penstock.pipeline.fold import fold
-from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.net_change import LocalRow, NetChange
 from pipeline.history import Message, Publisher, batches
 from pipeline.test_missing_rows import _CHANGES, _KEYS, TYPES, _schema
 
@@ -36,7 +36,9 @@ def carried_out(net: NetChange, table: Table) -> NetChange:
             net = net.without(lacking)
         elif there:
             assert net.existing is not None
-            net = net.existing(np.array(there))
+            keys = net.absent["k"].to_pylist()
+            local = {n: LocalRow(f"({keys[n]}, {table[keys[n]]['v']})") for n in there}
+            net = net.existing(np.array(there), local)
         else:
             break
     for key in net.removed["k"].to_pylist():
@@ -62,6 +64,7 @@ def test_it_comes_to_what_one_change_after_the_other_does(
     table = {k: dict(row) for k, row in model.items()}
     messages: list[Message] = []
     met: Counter[str] = Counter()
+    local: Counter[str] = Counter()
     for number, (operation, key, to) in enumerate(changes, 1):
         to = key if operation != "U" else to
         new = {"k": to, "v": number}
@@ -85,6 +88,7 @@ def test_it_comes_to_what_one_change_after_the_other_does(
             continue
         if (operation == "I" or moves) and to in model:
             met[operation] += 1
+            local[f"({to}, {model[to]['v']})"] += 1
             if resolution == KEEP_LOCAL:
                 continue
         if moves:
@@ -97,6 +101,8 @@ def test_it_comes_to_what_one_change_after_the_other_does(
     if net.resolved is not None:
         assert net.resolved.insert_exists <= met["I"]
         assert net.resolved.update_exists <= met["U"]
+        assert Counter(row.shown for row in net.resolved.local if row is not None) <= local
+        assert None not in net.resolved.local
     assert bool(net.resolved) == bool(met) or any(c[0] == "T" for c in changes)
 
 
@@ -119,4 +125,6 @@ def test_what_is_told(resolution: str) -> None:
     assert told.update.tolist() == [False, True, False][: 2 + kept]
     assert told.old_keys["k"].to_pylist()[1] == 2
     assert told.rows["v"].to_pylist() == [5, 6, 7][: 2 + kept]
+    local = [row and row.shown for row in told.local]
+    assert local == ["(1, -1)", "(3, -3)", "(2, -2)"][: 2 + kept]
     assert sorted(row["v"] for row in table.values()) == ([-3, -2, -1] if kept else [5, 6, 7])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from penstock.errors import InsertExists, ReplicationConflict, UpdateExists
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pipeline.fold import fold
-from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.net_change import LocalRow, Met, NetChange
 from penstock.relation import ReplicaIdentity
 from pipeline.history import Message, Publisher, batches
 
@@ -179,13 +179,19 @@ def test_what_is_told_of_a_key_that_is_there() -> None:
     net = fold(batches([moves, inserts], TYPES)[0], _schema(("k",)))
     assert net.absent["k"].to_pylist() == [2, 3]
     assert net.exists is not None
-    error = net.exists("t", np.array([0, 1]))
+    error = net.exists("t", np.array([0, 1]), {0: LocalRow("(2, 0)")})
     assert isinstance(error, UpdateExists)
-    told = "conflict=update_exists; remote row (2, (not sent)); replica identity (k)=(1)."
-    assert error.detail == f"Key (k)=(2), (3) already exists: {told}"
-    error = net.exists("t", np.array([1]))
+    told = "existing local row (2, 0); remote row (2, (not sent)); replica identity (k)=(1)."
+    line = "Key already exists: conflict=update_exists."
+    assert error.detail == f"{line}\nKey (k)=(2); {told} There are more: Key (k)=(3)."
+    assert isinstance(error.met, Met)
+    assert (error.met.insert_exists, error.met.update_exists) == (1, 1)
+    assert error.met.rows.to_pylist() == [{"k": 2, "v": None}, {"k": 3, "v": 5}]
+    assert error.met.local == (LocalRow("(2, 0)"), None)
+    error = net.exists("t", np.array([1]), {})
     assert isinstance(error, InsertExists)
-    assert error.detail == "Key (k)=(3) already exists: conflict=insert_exists; remote row (3, 5)."
+    line = "Key already exists: conflict=insert_exists."
+    assert error.detail == f"{line}\nKey (k)=(3); remote row (3, 5)."
     twice = Message(publisher.relation, "U", new={"k": 3, "v": 6}, old={"k": 4, "v": None})
     with pytest.raises(UpdateExists, match="duplicate key"):
         fold(batches([inserts, twice], TYPES)[0], _schema(("k",)))

@@ -182,7 +182,7 @@ def test_a_row_that_took_the_place_of_another_stays_as_it_was_sent() -> None:
     net = _folded(messages, soft_delete=True, resolution=APPLY_REMOTE)
     assert net.empty
     assert net.absent.num_rows == 1 and net.existing is not None
-    net = net.existing(np.array([0]))
+    net = net.existing(np.array([0]), {})
     assert net.rows.to_pylist() == [{**new, DELETED_AT: _at(0, 1)}]
     assert net.removed.to_pylist() == [{"a": 1, "b": "x"}]
 

@@ -93,6 +93,7 @@ class World:
             partition_tree=self.catalog.partition_tree,
             primary_key_name=lambda table: None,
             subscription_name=lambda app_id: None,
+            origin_name=lambda app_id: None,
             requested_cuts=RequestedCuts(self.catalog.generation, lambda: (), lambda request: None),
             two_phase=lambda: two_phase(
                 self.catalog, self.warehouse, self.subscription, Path("spool")
@@ -165,6 +166,8 @@ def session(world: World, spark: Any) -> Applier:
         world.warehouse,
         targets,
         subscription="s",
+        origin="pg_1",
+        origin_of=lambda app_id: None,
         app_id=world.subscription.app_id,
         options=ApplyOptions(),
         parking=Parking(world.subscription, world.warehouse, world.catalog.park, lambda rel: None),

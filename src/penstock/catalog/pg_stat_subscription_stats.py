@@ -27,6 +27,8 @@ class SubscriptionCounts:
     confl_update_exists: int = 0
     confl_update_missing: int = 0
     confl_delete_missing: int = 0
+    confl_update_origin_differs: int = 0
+    confl_delete_origin_differs: int = 0
     values_out_of_range: int = 0
     stats_reset: float | None = None
 

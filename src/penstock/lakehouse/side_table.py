@@ -2,8 +2,9 @@
 
 In: rows of one batch. Out: one commit, with the batch's LSN as the subscription's marker, before
 the batch itself is committed. A batch that comes again, with whatever others, adds nothing twice:
-its rows tell where their transactions ended. Plain Delta tables that any reader understands; what
-is in them is the user's to delete.
+its rows tell where their transactions ended. Rows of an error, whose batch is not committed, leave
+the marker alone: the table is asked whether it has them. Plain Delta tables that any reader
+understands; what is in them is the user's to delete.
 
 ``conflicts``: changes that could not be applied to a target as they came (conflict.c);
 ``messages``: what the publisher's sessions have emitted (pg_logical_emit_message).
@@ -12,14 +13,18 @@ is in them is the user's to delete.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import CommitConflict, DuplicateObject
+from penstock.lakehouse import statistics
+from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.delta_types import TIMESTAMP
-from penstock.lakehouse.files import FileWriter
+from penstock.lakehouse.files import FileWriter, open_parquet
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.schema import Column, TableSchema
@@ -39,6 +44,13 @@ CONFLICTS: Final = pa.schema(
         ("remote_commit_time", TIMESTAMP),
         ("changes", pa.int64()),
         ("resolution", pa.string()),
+        ("local_row", pa.string()),
+        ("local_origin", pa.string()),
+        ("local_version", pa.int64()),
+        ("local_commit_time", TIMESTAMP),
+        ("remote_origin", pa.string()),
+        ("remote_xid", pa.int64()),
+        ("finish_lsn", pa.string()),
     ]
 )
 MESSAGES: Final = pa.schema(
@@ -56,6 +68,8 @@ MESSAGES: Final = pa.schema(
 )
 _TRANSACTION: Final = {"conflicts": "remote_commit_lsn", "messages": "commit_lsn"}
 """Which column tells where a row's transaction ended."""
+_APP_ID: Final = "penstock.side_table"
+"""The marker of commits that are of no batch."""
 _TRIES: Final = 100
 """Races that one commit may lose: all subscriptions of a node use the table."""
 
@@ -76,28 +90,67 @@ class SideTable:
     def append(self, app_id: str, end_lsn: Lsn, rows: pa.Table) -> None:
         """Add a batch's rows; durable on return. Those that are there already are left out, and so
         is nothing where all are. Raises StorageError, CommitConflict."""
+
+        def add(table: DeltaTable) -> None:
+            marker = table.transaction_version(app_id)
+            new = rows if marker is None else rows.filter(self._after(rows, marker))
+            self._put(table, new, app_id, max(end_lsn, marker or 0))
+
+        self._try(add)
+
+    def append_once(self, rows: pa.Table, same: Sequence[str]) -> None:
+        """Add those of the rows that are not there, as far as the columns ``same`` tell; durable on
+        return. Raises StorageError, CommitConflict."""
+
+        def add(table: DeltaTable) -> None:
+            known = self._like(table, rows, same)
+            new = [tuple(row.values()) not in known for row in rows.select(same).to_pylist()]
+            self._put(table, rows.filter(pa.array(new)), _APP_ID, None)
+
+        self._try(add)
+
+    def _try(self, add: Callable[[DeltaTable], None]) -> None:
         with self._lock:
             for _ in range(_TRIES):
                 table = self._open()
-                marker = table.transaction_version(app_id)
-                new = rows if marker is None else rows.filter(self._after(rows, marker))
-                if not new.num_rows:
-                    # Put by a process that may have been killed before it was durable.
-                    self._storage.sync_folder(log_folder(self.uri))
-                    return
-                writer = FileWriter(self._storage, self.uri, self._schema)
-                table.stage(written=writer.write([new]))
                 try:
-                    table.commit(
-                        app_id=app_id,
-                        version_marker=max(end_lsn, marker or 0),
-                        operation=self._name.upper(),
-                    )
+                    add(table)
+                    return
                 except CommitConflict:
                     table.discard()
-                    continue
-                return
             raise CommitConflict(f'other writers keep committing to the table "{self.uri}"')
+
+    def _put(self, table: DeltaTable, rows: pa.Table, app_id: str, marker: int | None) -> None:
+        if not rows.num_rows:
+            # Put by a process that may have been killed before it was durable.
+            self._storage.sync_folder(log_folder(self.uri))
+            return
+        writer = FileWriter(self._storage, self.uri, self._schema)
+        table.stage(written=writer.write([rows]))
+        table.commit(app_id=app_id, version_marker=marker, operation=self._name.upper())
+
+    def _like(
+        self, table: DeltaTable, rows: pa.Table, same: Sequence[str]
+    ) -> set[tuple[object, ...]]:
+        """What rows of the table that may be among ``rows`` have in the columns ``same``."""
+        lsn = _TRANSACTION[self._name]
+        asked = pc.unique(rows[lsn].combine_chunks())
+        first, last = pc.min(asked).as_py(), pc.max(asked).as_py()
+        found: set[tuple[object, ...]] = set()
+        for file in table.files.values():
+            within = statistics.bounds(file.stats, lsn, asked.type)
+            if within is not None and (within[1] < first or last < within[0]):
+                continue
+            with open_parquet(table.uri, file.path) as parquet:
+                held = [name for name in same if name in parquet.schema_arrow.names]
+                gone = file.positions_deleted()
+                for start, batch in read_batches(parquet, held):
+                    kept = pc.is_in(batch[lsn], asked).to_numpy(zero_copy_only=False)
+                    for at in np.flatnonzero(kept).tolist():
+                        if start + at not in gone:
+                            row = batch.slice(at, 1).to_pylist()[0]
+                            found.add(tuple(row.get(name) for name in same))
+        return found
 
     def _open(self) -> DeltaTable:
         found = DeltaTable.load(self._storage, self._store, self.uri, self._name)

@@ -26,6 +26,7 @@ from penstock.lakehouse.checkpoint import longer_retentions
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
+from penstock.lakehouse.file_commits import FileCommits
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, version_before
@@ -55,6 +56,7 @@ class DeltaTable:
         self.uri: Final = uri
         self.name: Final = name
         self.storage: Final = storage
+        self.commits: Final = FileCommits(storage, uri)
         self._store = store
         self._take(state)
 
@@ -188,10 +190,11 @@ class DeltaTable:
     def drop_columns(self, names: Collection[str]) -> None:
         """Stage that columns (Delta names) go. What files hold in them stays there until they are
         rewritten: a column of the same name would show it. Raises FeatureNotSupported."""
-        check_layout(self.name, self.layout, self.schema.without(names).arrow())
+        left = self.schema.without(names)
+        check_layout(self.name, self.layout, left.arrow())
         self._staged_dropped |= {c.name for c in self._schema.columns if c.name in names}
         self._staged_unfilled = tuple(name for name in self.unfilled if name not in names)
-        self._staged_schema = self.schema.without(names)
+        self._staged_schema = left
 
     def add_columns(self, columns: Sequence[Column], unfilled: Collection[str] = ()) -> None:
         """Stage added columns; rows from before hold NULL.
@@ -224,10 +227,8 @@ class DeltaTable:
         """Columns (PostgreSQL's names) that DROP COLUMN has taken away, staged changes included."""
         known = json.loads(self.properties.get(DROPPED, "[]"))
         gone = [c.source for c in self._schema.columns if c.name in self._staged_dropped]
-        return tuple(name for name in dict.fromkeys([*known, *gone]) if self._is_gone(name))
-
-    def _is_gone(self, source: str) -> bool:
-        return not self._replaced and source not in self.schema.by_source
+        names = () if self._replaced else dict.fromkeys([*known, *gone])
+        return tuple(name for name in names if name not in self.schema.by_source)
 
     def replace(self, schema: TableSchema) -> None:
         """Stage another table in place of this one: no rows, and the columns and key of ``schema``.
@@ -377,6 +378,7 @@ class DeltaTable:
         for path in self._staging.committed(described):
             self.storage.remove(f"{self.uri}/{path}")
         self._state.version += 1
+        self.commits.committed(self.version, entry)
         self._state.transactions.update(markers)
         self._state.last_app_id = app_id
         for action in entry:

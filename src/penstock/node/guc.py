@@ -151,6 +151,8 @@ class Parameters:
     """A snapshot that is held for so long gets no further table to copy; 0: for ever."""
     maintenance_work_mem: int = size(64 << 20, 64)
     """Rows that a task of compaction holds: those it has read, and those it is to write."""
+    track_commit_timestamp: bool = parameter(False, _ON_OFF)
+    """Tell of changes of rows that others than the subscription have written last."""
     compact_small_files: int = number(32, 2)
     compact_dead_ratio: float = parameter(0.3, Real(0.01, 1.0))
     checkpoint_commits: int = number(100, 1)

@@ -44,7 +44,7 @@ from penstock.subscription.origin import check_state
 from penstock.subscription.prepared import two_phase
 from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.spool import empty_folder
-from penstock.subscription.streaming import StreamOptions
+from penstock.subscription.stream_options import StreamOptions
 from penstock.subscription.upkeep import UpkeepOptions
 from penstock.subscription.worker import ApplyWorker
 
@@ -68,6 +68,7 @@ def stream_options(parameters: Parameters, spool: Path) -> StreamOptions:
     """For the stream and the upkeep beside it."""
     return StreamOptions(
         apply=ApplyOptions(),
+        track_commit_timestamp=parameters.track_commit_timestamp,
         upkeep=UpkeepOptions(
             compact=CompactOptions(
                 small_files=parameters.compact_small_files,
@@ -224,6 +225,7 @@ class RunningNode:
                 partition_tree=self._catalog.partition_tree,
                 primary_key_name=self._primary_key_name,
                 subscription_name=self._subscription_name,
+                origin_name=self._origin_name,
                 requested_cuts=self._requested_cuts(oid),
                 two_phase=lambda: two_phase(
                     self._catalog, self._warehouse, subscription, self._spool / str(oid)
@@ -277,6 +279,10 @@ class RunningNode:
     def _subscription_name(self, app_id: str) -> str | None:
         known = self._catalog.subscriptions()
         return next((found.name for found in known if found.app_id == app_id), None)
+
+    def _origin_name(self, app_id: str) -> str | None:
+        known = self._catalog.subscriptions()
+        return next((found.origin_name for found in known if found.app_id == app_id), None)
 
     def _primary_key_name(self, table: TableName) -> str | None:
         with self._catalog.read() as transaction:

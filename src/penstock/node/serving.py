@@ -227,8 +227,12 @@ def _settings(parameters: Parameters) -> Mapping[str, str]:
         for name, text in guc.numbers(parameters)
         if name in known
     }
-    numbers = {"server_version": f"{version}.0", "server_version_num": f"{version * 10000}"}
-    return {**shown, **numbers}
+    return {
+        **shown,
+        "server_version": f"{version}.0",
+        "server_version_num": f"{version * 10000}",
+        "track_commit_timestamp": "on" if parameters.track_commit_timestamp else "off",
+    }
 
 
 def _system_identifier(node_id: str) -> str:

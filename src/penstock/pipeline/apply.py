@@ -11,13 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
 from penstock.lakehouse.cluster import Spark
+from penstock.pipeline.columns import Integers
 from penstock.pipeline.job import run_job
-from penstock.pipeline.net_change import NetChange, Resolved, Skipped
+from penstock.pipeline.local_rows import local_rows, origin_differs
+from penstock.pipeline.net_change import LocalRows, Met, NetChange, OriginDiffers, Skipped
 from penstock.pipeline.parts import Leaves
 from penstock.pipeline.payload import payloads
 from penstock.pipeline.table_work import ApplyOptions, TableWork, items_of, write_items
@@ -28,10 +31,16 @@ from penstock.pipeline.tasks import (
     Item,
     Located,
     Result,
+    Shown,
     Written,
     run_item,
 )
-from penstock.pipeline.verify import FileName, existing_rows, missing_rows, positions_to_delete
+from penstock.pipeline.verify import (
+    FileName,
+    existing_rows,
+    missing_rows,
+    positions_to_delete,
+)
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +59,14 @@ class TableOutcome:
     files_written: int
     files_touched: int
     skipped: Skipped | None = None
-    resolved: Resolved | None = None
+    resolved: Met | None = None
     leaves: Leaves | None = field(default=None, repr=False)
+    differs: OriginDiffers | None = None
+
+    @property
+    def conflicts(self) -> bool:
+        """Whether there is any to be told of."""
+        return any(each is not None for each in (self.skipped, self.resolved, self.differs))
 
 
 def _refuse(_work: TableWork, error: PenstockError) -> None:
@@ -76,15 +91,20 @@ def run_batch(
     while works:
         results = _search_and_write(spark, works, options)
         deleted: dict[int, Mapping[FileName, BitMap]] = {}
+        differ: dict[int, OriginDiffers | None] = {}
         again: list[TableWork] = []
         try:
             for number, work in enumerate(works):
                 try:
                     mine = _results_of(number, results)
-                    net = _folded_again(work.net, mine)
+                    local = partial(local_rows, spark, work, mine, options)
+                    net = _folded_again(work.net, mine, local)
                     if net is None:
                         _check_history(work, mine)
-                        deleted[number] = positions_to_delete(work.table.name, work.net, mine)
+                        name = work.table.name
+                        goes = positions_to_delete(name, work.net, mine, local)
+                        differ[number] = origin_differs(spark, work, mine, options)
+                        deleted[number] = goes
                     again.append(work if net is None else work.folded_again(net))
                 except PenstockError as error:
                     work.remove_written()
@@ -94,7 +114,10 @@ def run_batch(
             raise
         if len(deleted) == len(again):
             _remove_written(works, [result for result in results if result.work not in deleted])
-            return tuple(_stage(n, works[n], results, goes) for n, goes in deleted.items())
+            return tuple(
+                replace(_stage(n, works[n], results, goes), differs=differ[n])
+                for n, goes in deleted.items()
+            )
         _remove_written(works, results)
         works = again
     return ()
@@ -134,7 +157,9 @@ def _search_and_write(
         return failed + run_job(spark, items, run_item, name, here=options.here_seconds)
 
 
-def _folded_again(net: NetChange, results: Sequence[Done]) -> NetChange | None:
+def _folded_again(
+    net: NetChange, results: Sequence[Done], local: Callable[[Integers], LocalRows]
+) -> NetChange | None:
     """The net change without the changes of rows that are not there, or with what is known of keys
     that are there already; None where neither is.
 
@@ -145,7 +170,7 @@ def _folded_again(net: NetChange, results: Sequence[Done]) -> NetChange | None:
     if lacking is not None and net.without is not None:
         return net.without(lacking)
     exist = None if lacking is not None else existing_rows(net, results)
-    return None if exist is None or net.existing is None else net.existing(exist)
+    return None if exist is None or net.existing is None else net.existing(exist, local(exist))
 
 
 def _check_history(work: TableWork, results: Sequence[Done]) -> None:
@@ -166,6 +191,7 @@ def _results_of(number: int, results: Sequence[Result]) -> list[Done]:
         if result.work == number:
             if isinstance(result, Failed):
                 raise result.error
+            assert not isinstance(result, Shown)
             found.append(result)
     return found
 

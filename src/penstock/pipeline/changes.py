@@ -25,7 +25,7 @@ from penstock.lakehouse.type_widening import is_wider
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values
-from penstock.pipeline.net_change import KEPT, Resolved, Skipped
+from penstock.pipeline.net_change import KEPT, LocalRows, Met, OriginDiffers, Skipped
 from penstock.relation import Relation
 
 INSERT: Final = ord("I")
@@ -94,19 +94,35 @@ class Changes:
             self._sent(np.flatnonzero(updates)[:KEPT]),
         )
 
-    def resolved(self, which: Mask, key: Sequence[str]) -> Resolved:
-        """What is told of changes that gave a row the key of another one."""
+    def met(self, which: Mask, key: Sequence[str], local: LocalRows) -> Met:
+        """What is told of changes that give a row the key of another one; ``local``: those others,
+        by positions of the changes."""
         updates = which & (self.operation == UPDATE)
         at = np.flatnonzero(which)[:KEPT]
         rows = self.new.take(pa.array(at))
-        return Resolved(
+        return Met(
             int(which.sum() - updates.sum()),
             int(updates.sum()),
             rows.select(key),
             self.sequence[at],
-            rows.drop_columns(self.stamps),
+            self._sent(at),
             self._identities(which, key),
             self.operation[at] == UPDATE,
+            tuple(local.get(each) for each in at.tolist()),
+        )
+
+    def differs(self, which: Mask, key: Sequence[str], local: LocalRows) -> OriginDiffers:
+        """What is told of changes of rows that others have written; ``local`` as above."""
+        updates = which & (self.operation == UPDATE)
+        at = np.flatnonzero(which)[:KEPT]
+        return OriginDiffers(
+            int(updates.sum()),
+            int(which.sum() - updates.sum()),
+            self._identities(which, key),
+            self.sequence[at],
+            self._sent(at),
+            self.operation[at] == UPDATE,
+            tuple(local.get(each) for each in at.tolist()),
         )
 
     def told(self, at: int, key: Sequence[str]) -> tuple[str, str | None]:

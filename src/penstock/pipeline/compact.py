@@ -42,7 +42,8 @@ class CompactOptions:
     others of its partition.
     ``dead_ratio``: files of any larger size are rewritten when this part of their rows is dead.
     ``max_bytes``: of files in one run, so that the next batch does not wait for long.
-    ``batch_bytes``: Arrow data that a task reads at a time.
+    ``batch_bytes``: Arrow data that a task reads at a time. ``own``: an app id; files of which it
+    is known that another one wrote them stay as they are. None: nobody looks.
     """
 
     small_files: int = 32
@@ -51,11 +52,29 @@ class CompactOptions:
     target_file_bytes: int = TARGET_FILE_BYTES
     max_bytes: int = 512 << 20
     batch_bytes: int = BATCH_BYTES
+    own: str | None = None
 
 
 def needs_compaction(table: DeltaTable, options: CompactOptions) -> bool:
     """Whether ``compact`` would rewrite anything now; False while something is staged."""
-    return not table.has_staged and bool(files_to_rewrite(table.files.values(), options))
+    return not table.has_staged and bool(files_to_rewrite(_files(table, options), options))
+
+
+def _files(table: DeltaTable, options: CompactOptions) -> Iterable[DataFile]:
+    """Those that may be rewritten. Of others it is not asked who wrote them."""
+    for file in table.files.values():
+        if _is_small(file, options) or _is_dying(file, options):
+            own = options.own
+            if own is None or not table.commits.by_others(file, table.version, own):
+                yield file
+
+
+def _is_small(file: DataFile, options: CompactOptions) -> bool:
+    return _live_bytes(file) < options.small_bytes
+
+
+def _is_dying(file: DataFile, options: CompactOptions) -> bool:
+    return file.deleted >= options.dead_ratio * file.rows
 
 
 def files_to_rewrite(files: Iterable[DataFile], options: CompactOptions) -> list[DataFile]:
@@ -67,9 +86,9 @@ def files_to_rewrite(files: Iterable[DataFile], options: CompactOptions) -> list
     small: dict[_Partition, list[DataFile]] = {}
     dying: list[DataFile] = []
     for file in files:
-        if _live_bytes(file) < options.small_bytes:
+        if _is_small(file, options):
             small.setdefault(_partition(file), []).append(file)
-        elif file.deleted >= options.dead_ratio * file.rows:
+        elif _is_dying(file, options):
             dying.append(file)
     less = sum(len(mates) - 1 for mates in small.values())
     due = sorted(dying, key=_by_partition)
@@ -92,7 +111,7 @@ def compact(spark: Spark, table: DeltaTable, options: CompactOptions) -> int:
     Raises CommitConflict when another writer was first and StorageError; the table is unharmed
     then, nothing is staged and the new files are removed.
     """
-    chosen = files_to_rewrite(table.files.values(), options)
+    chosen = files_to_rewrite(_files(table, options), options)
     if not chosen or table.has_staged:
         return 0
     items = [

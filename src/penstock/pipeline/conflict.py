@@ -12,8 +12,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import InsertExists, ReplicationConflict, UpdateExists
+from penstock.errors import InsertExists, KeyExists, ReplicationConflict, UpdateExists
 from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.net_change import LocalRow
 
 ERROR: Final = "error"
 APPLY_REMOTE: Final = "apply_remote"
@@ -22,6 +23,7 @@ CONFLICT_RESOLUTIONS: Final = (ERROR, APPLY_REMOTE, KEEP_LOCAL)
 """What becomes of a change that gives a row a key that the target has: it stops the subscription;
 its row takes the place of the one that is there; it is left out, and later changes of the key are
 of the row that is there."""
+EXISTS: Final = "Key already exists"
 KEYS_NAMED: Final = 10
 _VALUE_LENGTH: Final = 64
 
@@ -81,17 +83,25 @@ def key_exists(
     keys: pa.Table,
     remote_row: str,
     replica_identity: str | None,
-) -> ReplicationConflict:
+    local: LocalRow | None,
+) -> KeyExists:
     """PostgreSQL's unique violation. ``remote_row``: what the first change would have made, which
-    is an UPDATE where it has a ``replica_identity``; both as ``shown_rows`` has them."""
-    told = f"remote row {remote_row}"
-    kind = "insert_exists"
-    error: type[ReplicationConflict] = InsertExists
+    is an UPDATE where it has a ``replica_identity``; both as ``shown_rows`` has them. ``local``:
+    the row that has its key. The first line is completed by who knows names (``first_line``)."""
+    kind: type[KeyExists] = InsertExists if replica_identity is None else UpdateExists
+    told = [describe_keys(keys.slice(0, 1))]
+    told += [] if local is None else [f"existing local row {local.shown}"]
+    told += [f"remote row {remote_row}"]
     if replica_identity is not None:
-        kind, error = "update_exists", UpdateExists
-        told += f"; replica identity ({', '.join(keys.column_names)})={replica_identity}"
-    return error(
+        told += [f"replica identity ({', '.join(keys.column_names)})={replica_identity}"]
+    more = "" if keys.num_rows == 1 else f" There are more: {describe_keys(keys.slice(1))}."
+    return kind(
         f'duplicate key value violates unique constraint of table "{table}"',
-        detail=f"{describe_keys(keys)} already exists: conflict={kind}; {told}.",
+        detail=f"{first_line(kind, EXISTS)}\n{'; '.join(told)}.{more}",
         hint=REMEDY + _RESOLUTION,
     )
+
+
+def first_line(kind: type[KeyExists], exists: str) -> str:
+    """Of the DETAIL. ``exists``: EXISTS, and what more is known of it."""
+    return f"{exists}: conflict={'insert' if kind is InsertExists else 'update'}_exists."

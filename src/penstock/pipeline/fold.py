@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolViolation, ReplicationConflict, SchemaChanged
+from penstock.errors import KeyExists, ProtocolViolation, ReplicationConflict, SchemaChanged
 from penstock.lakehouse.schema import TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.changes import (
@@ -40,14 +40,19 @@ from penstock.pipeline.lineage import (
     changes_of_missing,
     duplicates,
     ended,
+    in_the_way,
     trace,
 )
 from penstock.pipeline.multiset import fold_multiset
 from penstock.pipeline.net_change import (
+    KEPT,
     EndedRows,
     Incomplete,
+    LocalRow,
+    LocalRows,
+    Met,
     NetChange,
-    Resolved,
+    OriginDiffers,
     Skipped,
     Versions,
 )
@@ -130,14 +135,14 @@ class _KeyedFold:
     resolution: str
     soft_delete: bool
     skipped: Skipped | None = None
-    resolved: Resolved | None = None
+    resolved: Met | None = None
     replaces: Mask | None = None
 
     def net(self) -> NetChange:
         table, schema, changes = self.table, self.schema, self.changes
         with key_events(schema.key, changes) as events:
             totals = events.totals()
-            twice = self._made_twice(events, totals)
+            twice, local = self._made_twice(events, totals)
             follows = not len(twice) and self._follows(totals)
             there = totals.existed | self._replaced(totals.first)
             found = np.sort(totals.first[there])
@@ -152,7 +157,7 @@ class _KeyedFold:
                     _every_version(table, changes, events, found) if self.with_versions else None
                 )
         if len(twice):
-            return self._kept(position(twice))
+            return self._kept(position(twice), local)
         if not follows:
             return self._without(np.empty(0, np.int64))
         return NetChange(
@@ -168,11 +173,14 @@ class _KeyedFold:
             versions=every,
             ended=dead.untouched(changes, found),
             without=lambda lacking: self._without(found[lacking > 0]),
-            exists=lambda name, at: _exists(name, changes, made[at], absent.take(pa.array(at))),
+            exists=lambda name, at, there: self._exists(
+                name, made[at], absent.take(pa.array(at)), _by_change(made, there)
+            ),
             resolved=self.resolved,
+            differs=lambda at, there: self._differs(found[at], _by_change(found, there)),
             existing=None
             if self.resolution == ERROR
-            else lambda at: self._existing(position(made[at])),
+            else lambda at, there: self._existing(position(made[at]), _by_change(made, there)),
         )
 
     def _dead(self, events: KeyEvents, found: Integers) -> _Dead:
@@ -189,16 +197,28 @@ class _KeyedFold:
         emptied = self.truncate and np.any(totals.existed)
         return bool(np.all(totals.balance == expected) and not emptied)
 
-    def _made_twice(self, events: KeyEvents, totals: KeyTotals) -> Integers:
+    def _made_twice(self, events: KeyEvents, totals: KeyTotals) -> tuple[Integers, LocalRows]:
         """Events that make a row of a key that has one by an earlier change, where that is no
-        error. Raises ReplicationConflict where it is."""
+        error, and those rows. Raises ReplicationConflict where it is."""
         expected = totals.exists.astype(np.int64) - totals.existed
         if not np.any(totals.balance > expected):
-            return np.empty(0, np.int64)
-        twice = duplicates(*events.grouped())
+            return np.empty(0, np.int64), {}
+        event, key = events.grouped()
+        twice = duplicates(event, key)
+        made = position(in_the_way(event, key, twice[:KEPT]))
+        rows = (LocalRow(self.changes.told(at, self.schema.key)[0]) for at in made.tolist())
+        local = dict(zip(position(twice[:KEPT]).tolist(), rows, strict=True))
         if len(twice) and self.resolution != KEEP_LOCAL:
-            raise _exists(self.table, self.changes, twice, events.keys(twice))
-        return twice
+            raise self._exists(self.table, twice, events.keys(twice), local)
+        return twice, local
+
+    def _exists(self, table: str, event: Integers, keys: pa.Table, local: LocalRows) -> KeyExists:
+        """``event``: the CREATEs of ``keys``, in order. The first one is told of as it came."""
+        first = int(position(event[0]))
+        row, identity = self.changes.told(first, keys.column_names)
+        error = key_exists(table, keys, row, identity, local.get(first))
+        error.met = self.changes.met(self._mask(position(event)), self.schema.key, local)
+        return error
 
     def _replaced(self, event: Integers) -> Mask:
         if self.replaces is None:
@@ -219,21 +239,27 @@ class _KeyedFold:
         skipped = more if self.skipped is None else self.skipped.with_more(more)
         return replace(self._rest(~left_out), skipped=skipped).net()
 
-    def _existing(self, at: Integers) -> NetChange:
-        """Fold again; ``at``: changes that give a row a key that the target has."""
+    def _differs(self, event: Integers, local: LocalRows) -> OriginDiffers:
+        """``event``: those that found the rows. Of one that was replaced is told already."""
+        found = position(event[kind(event) != CREATE])
+        return self.changes.differs(self._mask(found), self.schema.key, local)
+
+    def _existing(self, at: Integers, local: LocalRows) -> NetChange:
+        """Fold again; ``at``: changes that give a row a key that the target has, in the rows
+        ``local``."""
         if self.resolution == KEEP_LOCAL:
-            return self._kept(at)
+            return self._kept(at, local)
         met = self._mask(at)
         replaces = met if self.replaces is None else self.replaces | met
-        return replace(self, replaces=replaces, resolved=self._told(met)).net()
+        return replace(self, replaces=replaces, resolved=self._told(met, local)).net()
 
-    def _kept(self, at: Integers) -> NetChange:
+    def _kept(self, at: Integers, local: LocalRows) -> NetChange:
         """Fold again without such changes: what follows is of the rows that are there."""
         met = self._mask(at)
-        return replace(self._rest(~met), resolved=self._told(met)).net()
+        return replace(self._rest(~met), resolved=self._told(met, local)).net()
 
-    def _told(self, met: Mask) -> Resolved:
-        more = self.changes.resolved(met, self.schema.key)
+    def _told(self, met: Mask, local: LocalRows) -> Met:
+        more = self.changes.met(met, self.schema.key, local)
         return more if self.resolved is None else self.resolved.with_more(more)
 
     def _rest(self, kept: Mask) -> _KeyedFold:
@@ -272,10 +298,9 @@ class _Dead:
         return EndedRows(np.searchsorted(found, alone.origin), stamps)
 
 
-def _exists(table: str, changes: Changes, event: np.ndarray, keys: pa.Table) -> ReplicationConflict:
-    """``event``: the CREATEs of ``keys``, in order. The first one is told of as it came."""
-    row, identity = changes.told(int(position(event[0])), keys.column_names)
-    return key_exists(table, keys, row, identity)
+def _by_change(made: Integers, local: LocalRows) -> LocalRows:
+    """``local``: by numbers of the events ``made``."""
+    return {int(position(made[number])): row for number, row in local.items()}
 
 
 def _versions(

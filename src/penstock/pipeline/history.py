@@ -30,7 +30,7 @@ from penstock.lakehouse.history_table import (
     XID,
 )
 from penstock.lakehouse.table import DeltaTable
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.columnar import DecodedChunk
 from penstock.pipeline import changes as row_changes
 from penstock.pipeline.changes import Changes
@@ -104,14 +104,15 @@ def _with_values_sent(
 @dataclass(frozen=True)
 class Stamps:
     """Which transactions the messages of a chunk are of. ``end``, ``time``: of the one after its
-    last commit, in us since 1970; ``xid``, ``messages``: of the one before its first Begin, and how
-    many of its messages came in earlier chunks."""
+    last commit, in us since 1970; ``xid``, ``finish``, ``messages``: of the one before its first
+    Begin, its finish LSN, and how many of its messages came in earlier chunks."""
 
     chunk: DecodedChunk
     size: int
     end: Lsn
     time: int
     xid: int = 0
+    finish: Lsn = INVALID
     messages: int = 0
 
     def columns(self, sequence: Integers) -> dict[str, pa.Array]:
@@ -128,11 +129,19 @@ class Stamps:
             POSITION: pa.array(sequence - since),
         }
 
-    def last(self) -> tuple[int, int]:
-        """``xid`` and ``messages`` for the chunk that follows."""
-        if not len(self.chunk.begin_sequence):
-            return self.xid, self.messages + self.size
-        return int(self.chunk.xid[-1]), self.size - int(self.chunk.begin_sequence[-1])
+    def finish_lsns(self, sequence: Integers) -> Integers:
+        """For messages: where their transactions' commit records begin, as SKIP takes it."""
+        begin = np.searchsorted(self.chunk.begin_sequence, sequence, side="right")
+        found: Integers = np.append(int(self.finish), self.chunk.final_lsn)[begin]
+        return found
+
+    def last(self) -> tuple[int, Lsn, int]:
+        """``xid``, ``finish`` and ``messages`` for the chunk that follows."""
+        chunk = self.chunk
+        if not len(chunk.begin_sequence):
+            return self.xid, self.finish, self.messages + self.size
+        since = self.size - int(chunk.begin_sequence[-1])
+        return int(chunk.xid[-1]), Lsn(int(chunk.final_lsn[-1])), since
 
 
 @dataclass(frozen=True)

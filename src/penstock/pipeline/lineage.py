@@ -128,6 +128,17 @@ def _by_row(event: Integers, key: Integers) -> tuple[Integers, Integers, Integer
     return event[order], root[life][order], first
 
 
+def in_the_way(event: Integers, key: Integers, twice: Integers) -> Integers:
+    """For each of ``duplicates`` the event that gave the row in its way, if they give none."""
+    order = np.lexsort((event, key))
+    event = event[order]
+    gives = ~np.isin(event, twice)  # the first event of a key is none of them
+    last = np.maximum.accumulate(np.where(gives, np.arange(len(event)), 0))
+    by_event = np.argsort(event)
+    found: Integers = event[last[by_event[np.searchsorted(event[by_event], twice)]]]
+    return found
+
+
 def _roots(event: Integers, life: Integers, first: Integers) -> Integers:
     """For each life of a key the life in which its row began.
 

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ReplicationConflict
+from penstock.lakehouse.file_commits import FileCommit
 from penstock.lakehouse.schema import TableSchema
 
 KEPT: Final = 20
-"""Keys of skipped changes that are kept for the log."""
+"""Keys of skipped changes, and of those that met a row, that are kept for the log."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,26 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """Changes that met a row with their key (insert_exists, update_exists), which is no error.
+class LocalRow:
+    """A row that was there. ``shown``: as the log shows rows; ``by``: the commit that wrote it,
+    where that is known."""
+
+    shown: str
+    by: FileCommit | None = None
+
+
+LocalRows = Mapping[int, LocalRow]
+"""By the number of the key that they have, as far as they are told of."""
+
+
+@dataclass(frozen=True)
+class Met:
+    """Changes that met a row with their key (insert_exists, update_exists).
 
     ``insert_exists``, ``update_exists`` count them all. Of the first KEPT: ``keys`` that were
     there, ``at``: their message sequences, ``rows`` that they would have made, ``old_keys`` of the
-    rows that they are of, as the publisher names them, ``update``: whether they are UPDATEs.
+    rows that they are of, as the publisher names them, ``update``: whether they are UPDATEs,
+    ``local``: the rows that they met.
     """
 
     insert_exists: int
@@ -92,10 +107,11 @@ class Resolved:
     rows: pa.Table
     old_keys: pa.Table
     update: np.ndarray
+    local: tuple[LocalRow | None, ...]
 
-    def with_more(self, more: Resolved) -> Resolved:
+    def with_more(self, more: Met) -> Met:
         """Both together."""
-        return Resolved(
+        return Met(
             self.insert_exists + more.insert_exists,
             self.update_exists + more.update_exists,
             pa.concat_tables([self.keys, more.keys]).slice(0, KEPT),
@@ -103,7 +119,27 @@ class Resolved:
             pa.concat_tables([self.rows, more.rows]).slice(0, KEPT),
             pa.concat_tables([self.old_keys, more.old_keys]).slice(0, KEPT),
             np.concatenate([self.update, more.update])[:KEPT],
+            (*self.local, *more.local)[:KEPT],
         )
+
+
+@dataclass(frozen=True)
+class OriginDiffers:
+    """Changes of rows that somebody else has written last (update_origin_differs,
+    delete_origin_differs). They are carried out like others.
+
+    ``updates``, ``deletes`` count them all. Of the first KEPT: ``keys`` of the rows, as the
+    publisher names them, ``at``: the changes' message sequences, ``update``: whether they are
+    UPDATEs, ``rows``: what those made, ``local``: the rows that were there.
+    """
+
+    updates: int
+    deletes: int
+    keys: pa.Table
+    at: np.ndarray
+    rows: pa.Table
+    update: np.ndarray
+    local: tuple[LocalRow | None, ...]
 
 
 @dataclass(frozen=True)
@@ -172,17 +208,22 @@ class NetChange:
     without: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
     """Fold again without the changes of rows that are not there: given is for each row of
     ``removed`` how many of it are missing. None: a net change that does not know its changes."""
-    exists: Callable[[str, np.ndarray], ReplicationConflict] | None = field(
+    exists: Callable[[str, np.ndarray, LocalRows], ReplicationConflict] | None = field(
         default=None, repr=False
     )
     """The error for these rows of ``absent``, in order, which the target, of this name, has.
     None: ``absent`` is empty."""
-    resolved: Resolved | None = None
-    existing: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
+    resolved: Met | None = None
+    existing: Callable[[np.ndarray, LocalRows], NetChange] | None = field(default=None, repr=False)
     """Fold again, where an existing row is no error: given are the rows of ``absent`` that the
     target has."""
     ended: EndedRows | None = None
     all_ended: pa.Table | None = None
+    differs: Callable[[np.ndarray, LocalRows], OriginDiffers] | None = field(
+        default=None, repr=False
+    )
+    """What is told of the changes by which these rows of ``removed`` go. None: of rows without a
+    key nothing is."""
 
     @property
     def empty(self) -> bool:

@@ -74,6 +74,12 @@ class Part:
         name = self.relation.deleted_at
         return None if name is None else self.names[name]
 
+    @cached_property
+    def shown(self) -> pa.Schema:
+        """The columns in which its rows are told of."""
+        stamps = {column.name for column in self.table.schema.stamps}
+        return pa.schema([f for f in self.table.schema.arrow() if f.name not in stamps])
+
     def keys(self, keys: pa.Table) -> pa.Table:
         """Keys, or whole rows that are looked for, by the names of here."""
         return keys.rename_columns([self.names[name] for name in keys.column_names])

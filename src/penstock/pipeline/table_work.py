@@ -43,11 +43,13 @@ _SECONDS_PER_BYTE_REWRITTEN: Final = 3e-8
 class ApplyOptions:
     """``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between
     a table's rows are spread over all cores. ``here_seconds``: of work for which there is no
-    job."""
+    job. ``own``: an app id; changes of rows that another one has written are told of. None: nobody
+    looks."""
 
     min_slice_bytes: int = 24 << 20
     max_slice_bytes: int = 256 << 20
     here_seconds: float = HERE_SECONDS
+    own: str | None = None
 
 
 @dataclass(frozen=True)
@@ -118,17 +120,22 @@ def items_of(
     files = [(part, file) for part in work.parts for file in _candidates(part, keys)]
     if not files:
         return items
-    probe = area.put(_probe(net, keys))
+    probe = area.put(probe_table(net, keys))
     completing = _completing(work, places, area)
     dead = _dead_rows(net, area)
     for part, file in files:
-        where = _locate_item(number, part, net, file, probe)
+        where = locate_item(number, part, net, file, probe)
         completions = tuple(each.of(part) for each in completing)
         stay = None if dead is None else _dead_of(part, net, dead)
         search = SearchItem(where, net.removed.num_rows, completions, stay)
-        cost = _ITEM_SECONDS + (file.rows + keys.num_rows) * _SECONDS_PER_ROW
-        items.append((cost, search))
+        items.append((search_seconds(file, keys), search))
     return items
+
+
+def search_seconds(file: DataFile, keys: pa.Table) -> float:
+    """What it costs to look for keys in a file, about."""
+    rows: int = file.rows + keys.num_rows
+    return _ITEM_SECONDS + rows * _SECONDS_PER_ROW
 
 
 def write_items(
@@ -176,9 +183,10 @@ def _candidates(part: Part, keys: pa.Table) -> list[DataFile]:
     return [file for file in found if may_be_live(file, part.deleted_at)]
 
 
-def _locate_item(
+def locate_item(
     number: int, part: Part, net: NetChange, file: DataFile, probe: Payload
 ) -> LocateItem:
+    """For the keys of ``probe``, as ``LocateItem`` says, in one file."""
     key = tuple(part.names[name] for name in net.schema.identity)
     schema = part.table.schema.arrow()
     return LocateItem(
@@ -241,7 +249,7 @@ def _dead_of(part: Part, net: NetChange, rows: Payload) -> DeadRows:
     return DeadRows(table.storage, table.schema.arrow(), table.layout, stamps, rows)
 
 
-def _probe(net: NetChange, keys: pa.Table) -> pa.Table:
+def probe_table(net: NetChange, keys: pa.Table) -> pa.Table:
     """``LocateItem.probe``."""
     probe = keys.rename_columns([f"k{i}" for i in range(keys.num_columns)])
     if net.copies is not None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import duckdb
+import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError
@@ -19,7 +21,8 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.dead_rows import DeadRows, EndAllItem, end_all, write_dead
 from penstock.pipeline.duck import out_of_memory
-from penstock.pipeline.locate import LocateItem, locate
+from penstock.pipeline.locate import Hits, LocateItem, locate
+from penstock.pipeline.row_text import rows_as_text
 from penstock.pipeline.write import Completion, WriteItem, complete, write
 
 HISTORY: Final = -1
@@ -40,7 +43,15 @@ class SearchItem:
     dead: DeadRows | None = None
 
 
-Item = SearchItem | WriteItem | EndAllItem
+@dataclass(frozen=True)
+class ShowItem:
+    """Locate few keys in one file, and tell of a row of each in ``columns``."""
+
+    locate: LocateItem
+    columns: pa.Schema
+
+
+Item = SearchItem | WriteItem | ShowItem | EndAllItem
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,16 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """Rows found in a file, as text, by their probe rows."""
+
+    work: int
+    path: str
+    rows: tuple[tuple[int, str], ...]
+    part: int = 0
+
+
+@dataclass(frozen=True)
 class Failed:
     """The error of a table's item; other items are done all the same."""
 
@@ -87,12 +108,12 @@ class Failed:
     error: PenstockError
 
 
-Result = Located | Candidates | Written | Failed
+Result = Located | Candidates | Written | Shown | Failed
 
 
 def run_item(item: Item) -> Iterator[Result]:
     """In a task: do one item; an expected error is its last result."""
-    work = item.locate.work if isinstance(item, SearchItem) else item.work
+    work = item.locate.work if isinstance(item, SearchItem | ShowItem) else item.work
     try:
         yield from _run(item)
     except duckdb.OutOfMemoryException as error:
@@ -110,6 +131,9 @@ def _run(item: Item) -> Iterator[Result]:
         return
     where = item.locate
     hits = locate(where)
+    if isinstance(item, ShowItem):
+        yield _shown(item, hits)
+        return
     if where.multiset:
         yield Candidates(where.work, where.path, hits.position, hits.probe, where.part)
         return
@@ -133,6 +157,15 @@ def _run(item: Item) -> Iterator[Result]:
         files = write_dead(item.dead, where, hits)
         rows = sum(file.rows for file in files)
         yield Written(where.work, tuple(files), rows, where.part)
+
+
+def _shown(item: ShowItem, hits: Hits) -> Shown:
+    where = item.locate
+    probe, first = np.unique(hits.probe, return_index=True)
+    order = np.argsort(first)  # by position
+    rows = rows_as_text(where, item.columns, hits.position[first[order]])
+    told = tuple(zip(probe[order].tolist(), rows, strict=True))
+    return Shown(where.work, where.path, told, where.part)
 
 
 def _end_all(item: EndAllItem) -> Iterator[Result]:

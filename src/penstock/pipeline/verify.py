@@ -8,16 +8,16 @@ missing are no error: ``apply`` has them folded out first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import ReplicationConflict
-from penstock.pipeline.columns import rank
+from penstock.pipeline.columns import Integers, rank
 from penstock.pipeline.conflict import conflict
-from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.net_change import LocalRows, NetChange
 from penstock.pipeline.tasks import HISTORY, Candidates, Located, Written
 
 FileName = tuple[int, str]
@@ -28,9 +28,13 @@ REPEATED = "more than one row has the key"
 
 
 def positions_to_delete(
-    table: str, net: NetChange, results: Sequence[Located | Candidates | Written]
+    table: str,
+    net: NetChange,
+    results: Sequence[Located | Candidates | Written],
+    local: Callable[[Integers], LocalRows],
 ) -> Mapping[FileName, BitMap]:
-    """Positions of the rows that go, by file. Raises ReplicationConflict."""
+    """Positions of the rows that go, by file. ``local``: the rows that are there of these of
+    ``net.absent``. Raises ReplicationConflict."""
     if net.copies is not None:
         return _choose(table, net, [r for r in results if isinstance(r, Candidates)])
     located = [r for r in results if isinstance(r, Located)]
@@ -42,7 +46,8 @@ def positions_to_delete(
     wanted = BitMap(range(net.removed.num_rows))
     if exist := found - wanted:
         assert net.exists is not None
-        raise net.exists(table, np.array(exist, np.int64) - net.removed.num_rows)
+        numbers = np.array(exist, np.int64) - net.removed.num_rows
+        raise net.exists(table, numbers, local(numbers))
     findings = [
         (what, _with_numbers(net.removed, numbers))
         for what, numbers in ((MISSING, wanted - found), (REPEATED, repeated & wanted))

@@ -36,7 +36,7 @@ from penstock.pgtypes import find
 from penstock.pgtypes.out_of_range import OutOfRange
 from penstock.pipeline.apply import write_ahead
 from penstock.pipeline.fold import fold
-from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.net_change import LocalRows, NetChange, OriginDiffers
 from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.pipeline.tasks import Written
 from penstock.relation import Relation
@@ -246,15 +246,20 @@ class AheadWriter:
             assert whole.without is not None
             return whole.without(lacking)
 
-        def existing(rows: np.ndarray) -> NetChange:
+        def existing(rows: np.ndarray, local: LocalRows) -> NetChange:
             whole = again()
             assert whole.existing is not None
-            return whole.existing(rows)
+            return whole.existing(rows, local)
 
-        def exists(name: str, rows: np.ndarray) -> ReplicationConflict:
+        def exists(name: str, rows: np.ndarray, local: LocalRows) -> ReplicationConflict:
             whole = again()
             assert whole.exists is not None
-            return whole.exists(name, rows)
+            return whole.exists(name, rows, local)
+
+        def differs(rows: np.ndarray, local: LocalRows) -> OriginDiffers:
+            whole = again()
+            assert whole.differs is not None
+            return whole.differs(rows, local)
 
         return replace(
             net,
@@ -264,6 +269,7 @@ class AheadWriter:
             without=None if net.without is None else without,
             exists=None if net.exists is None else exists,
             existing=None if net.existing is None else existing,
+            differs=None if net.differs is None else differs,
         )
 
     def _off_memory(self, keys: pa.Table) -> pa.Table:

@@ -9,15 +9,14 @@ its pieces are staged one after the other and committed together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import CommitConflict, PenstockError
+from penstock.errors import CommitConflict, PenstockError, ReplicationConflict
 from penstock.failpoint import (
-    AFTER_CONFLICTS,
     AFTER_CUT,
     AFTER_MESSAGES,
     BEFORE_CUT,
@@ -27,7 +26,7 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
+from penstock.pgoutput.columnar import ColumnarDecoder, MessageChunk
 from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
 from penstock.pgtypes.out_of_range import OutOfRange
@@ -38,6 +37,7 @@ from penstock.relation import TableName
 from penstock.subscription import origin
 from penstock.subscription.ahead import RunAhead
 from penstock.subscription.commits import Commits
+from penstock.subscription.conflict_texts import Names
 from penstock.subscription.conflicts import Conflicts
 from penstock.subscription.history import TransactionStamps
 from penstock.subscription.inbox import Batch, FrameRun
@@ -52,9 +52,10 @@ from penstock.subscription.works import works_of
 
 log = logging.getLogger(__name__)
 
-_COMMITS_AT_ONCE: Final = 8
 _MAX_RACES: Final = 10
-_OPERATION: Final = "REPLICATION"
+_LOOKS: Final = 3
+"""Attempts whose conflicts must be of the tables as they are now: others may commit all the time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,16 @@ class Applier:
         targets: Targets,
         *,
         subscription: str,
+        origin: str,
+        origin_of: Callable[[str], str | None],
         app_id: str,
         options: ApplyOptions,
         parking: Parking,
         last_cut: Cut | None,
         members_hold: Callable[[], bool],
     ) -> None:
-        """``members_hold``: whether the subscription has the tables that were opened
+        """``origin``: the name of the replication origin; ``origin_of``: of a subscription's, by
+        its app id. ``members_hold``: whether the subscription has the tables that were opened
         (``membership``)."""
         self._spark = spark
         self._cuts = warehouse.cuts
@@ -104,12 +108,16 @@ class Applier:
         self._decoder = ColumnarDecoder(self._out_of_range.find, find, targets.text_readers)
         self._commits = Commits(targets, app_id, lambda t, error: self._refuse(t, error, {}))
         self._phases = Phases()
-        self._chunk: DecodedChunk | None = None
         self._outcomes: list[TableOutcome] = []
         self._committed: list[TableOutcome] = []
-        self._conflicts = Conflicts(subscription, targets.conflict_resolution)
-        self._conflict_table = warehouse.conflicts
+        self._conflicts = Conflicts(
+            *(subscription, app_id, origin, targets.conflict_resolution),
+            Names(lambda table: parking.unique_index(targets.name_of(table)), origin_of),
+            warehouse.conflicts,
+        )
         self._stamps = TransactionStamps()
+        self._piece: Stamps | None = None
+        self._divided, self._looks, self._end_lsn = False, False, INVALID
         self._messages: list[pa.Table] = []
         self._message_table = warehouse.messages
         self.committing = False
@@ -121,11 +129,12 @@ class Applier:
         """Release the commit threads."""
         self._commits.close()
 
-    def apply(self, batch: Batch, skip: Lsn = INVALID) -> Applied | None:
+    def apply(self, batch: Batch, skip: Lsn = INVALID, *, whole: bool = False) -> Applied | None:
         """Apply whole transactions. Raises ReplicationConflict, RelationChanged, StorageError ...
 
-        ``skip``: the finish LSN of the one that is not applied. None where the subscription has
-        other tables by now, and nothing is committed.
+        ``skip``: the finish LSN of the one that is not applied. ``whole``: of several it is not
+        looked for the one that an error is of. None where the subscription has other tables by now,
+        and nothing is committed.
 
         Nothing is committed when it raises before the first commit (``committing``), and parts of
         the batch may come instead; when it raises between two commits, the tables that have
@@ -136,8 +145,10 @@ class Applier:
         before = [(target, target.followed, target.rows_applied) for target in self._targets]
         self._phases = Phases()
         self._committed = []
-        for _ in range(_MAX_RACES):
-            self.committing = False
+        self._conflicts.begin()
+        self._divided, self._end_lsn = batch.transactions > 1 and not whole, batch.end_lsn
+        for attempt in range(_MAX_RACES):
+            self.committing, self._looks = False, attempt < _LOOKS
             try:
                 rows = self._attempt(batch, skip)
                 break
@@ -212,7 +223,7 @@ class Applier:
         touched: dict[TableName, Target] = {}
         rows, passing = 0, Passing(skip)
         self._outcomes = []
-        self._conflicts.take()
+        self._conflicts.forget()
         self._out_of_range.take()
         self._stamps, self._messages = TransactionStamps(), []
         try:
@@ -222,14 +233,14 @@ class Applier:
                 ahead = self._done_ahead(piece, open_end, skip)
                 before = len(self._outcomes)
                 if ahead is None:
-                    rows += self._stage(
-                        passing.rest(piece.chunk()), open_end, batch.commit_time, touched
-                    )
+                    chunk = passing.rest(piece.chunk())
+                    stamps = self._decode(chunk, open_end, batch.commit_time)
+                    rows += self._stage(stamps, touched)
                 else:
                     used.append(ahead)
+                    stamps = self._piece = self._stamps.ahead(open_end, batch.commit_time)
                     rows += self._stage_ahead(ahead, touched)
-                chunk = self._chunk if ahead is None else None
-                self._conflicts.note(self._outcomes[before:], chunk, open_end, batch.commit_time)
+                self._conflicts.note(self._outcomes[before:], stamps)
             # A table that has left is its readers' (``tablesync``): no commit of ours may follow
             # theirs. What they commit after this look makes ours lose, and look again.
             if not self._members_hold():
@@ -240,10 +251,10 @@ class Applier:
             for target in touched.values():
                 target.discard()
             raise
-        skipped = self._conflicts.take()
-        if skipped is not None:
-            self._conflict_table.append(self._app_id, batch.end_lsn, skipped)
-            failpoint(AFTER_CONFLICTS)
+        if self._conflicts.noted:
+            told = {each.table for each in self._outcomes if each.conflicts}
+            self._check_current(list(touched.values()), told)
+            self._conflicts.put(batch.end_lsn)
         if self._messages:
             messages = pa.concat_tables(self._messages)
             self._message_table.append(self._app_id, batch.end_lsn, messages)
@@ -264,11 +275,22 @@ class Applier:
     def _refuse(
         self, target: Target, error: PenstockError, touched: dict[TableName, Target]
     ) -> None:
-        """Park a table, with what is staged on it forgotten; or raise the error."""
-        self._parking.refuse(target.rel, error)
+        """Park a table, with what is staged on it forgotten; or raise the error. What is told of
+        it is durable before either; not where the error is still to be looked for."""
+        if isinstance(error, ReplicationConflict):
+            self._check_current([target], {target.table.name})
+        if self._piece is not None and (not self._divided or self._parking.parks(error)):
+            self._conflicts.put_error(target.table.name, error, self._piece)
+        self._parking.refuse(target.rel, self._conflicts.named(target.table.name, error))
         touched.pop(target.rel.table_name, None)
         target.discard()
         self._targets.close(target)
+
+    def _check_current(self, touched: Sequence[Target], told: Collection[str]) -> None:
+        """What is told for good is of tables as they are now; raises CommitConflict, and the batch
+        is worked again."""
+        if self._looks:
+            self._commits.check_current(touched, told, self._end_lsn)
 
     def _look_at_partitions(self, touched: dict[TableName, Target]) -> None:
         for target in self._targets.with_other_partitions():
@@ -311,19 +333,20 @@ class Applier:
                 ),
             )
 
-    def _stage(
-        self, chunk: MessageChunk, open_end: Lsn, open_time: int, touched: dict[TableName, Target]
-    ) -> int:
+    def _decode(self, chunk: MessageChunk, open_end: Lsn, open_time: int) -> Stamps:
         with self._phases.phase("decode"):
-            decoded = self._chunk = self._decoder.decode(chunk)
+            decoded = self._decoder.decode(chunk)
             check_commits(decoded)
-        stamps = self._stamps.of(decoded, len(chunk), open_end, open_time)
+        self._piece = self._stamps.of(decoded, len(chunk), open_end, open_time)
+        return self._piece
+
+    def _stage(self, stamps: Stamps, touched: dict[TableName, Target]) -> int:
         messages = message_rows(self._subscription, stamps)
         self._messages += [] if messages is None else [messages]
         works: dict[TableName, list[TableWork]] = {}
         rows: dict[TableName, int] = {}
         # All first: two tables that exchanged their names are told of together.
-        for share in list(shares(decoded, self._targets, open_end)):
+        for share in list(shares(stamps.chunk, self._targets, stamps.end)):
             target, name = share.target, share.target.rel.table_name
             if self._targets.named(name) is not target:
                 continue  # parked a moment ago

@@ -52,6 +52,8 @@ class CatalogAccess:
     """Of the constraint; None: the catalogs do not have it, or the table."""
     subscription_name: Callable[[str], str | None]
     """By app id; None: there is no such subscription on the node."""
+    origin_name: Callable[[str], str | None]
+    """Of its replication origin, likewise."""
     requested_cuts: RequestedCuts
     two_phase: Callable[[], TwoPhase]
     """Whether prepared transactions are received as such, as it is now."""

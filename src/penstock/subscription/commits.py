@@ -7,9 +7,9 @@ changes are staged is left to ``apply``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Final
+from typing import Final, NoReturn
 
 from penstock.errors import CommitConflict, PenstockError
 from penstock.failpoint import AFTER_HISTORY, BETWEEN_COMMITS, failpoint
@@ -39,6 +39,16 @@ class Commits:
         """Release the threads."""
         self._pool.shutdown()
 
+    def check_current(self, touched: Sequence[Target], told: Collection[str], end_lsn: Lsn) -> None:
+        """Before what was found in the tables ``told`` is told of for good. Raises CommitConflict
+        where somebody has committed to one of them meanwhile; nothing is staged then."""
+        asked = [target for target in touched if target.table.name in told]
+        behind = [t for t in asked if any(each.is_behind() for each in t.tables.values())]
+        if behind:
+            for target in touched:
+                target.discard()
+            self._lost(behind, end_lsn)
+
     def commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
         """Commit side by side; all are tried, so that a lost race costs one table's work.
 
@@ -62,13 +72,16 @@ class Commits:
         for target, own in failed.refused:
             self._refuse(target, own)
         if failed.lost:
-            for target in failed.lost:
-                try:
-                    self._targets.load_again(target, end_lsn)
-                except PenstockError as own:
-                    self._refuse(target, own)
-            names = ", ".join(f'"{target.table.name}"' for target in failed.lost)
-            raise CommitConflict(f"another writer has committed to {names}")
+            self._lost(failed.lost, end_lsn)
+
+    def _lost(self, lost: Sequence[Target], end_lsn: Lsn) -> NoReturn:
+        for target in lost:
+            try:
+                self._targets.load_again(target, end_lsn)
+            except PenstockError as own:
+                self._refuse(target, own)
+        names = ", ".join(f'"{target.table.name}"' for target in lost)
+        raise CommitConflict(f"another writer has committed to {names}")
 
     def _commit_all(
         self, commits: Sequence[tuple[Target, DeltaTable]], end_lsn: Lsn, failed: _Failed

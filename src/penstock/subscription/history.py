@@ -12,6 +12,8 @@ import logging
 import time
 from typing import Final
 
+import numpy as np
+
 from penstock.errors import NotInPrerequisiteState
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.history_table import open_history
@@ -28,6 +30,9 @@ from penstock.subscription.target import Target
 log = logging.getLogger(__name__)
 
 OPERATION: Final = "HISTORY"
+
+_NONE: Final = np.empty(0, np.int64)
+_NOTHING: Final = DecodedChunk((), (), _NONE, _NONE, _NONE, _NONE)
 
 
 def begin_history(spark: Spark, warehouse: Warehouse, target: Target, app_id: str) -> DeltaTable:
@@ -59,10 +64,14 @@ class TransactionStamps:
     """Of one batch, piece by piece."""
 
     def __init__(self) -> None:
-        self._xid, self._messages = 0, 0
+        self._xid, self._finish, self._messages = 0, INVALID, 0
 
     def of(self, chunk: DecodedChunk, size: int, end: Lsn, time_us: int) -> Stamps:
         """Of the next piece. ``size``: its messages; ``end``, ``time_us``: as ``Stamps`` says."""
-        stamps = Stamps(chunk, size, end, time_us, self._xid, self._messages)
-        self._xid, self._messages = stamps.last()
+        stamps = Stamps(chunk, size, end, time_us, self._xid, self._finish, self._messages)
+        self._xid, self._finish, self._messages = stamps.last()
         return stamps
+
+    def ahead(self, end: Lsn, time_us: int) -> Stamps:
+        """Of a piece that was done ahead of its commit: it is of one transaction."""
+        return self.of(_NOTHING, 0, end, time_us)

@@ -95,7 +95,7 @@ class Parking:
         self._warehouse.check_there()  # else no table of it is to blame
         begun = alter(self._subscription.name)
         error = self._named(rel, error)
-        if self._subscription.on_table_error != "park" or self._follows(error):
+        if not self.parks(error):
             self.refused = rel
             raise _with_ways_on(rel, error, begun)
         found = _parking_error(error, begun)
@@ -107,6 +107,10 @@ class Parking:
             found.report(),
         )
 
+    def parks(self, error: PenstockError) -> bool:
+        """Whether ``refuse`` would park the table for an error of its own."""
+        return self._subscription.on_table_error == "park" and not self._follows(error)
+
     def to_follow(self, error: BaseException) -> SubscriptionRel | None:
         """The table whose change has ended the session, where the subscription follows it."""
         return self.refused if self._follows(error) else None
@@ -114,10 +118,14 @@ class Parking:
     def _follows(self, error: BaseException) -> bool:
         return self._subscription.schema_change in FOLLOWING and isinstance(error, SchemaChanged)
 
+    def unique_index(self, table: TableName | None) -> str | None:
+        """Of its key, where the node's catalogs have one."""
+        return None if table is None else self._primary_key_name(table)
+
     def _named(self, rel: SubscriptionRel, error: PenstockError) -> PenstockError:
         """With the name of the constraint, as a server has it."""
         exists = error.sqlstate == UniqueViolation.default_sqlstate
-        name = self._primary_key_name(rel.table_name) if exists else None
+        name = self.unique_index(rel.table_name) if exists else None
         if name is None:
             return error
         return error.changed(message=f'duplicate key value violates unique constraint "{name}"')

@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
@@ -21,7 +19,6 @@ from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.options import PgoutputOptions, committed_only, subscriber_options
-from penstock.pipeline.table_work import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.advanced import AdvancedOrigin, advance_to
 from penstock.subscription.ahead import AheadWriter, writes_ahead
@@ -33,10 +30,11 @@ from penstock.subscription.parking import Parking
 from penstock.subscription.prepared import PreparedTransactions, TwoPhase
 from penstock.subscription.receiver import FrameSource, Receiver
 from penstock.subscription.skipping import SkipLsns, Skipping
+from penstock.subscription.stream_options import StreamOptions
 from penstock.subscription.streamed import StreamedTransactions
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
-from penstock.subscription.upkeep import Upkeep, UpkeepOptions
+from penstock.subscription.upkeep import Upkeep
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.backlog import Backlog, open_backlog
 from penstock.walreceiver.connection import Connection
@@ -50,25 +48,6 @@ _IDLE_CUT_INTERVAL: Final = 1.0
 
 _TICK: Final = 0.02
 """Seconds between two looks at an idle inbox at most: a bound of the latency."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """Parameters of a stream, in seconds and bytes."""
-
-    apply: ApplyOptions
-    upkeep: UpkeepOptions
-    spool_folder: Path
-    piece_bytes: int
-    piece_frames: int
-    queue_bytes: int
-    batch_delay: float
-    batch_idle: float
-    backlog_delay: float
-    backlog_threshold: int
-    """Bytes of WAL to be behind before a backlog is fetched and not streamed; -1: never."""
-    status_interval: float
-    receiver_timeout: float
 
 
 class ApplyStream:
@@ -89,6 +68,7 @@ class ApplyStream:
         parking: Parking,
         last_cut: Cut | None,
         members_hold: Callable[[], bool],
+        origin_of: Callable[[str], str | None],
         check_connection: Callable[[Connection], None],
         requested: RequestedCuts,
         skip_lsns: SkipLsns,
@@ -97,18 +77,21 @@ class ApplyStream:
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
         ``members_hold``: once it is false there are no more cuts, and the session is to end.
+        ``origin_of``: the name of a subscription's replication origin by its app id.
         ``check_connection``: raises StateMismatch for another server. ``requested``: cuts.
         ``options``: as they are now."""
         self._requested, self._two_phase, self._parking = requested, two_phase, parking
         self._check_connection, self._subscription = check_connection, subscription
         self._targets, self._binary, self._status = targets, binary, status
-        self._options_now, self._options = options, options()
+        self._options_given, self._options = options, options().of(subscription.app_id)
         self._copy_began_at, self._joined, self._advanced = copy_began_at, joined, advanced
         self._applier = Applier(
             spark,
             warehouse,
             targets,
             subscription=subscription.name,
+            origin=subscription.origin_name,
+            origin_of=origin_of,
             app_id=subscription.app_id,
             options=self._options.apply,
             parking=parking,
@@ -282,7 +265,7 @@ class ApplyStream:
 
     def _take_options(self, receiver: Receiver, stream: FrameSource) -> None:
         """Those of a reload."""
-        now = self._options_now()
+        now = self._options_given().of(self._subscription.app_id)
         if now == self._options:
             return
         self._options = now
@@ -322,15 +305,15 @@ class ApplyStream:
         subscription, applier = self._subscription, self._applier
         parts = Parts(subscription, self._parking, lambda: applier.committing, whole)
         try:
-            parts.apply(batch, lambda part: self._apply_at_once(part, stream))
+            parts.apply(batch, lambda part: self._apply_at_once(part, stream, whole))
         finally:
             batch.forget()
 
-    def _apply_at_once(self, batch: Batch, stream: FrameSource) -> bool:
+    def _apply_at_once(self, batch: Batch, stream: FrameSource, whole: bool) -> bool:
         """False: the session ends."""
         last_cut = self._applier.last_cut
         skip = self._skipping.begin(batch, self._targets.progress(), last_cut)
-        applied = self._applier.apply(batch, skip)
+        applied = self._applier.apply(batch, skip, whole=whole)
         if applied is None:
             return False
         self._frames += batch.frames

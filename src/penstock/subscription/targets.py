@@ -193,6 +193,11 @@ class Targets:
             and (kept_as_text(have[a.name], a.type_oid, a.typmod) if a.name in have else made)
         }
 
+    def name_of(self, table: str) -> TableName | None:
+        """Of an open Delta table, by its qualified name."""
+        tables = ((name, each) for target in self for name, each in target.tables.items())
+        return next((name for name, each in tables if each.name == table), None)
+
     def bind(self, target: Target, relid: int) -> None:
         """Bind a target of an older state store to a relation."""
         self._bind(target, relid)

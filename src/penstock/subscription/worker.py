@@ -31,7 +31,8 @@ from penstock.subscription.history import begin_history
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
-from penstock.subscription.streaming import ApplyStream, StreamOptions
+from penstock.subscription.stream_options import StreamOptions
+from penstock.subscription.streaming import ApplyStream
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 from penstock.subscription.unanswered import Unanswered
@@ -246,6 +247,7 @@ class ApplyWorker:
                 parking=parking,
                 last_cut=self._witness.last_cut,
                 members_hold=lambda: self._members_hold(members),
+                origin_of=self._catalog.origin_name,
                 check_connection=self._witness.check_connection,
                 requested=self._catalog.requested_cuts,
                 skip_lsns=self._catalog.skip_lsns,

@@ -183,15 +183,18 @@ class WorkerStatus:
 
     def _count_conflicts(self, applied: Applied) -> None:
         """Those that are no errors, and values that something else stands for."""
+        differs = [each.differs for each in applied.outcomes if each.differs is not None]
         skipped = [outcome.skipped for outcome in applied.outcomes if outcome.skipped is not None]
         resolved = [out.resolved for out in applied.outcomes if out.resolved is not None]
-        if skipped or resolved or applied.replaced:
+        if skipped or resolved or differs or applied.replaced:
             self._count(
                 SubscriptionCounts(
                     confl_update_missing=sum(each.update_missing for each in skipped),
                     confl_delete_missing=sum(each.delete_missing for each in skipped),
                     confl_insert_exists=sum(each.insert_exists for each in resolved),
                     confl_update_exists=sum(each.update_exists for each in resolved),
+                    confl_update_origin_differs=sum(each.updates for each in differs),
+                    confl_delete_origin_differs=sum(each.deletes for each in differs),
                     values_out_of_range=applied.replaced,
                 )
             )
