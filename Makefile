@@ -112,21 +112,14 @@ tap: setup $(STAMPS)/classes
 tap-page: $(STAMPS)/python
 	PYTHONPATH=tests $(BIN)/python -m tap.page
 
-# What `make test` leaves out, being long (tests/faults/heavy.py), is here too.
-HEAVY := tests/faults tests/pipeline/test_attempts.py tests/publishing/test_updates.py \
-	tests/publishing/test_subscribe.py \
-	tests/end_to_end/test_cluster.py tests/end_to_end/test_partitioned_targets.py \
-	tests/end_to_end/test_state_agrees.py tests/end_to_end/test_stateful.py \
-	tests/end_to_end/test_stopping.py \
-	tests/end_to_end/test_versions.py tests/end_to_end/test_relation_identity.py \
-	tests/pipeline/test_published_writers.py tests/pipeline/test_large_commit.py
 # What sessions write by files as a rule, written by Spark.
 BY_SPARK := tests/publishing/test_updates.py tests/publishing/test_generated_columns.py \
 	tests/publishing/test_sql_partitions.py tests/publishing/test_truncate.py
+# What `make test` leaves out, being long (tests/faults/heavy.py), is here too.
 faults: setup $(STAMPS)/classes
 	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \
 		PENSTOCK_FUZZ_SECONDS=$(or $(FUZZ),300) \
-		$(BIN)/python -m pytest $(HEAVY) $(ARGS)
+		$(BIN)/python -m pytest -m "faults or heavy" $(ARGS)
 	PENSTOCK_TESTS_WRITE_BY=spark $(BIN)/python -m pytest $(BY_SPARK) $(ARGS)
 
 bench: bench-subscribing bench-publishing

@@ -2,7 +2,8 @@
 
 In: the collected tests. Out: the same, ordered by file: first those with a test that is marked as
 slow, then those that use Spark, then the rest, which are many and short. Within a file nothing
-changes. ``--no-loadscope-reorder`` keeps pytest-xdist from an order of its own.
+changes. ``--no-loadscope-reorder`` keeps pytest-xdist from an order of its own. What only ``make
+faults`` runs is marked as heavy.
 """
 
 from __future__ import annotations
@@ -10,6 +11,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from faults.heavy import is_heavy
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if is_heavy(item):
+        item.add_marker("heavy")
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,7 +10,15 @@ import pytest
 HEAVY: Final = "PENSTOCK_FAULT_CYCLES" in os.environ
 """``make faults``."""
 
-part_of_make_faults: Final = pytest.mark.skipif(not HEAVY, reason="part of make faults")
+REASON: Final = "part of make faults"
+part_of_make_faults: Final = pytest.mark.skipif(not HEAVY, reason=REASON)
+
+
+def is_heavy(item: pytest.Item) -> bool:
+    """Whether ``make faults`` alone runs it, or runs more of it: its module knows ``HEAVY``."""
+    skips = item.iter_markers("skipif")
+    module = getattr(item, "module", None)
+    return any(m.kwargs.get("reason") == REASON for m in skips) or hasattr(module, "HEAVY")
 
 
 def in_make_faults(*values: Any, id: str | None = None) -> Any:

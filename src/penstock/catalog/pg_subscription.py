@@ -178,7 +178,7 @@ class Subscription:
     soft_delete: bool = False
     partition_by: str = ""
     cluster_by: str = ""
-    owner: int | None = field(default=None, compare=False)
+    owner: int | None = None
     origin_lsn: Lsn = field(default=INVALID, compare=False)
 
     @property

@@ -245,7 +245,7 @@ class RunningNode:
             ),
             sync_options=lambda: sync_options(self._parameters),
             stream_options=lambda: stream_options(self._parameters, self._spool),
-            shown=ShownWorkers(self._sessions, self._parameters.database, oid),
+            shown=ShownWorkers(self._sessions, self._parameters.database, oid, subscription.owner),
         )
 
     def _check_origin(self, subscription: Subscription) -> None:

@@ -24,11 +24,13 @@ _NO_NAME: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class ShownWorkers:
-    """``subscription.worker_status.Shown``. ``subid``: the subscription's oid."""
+    """``subscription.worker_status.Shown``. ``subid``: the subscription's oid; ``owner``: a role's,
+    None for the node itself."""
 
     sessions: Sessions
     database: str
     subid: int
+    owner: int | None = None
 
     @contextmanager
     def apply(self, status: WorkerStatus, end: Callable[[], None]) -> Iterator[int]:
@@ -49,7 +51,7 @@ class ShownWorkers:
     def _session(self, backend_type: BackendType, end: Callable[[], None]) -> Session:
         activity = Activity(
             pid=self.sessions.next_pid(),
-            role=NODE_OWNER,
+            role=NODE_OWNER if self.owner is None else self.owner,
             database=self.database,
             application_name=_NO_NAME,
             address=None,
