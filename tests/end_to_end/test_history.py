@@ -331,7 +331,7 @@ def kill_at(node: NodeProcess, name: str, changes: Sequence[Callable[[], Any]]) 
 @pytest.mark.parametrize(
     "name",
     [
-        failpoint.AFTER_HISTORY,
+        in_make_faults(failpoint.AFTER_HISTORY),
         in_make_faults(failpoint.BETWEEN_COMMITS),
         in_make_faults(failpoint.BEFORE_CUT),
         in_make_faults(failpoint.AFTER_CUT),

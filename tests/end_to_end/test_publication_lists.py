@@ -34,7 +34,7 @@ def test_a_table_is_copied_as_its_publication_has_it(
         node.wait_for("s", "an end of the worker, or its copy", worker_ended_or_copied)
     database.execute("INSERT INTO a VALUES (2); UPDATE b SET x = -x, secret = 'changed'")
     node.caught_up("s", database)
-    assert node.rows("a") == [(1,), (2,)]
+    assert sorted(node.rows("a")) == [(1,), (2,)]
     published = [(1, -1), (2, -2), (3, -3)]
     assert (node.node.read("b").columns, sorted(node.rows("b"))) == (["id", "x"], published)
 
