@@ -72,6 +72,8 @@ HISTORY = "another history"
         (100, 90, 500, None),
         (100, 90, 501, "was put to"),
         (None, 90, 501, "was put to"),
+        (None, 101, 101, None),
+        (None, 102, 101, "the slot of"),
         (200, 150, 120, None),  # the last cut is beyond
     ],
 )

@@ -98,9 +98,7 @@ def check_publisher(
         _raise_behind(subscription, server, reached, owner)
     if server.position < advanced:
         raise _beyond(subscription, server, advanced)
-    start = start_lsn(last_cut, [table.progress for table in tables])
-    if start != INVALID:
-        start = max(start, advanced)
+    start = max(start_lsn(last_cut, [table.progress for table in tables]), advanced)
     if start != INVALID and server.confirmed is not None and server.confirmed > start:
         raise StateMismatch(
             f'the slot of subscription "{subscription}" is at {server.confirmed}, and what the '
