@@ -323,11 +323,16 @@ class SessionRunner:
             isolation = modes.isolation or self._settings.show("default_transaction_isolation")
             warning = self._block.begin(isolation, modes.read_only)
         else:
+            if statement.chain:
+                self._block.check_chain(tag)
             try:
                 if self._block.commits(tag):
                     self._commands.commit(self._role())
-            finally:
-                tag, warning = self._block.end(tag)
+            except BaseException:
+                self._block.end(tag)
+                raise
+            end = self._block.chained if statement.chain else self._block.end
+            tag, warning = end(tag)
         if warning is not None:
             yield warning
         yield Done(tag)

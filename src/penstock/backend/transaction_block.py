@@ -101,6 +101,20 @@ class TransactionBlock:
         self._block = _Block(isolation or "read committed", bool(read_only))
         return None
 
+    def check_chain(self, tag: str) -> None:
+        """COMMIT or ROLLBACK AND CHAIN. Raises PenstockError (25P01) outside of a block."""
+        if self._block is None:
+            raise PenstockError(
+                f"{tag} AND CHAIN can only be used in transaction blocks", sqlstate="25P01"
+            )
+
+    def chained(self, tag: str) -> tuple[str, Notice | None]:
+        """``end``, and a new block with the same modes."""
+        assert self._block is not None
+        isolation, read_only = self._block.isolation, self._block.read_only
+        ended, _ = self.end(tag)
+        return ended, self.begin(isolation, read_only)
+
     def end(self, tag: str) -> tuple[str, Notice | None]:
         """COMMIT or ROLLBACK; the tag of what it was: a failed block is rolled back."""
         if self._block is None:
