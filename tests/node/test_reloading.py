@@ -75,6 +75,21 @@ def test_a_mistake_changes_nothing(
     )
 
 
+def test_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
+    """Whatever is wrong with it: who waits for signals goes on."""
+    live = LiveParameters(write(tmp_path, ""))
+    file = tmp_path / guc.FILE_NAME
+    file.write_bytes("# gr\xfcn\n".encode("latin-1"))
+    with pytest.raises(ConfigurationError, match="could not read"):
+        live.reload()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(ConfigurationError, match="could not read"):
+        live.reload()
+    reload_told(tmp_path, live.reload)
+    assert live.now == guc.Parameters()
+
+
 def test_a_node_that_nobody_runs_gets_no_signal(tmp_path: Path) -> None:
     with pytest.raises(ProcessLookupError):
         signal_running(tmp_path)

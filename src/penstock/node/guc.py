@@ -203,7 +203,7 @@ def load(folder: Path) -> Parameters:
             detail=f'There is no file "{path}".',
             hint=f"Make one with: penstock init {folder}",
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f'could not read "{path}": {error}') from error
     spark = raw.pop("spark", {})
     if not isinstance(spark, dict):
