@@ -178,7 +178,7 @@ class Subscription:
     soft_delete: bool = False
     partition_by: str = ""
     cluster_by: str = ""
-    owner: int | None = None
+    owner: int | None = field(default=None, compare=False)
     origin_lsn: Lsn = field(default=INVALID, compare=False)
 
     @property

@@ -245,7 +245,9 @@ class RunningNode:
             ),
             sync_options=lambda: sync_options(self._parameters),
             stream_options=lambda: stream_options(self._parameters, self._spool),
-            shown=ShownWorkers(self._sessions, self._parameters.database, oid, subscription.owner),
+            shown=ShownWorkers(
+                self._sessions, self._parameters.database, oid, lambda: self._owner(oid)
+            ),
         )
 
     def _check_origin(self, subscription: Subscription) -> None:
@@ -279,6 +281,11 @@ class RunningNode:
     def _subscription_name(self, app_id: str) -> str | None:
         known = self._catalog.subscriptions()
         return next((found.name for found in known if found.app_id == app_id), None)
+
+    def _owner(self, oid: int) -> int | None:
+        with self._catalog.read() as transaction:
+            found = transaction.subscriptions.find_oid(oid)
+        return None if found is None else found.owner
 
     def _origin_name(self, app_id: str) -> str | None:
         known = self._catalog.subscriptions()

@@ -24,13 +24,13 @@ _NO_NAME: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class ShownWorkers:
-    """``subscription.worker_status.Shown``. ``subid``: the subscription's oid; ``owner``: a role's,
-    None for the node itself."""
+    """``subscription.worker_status.Shown``. ``subid``: the subscription's oid; ``owner``: its
+    owner's when a worker begins, None for the node itself."""
 
     sessions: Sessions
     database: str
     subid: int
-    owner: int | None = None
+    owner: Callable[[], int | None] = lambda: None
 
     @contextmanager
     def apply(self, status: WorkerStatus, end: Callable[[], None]) -> Iterator[int]:
@@ -49,9 +49,10 @@ class ShownWorkers:
             yield pid
 
     def _session(self, backend_type: BackendType, end: Callable[[], None]) -> Session:
+        owner = self.owner()
         activity = Activity(
             pid=self.sessions.next_pid(),
-            role=NODE_OWNER if self.owner is None else self.owner,
+            role=NODE_OWNER if owner is None else owner,
             database=self.database,
             application_name=_NO_NAME,
             address=None,
