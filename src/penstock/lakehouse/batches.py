@@ -65,6 +65,23 @@ def read_batches(
         start = end
 
 
+def read_rows(
+    parquet: pq.ParquetFile, columns: Sequence[str], position: np.ndarray
+) -> Iterator[tuple[slice, pa.RecordBatch]]:
+    """The rows at ascending positions of a file, run by run: which of them, and the rows. Without
+    any column some other one tells how many there are."""
+
+    def wanted(start: int, end: int) -> bool:
+        first, last = np.searchsorted(position, (start, end))
+        return bool(first < last)
+
+    read = columns or parquet.schema_arrow.names[:1]
+    for start, batch in read_batches(parquet, read, wanted=wanted):
+        low, high = np.searchsorted(position, (start, start + batch.num_rows)).tolist()
+        if low < high:
+            yield slice(low, high), batch.take(pa.array(position[low:high] - start))
+
+
 def _read_group(
     parquet: pq.ParquetFile, group: int, columns: Sequence[str], max_bytes: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -76,11 +77,36 @@ def open_parquet(table_uri: str, path: str) -> Iterator[pq.ParquetFile]:
                 yield parquet
 
 
-class FileWriter:
-    """Writes rows of one table to as many files as they need; a context manager.
+class WritesFiles(ABC):
+    """A context manager, closed in the end; left by an exception it removes what it wrote."""
 
-    Left by an exception it removes what it wrote. ``files`` holds the finished files after
-    ``close``; ``write`` does all in one call.
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish what is open; where that fails, ``abort``."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Remove everything that was written."""
+
+
+class FileWriter(WritesFiles):
+    """Writes rows of one table to as many files as they need.
+
+    ``files`` holds the finished files after ``close``; ``write`` does all in one call.
     """
 
     def __init__(
@@ -107,20 +133,6 @@ class FileWriter:
         self._open: _OpenFile | None = None
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
-
-    def __enter__(self) -> FileWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort()
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> list[WrittenFile]:
         """Write all batches and close. Raises StorageError; nothing is left behind then."""

@@ -9,13 +9,18 @@ first; and ``_MOST_OPEN`` files that are being written.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Final
 
 import pyarrow as pa
 
 from penstock.lakehouse.batches import slices
-from penstock.lakehouse.files import ROW_GROUP_BYTES, TARGET_FILE_BYTES, FileWriter, WrittenFile
+from penstock.lakehouse.files import (
+    ROW_GROUP_BYTES,
+    TARGET_FILE_BYTES,
+    FileWriter,
+    WritesFiles,
+    WrittenFile,
+)
 from penstock.lakehouse.partition_values import partitions
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
@@ -29,9 +34,8 @@ _MOST_HELD: Final = 1024
 _Partition = tuple[str | None, ...]
 
 
-class TableWriter:
-    """A context manager; left by an exception it removes what it wrote. ``files`` holds the
-    finished files after ``close``; ``write`` does all in one call."""
+class TableWriter(WritesFiles):
+    """``files`` holds the finished files after ``close``; ``write`` does all in one call."""
 
     def __init__(
         self,
@@ -53,20 +57,6 @@ class TableWriter:
         self._mark = mark
         self._done: list[WrittenFile] = []
         self._writers: dict[_Partition, FileWriter] = {}  # the one used last is last
-
-    def __enter__(self) -> TableWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort()
 
     @property
     def files(self) -> list[WrittenFile]:

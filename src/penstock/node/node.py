@@ -139,8 +139,8 @@ class Node:
         ]
 
     def _execute(self, statement: Statement, text: str) -> CommandResult:
-        if isinstance(statement, QueryStatement) and self._queries().answers(text):
-            return self._queries().query(text)
+        if isinstance(statement, QueryStatement) and (found := self._queries()).answers(text):
+            return found.query(text)
         scope = CommandScope(
             warehouse=self._warehouse,
             database=self.parameters.database,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from penstock.lakehouse.batches import read_batches
+from penstock.lakehouse.batches import read_batches, read_rows
 from penstock.lakehouse.files import WrittenFile, open_parquet
 from penstock.lakehouse.partition_values import PartitionValues, constants
 from penstock.lakehouse.storage import Storage
@@ -66,11 +66,7 @@ class EndAllItem:
 def write_dead(dead: DeadRows, file: LocateItem, hits: Hits) -> list[WrittenFile]:
     """Those of ``hits`` in a file that stay. Raises StorageError."""
     rows = dead.rows.table()
-    old = rows["old"].to_numpy()
-    order = np.argsort(old)
-    at = np.searchsorted(old[order], hits.probe)
-    mine = np.append(old[order], -1)[at] == hits.probe
-    position, index = hits.position[mine], order[at[mine]]
+    position, index = hits.of(rows["old"].to_numpy())
     if not len(position):
         return []
 
@@ -122,21 +118,13 @@ def _marked(
     all of them hold in columns that it is partitioned by."""
     there = parquet.schema_arrow.names
     held = [name for name in schema.names if name in there and name not in given]
-
-    def wanted(start: int, end: int) -> bool:
-        first, last = np.searchsorted(position, (start, end))
-        return bool(first < last)
-
-    for start, batch in read_batches(parquet, held or there[:1], wanted=wanted):
-        low, high = np.searchsorted(position, (start, start + batch.num_rows)).tolist()
-        if low < high:
-            rows = batch.take(pa.array(position[low:high] - start))
-            marks = stamps(slice(low, high))
-            columns = [
-                marks[field.name] if field.name in marks else _column(rows, field, given)
-                for field in schema
-            ]
-            yield pa.table(columns, schema=schema)
+    for here, rows in read_rows(parquet, held, position):
+        marks = stamps(here)
+        columns = [
+            marks[field.name] if field.name in marks else _column(rows, field, given)
+            for field in schema
+        ]
+        yield pa.table(columns, schema=schema)
 
 
 def _column(rows: pa.RecordBatch, field: pa.Field, given: Mapping[str, pa.Scalar]) -> pa.Array:

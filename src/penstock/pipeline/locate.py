@@ -64,6 +64,13 @@ class Hits:
     position: Integers
     probe: Integers
 
+    def of(self, old: Integers) -> tuple[Integers, Integers]:
+        """Of the hits of the probe rows ``old``: positions, and which of ``old`` they are of."""
+        order = np.argsort(old)
+        at = np.searchsorted(old[order], self.probe)
+        mine = np.append(old[order], -1)[at] == self.probe
+        return self.position[mine], order[at[mine]]
+
 
 def locate(item: LocateItem) -> Hits:
     """All live rows of the file that match a probe row. Raises StorageError.

@@ -7,20 +7,18 @@ many leaves there are: the fullest is written first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 
 import pyarrow as pa
 
-from penstock.lakehouse.files import ROW_GROUP_BYTES, WrittenFile
+from penstock.lakehouse.files import ROW_GROUP_BYTES, WritesFiles, WrittenFile
 from penstock.lakehouse.table_writer import TableWriter
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.routing import Level, by_leaf
 from penstock.pipeline.write import Destination
 
 
-class RoutedWriter:
-    """A context manager; left by an exception it removes what it wrote. ``routing`` None: there is
-    one destination."""
+class RoutedWriter(WritesFiles):
+    """``routing`` None: there is one destination."""
 
     def __init__(
         self, destinations: Sequence[Destination], routing: Level | None, target_file_bytes: int
@@ -30,18 +28,8 @@ class RoutedWriter:
         self._target = target_file_bytes
         self._writers: dict[int, TableWriter] = {}
 
-    def __enter__(self) -> RoutedWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self.abort()
-            return
+    def close(self) -> None:
+        """Finish the open files of all destinations."""
         try:
             for writer in self._writers.values():
                 writer.close()

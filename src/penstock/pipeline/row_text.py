@@ -6,11 +6,10 @@ driver. Memory: a run of rows of the file at a time.
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.errors import FeatureNotSupported, ValueNotRepresentable
-from penstock.lakehouse.batches import read_batches
+from penstock.lakehouse.batches import read_rows
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.partition_values import constants
 from penstock.pipeline.columns import Integers
@@ -23,21 +22,13 @@ def rows_as_text(file: LocateItem, columns: pa.Schema, position: Integers) -> li
     found: list[str] = []
     if not len(position):
         return found
-
-    def wanted(start: int, end: int) -> bool:
-        first, last = np.searchsorted(position, (start, end))
-        return bool(first < last)
-
     given = constants(file.partition_values, columns)
     with open_parquet(file.table_uri, file.path) as parquet:
         there = parquet.schema_arrow.names
         held = [name for name in columns.names if name in there and name not in given]
-        for start, batch in read_batches(parquet, held or there[:1], wanted=wanted):
-            here = slice(*np.searchsorted(position, (start, start + batch.num_rows)))
-            if here.start < here.stop:
-                rows = batch.take(pa.array(position[here] - start))
-                values = [_values(rows, field, given.get(field.name)) for field in columns]
-                found += [f"({', '.join(row)})" for row in zip(*values, strict=True)]
+        for _, rows in read_rows(parquet, held, position):
+            values = [_values(rows, field, given.get(field.name)) for field in columns]
+            found += [f"({', '.join(row)})" for row in zip(*values, strict=True)]
     return found
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.lakehouse.batches import read_batches
+from penstock.lakehouse.batches import read_rows
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile, open_parquet
 from penstock.lakehouse.partition_values import PartitionValues, partition_scalar
 from penstock.lakehouse.storage import Storage
@@ -108,11 +108,7 @@ def complete(completion: Completion, where: LocateItem, hits: Hits) -> Iterator[
     which may be another table's than they go to. Raises StorageError, ValueNotRepresentable.
     """
     rows = completion.rows.table()
-    old = rows["old"].to_numpy()
-    order = np.argsort(old)
-    at = np.searchsorted(old[order], hits.probe)
-    mine = np.append(old[order], -1)[at] == hits.probe
-    position, index = hits.position[mine], order[at[mine]]
+    position, index = hits.of(rows["old"].to_numpy())
     to = rows["to"].to_numpy()[index]
     for part in np.unique(to).tolist():
         destination, here = completion.destinations[part], to == part
@@ -136,28 +132,20 @@ class _OldRows:
         constant = self.partition_values or {}
         names = set(self.parquet.schema_arrow.names) - constant.keys()
         held = [name for name in self.completion.missing.values() if name in names]
+        for here, old in read_rows(self.parquet, held, position):
+            new = rows.take(pa.array(index[here]))
+            yield self._filled(new, pa.Table.from_batches([old]))
 
-        def wanted(start: int, end: int) -> bool:
-            first, last = np.searchsorted(position, (start, end))
-            return bool(first < last)
-
-        for start, batch in read_batches(self.parquet, held, wanted=wanted):
-            here = slice(*np.searchsorted(position, (start, start + batch.num_rows)))
-            if here.start < here.stop:
-                new = rows.take(pa.array(index[here]))
-                old = pa.Table.from_batches([batch])
-                yield self._filled(new, old, position[here] - start)
-
-    def _filled(self, new: pa.Table, old: pa.Table, at: Integers) -> pa.Table:
+    def _filled(self, new: pa.Table, old: pa.Table) -> pa.Table:
         schema, constant = self.completion.schema, self.partition_values or {}
         columns = {field.name: new[f"v{i}"] for i, field in enumerate(schema)}
         for i, (name, stored) in enumerate(self.completion.missing.items()):
             type = schema.field(name).type
             if stored in constant:
                 value = partition_scalar(constant[stored], type)
-                cells = pa.chunked_array([pa.repeat(value, len(at))])
+                cells = pa.chunked_array([pa.repeat(value, new.num_rows)])
             elif stored in old.column_names:
-                cells = old[stored].take(pa.array(at)).cast(type)
+                cells = old[stored].cast(type)
             else:
                 continue
             columns[name] = take_either(new[f"m{i}"].to_numpy(), cells, columns[name])
