@@ -36,7 +36,7 @@ from penstock.pipeline.change_load import (
     read_rows,
 )
 from penstock.pipeline.change_pairs import Pairing
-from penstock.pipeline.duck import connection
+from penstock.pipeline.duck import connection, read_from
 from penstock.publication.members import Operation
 from penstock.publication.row_filter import published_as
 from penstock.relation import ReplicaIdentity
@@ -177,7 +177,7 @@ def _where(query: str, table: PublishedTable, operation: Operation) -> str:
 def _run(
     loaded: _Loaded, operation: Operation, query: str
 ) -> Iterator[tuple[Operation, int, bytes]]:
-    for batch in loaded.duck.sql(query).to_arrow_reader(loaded.step):
+    for batch in read_from(loaded.duck, query, loaded.step):
         yield from _encode(loaded.item, operation, pa.Table.from_batches([batch]))
 
 

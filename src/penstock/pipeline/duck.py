@@ -23,6 +23,7 @@ from penstock.sqlstate import OutOfMemory
 
 MEMORY: Final = "1GiB"
 """Of a connection; what is more goes to a folder for temporary files of this machine."""
+_OUT_OF_MEMORY: Final = "Out of Memory Error"
 _local: Final = threading.local()
 
 
@@ -72,6 +73,21 @@ def connect() -> duckdb.DuckDBPyConnection:
     opened.execute("set TimeZone = 'UTC'")
     numeric_functions.register(opened)
     return opened
+
+
+def read_from(duck: duckdb.DuckDBPyConnection, sql: str, rows: int) -> Iterator[pa.RecordBatch]:
+    """A query's rows, at most ``rows`` in a batch. Raises duckdb.Error at whatever row it fails.
+
+    What fails after the first batch is Arrow's OSError, with DuckDB's text in it.
+    """
+    reader = duck.sql(sql).to_arrow_reader(rows)
+    try:
+        yield from reader
+    except OSError as error:
+        text = str(error)
+        if text.startswith(_OUT_OF_MEMORY):
+            raise duckdb.OutOfMemoryException(text) from None
+        raise duckdb.Error(text) from None
 
 
 def read_into(

@@ -28,7 +28,7 @@ from penstock.pipeline.change_item import SENT_ORDER, ChangeItem
 from penstock.pipeline.change_load import TooManyChanges
 from penstock.pipeline.change_rows import encoded_changes
 from penstock.pipeline.change_shares import Divided, divide_items, run_divide, shares
-from penstock.pipeline.duck import out_of_memory
+from penstock.pipeline.duck import out_of_memory, query_error
 from penstock.pipeline.job import FOR_A_CLIENT, HERE_BYTES, run_job
 from penstock.pipeline.tasks import Failed
 from penstock.publication.members import Operation
@@ -201,6 +201,8 @@ def run_changes(task: _Task) -> Iterator[_Result]:
         yield _TooLarge(task.item.work)
     except duckdb.OutOfMemoryException as error:
         yield Failed(task.item.work, out_of_memory(error))
+    except duckdb.Error as error:
+        yield Failed(task.item.work, query_error(error))
     except PenstockError as error:
         yield Failed(task.item.work, error)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.copy_to import CopyTable, read_rows
-from penstock.pipeline.duck import connect, query_error
+from penstock.pipeline.duck import connect, query_error, read_from
 
 _BATCH_ROWS: Final = 10_000
 
@@ -64,7 +64,7 @@ class LakeQuery:
             try:
                 for given in inputs:
                     self._open(duck, given, once)
-                yield from duck.sql(sql).to_arrow_reader(_BATCH_ROWS)
+                yield from read_from(duck, sql, _BATCH_ROWS)
             except duckdb.Error as error:
                 raise self._error(error) from None
 

@@ -1,0 +1,29 @@
+"""DuckDB's errors, at whatever row they come."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import duckdb
+import pytest
+
+from penstock.pipeline.duck import connect, query_error, read_from
+
+
+@pytest.mark.parametrize("failing", [0, 3, 99_999])
+def test_an_error_is_duckdbs_at_the_first_row_and_at_the_last(failing: int) -> None:
+    sql = f"SELECT 1 / CASE WHEN i = {failing} THEN error('division by zero') ELSE 1 END"
+    seen = 0
+    with closing(connect()) as duck, pytest.raises(duckdb.Error) as raised:
+        for batch in read_from(duck, f"{sql} FROM range(100_000) t(i)", 1000):
+            seen += batch.num_rows
+    assert seen <= failing
+    assert query_error(raised.value).sqlstate == "22012"
+
+
+def test_memory_that_is_not_enough_is_told_apart() -> None:
+    with closing(connect()) as duck, pytest.raises(duckdb.OutOfMemoryException):
+        duck.execute("SET memory_limit = '20MB'; SET temp_directory = ''")
+        wide = "SELECT i, list(j) FROM range(3_000_000) t(i), range(3) u(j) GROUP BY i"
+        for _ in read_from(duck, wide, 1000):
+            pass
