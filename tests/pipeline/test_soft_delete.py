@@ -187,6 +187,26 @@ def test_a_row_that_took_the_place_of_another_stays_as_it_was_sent() -> None:
     assert net.removed.to_pylist() == [{"a": 1, "b": "x"}]
 
 
+@pytest.mark.parametrize("soft_delete", [True, False])
+@pytest.mark.parametrize("here", [True, False])
+def test_a_row_without_a_key_that_goes_and_comes_again(soft_delete: bool, here: bool) -> None:
+    """Somebody may have taken it away: it is looked for, and is there in the end."""
+    relation = Publisher(dict(TYPES), (), ReplicaIdentity.FULL).relation
+    row = {"a": 1, "b": "x", "big": None, "n": None}
+    found, _ = batches([Message(relation, "D", old=row), Message(relation, "I", new=row)], TYPES)
+    net = fold(found, _schema(()), stamped=_stamped(0), soft_delete=soft_delete)
+    assert net.removed.to_pylist() == [row]
+    assert net.copies is not None and net.copies.tolist() == [1]
+    if not here:
+        assert net.without is not None
+        net = net.without(np.array([1]))
+        assert net.removed.num_rows == 0
+        assert net.skipped is not None and net.skipped.delete_missing == 1
+    live = [found for found in net.rows.to_pylist() if not found.get(DELETED_AT)]
+    assert [{name: found[name] for name in row} for found in live] == [row]
+    assert net.rows_written == (2 if soft_delete and here else 1)
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(("folder", "here"), [("in executors", 0.0), ("read[by]parts", 9.0)])
 def test_in_files(spark: Any, tmp_path: Path, folder: str, here: float) -> None:

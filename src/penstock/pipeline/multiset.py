@@ -33,8 +33,9 @@ def fold_multiset(
     *,
     soft_delete: bool = False,
 ) -> NetChange:
-    """Count each distinct row's coming and going; what cancels out is not done at all.
+    """Count each distinct row's coming and going; what comes and goes again is not done at all.
 
+    What goes and comes again is removed and written: whether it is there is seen that way only.
     ``changes`` has no unknown cells. ``soft_delete``: as ``fold`` says; a row that stays is written
     as its DELETE has it, which is whole.
     """
@@ -49,12 +50,12 @@ def fold_multiset(
         )
     both = pa.concat_tables([changes.new, changes.old])
     compared = both.select(list(schema.identity))
-    index, balance = _balance(compared, changes)
-    comes, goes = balance > 0, balance < 0
+    index, came, gone = _counts(compared, changes)
+    comes, goes = came > 0, gone > 0
 
     def without(lacking: np.ndarray) -> NetChange:
         few = lacking > 0
-        there = (-balance[goes] - lacking)[few]
+        there = (gone[goes] - lacking)[few]
         stock = dict(zip(index[goes][few].tolist(), there.tolist(), strict=True))
         kept = _having_rows(changes, _numbers(compared, changes), stock)
         if kept.all():
@@ -66,16 +67,16 @@ def fold_multiset(
             *(table, schema, left, truncate, with_versions, all_of_them), soft_delete=soft_delete
         )
 
-    rows = both.take(pa.array(np.repeat(index[comes], balance[comes])))
+    rows = both.take(pa.array(np.repeat(index[comes], came[comes])))
     if soft_delete:
         rows = pa.concat_tables([rows, _dead(changes, changes.old, compared)])
     if truncate and goes.any():
-        return without(-balance[goes])
+        return without(gone[goes])
     return NetChange(
         *(table, schema, len(changes), rows),
         both.take(pa.array(index[goes])).select(list(schema.identity)),
         nothing,
-        copies=-balance[goes],
+        copies=gone[goes],
         truncate=truncate,
         skipped=skipped,
         versions=every,
@@ -95,19 +96,39 @@ def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:
     return rows, ", ".join([*names, *signs(zip(names, both.schema.types, strict=True))])
 
 
-def _balance(both: pa.Table, changes: Changes) -> tuple[Integers, Integers]:
-    """Per distinct row one position of it in ``both`` (ascending) and inserts - deletes."""
+def _counts(both: pa.Table, changes: Changes) -> tuple[Integers, Integers, Integers]:
+    """Per distinct row one position of it in ``both`` (ascending), how many of it are to be
+    written, and how many are taken that were there before the run."""
     rows, same = _lent(both, changes)
     result = _query(
         rows,
-        "select min(i) as i, sum(sign)::bigint as balance from changes where sign <> 0 "
-        f"group by {same} having sum(sign) <> 0 order by 1",
+        "select min(i) as i, sum(sign)::bigint as balance, min(sign) <> max(sign) as both "
+        f"from changes where sign <> 0 group by {same} order by 1",
     )
-    return np.asarray(result["i"], np.int64), np.asarray(result["balance"], np.int64)
+    index, balance = np.asarray(result["i"], np.int64), np.asarray(result["balance"], np.int64)
+    gone = np.maximum(-balance, 0)
+    mixed = np.asarray(result["both"], bool)
+    if mixed.any():
+        gone[mixed] = _taken(_numbers(both, changes), index[mixed])
+    return index, balance + gone, gone
+
+
+def _taken(numbers: Integers, rows: Integers) -> Integers:
+    """For each of ``rows`` how far its count falls below the one before the run."""
+    count = len(numbers) // 2
+    events = np.stack([numbers[count:], numbers[:count]], axis=1).ravel()  # each old, new
+    sign = np.tile(np.array([-1, 1], np.int64), count)
+    ours = np.isin(events, rows)
+    events, sign = events[ours], sign[ours]
+    order = np.argsort(events, kind="stable")
+    events, running = events[order], np.cumsum(sign[order])
+    begins = np.searchsorted(events, rows)
+    before = running[begins] - sign[order][begins]
+    return np.maximum(before - np.minimum.reduceat(running, begins), 0)
 
 
 def _numbers(both: pa.Table, changes: Changes) -> Integers:
-    """For each row of ``both`` the position that ``_balance`` names it by; -1: it is none."""
+    """For each row of ``both`` the position that ``_counts`` names it by; -1: it is none."""
     rows, same = _lent(both, changes)
     result = _query(
         rows,
