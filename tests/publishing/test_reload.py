@@ -92,6 +92,7 @@ def test_a_node_that_runs(
         holds_for_running_sessions(node)
         who_may_connect(node)
         what_changes_nothing(node)
+        a_failing_worker_gives_way(node, database)
 
 
 def workers_and_origins(node: Reloading) -> None:
@@ -176,3 +177,20 @@ def what_changes_nothing(node: Reloading) -> None:
     )
     assert "SSL configuration was not reloaded" in node.log.messages
     assert node.lake.node.parameters.cuts_kept == 3
+
+
+def a_failing_worker_gives_way(node: Reloading, database: Database) -> None:
+    lake = node.lake
+    lake.execute("ALTER SUBSCRIPTION two DISABLE")
+    wait_until(lambda: node.status("two").state == "disabled", "its end")
+    node.set(max_logical_replication_workers=1)
+    lake.execute("ALTER SUBSCRIPTION one CONNECTION 'host=127.0.0.1 port=1'")
+    wait_until(lambda: node.status("one").error is not None, "an error")
+    database.execute("UPDATE one SET v = -1; UPDATE two SET v = -1")
+    lake.execute("ALTER SUBSCRIPTION two ENABLE")
+    lsn = str(database.value("SELECT pg_current_wal_flush_lsn()"))
+    lake.node.wait_for(lsn, subscription="two")
+    assert node.status("one").error is not None and not node.status("one").stopped
+    lake.execute(f"ALTER SUBSCRIPTION one CONNECTION '{database.conninfo}'")
+    node.set(max_logical_replication_workers=2)
+    lake.node.wait_for(lsn, subscription="one")

@@ -1,6 +1,7 @@
 """What should run and what runs, compared without any thread."""
 
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -49,11 +50,24 @@ class Worker:
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
         self.alive = True
+        self.failures = 0
+        self.gave_way_until: float | None = None
+        self.gives_way = False
 
     def start(self) -> None: ...
 
     def stop(self) -> None:
         self.alive = False
+
+    def others_wait(self, others: bool) -> None:
+        self.gives_way = others
+
+    def fails(self, pause: float) -> None:
+        """As a worker does, if others wait."""
+        self.failures += 1
+        if self.gives_way:
+            self.gave_way_until = time.monotonic() + pause
+            self.alive = False
 
 
 def test_no_more_workers_than_allowed(caplog: pytest.LogCaptureFixture) -> None:
@@ -87,3 +101,36 @@ def test_no_more_workers_than_allowed(caplog: pytest.LogCaptureFixture) -> None:
     most = 3
     launcher.step()
     assert made == [1, 2, 3, 4]
+
+
+def test_a_worker_that_fails_gives_way_to_those_that_wait() -> None:
+    wanted = [Wanted(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2, 3)]
+    made: list[tuple[int, Worker]] = []
+
+    def make(subscription: Subscription) -> Any:
+        made.append((subscription.oid, Worker(subscription)))
+        return made[-1][1]
+
+    def step() -> list[int]:
+        launcher.step()
+        return [oid for oid, _ in made]
+
+    most = 1
+    launcher = Launcher(lambda: wanted, make, lambda: most)
+    assert step() == [1]
+    made[-1][1].fails(0)
+    assert launcher.has_work
+    assert step() == [1, 2]
+    made[-1][1].fails(1000)
+    assert step() == [1, 2, 3], "who has waited longest"
+    made[-1][1].fails(1000)
+    assert step() == [1, 2, 3, 1]
+    assert made[-1][1].failures == 1, "they are counted on"
+    assert not made[-1][1].gives_way, "nobody is due"
+    made[-1][1].fails(0)
+    assert made[-1][1].alive, "it has its place while nobody wants it"
+    most = 2
+    assert not launcher.has_work and step() == [1, 2, 3, 1], "a retry has its time"
+    wanted[1] = Wanted(replace(SUBSCRIPTION, oid=2, conninfo="host=b"), frozenset())
+    assert step() == [1, 2, 3, 1, 2], "what is altered is tried at once"
+    assert made[-1][1].failures == 0

@@ -189,7 +189,7 @@ class RunningNode:
         """Bring the workers in step where the catalog has changed, and now and then."""
         now, at = self._catalog.generation(), time.monotonic()
         recent = before is not None and now == before[0] and at - before[1] < _STEP_INTERVAL
-        if before is not None and recent and not self._launcher.has_dead_workers:
+        if before is not None and recent and not self._launcher.has_work:
             return before
         self._catalog.node_lock.keep()
         self._launcher.step()

@@ -2,14 +2,18 @@
 
 In: the catalog's subscriptions, looked at when its change counter has moved. Out: one ApplyWorker
 per enabled subscription that has not stopped with an error, up to max_logical_replication_workers;
-who comes too late gets one when another ends. What a worker does is left to ``worker``.
+who comes too late gets one when another ends. A worker that only waits to try again ends where
+others wait for one, as each failed worker of a server does. What a worker does is left to
+``worker``.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
@@ -62,6 +66,15 @@ def plan(running: Mapping[int, Wanted], wanted: Mapping[int, Wanted]) -> Plan:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _GaveWay:
+    """A worker that ended for others: when another try is due (monotonic), and after how many."""
+
+    subscription: Subscription
+    due: float
+    failures: int
+
+
 class Launcher:
     """Keeps workers in step with the catalog; ``step`` is called again and again by the node.
 
@@ -82,6 +95,9 @@ class Launcher:
         self.workers: dict[int, ApplyWorker] = {}
         self._waiting: frozenset[int] = frozenset()
         """Subscriptions for which there was no worker, as the log has it."""
+        self._started: dict[int, float] = {}
+        """When each got its last worker."""
+        self._gave_way: dict[int, _GaveWay] = {}
 
     def step(self) -> None:
         """Start, stop and notify workers until what runs is what is wanted."""
@@ -94,10 +110,27 @@ class Launcher:
         for oid in todo.tables_changed:
             self._running[oid] = wanted[oid]
             self.workers[oid].tables_changed()
-        waiting = [oid for oid in todo.start if not self._starts(wanted[oid])]
+        self._forget_others(wanted)
+        due = [oid for oid in todo.start if self._is_due(oid)]
+        due.sort(key=lambda oid: self._started.get(oid, -inf))  # each gets its turn
+        waiting = [oid for oid in due if not self._starts(wanted[oid])]
         if not self._waiting.issuperset(waiting):
             log.warning("%s", _OUT_OF_WORKERS)
-        self._waiting = frozenset(waiting)
+        self._waiting = frozenset(waiting) | self._gave_way.keys()
+        for worker in self.workers.values():
+            worker.others_wait(bool(waiting))
+
+    def _forget_others(self, wanted: Mapping[int, Wanted]) -> None:
+        """What is altered is tried at once."""
+        self._started = {oid: at for oid, at in self._started.items() if oid in wanted}
+        self._gave_way = {
+            oid: past
+            for oid, past in self._gave_way.items()
+            if oid in wanted and wanted[oid].subscription == past.subscription
+        }
+
+    def _is_due(self, oid: int) -> bool:
+        return oid not in self._gave_way or self._gave_way[oid].due <= time.monotonic()
 
     def _starts(self, wanted: Wanted) -> bool:
         """False: there is no worker for it now."""
@@ -114,14 +147,20 @@ class Launcher:
     def _start(self, wanted: Wanted) -> None:
         oid = wanted.subscription.oid
         worker = self._make_worker(wanted.subscription)
+        if oid in self._gave_way:
+            worker.failures = self._gave_way[oid].failures
         worker.start()
+        self._gave_way.pop(oid, None)
+        self._started[oid] = time.monotonic()
         self._running[oid] = wanted
         self.workers[oid] = worker
 
     @property
-    def has_dead_workers(self) -> bool:
-        """Whether a worker has ended since the last step."""
-        return any(not worker.alive for worker in self.workers.values())
+    def has_work(self) -> bool:
+        """Whether a worker has ended since the last step, or one is due again and has room."""
+        if any(not worker.alive for worker in self.workers.values()):
+            return True
+        return len(self.workers) < self._most() and any(map(self._is_due, self._gave_way))
 
     def stop(self) -> None:
         """Ask every worker for the end after its current cut."""
@@ -136,5 +175,9 @@ class Launcher:
 
     def _bury(self) -> None:
         for oid in [oid for oid, worker in self.workers.items() if not worker.alive]:
-            del self.workers[oid]
+            worker = self.workers.pop(oid)
+            if worker.gave_way_until is not None:
+                self._gave_way[oid] = _GaveWay(
+                    worker.subscription, worker.gave_way_until, worker.failures
+                )
             del self._running[oid]

@@ -80,7 +80,12 @@ class ApplyWorker:
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._terminated = threading.Event()
-        self._failures = 0
+        self._others_wait = threading.Event()
+        self.failures = 0
+        """In a row."""
+        self.gave_way_until: float | None = None
+        """Where it has ended because others wait for a worker: when the next try is due, as of
+        ``time.monotonic``."""
         self._unanswered = Unanswered()
         self._parking: Parking | None = None
         """The session's; it knows the table whose error has ended it."""
@@ -128,6 +133,13 @@ class ApplyWorker:
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
+
+    def others_wait(self, others: bool) -> None:
+        """Others wait for a worker: this one ends instead of waiting for its next try."""
+        if others:
+            self._others_wait.set()
+        else:
+            self._others_wait.clear()
 
     def tables_changed(self) -> None:
         """The subscription's tables are others now: look at them again."""
@@ -180,8 +192,8 @@ class ApplyWorker:
             except PenstockError as refused:
                 log.warning("the change is not followed: %s", refused.message)
         if self.status.progressed_since_failure():
-            self._failures = 0
-        self._failures += 1
+            self.failures = 0
+        self.failures += 1
         if error is not self._copies.disabling:  # that one was counted as the copy's
             self.status.failed(error)
         if isinstance(error, PenstockError):
@@ -189,7 +201,7 @@ class ApplyWorker:
         # A server connects before it looks after its option.
         disables = self.subscription.disable_on_error and not isinstance(error, ConnectionFailure)
         longest = self._sync_options().retry_interval
-        decision = decide(error, self._failures, longest, disable_on_error=disables)
+        decision = decide(error, self.failures, longest, disable_on_error=disables)
         if decision.verdict is Verdict.STOP:
             error = log_stop(error, self.subscription.name, disables)
             try:
@@ -204,7 +216,17 @@ class ApplyWorker:
         log.warning("%s", text_of(error), exc_info=unknown)
         log.info('subscription "%s": next try in %.1f s', self.subscription.name, decision.pause)
         self.status.state = "waiting to retry"
-        self._stopping.wait(decision.pause)
+        return self._waits_until(time.monotonic() + decision.pause)
+
+    def _waits_until(self, due: float) -> bool:
+        """Whether to go on then; with copies under way it keeps its place."""
+        while (left := due - time.monotonic()) > 0 and not self._stopping.wait(min(left, _POLL)):
+            if self._others_wait.is_set() and not self._copies.running:
+                break
+        if self._others_wait.is_set() and not self._copies.running:
+            log.info('subscription "%s": its worker ends, others wait', self.subscription.name)
+            self.gave_way_until = due
+            return False
         return True
 
     def _session(self) -> None:
