@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ObjectInUse
-from penstock.node.claims import LockFile, running_pid
+from penstock.node.claims import LockFile, Running, running_process
+from penstock.node.reloading import signal_running
 
 HOLD = """
 import sys
@@ -20,6 +21,7 @@ sys.stdin.read()
 
 
 def test_a_second_start_is_refused_and_told_the_process(tmp_path: Path) -> None:
+    """And one that a signal would end gets none."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -29,16 +31,18 @@ def test_a_second_start_is_refused_and_told_the_process(tmp_path: Path) -> None:
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        assert running_pid(tmp_path) == holder.pid
+        assert running_process(tmp_path) == Running(holder.pid, hears_sighup=False)
+        with pytest.raises(OSError, match=f"process {holder.pid} does not handle SIGHUP"):
+            signal_running(tmp_path)
         with pytest.raises(ObjectInUse, match=f"already running \\(PID {holder.pid}\\)"):
             LockFile(tmp_path)
         holder.kill()
         holder.wait()
-    assert running_pid(tmp_path) is None
+    assert running_process(tmp_path) is None
     LockFile(tmp_path).release()
 
 
 def test_a_released_lock_is_free(tmp_path: Path) -> None:
     LockFile(tmp_path).release()
-    assert running_pid(tmp_path) is None
+    assert running_process(tmp_path) is None
     LockFile(tmp_path).release()

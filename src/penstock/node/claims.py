@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -23,6 +24,8 @@ from penstock.lakehouse.log_store import check_conditional_puts
 from penstock.lakehouse.warehouse import Warehouse
 
 FILE_NAME: Final = "penstock.pid"
+"""The process, and in a second line whether it handles SIGHUP."""
+_HEARS_SIGHUP: Final = "SIGHUP"
 
 
 class LockFile:
@@ -35,7 +38,7 @@ class LockFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.seek(0)
-            pid = self._file.read().strip() or "unknown"
+            pid = self._file.readline().strip() or "unknown"
             self._file.close()
             raise ObjectInUse(
                 f'node "{folder}" is already running (PID {pid})',
@@ -44,6 +47,8 @@ class LockFile:
         self._file.seek(0)
         self._file.truncate()
         self._file.write(f"{os.getpid()}\n")
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:
+            self._file.write(f"{_HEARS_SIGHUP}\n")
         self._file.flush()
 
     def release(self) -> None:
@@ -53,14 +58,23 @@ class LockFile:
         self._file.close()
 
 
-def running_pid(folder: Path) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The process that runs a node. ``hears_sighup``: the signal does not end it."""
+
+    pid: int
+    hears_sighup: bool
+
+
+def running_process(folder: Path) -> Running | None:
     """The process that runs this node now, or None."""
     try:
         with (folder / FILE_NAME).open("r", encoding="ascii") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                return int(file.read().strip() or 0) or None
+                pid, *more = file.read().splitlines() or [""]
+                return Running(int(pid), _HEARS_SIGHUP in more) if pid else None
     except FileNotFoundError:
         pass
     return None

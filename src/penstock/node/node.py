@@ -32,7 +32,7 @@ from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
 from penstock.node.catalog_queries import NodeQueries
 from penstock.node.catching_up import CaughtUp, all_ready, check_not_stopped, wait_for_all
-from penstock.node.claims import LockFile, running_pid, take_warehouse
+from penstock.node.claims import LockFile, running_process, take_warehouse
 from penstock.node.cut_choice import AsOf, CutChoice
 from penstock.node.guc import Parameters
 from penstock.node.monitoring import Monitoring, node_report
@@ -381,7 +381,7 @@ class Node:
     @property
     def running(self) -> bool:
         """Whether a process runs the node, this one or another."""
-        return running_pid(self.folder) is not None
+        return running_process(self.folder) is not None
 
     def status(self, *, patience: float = 0.0) -> Sequence[SubscriptionStatus]:
         """Every subscription and its tables, from any process.

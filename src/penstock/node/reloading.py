@@ -20,7 +20,7 @@ from typing import Any, Final
 from penstock.backend.hba import parse_rules
 from penstock.errors import PenstockError
 from penstock.node import guc
-from penstock.node.claims import running_pid
+from penstock.node.claims import running_process
 from penstock.node.guc import Parameters
 
 log = logging.getLogger(__name__)
@@ -70,11 +70,14 @@ def reload_told(folder: Path, reload: Callable[[], None]) -> None:
 
 
 def signal_running(folder: Path) -> None:
-    """Have the process that runs the node do it (pg_reload_conf). Raises OSError: there is none."""
-    pid = running_pid(folder)
-    if pid is None:
+    """Have the process that runs the node do it (pg_reload_conf). Raises OSError: there is none, or
+    the signal would end it."""
+    process = running_process(folder)
+    if process is None:
         raise ProcessLookupError("No such process")
-    os.kill(pid, signal.SIGHUP)
+    if not process.hears_sighup:
+        raise OSError(f"process {process.pid} does not handle SIGHUP, use Node.reload() in it")
+    os.kill(process.pid, signal.SIGHUP)
 
 
 def _differences(now: Parameters, wanted: Parameters) -> Iterator[tuple[str, str]]:
