@@ -20,6 +20,7 @@ import psycopg
 import pytest
 from psycopg import pq
 
+from faults.heavy import part_of_make_faults
 from penstock.backend.backend import BackendOptions, Services, SessionContext
 from penstock.backend.hba import DEFAULT, parse_rules
 from penstock.backend.server import ListenOptions, Server
@@ -484,6 +485,7 @@ def test_clients_are_told_that_the_node_stops(node: Node) -> None:
         assert b"57P01" in silent.recv(1000)
 
 
+@part_of_make_faults
 def test_clients_that_arrive_while_it_stops() -> None:
     for _ in range(40):
         node = Node()

@@ -24,6 +24,7 @@ from psycopg.rows import dict_row
 from sqlalchemy.dialects.postgresql.base import PGInspector
 
 from clients.conftest import Both
+from faults.heavy import part_of_make_faults
 from penstock import artifacts
 from penstock.artifacts import Artifact
 from penstock.embedded.installation import clients as postgres_clients
@@ -177,6 +178,7 @@ def test_sqlalchemy_and_pandas(both: Both, driver: str) -> None:
     same(both, run)
 
 
+@part_of_make_faults
 def test_pgjdbc(both: Both) -> None:
     """In its default mode: prepared by the server, and binary, after five executions."""
     (jar,) = artifacts.fetch((_PGJDBC,), artifacts.cache_home() / "pgjdbc", "pgjdbc 42.7.8")

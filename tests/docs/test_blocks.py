@@ -10,12 +10,13 @@ import pytest
 
 from docs.blocks import Block, blocks, pages
 from docs.world import FEED, GUIDE, World, reports_server, shop_server
-from faults.heavy import part_of_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_object_store import ObjectStore
 from penstock.embedded import EmbeddedPostgres
 
 OBJECT_STORES = "docs/object-stores.md"
 _OWN_TESTS = (GUIDE, FEED, OBJECT_STORES)
+_LONG = ("docs/reading-at-a-cut.md", "docs/history.md", "docs/state-store.md")
 _READING = "6. Reading"
 """Section of the guide in front of which a node follows the shop."""
 
@@ -42,6 +43,7 @@ def followed_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.slow
+@part_of_make_faults
 def test_feed(tmp_path: Path) -> None:
     with reports_server() as server, World(tmp_path, server) as world:
         world.run(blocks(FEED))
@@ -64,7 +66,14 @@ def test_object_stores(followed_shop: World, s3: ObjectStore) -> None:
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [p for p in _pages_that_run() if p not in _OWN_TESTS])
+@pytest.mark.parametrize(
+    "page",
+    [
+        in_make_faults(page) if page in _LONG else page
+        for page in _pages_that_run()
+        if page not in _OWN_TESTS
+    ],
+)
 def test_page(page: str, followed_shop: World) -> None:
     followed_shop.run(blocks(page))
     followed_shop.new_page()

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from end_to_end.compare import delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.cli.main import app
 
@@ -47,7 +48,7 @@ def unfilled(node: LocalNode) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     "column",
     [
-        "c integer DEFAULT 5",
+        in_make_faults("c integer DEFAULT 5"),
         "c float8 DEFAULT random()",
         "c integer GENERATED ALWAYS AS IDENTITY",
         "c serial",

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.errors import PenstockError
@@ -57,6 +58,7 @@ def _go_on(node: LocalNode, lsn: object) -> None:
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
 
 
+@part_of_make_faults
 def test_a_transaction_is_passed_by_as_by_a_server(
     local_node: Callable[..., LocalNode],
     database: Database,

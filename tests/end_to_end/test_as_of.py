@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.errors import InvalidParameterValue, NotInPrerequisiteState
@@ -17,6 +18,7 @@ from penstock.lsn import Lsn
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
 
+@part_of_make_faults
 def test_each_moment_can_be_read_again(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.node.status import SubscriptionStatus, TableStatus
@@ -136,7 +136,7 @@ _TABLES = (
     ("version", "ddl"),
     [
         (18, "CLUSTER t USING t_pkey"),
-        (14, "ALTER TABLE t ADD COLUMN r double precision DEFAULT random()"),
+        in_make_faults(14, "ALTER TABLE t ADD COLUMN r double precision DEFAULT random()"),
     ],
 )
 def test_what_takes_rows_from_a_snapshot_waits_for_the_copy(
@@ -343,6 +343,7 @@ def test_a_copy_ends_with_its_subscription(
     assert versions(node, "t") == [0]
 
 
+@part_of_make_faults
 def test_a_copy_ends_with_its_table(
     local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,6 +361,7 @@ def test_a_copy_ends_with_its_table(
     assert versions(node, "t") == [0]
 
 
+@part_of_make_faults
 def test_closing_does_not_wait_for_all_units(
     local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

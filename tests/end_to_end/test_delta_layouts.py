@@ -13,6 +13,7 @@ from deltalake import DeltaTable as DeltaRs
 
 from end_to_end.compare import delta_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.lakehouse.actions import ENGINE
 
@@ -122,6 +123,7 @@ def _check(node: LocalNode, spark: Any, wanted: dict[str, Counter[tuple[str, ...
             assert by_spark == wanted[table], (table, by_spark - wanted[table])
 
 
+@part_of_make_faults
 def test_tables_that_delta_lays_out(
     local_node: Callable[..., LocalNode], database: Database, spark: Any
 ) -> None:

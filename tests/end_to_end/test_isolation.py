@@ -14,6 +14,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.lsn import INVALID
 from penstock.node.status import SubscriptionStatus
@@ -54,6 +55,7 @@ def reading(slot: str, database: Database) -> Iterator[None]:
         yield
 
 
+@part_of_make_faults
 def test_a_publisher_that_does_not_answer_hangs_nobody_else(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:

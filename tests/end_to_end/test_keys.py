@@ -15,6 +15,7 @@ import pytest
 from end_to_end.compare import publisher_rows
 from end_to_end.local_node import LocalNode
 from end_to_end.test_conflicts_table import conflicts
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -40,6 +41,7 @@ def _uri(node: LocalNode, table: str, subscription: str) -> str:
     return node.cut(subscription).tables["public", table].uri
 
 
+@part_of_make_faults
 def test_keys_whose_deletion_was_not_sent(
     local_node: Callable[..., LocalNode], database: Database, spark: Any
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -23,6 +24,7 @@ _HELD = (
 )
 
 
+@part_of_make_faults
 def test_rounds_of_their_own(
     local_node: Callable[..., LocalNode], database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -59,7 +59,7 @@ def came_back(node: LocalNode, database: Database) -> None:
     ("copied", "returned", "changed"),
     [
         ("true", False, True),
-        ("false", False, True),
+        in_make_faults("false", False, True),
         in_make_faults("false", False, False),
         in_make_faults("false", True, True),
     ],

@@ -125,7 +125,11 @@ def _subscribed(
 
 @pytest.mark.parametrize(
     ("on_error", "place"),
-    [("stop", "batch"), in_make_faults("park", "batch"), in_make_faults("stop", "copy")],
+    [
+        in_make_faults("stop", "batch"),
+        in_make_faults("park", "batch"),
+        in_make_faults("stop", "copy"),
+    ],
 )
 def test_follow(
     local_node: Callable[..., LocalNode],

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from end_to_end.compare import delta_rows, difference, publisher_rows
+from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node
@@ -30,6 +31,7 @@ def caught_up(node: NodeProcess, database: Database) -> None:
         beside.wait_for(str(database.value("SELECT pg_current_wal_flush_lsn()::text")))
 
 
+@part_of_make_faults
 def test_small_work_needs_none_and_large_work_waits_for_it(
     tmp_path: Path, database: Database
 ) -> None:

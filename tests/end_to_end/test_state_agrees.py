@@ -248,6 +248,7 @@ def test_a_node_that_was_put_back_from_a_backup(
         node.node.sql("DROP SUBSCRIPTION s")
 
 
+@part_of_make_faults
 def test_a_warehouse_that_is_not_mounted(tmp_path: Path, spark: Any, database: Database) -> None:
     with following(tmp_path / "node", spark, database) as node:
         away = node.folder / "away"

@@ -80,6 +80,7 @@ def slots(database: Database) -> list[str]:
     return [name for (name,) in rows]
 
 
+@part_of_make_faults
 def test_a_run_that_is_stopped_says_how_far_it_came(node: NodeProcess, database: Database) -> None:
     subscribe(node, database, "slow")
     for number, group in ((signal.SIGTERM, False), (signal.SIGINT, True)):

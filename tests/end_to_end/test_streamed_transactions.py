@@ -104,7 +104,7 @@ class Writer:
 @pytest.mark.parametrize(
     ("version", "seed"),
     [
-        (14, 14),
+        in_make_faults(14, 14),
         (18, 18),
         *(in_make_faults(version, version) for version in (15, 16)),
         *(in_make_faults(18, seed) for seed in range(1, 7)),

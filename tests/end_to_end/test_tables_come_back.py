@@ -10,6 +10,7 @@ import pytest
 
 from end_to_end.compare import delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -71,6 +72,7 @@ def test_a_table_that_is_renamed_there_and_back(node: LocalNode, database: Datab
     assert not difference("t", rows_before, delta_rows(before.uri, before.version))
 
 
+@part_of_make_faults
 def test_publish_via_partition_root_twice(node: LocalNode, database: Database) -> None:
     for turn, (via_root, name) in enumerate((("true", "root"), ("false", "leaf")) * 2):
         change = f"ALTER PUBLICATION p SET (publish_via_partition_root = {via_root})"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -112,6 +113,7 @@ def _stock_has(publisher: Database, name: str) -> None:
     wait_until(lambda: publisher.value(confirmed), "the stock subscriber", 60)
 
 
+@part_of_make_faults
 def test_rows_are_those_of_a_stock_subscriber(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database], spark: Any
 ) -> None:

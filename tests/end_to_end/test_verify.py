@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.node.verification import VerifiedTable, VerifyProgress
 from penstock.node.verify import VerifyOptions
@@ -277,6 +277,7 @@ def test_a_table_that_is_partitioned_on_the_node(
     assert summary(verified(node, "t")) == [("different", "200", "b", 1)]
 
 
+@part_of_make_faults
 def test_it_is_one_moment_while_both_sides_are_written(
     local_node: LocalNodes, database: Database
 ) -> None:

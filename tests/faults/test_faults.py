@@ -1,6 +1,6 @@
 """Exactly once: the node is killed, the server restarted, the connection cut, over and over.
 
-``make test`` runs three cycles, ``make faults`` as many as PENSTOCK_FAULT_CYCLES says; the kinds of
+``make test`` runs two cycles, ``make faults`` as many as PENSTOCK_FAULT_CYCLES says; the kinds of
 faults and the moments come from PENSTOCK_FAULT_SEED. PENSTOCK_FAULT_KINDS ("CLUSTER in copy,node
 restored") names the cycles of a run one by one. What is done is printed as it goes, so that a cycle
 that fails is known by its number and kind.
@@ -39,7 +39,7 @@ def report(arena: Arena, seed: int, lost: int, made_up: int) -> str:
 def test_every_transaction_arrives_exactly_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cycles = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "3"))
+    cycles = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "2"))
     seed = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
     chosen = os.environ.get("PENSTOCK_FAULT_KINDS", "")
     with Arena(tmp_path, seed) as arena:

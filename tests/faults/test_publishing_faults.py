@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from faults.bank import BALANCE, SCHEMA, TABLES, Bank
+from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.failpoint import AFTER_SLOT_DROP, PUBLISHING_NAMES
@@ -183,6 +184,7 @@ def _listens(port: int) -> bool:
     return False
 
 
+@part_of_make_faults
 def test_a_node_that_is_killed_before_it_says_that_a_slot_is_dropped(tmp_path: Path) -> None:
     """B's worker drops a table's slot, then says that the table is done; it does both again."""
     with Cascade(tmp_path, 1, AFTER_SLOT_DROP) as cascade:
@@ -194,6 +196,7 @@ def test_a_node_that_is_killed_before_it_says_that_a_slot_is_dropped(tmp_path: P
         assert [name for (name,) in cascade.slots()] == ["bank"]
 
 
+@part_of_make_faults
 def test_a_cascade_loses_nothing_and_doubles_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from lakehouse.tables import ACCOUNTS, APP, accounts, again, commit, spark_ids, write
 from penstock.errors import CommitConflict, NotInPrerequisiteState, StateMismatch
 from penstock.lakehouse.cuts import Cut, CutTable
@@ -47,9 +47,9 @@ def followed(tmp_path: Path) -> DeltaTable:
 @pytest.mark.parametrize(
     ("statements", "taken"),
     [
-        (["RESTORE TABLE {t} TO VERSION AS OF 1"], 3),
+        in_make_faults(["RESTORE TABLE {t} TO VERSION AS OF 1"], 3),
         (["DELETE FROM {t} WHERE id = 1", "RESTORE TABLE {t} TO VERSION AS OF 2"], None),
-        (["DELETE FROM {t} WHERE id = 1", "RESTORE TABLE {t} TO VERSION AS OF 1"], 4),
+        in_make_faults(["DELETE FROM {t} WHERE id = 1", "RESTORE TABLE {t} TO VERSION AS OF 1"], 4),
         in_make_faults(
             ["RESTORE TABLE {t} TO VERSION AS OF 1", "RESTORE TABLE {t} TO VERSION AS OF 2"],
             None,
@@ -109,7 +109,7 @@ def test_a_compaction_of_a_file_as_it_was_before_rows_were_deleted(followed: Del
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+@pytest.mark.parametrize("late", [in_make_faults(False), True], ids=["in time", "late"])
 def test_a_compaction_by_others(followed: DeltaTable, spark: SparkSession, late: bool) -> None:
     """delta-rs does not see that a compaction was first."""
     other = DeltaRs(local_path(followed.uri))
@@ -218,6 +218,7 @@ def _entry(table: DeltaTable, version: int) -> Path:
 
 
 @pytest.mark.spark
+@part_of_make_faults
 def test_a_restore_as_spark_writes_it(followed: DeltaTable, spark: SparkSession) -> None:
     for to, version in ((1, 3), (2, 4)):
         ours = restored(followed, to)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
+from faults.heavy import part_of_make_faults
 from penstock.errors import ConfigurationError
 from penstock.lakehouse.session import check_session
 
@@ -97,6 +98,7 @@ session.stop()
 """
 
 
+@part_of_make_faults
 def test_a_session_starts_beside_threads_that_use_duckdb() -> None:
     """They must not be in the child that becomes the JVM."""
     done = subprocess.run(

@@ -15,6 +15,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from faults.heavy import in_make_faults
 from fix_object_store import SECRET, ObjectStore
 from lakehouse.answering_store import Answer, answering, error, found
 from penstock.catalog import Catalog
@@ -100,7 +101,7 @@ class _Busy:
 @pytest.mark.parametrize(
     ("busy", "lost"),
     [
-        (_Busy(2), False),  # the other put came to nothing
+        in_make_faults(_Busy(2), False),  # the other put came to nothing
         (_Busy(2, b"theirs"), True),
         (_Busy(2, b"ours\n"), False),  # it was an attempt of our own
         (_Busy(1000), True),
@@ -151,7 +152,7 @@ def new_array(spark: SparkSession, kind: Any, items: Sequence[Any]) -> Any:
 @pytest.mark.parametrize(
     ("busy", "error"),
     [
-        (_Busy(2), ""),  # the other put came to nothing
+        in_make_faults(_Busy(2), ""),  # the other put came to nothing
         (_Busy(2, b"theirs"), "FileAlreadyExistsException"),
         (_Busy(2, b"ours\n"), ""),  # it was an attempt of our own
         (_Busy(1000), "Status Code: 409"),

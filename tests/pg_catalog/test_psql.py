@@ -75,7 +75,7 @@ def roles(database_on: Callable[..., Any]) -> Iterator[Callable[[int], Any]]:
         server.execute("DROP ROLE alice; DROP ROLE bob")
 
 
-@pytest.mark.parametrize("version", [14, *map(in_make_faults, (15, 16, 17)), 18])
+@pytest.mark.parametrize("version", [*map(in_make_faults, (14, 15, 16, 17)), 18])
 def test_psql_prints_the_same(roles: Callable[[int], Any], version: int) -> None:
     server = roles(version)
     snapshot = dataclasses.replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from faults.heavy import part_of_make_faults
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from pipeline.published import PublishingLake
 
@@ -52,6 +53,7 @@ def test_a_mapping_by_ids_is_refused(published: PublishingLake) -> None:
         subscriber.catch_up()
 
 
+@part_of_make_faults
 def test_partition_values_of_every_type(published: PublishingLake) -> None:
     columns = {
         "i": ("INT", "7", "-8"),

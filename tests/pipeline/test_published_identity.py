@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.errors import NotInPrerequisiteState, PenstockError
 from pipeline.published import PublishedTable, PublishingLake
@@ -45,6 +45,7 @@ def test_full_with_a_key_sends_old_rows(published: PublishingLake) -> None:
     assert subscriber.catch_up() == ["D 3,c,30", "I 9,c,30"]
 
 
+@part_of_make_faults
 def test_identity_by_other_columns_than_the_primary_key(published: PublishingLake) -> None:
     table = table_of(published, "using_key", "USING KEY (v, n)", key="id")
     table.run(_ROWS)

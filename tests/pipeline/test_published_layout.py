@@ -26,6 +26,7 @@ def items(lake: PublishingLake, **properties: str) -> PublishedTable:
     return table
 
 
+@part_of_make_faults
 def test_moved_rows_are_not_sent(published: PublishingLake) -> None:
     table = items(published)
     subscriber = table.follow()
@@ -64,6 +65,7 @@ def test_a_range_with_compactions_in_between(published: PublishingLake) -> None:
     assert subscriber.catch_up_at_once() == ["D 6,"]
 
 
+@part_of_make_faults
 def test_restore_sends_the_way_back(published: PublishingLake) -> None:
     table = items(published)
     subscriber = table.follow()
@@ -115,6 +117,7 @@ def test_create_or_replace_sends_the_difference(published: PublishingLake) -> No
     assert sent == [*gone, "I 1,a", "U 2,u"]
 
 
+@part_of_make_faults
 def test_vacuum_of_what_nobody_needs_sends_nothing(published: PublishingLake) -> None:
     table = items(published)
     table.run("OPTIMIZE {t}")

@@ -143,7 +143,7 @@ def _check(chunks: list[list[Message]], publisher: Kept) -> None:
 
 
 @given(_stories(("a", "b"), ReplicaIdentity.DEFAULT))
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_with_a_key(story: Any) -> None:
     _check(*story)
 
@@ -154,7 +154,7 @@ def test_with_a_key_and_whole_old_rows(story: Any) -> None:
 
 
 @given(_stories((), ReplicaIdentity.FULL))
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_without_a_key(story: Any) -> None:
     _check(*story)
 

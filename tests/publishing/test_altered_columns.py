@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.executor import rows as executor_rows
@@ -38,7 +39,7 @@ _STEPS = (
 )
 
 
-@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+@pytest.mark.parametrize("identity", [in_make_faults("DEFAULT"), "FULL"])
 @pytest.mark.parametrize("lags", [False, True], ids=["follows", "lags"])
 def test_a_subscriber_has_what_that_of_a_server_has(
     lake: LakeNode,

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from backend.test_replication import Receiver
+from faults.heavy import part_of_make_faults
 from penstock.embedded import wait_until
 from publishing.lake_node import LakeNode
 
@@ -100,6 +101,7 @@ def left_in_the_copy(lake: LakeNode) -> None:
 
 
 @pytest.mark.parametrize("act", [refused, left_in_the_stream, failed_copy, left_in_the_copy])
+@part_of_make_faults
 def test_nothing_stays_behind(prepared: LakeNode, act: Callable[[LakeNode], None]) -> None:
     for _ in range(3):
         act(prepared)

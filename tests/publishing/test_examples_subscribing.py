@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from publishing.lake_node import LakeNode, Rows
@@ -65,7 +66,7 @@ class Peers:
         return sorted(self.node.rows(f"SELECT * FROM {table}"))
 
 
-@pytest.fixture(params=["postgres", "node"])
+@pytest.fixture(params=["postgres", in_make_faults("node")])
 def peers(
     request: pytest.FixtureRequest,
     spark: Any,

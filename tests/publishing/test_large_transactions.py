@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from publishing.lake_node import LakeNode
 from publishing.test_subscribe import equal
@@ -25,7 +26,13 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeN
 
 
 @pytest.mark.parametrize(
-    ("version", "streaming"), [(14, "on"), (16, "parallel"), (18, "parallel"), (18, "off")]
+    ("version", "streaming"),
+    [
+        in_make_faults(14, "on"),
+        in_make_faults(16, "parallel"),
+        (18, "parallel"),
+        in_make_faults(18, "off"),
+    ],
 )
 def test_a_large_commit_arrives_whole(
     lake: LakeNode, subscriber: Callable[..., Database], version: int, streaming: str

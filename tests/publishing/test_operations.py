@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from pipeline.published import vacuum
@@ -68,6 +69,7 @@ def test_a_marked_commit_is_truncate(
     assert database.rows("SELECT * FROM marked.t") == [(0, "not of the lake")]
 
 
+@part_of_make_faults
 def test_columns_and_files_change_while_a_subscriber_follows(
     lake: LakeNode, subscriber: Callable[..., Database], spark: Any
 ) -> None:

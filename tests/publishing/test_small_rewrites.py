@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.heavy import part_of_make_faults
 from penstock.executor.insert import InsertByFiles
 from penstock.executor.row_work import LeafWork
 from penstock.lakehouse.append import Append
@@ -178,6 +179,7 @@ def test_hash_partitions_take_rows(lake: LakeNode, database: Any) -> None:
         assert lake.rows(query) == database.rows(query)
 
 
+@part_of_make_faults
 def test_what_delta_alone_may_write_is_left_to_it(
     lake: LakeNode, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

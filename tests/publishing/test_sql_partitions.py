@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from faults.heavy import part_of_make_faults
 from penstock.executor.row_moves import RowMoves
 from publishing.psql_pair import Pair
 
@@ -132,6 +133,7 @@ SELECT * FROM u ORDER BY a, k;
     )
 
 
+@part_of_make_faults
 def test_no_row_moves_to_a_table_that_files_would_damage(pair: Pair) -> None:
     lake = pair.lake
     lake.execute(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from faults.heavy import part_of_make_faults
 from fix_proxy import Proxy
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ConnectionFailure, PenstockError, PublisherError
@@ -177,6 +178,7 @@ def test_confirm_wakes_a_waiting_receiver(
     assert time.monotonic() - started < 10
 
 
+@part_of_make_faults
 def test_reply_requests_are_answered_and_pauses_survived(
     database_on: Callable[..., Any], subscribe: Callable[..., Subscriber]
 ) -> None:
