@@ -264,6 +264,20 @@ def test_it_begins_again_after_a_time_without_it(
         node.caught_up("s", database)
     story.check(node.warehouse)
     assert ("public", "t__history") in node.cut().tables
+    of_one_table(node, database)
+
+
+def of_one_table(node: LocalNode, database: Database) -> None:
+    node.node.sql("ALTER SUBSCRIPTION s SET (history = 'public.k, w')")
+    in_cuts(node, False)
+    assert {("public", "k__history"), ("public", "w__history")} <= node.cut().tables.keys()
+    shown = node.node.sql("SELECT history FROM pg_stat_lake_subscription")
+    assert list(shown.rows) == [("public.k, public.w",)]
+    ends = {table: history(node.warehouse, table).version() for table in "tw"}
+    database.execute("INSERT INTO t VALUES (0); INSERT INTO w VALUES (0)")
+    node.caught_up("s", database)
+    newer = {table: history(node.warehouse, table).version() for table in "tw"}
+    assert newer["t"] == ends["t"] and newer["w"] > ends["w"]
 
 
 def test_what_a_history_cannot_hold_stops_and_is_not_copied_for_ever(

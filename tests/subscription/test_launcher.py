@@ -52,20 +52,17 @@ class Worker:
         self.alive = True
         self.failures = 0
         self.gave_way_until: float | None = None
-        self.gives_way = False
+        self.others_wait = False
 
     def start(self) -> None: ...
 
     def stop(self) -> None:
         self.alive = False
 
-    def others_wait(self, others: bool) -> None:
-        self.gives_way = others
-
     def fails(self, pause: float) -> None:
         """As a worker does, if others wait."""
         self.failures += 1
-        if self.gives_way:
+        if self.others_wait:
             self.gave_way_until = time.monotonic() + pause
             self.alive = False
 
@@ -126,7 +123,7 @@ def test_a_worker_that_fails_gives_way_to_those_that_wait() -> None:
     made[-1][1].fails(1000)
     assert step() == [1, 2, 3, 1]
     assert made[-1][1].failures == 1, "they are counted on"
-    assert not made[-1][1].gives_way, "nobody is due"
+    assert not made[-1][1].others_wait, "nobody is due"
     made[-1][1].fails(0)
     assert made[-1][1].alive, "it has its place while nobody wants it"
     most = 2

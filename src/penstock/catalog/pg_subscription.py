@@ -38,6 +38,7 @@ from penstock.catalog.metadata import (
     error_values,
 )
 from penstock.catalog.publisher_identity import PublisherIdentity
+from penstock.catalog.table_choice import NONE, TableChoice, read_choice
 from penstock.errors import DuplicateObject, UndefinedObject
 from penstock.lsn import INVALID, Lsn
 
@@ -72,6 +73,7 @@ _TABLE = Table(
     Column("subrunasowner", Boolean),
     Column("subschemachange", String(6)),
     Column("subhistory", Boolean),
+    Column("subhistorytables", Text),
     Column("submessages", Boolean),
     Column("submetadata", Boolean),
     Column("subconflictresolution", String),
@@ -136,7 +138,7 @@ class Subscription:
     ``skip_lsn``: the finish LSN of a transaction to be skipped; the worker reads and clears it as
     it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.skipping``).
     ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
-    ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: whether its tables have one.
+    ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: tables that have one.
     ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
     which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS;
     ``out_of_range``: one of OUT_OF_RANGE. ``partition_by``, ``cluster_by``: as they were written.
@@ -170,7 +172,7 @@ class Subscription:
     password_required: bool = field(default=True, compare=False)
     run_as_owner: bool = field(default=False, compare=False)
     schema_change: str = ADD
-    history: bool = False
+    history: TableChoice = NONE
     messages: bool = False
     metadata_columns: bool = False
     conflict_resolution: str = "error"
@@ -315,7 +317,8 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subpasswordrequired": subscription.password_required,
         "subrunasowner": subscription.run_as_owner,
         "subschemachange": subscription.schema_change,
-        "subhistory": subscription.history,
+        "subhistory": subscription.history.every,
+        "subhistorytables": str(subscription.history) if subscription.history.names else None,
         "submessages": subscription.messages,
         "submetadata": subscription.metadata_columns,
         "subconflictresolution": subscription.conflict_resolution,
@@ -358,7 +361,7 @@ def _subscription(row: RowMapping) -> Subscription:
         password_required=row["subpasswordrequired"] is not False,
         run_as_owner=bool(row["subrunasowner"]),
         schema_change=row["subschemachange"] or ADD,
-        history=bool(row["subhistory"]),
+        history=read_choice("history", row["subhistorytables"] or bool(row["subhistory"])),
         messages=bool(row["submessages"]),
         metadata_columns=bool(row["submetadata"]),
         conflict_resolution=row["subconflictresolution"] or "error",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.catalog.pg_subscription import ADD, SCHEMA_CHANGES
+from penstock.catalog.table_choice import NONE, TableChoice, read_choice
 from penstock.commands.define import (
     conflicting_options,
     def_get_boolean,
@@ -51,7 +52,7 @@ class SubscriptionOptions:
     synchronous_commit: str = "off"
     on_table_error: str = "stop"
     schema_change: str = ADD
-    history: bool = False
+    history: TableChoice = NONE
     messages: bool = False
     metadata_columns: bool = False
     conflict_resolution: str = ERROR
@@ -189,6 +190,10 @@ def _column_lists(option: DefElem) -> str:
     return text
 
 
+def _tables(option: DefElem) -> TableChoice:
+    return read_choice(option.name, option.arg)
+
+
 def _lsn(option: DefElem) -> Lsn:
     text = def_get_string(option)
     if text == "none":
@@ -206,6 +211,7 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "origin": _origin,
     "on_table_error": _one_of(("stop", "park")),
     "schema_change": _one_of(SCHEMA_CHANGES),
+    "history": _tables,
     "conflict_resolution": _one_of(CONFLICT_RESOLUTIONS),
     "out_of_range": _one_of(OUT_OF_RANGE),
     PARTITION_BY: _column_lists,

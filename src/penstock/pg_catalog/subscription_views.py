@@ -170,7 +170,7 @@ def stat_lake_subscription(
             "app_id": subscription.app_id,
             "on_table_error": subscription.on_table_error,
             "schema_change": subscription.schema_change,
-            "history": subscription.history,
+            "history": str(subscription.history),
             "messages": subscription.messages,
             "metadata_columns": subscription.metadata_columns,
             "conflict_resolution": subscription.conflict_resolution,

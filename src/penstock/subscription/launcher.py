@@ -118,7 +118,7 @@ class Launcher:
             log.warning("%s", _OUT_OF_WORKERS)
         self._waiting = frozenset(waiting) | self._gave_way.keys()
         for worker in self.workers.values():
-            worker.others_wait(bool(waiting))
+            worker.others_wait = bool(waiting)
 
     def _forget_others(self, wanted: Mapping[int, Wanted]) -> None:
         """What is altered is tried at once."""

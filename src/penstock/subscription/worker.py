@@ -80,12 +80,12 @@ class ApplyWorker:
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._terminated = threading.Event()
-        self._others_wait = threading.Event()
+        self.others_wait = False
+        """For a worker: this one ends instead of waiting for its next try."""
         self.failures = 0
         """In a row."""
         self.gave_way_until: float | None = None
-        """Where it has ended because others wait for a worker: when the next try is due, as of
-        ``time.monotonic``."""
+        """Where it has ended for others: when its next try is due (``time.monotonic``)."""
         self._unanswered = Unanswered()
         self._parking: Parking | None = None
         """The session's; it knows the table whose error has ended it."""
@@ -133,13 +133,6 @@ class ApplyWorker:
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
-
-    def others_wait(self, others: bool) -> None:
-        """Others wait for a worker: this one ends instead of waiting for its next try."""
-        if others:
-            self._others_wait.set()
-        else:
-            self._others_wait.clear()
 
     def tables_changed(self) -> None:
         """The subscription's tables are others now: look at them again."""
@@ -210,8 +203,7 @@ class ApplyWorker:
                 return False
             except Exception:
                 log.exception("could not record it; it is tried again")
-                self._stopping.wait(longest)
-                return True
+                return not self._stopping.wait(longest)
         unknown = None if isinstance(error, PenstockError) else error
         log.warning("%s", text_of(error), exc_info=unknown)
         log.info('subscription "%s": next try in %.1f s', self.subscription.name, decision.pause)
@@ -220,14 +212,14 @@ class ApplyWorker:
 
     def _waits_until(self, due: float) -> bool:
         """Whether to go on then; with copies under way it keeps its place."""
-        while (left := due - time.monotonic()) > 0 and not self._stopping.wait(min(left, _POLL)):
-            if self._others_wait.is_set() and not self._copies.running:
+        while not (gives_way := self.others_wait and not self._copies.running):
+            left = due - time.monotonic()
+            if left <= 0 or self._stopping.wait(min(left, _POLL)):
                 break
-        if self._others_wait.is_set() and not self._copies.running:
+        if gives_way:
             log.info('subscription "%s": its worker ends, others wait', self.subscription.name)
             self.gave_way_until = due
-            return False
-        return True
+        return not gives_way
 
     def _session(self) -> None:
         """Connect, bring the tables in, stream until something about them changes."""
@@ -384,7 +376,7 @@ class ApplyWorker:
             targets.add(rel, table)
 
     def _open_history(self, target: Target | None) -> None:
-        if target is not None and self.subscription.history:
+        if target is not None and target.rel.table_name in self.subscription.history:
             app_id = self.subscription.app_id
             target.history = begin_history(self._spark, self._warehouse, target, app_id)
 

@@ -1,0 +1,79 @@
+"""Which tables of a subscription an option is for (history).
+
+In: a text, ``true``, ``false`` or ``schema.table, table``, names at the publisher. Out: a value to
+keep, and the text again. Names of tables that are not there are no mistake: tables come later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.errors import InvalidParameterValue
+from penstock.guc import option_bool
+from penstock.identifiers import split_identifiers
+from penstock.relation import TableName, qualified
+from penstock.sql.text.quoting import quote_identifier
+
+_PUBLIC: Final = "public"
+
+
+@dataclass(frozen=True, slots=True)
+class TableChoice:
+    """``every`` table, or those of ``names``."""
+
+    every: bool = False
+    names: frozenset[TableName] = frozenset()
+
+    def __contains__(self, table: TableName) -> bool:
+        return self.every or table in self.names
+
+    def __bool__(self) -> bool:
+        return self.every or bool(self.names)
+
+    def __str__(self) -> str:
+        if not self.names:
+            return "true" if self.every else "false"
+        return ", ".join(".".join(map(quote_identifier, name)) for name in sorted(self.names))
+
+
+NONE: Final = TableChoice()
+
+
+def read_choice(option: str, value: object) -> TableChoice:
+    """Of an option's value, None: it is written without one. Raises InvalidParameterValue."""
+    every = option_bool(value)
+    if every is not None:
+        return TableChoice(every)
+    return TableChoice(names=frozenset(_names(option, str(value))))
+
+
+def _names(option: str, text: str) -> list[TableName]:
+    found: list[TableName] = []
+    for item in _items(text):
+        name = split_identifiers(item, ".")
+        if not name or len(name) > 2:
+            raise InvalidParameterValue(
+                f'invalid value for parameter "{option}": "{text}"',
+                hint="It is true, false, or a list of tables: public.orders, events.",
+            )
+        table = (name[0], name[1]) if len(name) == 2 else (_PUBLIC, name[0])
+        if table in found:
+            raise InvalidParameterValue(
+                f'invalid value for parameter "{option}": "{text}"',
+                detail=f'Table "{qualified(*table)}" is there twice.',
+            )
+        found.append(table)
+    return found
+
+
+def _items(text: str) -> list[str]:
+    """What is between the commas that are not in quotes."""
+    items, inside = [""], False
+    for character in text:
+        inside ^= character == '"'
+        if character == "," and not inside:
+            items.append("")
+        else:
+            items[-1] += character
+    return items
