@@ -80,7 +80,7 @@ class ServingNode:
         self.max_wal_senders = now.max_wal_senders
         self.max_replication_slots = now.max_replication_slots
         self._services = self._session_services(spark, warehouse)
-        self._options = self._backend_options(_tls(folder, now))
+        self._options = self._backend_options(server_tls(folder, now))
         self._server = Server(
             ListenOptions(
                 now.listen_addresses,
@@ -124,7 +124,7 @@ class ServingNode:
             self._live.reload()
             now, tls = self._parameters, self._options.tls
             try:
-                tls = _tls(self._folder, now)
+                tls = server_tls(self._folder, now)
             except ConfigurationError as error:
                 log.error("%s", error.report())
                 log.error("SSL configuration was not reloaded")
@@ -241,16 +241,25 @@ def _system_identifier(node_id: str) -> str:
     return str(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def _tls(folder: Path, parameters: Parameters) -> ssl.SSLContext | None:
+def server_tls(folder: Path, parameters: Parameters) -> ssl.SSLContext | None:
+    """Of clients' connections; None: without TLS. Raises ConfigurationError."""
     if not parameters.ssl_cert_file:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     key: Any = folder / parameters.ssl_key_file if parameters.ssl_key_file else None
     try:
-        context.load_cert_chain(folder / parameters.ssl_cert_file, key)
+        context.load_cert_chain(folder / parameters.ssl_cert_file, key, _no_passphrase)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(
             f'could not load server certificate file "{parameters.ssl_cert_file}": {error}',
             hint="ssl_cert_file and ssl_key_file are PEM files, relative to the node's folder.",
         ) from None
     return context
+
+
+def _no_passphrase() -> str:
+    """Instead of OpenSSL's prompt, for which a reload would wait."""
+    raise ConfigurationError(
+        "private key file is protected by a passphrase, and nobody is there to be asked for it",
+        hint="Take the passphrase off: openssl pkey -in server.key -out server.key",
+    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -130,8 +131,8 @@ class Conflicts:
             yield row(
                 1,
                 at,
-                replica_identity=_json(key),
-                remote_tuple=_json(remote),
+                replica_identity=row_json(key),
+                remote_tuple=row_json(remote),
                 **self._local(local),
             )
         if told.number > len(told.at):
@@ -247,6 +248,23 @@ def _transactions(sequence: Integers, stamps: Stamps) -> Iterator[_Transaction]:
         yield _Transaction(Lsn(end), time_us, xid, Lsn(finish))
 
 
-def _json(row: Mapping[str, object] | None) -> str | None:
+def row_json(row: Mapping[str, object] | None) -> str | None:
     """Of values that JSON has not, the text."""
-    return None if row is None else json.dumps(row, default=str, ensure_ascii=False)
+    if row is None:
+        return None
+    return json.dumps(_shown(row), default=str, ensure_ascii=False, allow_nan=False)
+
+
+def _shown(value: object) -> object:
+    """What json.dumps would not write as JSON, as to_jsonb has it."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+        case bytes():
+            return rf"\x{value.hex()}"
+        case list():
+            return [_shown(item) for item in value]
+        case Mapping():
+            return {name: _shown(item) for name, item in value.items()}
+        case _:
+            return value
