@@ -18,8 +18,10 @@ from deltalake import DeltaTable, QueryBuilder
 from psycopg import sql
 from psycopg.types.json import set_json_loads
 
+from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP
 from penstock.lakehouse.schema import DELETED_AT
 
+_OURS: Final = (DELETED_AT, COMMIT_LSN, COMMIT_TIMESTAMP)
 Row = tuple[Any, ...]
 
 # What the type's output function says; a cast to text says something else of an inet.
@@ -69,11 +71,13 @@ def delta_rows(uri: str, version: int | None = None) -> list[Row]:
 
 
 def live_rows(uri: str, version: int | None = None) -> list[Row]:
-    """Those of a table that keeps deleted ones, without what tells them apart."""
+    """Those of a table that may keep deleted ones, as the publisher has them."""
     table = DeltaTable(uri, version=version)
-    if DELETED_AT not in (field.name for field in table.schema().fields):
+    ours = [field.name for field in table.schema().fields if field.name in _OURS]
+    if not ours:
         return delta_rows(uri, version)
-    kept = f"SELECT * EXCEPT ({DELETED_AT}) FROM t WHERE {DELETED_AT} IS NULL"
+    live = f"{DELETED_AT} IS NULL" if DELETED_AT in ours else "true"
+    kept = f"SELECT * EXCEPT ({', '.join(ours)}) FROM t WHERE {live}"
     return [tuple(map(_plain, row)) for row in _rows(query(kept, t=table))]
 
 

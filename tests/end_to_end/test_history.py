@@ -142,6 +142,7 @@ def test_every_state_can_be_rebuilt(
     for _ in range(4):
         node.node.sql("ALTER SUBSCRIPTION s DISABLE")
         node.no_worker()
+        story.step("UPDATE t SET b = b || '1'", "UPDATE t SET b = b || '2'")
         story.step(*["UPDATE t SET b = b || '.' WHERE a = 2", "UPDATE t SET a = 99 WHERE a = 3"])
         story.step("UPDATE t SET b = 'kept' WHERE a = 99", "TRUNCATE t", "INSERT INTO t VALUES (3)")
         story.step(

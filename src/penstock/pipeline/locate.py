@@ -65,11 +65,13 @@ class Hits:
     probe: Integers
 
     def of(self, old: Integers) -> tuple[Integers, Integers]:
-        """Of the hits of the probe rows ``old``: positions, and which of ``old`` they are of."""
-        order = np.argsort(old)
-        at = np.searchsorted(old[order], self.probe)
-        mine = np.append(old[order], -1)[at] == self.probe
-        return self.position[mine], order[at[mine]]
+        """Of the hits of the probe rows ``old``: positions, and which of ``old`` they are of. What
+        is there several times in ``old`` is so in the result."""
+        order = np.argsort(old, kind="stable")
+        begins, ends = (np.searchsorted(old[order], self.probe, side) for side in ("left", "right"))
+        many = ends - begins
+        nth = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        return np.repeat(self.position, many), order[np.repeat(begins, many) + nth]
 
 
 def locate(item: LocateItem) -> Hits:
