@@ -92,7 +92,7 @@ def test_existing_keys_are_no_errors(
     )
     line = (
         r'conflict=update_exists\nDETAIL:  Key already exists in unique index "{}_pkey", '
-        r"modified locally in version \d+ at \S+ \S+\+00\.\n"
+        r"modified locally in transaction \d+ at \S+ \S+\+00\.\n"
     )
     for table in ("t", "low"):
         assert re.search(line.format(table), said)
@@ -117,7 +117,7 @@ def test_it_is_a_remedy_for_a_stopped_subscription(
     status = node.stopped("s")
     assert "conflict_resolution" in str(status.error_hint)
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
-    assert "duplicate key" in str(node.stopped("s").error)
+    assert "conflict=insert_exists" in str(node.stopped("s").error)
     (error,) = conflicts(node.warehouse)  # though it was tried twice
     node.node.sql("ALTER SUBSCRIPTION s SET (conflict_resolution = apply_remote)")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")

@@ -22,13 +22,13 @@ from penstock.embedded import wait_until
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 _SYNCED = "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel"
-_EXISTS = 'duplicate key value violates unique constraint of table "public.{table}"'
+_EXISTS = 'conflict detected on relation "public.{table}": conflict=insert_exists'
 
 
 def _stopped_at(node: LocalNode, name: str, table: str, key: str) -> None:
     status = node.stopped(name)
     assert status.error == _EXISTS.format(table=table)
-    told = f": conflict=insert_exists.\nKey (id)=({key}); existing local row ({key}, "
+    told = f"+00.\nKey (id)=({key}); existing local row ({key}, "
     assert str(status.error_detail).startswith("Key already exists, modified ")
     assert told in str(status.error_detail)
 
@@ -293,7 +293,7 @@ def test_which_conflict_an_existing_key_is(
     stock.execute(f"INSERT INTO t {foreign}")
     told = re.compile(r"(Key \(id\).*?\))\.(?: It came|$)", re.MULTILINE)
     modified = re.compile(
-        r'Key already exists in unique index "t_pkey", modified (\w+) in version \d+ at '
+        r'Key already exists in unique index "t_pkey", modified (\w+) in transaction \d+ at '
     )
     counts = (
         "SELECT confl_insert_exists, confl_update_exists, confl_multiple_unique_conflicts"
@@ -315,8 +315,9 @@ def test_which_conflict_an_existing_key_is(
             wait_until(lambda: stock.value(disabled), "the disabling", 60)
             server_log = stock.server.log_path.read_bytes()[log_size:].decode()
             kind = "update_exists" if "moved" in row else "insert_exists"
-            assert f'"public.t": conflict={kind}\n' in server_log
-            assert f": conflict={kind}.\n" in str(status.error_detail)
+            message = f'conflict detected on relation "public.t": conflict={kind}'
+            assert f"ERROR:  {message}\n" in server_log
+            assert status.error == message
             key, detail = 50 if "moved" in row else 60, str(status.error_detail)
             row = f"Key (id)=({key}); existing local row ({key}, foreign); {row}"
             assert told.findall(server_log) == told.findall(detail) == [row]

@@ -20,7 +20,7 @@ _STREAMING: Final = (
     failpoint.BEFORE_CUT,
     failpoint.AFTER_CUT,
 )
-_EXISTS: Final = "duplicate key value violates unique constraint"
+_EXISTS: Final = "conflict=insert_exists"
 
 
 def add_column(arena: Arena) -> None:

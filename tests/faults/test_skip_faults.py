@@ -59,7 +59,7 @@ def three_transactions(database: Database, first: int) -> Lsn:
 def killed(node: NodeProcess, name: str) -> bool:
     """Whether it was; tables may commit at one moment."""
     node.start(f"{name}:1")
-    if node.wait_end(20) == -9:
+    if node.wait_end(60) == -9:
         return True
     node.kill9()
     return False

@@ -85,10 +85,12 @@ def key_exists(
     replica_identity: str | None,
     local: LocalRow | None,
 ) -> KeyExists:
-    """PostgreSQL's unique violation. ``remote_row``: what the first change would have made, which
-    is an UPDATE where it has a ``replica_identity``; both as ``shown_rows`` has them. ``local``:
-    the row that has its key. The first line is completed by who knows names (``first_line``)."""
+    """PostgreSQL 18's report of a conflict (ReportApplyConflict). ``remote_row``: what the first
+    change would have made, which is an UPDATE where it has a ``replica_identity``; both as
+    ``shown_rows`` has them. ``local``: the row that has its key. The DETAIL's first line is
+    completed by who knows names."""
     kind: type[KeyExists] = InsertExists if replica_identity is None else UpdateExists
+    which = "insert" if kind is InsertExists else "update"
     told = [describe_keys(keys.slice(0, 1))]
     told += [] if local is None else [f"existing local row {local.shown}"]
     told += [f"remote row {remote_row}"]
@@ -96,12 +98,7 @@ def key_exists(
         told += [f"replica identity ({', '.join(keys.column_names)})={replica_identity}"]
     more = "" if keys.num_rows == 1 else f" There are more: {describe_keys(keys.slice(1))}."
     return kind(
-        f'duplicate key value violates unique constraint of table "{table}"',
-        detail=f"{first_line(kind, EXISTS)}\n{'; '.join(told)}.{more}",
+        f'conflict detected on relation "{table}": conflict={which}_exists',
+        detail=f"{EXISTS}.\n{'; '.join(told)}.{more}",
         hint=REMEDY + _RESOLUTION,
     )
-
-
-def first_line(kind: type[KeyExists], exists: str) -> str:
-    """Of the DETAIL. ``exists``: EXISTS, and what more is known of it."""
-    return f"{exists}: conflict={'insert' if kind is InsertExists else 'update'}_exists."

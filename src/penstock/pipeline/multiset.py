@@ -124,7 +124,8 @@ def _taken(numbers: Integers, rows: Integers) -> Integers:
     events, running = events[order], np.cumsum(sign[order])
     begins = np.searchsorted(events, rows)
     before = running[begins] - sign[order][begins]
-    return np.maximum(before - np.minimum.reduceat(running, begins), 0)
+    taken: Integers = np.maximum(before - np.minimum.reduceat(running, begins), 0)
+    return taken
 
 
 def _numbers(both: pa.Table, changes: Changes) -> Integers:

@@ -73,7 +73,7 @@ class Names:
             origin = self.origin(by.app_id)
             who = "by a non-existent origin" if origin is None else f'by {origin_is} "{origin}"'
         at = time.isoformat(" ", "milliseconds").replace("+00:00", "+00")
-        return f" modified {who} in version {by.version} at {at}"
+        return f" modified {who} in transaction {by.version} at {at}"
 
 
 @dataclass(frozen=True)

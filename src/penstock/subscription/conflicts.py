@@ -27,7 +27,7 @@ from penstock.lakehouse.side_table import CONFLICTS, SideTable
 from penstock.lsn import Lsn
 from penstock.pipeline.apply import TableOutcome
 from penstock.pipeline.columns import Integers
-from penstock.pipeline.conflict import APPLY_REMOTE, ERROR, KEEP_LOCAL, first_line
+from penstock.pipeline.conflict import APPLY_REMOTE, ERROR, KEEP_LOCAL
 from penstock.pipeline.history import Stamps
 from penstock.pipeline.net_change import KEPT, LocalRow, Met
 from penstock.subscription.conflict_texts import (
@@ -106,8 +106,8 @@ class Conflicts:
         if not isinstance(error, KeyExists) or not isinstance(error.met, Met):
             return error
         _, told = str(error.detail).split("\n", 1)
-        line = first_line(type(error), self._names.exists(table, error.met.local[0]))
-        return error.changed(detail=f"{line}\n{told}")
+        line = self._names.exists(table, error.met.local[0])
+        return error.changed(detail=f"{line}.\n{told}")
 
     def _rows(self, table: str, told: Told, stamps: Stamps) -> Iterator[Mapping[str, object]]:
         def row(changes: int, at: _Transaction, **values: object) -> Mapping[str, object]:

@@ -31,7 +31,6 @@ from penstock.errors import (
 )
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import TableName
-from penstock.sqlstate import UniqueViolation
 from penstock.subscription.retry import heals
 
 log = logging.getLogger(__name__)
@@ -94,7 +93,6 @@ class Parking:
             raise error
         self._warehouse.check_there()  # else no table of it is to blame
         begun = alter(self._subscription.name)
-        error = self._named(rel, error)
         if not self.parks(error):
             self.refused = rel
             raise _with_ways_on(rel, error, begun)
@@ -121,14 +119,6 @@ class Parking:
     def unique_index(self, table: TableName | None) -> str | None:
         """Of its key, where the node's catalogs have one."""
         return None if table is None else self._primary_key_name(table)
-
-    def _named(self, rel: SubscriptionRel, error: PenstockError) -> PenstockError:
-        """With the name of the constraint, as a server has it."""
-        exists = error.sqlstate == UniqueViolation.default_sqlstate
-        name = self.unique_index(rel.table_name) if exists else None
-        if name is None:
-            return error
-        return error.changed(message=f'duplicate key value violates unique constraint "{name}"')
 
 
 def is_own(error: PenstockError) -> bool:

@@ -15,14 +15,31 @@ sub new
 {
 	my ($class, $psql, $connstr, %params) = @_;
 	my @stop = $params{on_error_stop} // 1 ? ('-v', 'ON_ERROR_STOP=1') : ();
-	my $pid = open2(my $out, my $in, $psql, '-XAtq', '-d', $connstr, @stop, '-f', '-');
-	return bless { pid => $pid, in => $in, out => $out }, $class;
+	my $self = bless { command => [ $psql, '-XAtq', '-d', $connstr, @stop, '-f', '-' ] }, $class;
+	$self->_start;
+	return $self;
+}
+
+sub _start
+{
+	my ($self) = @_;
+	$self->{pid} = open2(my $out, my $in, @{ $self->{command} });
+	@$self{qw(in out)} = ($in, $out);
+	return;
+}
+
+# What PostgreSQL's module is made of starts a psql that has ended once more where it is used again.
+sub _input
+{
+	my ($self) = @_;
+	$self->_start unless $self->{pid};
+	return $self->{in};
 }
 
 sub query
 {
 	my ($self, $query) = @_;
-	my $in = $self->{in};
+	my $in = $self->_input;
 	local $SIG{PIPE} = 'IGNORE';
 	print $in "$query\n;\n\\echo $marker\n";
 	$in->flush;
@@ -34,7 +51,7 @@ sub query_safe { my ($self, $query) = @_; return $self->query($query) }
 sub query_until
 {
 	my ($self, $until, $query) = @_;
-	my $in = $self->{in};
+	my $in = $self->_input;
 	local $SIG{PIPE} = 'IGNORE';
 	print $in $query;
 	$in->flush;
@@ -66,6 +83,7 @@ sub quit
 	close $self->{in};
 	close $self->{out};
 	waitpid($self->{pid}, 0);
+	delete @$self{qw(pid in out)};
 	return 1;
 }
 
