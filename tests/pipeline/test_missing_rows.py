@@ -190,5 +190,7 @@ def test_what_is_told_of_a_key_that_is_there() -> None:
     line = "Key already exists."
     assert error.detail == f"{line}\nKey (k)=(3); remote row (3, 5)."
     twice = Message(publisher.relation, "U", new={"k": 3, "v": 6}, old={"k": 4, "v": None})
-    with pytest.raises(UpdateExists, match="conflict=update_exists"):
+    with pytest.raises(UpdateExists, match="conflict=update_exists") as caught:
         fold(batches([inserts, twice], TYPES)[0], _schema(("k",)))
+    met = caught.value.met
+    assert isinstance(met, Met) and met.local == (LocalRow("(3, 5)", of_run=True),)

@@ -206,7 +206,8 @@ class _KeyedFold:
         event, key = events.grouped()
         twice = duplicates(event, key)
         made = position(in_the_way(event, key, twice[:KEPT]))
-        rows = (LocalRow(self.changes.told(at, self.schema.key)[0]) for at in made.tolist())
+        told = (self.changes.told(at, self.schema.key)[0] for at in made.tolist())
+        rows = (LocalRow(row, of_run=True) for row in told)
         local = dict(zip(position(twice[:KEPT]).tolist(), rows, strict=True))
         if len(twice) and self.resolution != KEEP_LOCAL:
             raise self._exists(self.table, twice, events.keys(twice), local)

@@ -80,10 +80,11 @@ class Skipped:
 @dataclass(frozen=True)
 class LocalRow:
     """A row that was there. ``shown``: as the log shows rows; ``by``: the commit that wrote it,
-    where that is known."""
+    where that is known; ``of_run``: a change of the same run made it, and it is in no commit."""
 
     shown: str
     by: FileCommit | None = None
+    of_run: bool = False
 
 
 LocalRows = Mapping[int, LocalRow]

@@ -281,7 +281,9 @@ class Applier:
             self._check_current([target], {target.table.name})
         if self._piece is not None and (not self._divided or self._parking.parks(error)):
             self._conflicts.put_error(target.table.name, error, self._piece)
-        self._parking.refuse(target.rel, self._conflicts.named(target.table.name, error))
+        table = target.table
+        named = self._conflicts.named(table.name, table.version, error)
+        self._parking.refuse(target.rel, named)
         touched.pop(target.rel.table_name, None)
         target.discard()
         self._targets.close(target)

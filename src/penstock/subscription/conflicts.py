@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.errors import KeyExists, PenstockError
 from penstock.failpoint import AFTER_CONFLICTS, failpoint
+from penstock.lakehouse.file_commits import FileCommit
 from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP, XID
 from penstock.lakehouse.side_table import CONFLICTS, SideTable
 from penstock.lsn import Lsn
@@ -100,13 +101,17 @@ class Conflicts:
         self._table.append_once(pa.Table.from_pylist(rows, CONFLICTS), SAME)
         failpoint(AFTER_CONFLICTS)
 
-    def named(self, table: str, error: PenstockError) -> PenstockError:
+    def named(self, table: str, version: int, error: PenstockError) -> PenstockError:
         """An error that a table's keys are with the names that its DETAIL lacks; another one as it
-        is."""
+        is. ``version``: the table's, of which a row that the run has made would be the next."""
         if not isinstance(error, KeyExists) or not isinstance(error.met, Met):
             return error
         _, told = str(error.detail).split("\n", 1)
-        line = self._names.exists(table, error.met.local[0])
+        local = error.met.local[0]
+        if local is not None and local.of_run:
+            now = FileCommit(version + 1, int(time.time() * 1000), self._app_id)
+            local = replace(local, by=now)
+        line = self._names.exists(table, local)
         return error.changed(detail=f"{line}.\n{told}")
 
     def _rows(self, table: str, told: Told, stamps: Stamps) -> Iterator[Mapping[str, object]]:

@@ -152,6 +152,8 @@ sub psql
 	my @arguments = ('-d', $connstr);
 	push @arguments, '-v', 'ON_ERROR_STOP=1' if $params{on_error_stop} // 1;
 	push @arguments, @{ $params{extra_params} } if $params{extra_params};
+	# The superuser's name is that of who runs PostgreSQL's tests, and in no connection string.
+	local $ENV{PGUSER} = 'postgres';
 	my ($status, $stdout, $stderr) =
 	  run_psql(\@arguments, $sql, $params{timeout} // $PostgreSQL::Test::Utils::timeout_default);
 	chomp($stdout, $stderr);
