@@ -81,6 +81,7 @@ _TABLE = Table(
     Column("subclusterby", String),
     Column("subowner", BigInteger),
     Column("suboriginlsn", LsnColumn),
+    Column("subjsonbas", String),
 )
 
 
@@ -142,6 +143,7 @@ class Subscription:
     ``out_of_range``: one of OUT_OF_RANGE. ``partition_by``, ``cluster_by``: as they were written.
     ``soft_delete``: whether rows that the publisher deletes stay. ``origin_lsn``: where its origin
     was put, INVALID: the last cut tells. ``owner``: a role's oid, None for the node itself.
+    ``jsonb_as``: one of JSONB_AS.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -178,6 +180,7 @@ class Subscription:
     soft_delete: bool = False
     partition_by: str = ""
     cluster_by: str = ""
+    jsonb_as: str = "text"
     owner: int | None = field(default=None, compare=False)
     origin_lsn: Lsn = field(default=INVALID, compare=False)
 
@@ -325,6 +328,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subclusterby": subscription.cluster_by,
         "subowner": subscription.owner,
         "suboriginlsn": subscription.origin_lsn,
+        "subjsonbas": subscription.jsonb_as,
     }
 
 
@@ -368,4 +372,5 @@ def _subscription(row: RowMapping) -> Subscription:
         cluster_by=row["subclusterby"] or "",
         owner=row["subowner"],
         origin_lsn=row["suboriginlsn"] or INVALID,
+        jsonb_as=row["subjsonbas"] or "text",
     )
