@@ -126,6 +126,12 @@ def check_writable(table: str, protocol: Mapping[str, Any], metadata: Mapping[st
 def check_readable(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
     """Raise FeatureNotSupported where the rows are not simply what the log and the files say."""
     unknown = sorted(set(protocol.get("readerFeatures") or ()) - _READABLE)
+    if VARIANT_TYPE in unknown:
+        raise FeatureNotSupported(
+            f"tables with the feature {VARIANT_TYPE} cannot be published, nor read on the port",
+            hint="Read it with Spark. Or keep jsonb as text: ALTER SUBSCRIPTION ... SET (jsonb_as "
+            "= text), move the table away, and refresh.",
+        )
     if unknown:
         raise FeatureNotSupported(
             f"tables with the feature {', '.join(unknown)} cannot be published",
