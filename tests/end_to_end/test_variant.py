@@ -225,7 +225,10 @@ def test_others_and_limits(
     node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
     lake.check("own", "id")
 
-    spark.sql(f"OPTIMIZE {lake.path('bag')}")
+    database.execute("INSERT INTO bag SELECT n + 50, v FROM bag")
+    node.caught_up("s", database)
+    (optimized,) = spark.sql(f"OPTIMIZE {lake.path('bag')}").collect()
+    assert optimized.metrics.numFilesAdded == 1  # Spark's writer says what its columns are
     database.execute(
         "DELETE FROM bag WHERE n % 3 = 0; UPDATE bag SET v = v || '{\"x\": []}' WHERE n % 3 = 1;"
         "UPDATE own SET v = '[1.0]'; INSERT INTO own VALUES (3, 'null')"

@@ -141,7 +141,7 @@ def _encoded(value: Any, ids: dict[str, int], depth: int) -> bytes:
     """One frame of Python's stack for each level."""
     kind = type(value)
     if kind is str:
-        raw = value.encode()
+        raw: bytes = value.encode()
         size = len(raw)
         if size <= _SHORT:
             return bytes((size << 2 | 1,)) + raw

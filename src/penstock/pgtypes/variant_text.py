@@ -157,20 +157,21 @@ class _Printer:
             digits = tuple(map(int, str(abs(unscaled))))
             return self._number(Decimal((int(unscaled < 0), digits, -scale)))
         if kind in _FLOATS:
-            return self._floating(*struct.unpack_from(_FLOATS[kind], self._data, at + 1), kind)
+            number: float = struct.unpack_from(_FLOATS[kind], self._data, at + 1)[0]
+            return self._floating(number, kind)
         if kind in (_STRING, _BYTES):
             size = _integer(self._data, at + 1, 4)
             raw = self._data[at + 5 : at + 5 + size]
             return _string(raw.decode() if kind == _STRING else base64.b64encode(raw).decode())
         if kind in _UNPACKED:
-            (number,) = struct.unpack_from(_UNPACKED[kind], self._data, at + 1)
+            whole: int = struct.unpack_from(_UNPACKED[kind], self._data, at + 1)[0]
             moment = _MOMENTS.get(kind)
-            return self._number(Decimal(number)) if moment is None else _string(moment(number))
+            return self._number(Decimal(whole)) if moment is None else _string(moment(whole))
         if kind in _NANOSECONDS:
-            (number,) = struct.unpack_from("<q", self._data, at + 1)
-            seconds, rest = divmod(number, 10**9)
-            moment_text = str(_EPOCH + timedelta(seconds=seconds))
-            return _string(f"{moment_text}.{rest:09}{_NANOSECONDS[kind]}")
+            nanoseconds: int = struct.unpack_from("<q", self._data, at + 1)[0]
+            seconds, rest = divmod(nanoseconds, 10**9)
+            begun = _EPOCH + timedelta(seconds=seconds)
+            return _string(f"{begun}.{rest:09}{_NANOSECONDS[kind]}")
         if kind == _UUID:
             return _string(str(uuid.UUID(bytes=self._data[at + 1 : at + 17])))
         raise ValueError(f"kind {kind} is not known")
