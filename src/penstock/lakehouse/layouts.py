@@ -71,6 +71,21 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return VARIANT if _is_variant(kind) else kind
 
 
+def with_whole_variants(rows: pa.Table) -> pa.Table:
+    """``rows`` as they can be written: the parts of a variant are never NULL, also where it is;
+    what Arrow makes of such columns (nulls, takes, choices) has NULL in them, too."""
+    for at, field in enumerate(rows.schema):
+        if field.type == VARIANT and rows.column(at).null_count:
+            chunks = [_whole(chunk) for chunk in rows.column(at).chunks]
+            rows = rows.set_column(at, field, pa.chunked_array(chunks, VARIANT))
+    return rows
+
+
+def _whole(variants: pa.Array) -> pa.Array:
+    parts = [pc.fill_null(variants.field(part.name), b"") for part in VARIANT]
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=variants.is_null())
+
+
 def _is_variant(kind: pa.DataType) -> bool:
     """Writers differ in the order of the parts, and in what they say of NULLs."""
     if not pa.types.is_struct(kind):
