@@ -136,14 +136,16 @@ class _Lake:
     "options",
     [
         "binary = true, history = true",
-        "streaming = on, soft_delete = true, metadata_columns = true",
+        "streaming = parallel, soft_delete = true, metadata_columns = true",
     ],
 )
 def test_copy_and_stream(
     local_node: Callable[..., LocalNode], database: Database, spark: Any, options: str
 ) -> None:
+    small = "64kB"  # the changes are one transaction, which is streamed
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '{small}'")
     database.execute(_TABLES)
-    node = local_node()
+    node = local_node(logical_decoding_work_mem=small)
     node.subscribe("s", database, "p", f"jsonb_as = variant, {options}")
     lake = _Lake(node, spark, database)
     lake.check_all()
