@@ -12,16 +12,17 @@ from deltalake import DeltaTable as DeltaRs
 from deltalake import QueryBuilder
 
 from lakehouse.tables import commit
-from penstock.errors import FeatureNotSupported
+from penstock.errors import FeatureNotSupported, RelationChanged
 from penstock.lakehouse.batches import slices
 from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.protocol import VARIANT_TYPE
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pgtypes.pg_type import INT8, JSONB
+from penstock.pgtypes.pg_type import INT8, JSONB, TEXT
 from penstock.pgtypes.text_output import text_output
 from penstock.pgtypes.variant import VARIANT, variants
+from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.walsender.lake_columns import columns_of
 
@@ -89,6 +90,15 @@ def test_null_has_no_parts(tmp_path: Path) -> None:
             (ScanColumn("v", "v", VARIANT),),
         )
         assert text_output(batch.column(0).slice(3)).equals(text_output(column))
+
+
+def test_no_column_is_generated_of_one() -> None:
+    def made(expression: str) -> TableSchema:
+        return _SCHEMA.with_columns([Column("g", "g", pa.string(), TEXT, generated=expression)])
+
+    generated_columns(made("upper('a'::text)"), "t")
+    with pytest.raises(RelationChanged, match='"g" of table "t" cannot be made of a variant'):
+        generated_columns(made("CASE WHEN (v IS NULL) THEN 'a'::text ELSE 'b'::text END"), "t")
 
 
 def test_large_ones_are_cut_into_batches() -> None:
