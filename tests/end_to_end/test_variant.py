@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -135,8 +136,8 @@ class _Lake:
 @pytest.mark.parametrize(
     "options",
     [
-        "binary = true, history = true",
-        "streaming = parallel, soft_delete = true, metadata_columns = true",
+        "binary = true, history = true, soft_delete = true, metadata_columns = true",
+        in_make_faults("streaming = off"),
     ],
 )
 def test_copy_and_stream(
