@@ -171,6 +171,7 @@ def test_subscription_options() -> None:
         "soft_delete",
         "partition_by",
         "cluster_by",
+        "jsonb_as",
         "disable_on_error",
         "synchronous_commit",
         "origin",

@@ -12,9 +12,11 @@ import pytest
 from penstock.errors import FeatureNotSupported, RelationChanged
 from penstock.lakehouse.delta_types import arrow_type, delta_type
 from penstock.lakehouse.describe import describe
+from penstock.lakehouse.new_columns import NewColumns, check_no_variant
 from penstock.lakehouse.schema import KEY, Column, TableSchema, alter_schema_json, recorded_type
 from penstock.lakehouse.schema_changes import columns_added, copied_again
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.pgtypes.variant import VARIANT
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.walsender.lake_columns import columns_of
 
@@ -99,6 +101,7 @@ def test_round_trip_through_delta() -> None:
             pa.list_(pa.timestamp("us", "UTC")),
             {"type": "array", "elementType": "timestamp", "containsNull": True},
         ),
+        (VARIANT, "variant"),
     ],
 )
 def test_types(arrow: pa.DataType, delta: object) -> None:
@@ -109,8 +112,8 @@ def test_types(arrow: pa.DataType, delta: object) -> None:
 def test_types_that_delta_has_and_we_do_not_write() -> None:
     with pytest.raises(FeatureNotSupported, match="struct"):
         arrow_type({"type": "struct", "fields": []})
-    with pytest.raises(FeatureNotSupported, match="variant"):
-        arrow_type("variant")
+    with pytest.raises(FeatureNotSupported, match="array<variant>"):
+        arrow_type({"type": "array", "elementType": "variant", "containsNull": True})
 
 
 def test_same_and_reordered_relations_fit() -> None:
@@ -238,7 +241,8 @@ def test_nobody_sees_the_column_of_a_table_without_columns(tmp_path: Path) -> No
 
 def test_columns_as_text_where_a_type_does_not_hold_all_values() -> None:
     plain = TableSchema.of_relation(relation(ID, Attribute("d", DATE), Attribute("n", NUMERIC)))
-    made = plain.as_text()
+    new = NewColumns(as_text=True)
+    made = new.schema(plain)
     assert [(c.type_oid, c.as_text) for c in made.columns] == [
         (ID.type_oid, False),
         (TEXT, True),
@@ -250,12 +254,55 @@ def test_columns_as_text_where_a_type_does_not_hold_all_values() -> None:
     more = TableSchema.of_relation(
         relation(ID, Attribute("d", DATE), Attribute("n", NUMERIC), Attribute("e", DATE))
     )
-    (added,) = columns_added(made, more, table="t", as_text=True)
+    (added,) = columns_added(made, more, table="t", new=new)
     assert (added.source, added.type_oid, added.as_text) == ("e", TEXT, True)
-    assert columns_added(plain, plain, table="t", as_text=True) == ()
+    assert columns_added(plain, plain, table="t", new=new) == ()
     assert columns_added(made, plain, table="t") == ()
-    assert copied_again(plain, plain, table="t", as_text=True) == made
+    assert copied_again(plain, plain, table="t", new=new) == made
     assert copied_again(made, plain, table="t") == plain
     own = TableSchema((*plain.columns[:1], replace(plain.columns[1], local=True)), plain.key)
     wanted = TableSchema(plain.columns[:2], plain.key)
-    assert copied_again(own, wanted, table="t", as_text=True).columns[1].type_oid == DATE
+    assert copied_again(own, wanted, table="t", new=new).columns[1].type_oid == DATE
+
+
+JSONB, JSON, JSONB_ARRAY = 3802, 114, 3807
+
+
+def test_jsonb_as_variants() -> None:
+    attributes = (ID, Attribute("a", JSONB), Attribute("b", JSON), Attribute("c", JSONB_ARRAY))
+    plain, new = TableSchema.of_relation(relation(*attributes)), NewColumns(variants=True)
+    made = new.schema(plain)
+    text, list_ = pa.string(), pa.list_(pa.string())
+    assert [c.type for c in made.columns] == [pa.int64(), VARIANT, text, list_]
+    assert made.has_variants
+    assert not plain.has_variants
+    written = TableSchema.of_delta(made.delta_json(), {KEY: '["id"]'})
+    assert written == made
+    assert columns_added(written, plain, table="t") == ()
+    more = TableSchema.of_relation(relation(*attributes, Attribute("d", JSONB)))
+    assert [c.type for c in columns_added(made, more, table="t", new=new)] == [VARIANT]
+    assert columns_added(plain, plain, table="t", new=new) == ()
+    assert copied_again(plain, plain, table="t", new=new) == made
+    for other in (JSON, TEXT):
+        changed = TableSchema.of_relation(relation(ID, Attribute("a", other), *attributes[2:]))
+        with pytest.raises(RelationChanged, match="changed its type"):
+            columns_added(made, changed, table="t")
+
+
+def test_a_column_that_spark_has_made_takes_jsonb_only() -> None:
+    have = TableSchema((Column("id", "id", pa.int64()), Column("v", "v", VARIANT)), ("id",)).taken()
+    wanted = TableSchema.of_relation(relation(ID, Attribute("v", JSONB)))
+    assert columns_added(have, wanted, table="t") == ()
+    assert copied_again(have, wanted, table="t").columns[1].type == VARIANT
+    with pytest.raises(RelationChanged, match="changed its type"):
+        columns_added(have, TableSchema.of_relation(relation(ID, Attribute("v", JSON))), table="t")
+
+
+def test_a_variant_is_no_key() -> None:
+    wanted = TableSchema.of_relation(relation(Attribute("v", JSONB, key=True)))
+    made = NewColumns(variants=True).schema(wanted)
+    with pytest.raises(FeatureNotSupported, match='column "v" of table "t" cannot be a variant'):
+        check_no_variant(made, table="t")
+    check_no_variant(wanted, table="t")
+    with pytest.raises(FeatureNotSupported, match="variant"):
+        copied_again(wanted, wanted, table="t", new=NewColumns(variants=True))

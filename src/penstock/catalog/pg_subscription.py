@@ -83,6 +83,7 @@ _TABLE = Table(
     Column("subclusterby", String),
     Column("subowner", BigInteger),
     Column("suboriginlsn", LsnColumn),
+    Column("subjsonbas", String),
 )
 
 
@@ -144,6 +145,7 @@ class Subscription:
     ``out_of_range``: one of OUT_OF_RANGE. ``partition_by``, ``cluster_by``: as they were written.
     ``soft_delete``: whether rows that the publisher deletes stay. ``origin_lsn``: where its origin
     was put, INVALID: the last cut tells. ``owner``: a role's oid, None for the node itself.
+    ``jsonb_as``: one of JSONB_AS.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -180,6 +182,7 @@ class Subscription:
     soft_delete: bool = False
     partition_by: str = ""
     cluster_by: str = ""
+    jsonb_as: str = "text"
     owner: int | None = field(default=None, compare=False)
     origin_lsn: Lsn = field(default=INVALID, compare=False)
 
@@ -328,6 +331,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subclusterby": subscription.cluster_by,
         "subowner": subscription.owner,
         "suboriginlsn": subscription.origin_lsn,
+        "subjsonbas": subscription.jsonb_as,
     }
 
 
@@ -371,4 +375,5 @@ def _subscription(row: RowMapping) -> Subscription:
         cluster_by=row["subclusterby"] or "",
         owner=row["subowner"],
         origin_lsn=row["suboriginlsn"] or INVALID,
+        jsonb_as=row["subjsonbas"] or "text",
     )

@@ -27,10 +27,12 @@ from penstock.errors import CommitConflict, FeatureNotSupported, ObjectInUse, Un
 from penstock.lakehouse.defaults import default_value
 from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.names import column_names
+from penstock.lakehouse.new_columns import check_no_variant
 from penstock.lakehouse.row_moves import pending
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes import arrow_type
+from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
 from penstock.relation import AttGenerated, TableColumn, qualified
 
@@ -150,7 +152,11 @@ def _stage(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> Col
     new = _new_columns(delta, changes)
     delta.add_columns(new)
     if changes.key is not None:
-        delta.mark(delta.schema.with_primary_key(changes.key))
+        keyed = delta.schema.with_primary_key(changes.key)
+        check_no_variant(keyed, table=table.name)
+        delta.mark(keyed)
+    if delta.schema.has_variants:
+        generated_columns(delta.schema, table.name)  # which may use one
     if dropped and delta.rows and not delta.schema.columns:
         raise FeatureNotSupported(
             f'dropping every column of table "{table.name}", which has rows, is not supported',

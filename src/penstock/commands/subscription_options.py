@@ -27,6 +27,7 @@ from penstock.lakehouse.layout_options import (
     NewTableLayouts,
     column_lists,
 )
+from penstock.lakehouse.new_columns import JSONB_AS, JSONB_AS_TEXT
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes.out_of_range import OUT_OF_RANGE
 from penstock.pipeline.conflict import CONFLICT_RESOLUTIONS, ERROR
@@ -60,6 +61,7 @@ class SubscriptionOptions:
     soft_delete: bool = False
     partition_by: str = ""
     cluster_by: str = ""
+    jsonb_as: str = JSONB_AS_TEXT
     streaming: str = "parallel"
     two_phase: bool = False
     disable_on_error: bool = False
@@ -82,6 +84,7 @@ CREATE: Final = frozenset(
     | {"history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"}
     | {"soft_delete"}
     | {PARTITION_BY, CLUSTER_BY}
+    | {"jsonb_as"}
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 KEPT: Final = (
@@ -90,6 +93,7 @@ KEPT: Final = (
     *("history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"),
     "soft_delete",
     *(PARTITION_BY, CLUSTER_BY),
+    "jsonb_as",
 )
 """Options that are written into the row as they are, under their own names."""
 REFRESH: Final = frozenset({"copy_data"})
@@ -216,6 +220,7 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "out_of_range": _one_of(OUT_OF_RANGE),
     PARTITION_BY: _column_lists,
     CLUSTER_BY: _column_lists,
+    "jsonb_as": _one_of(JSONB_AS),
     "lsn": _lsn,
 }
 

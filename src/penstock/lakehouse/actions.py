@@ -157,6 +157,7 @@ def change_metadata(
     configuration = {k: v for k, v in state.properties.items() if k not in told}
     configuration.update(properties)
     features = [protocol.TIMESTAMP_NTZ] if schema.needs_timestamp_ntz else []
+    features += [protocol.VARIANT_TYPE] if schema.has_variants else []
     if kept is not None and has_wider(metadata["schemaString"], schema.columns[:kept]):
         features.append(protocol.TYPE_WIDENING)
         configuration[protocol.ENABLE_WIDENING] = "true"

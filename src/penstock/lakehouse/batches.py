@@ -143,4 +143,7 @@ def _sizes(array: pa.Array) -> np.ndarray:
         ends = np.concatenate(([0.0], np.cumsum(_sizes(array.values))))
         items: np.ndarray = np.diff(ends[np.asarray(array.offsets)])
         return items + beside
+    if pa.types.is_struct(kind):
+        parts = (_sizes(array.field(n)) for n in range(kind.num_fields))
+        return sum(parts, np.full(len(array), 1 / 8))
     return np.full(len(array), array.nbytes / max(1, len(array)))

@@ -20,9 +20,10 @@ from penstock.lakehouse.schema import Column
 from penstock.pgtypes.as_text import may_not_fit
 from penstock.pgtypes.family import CORRECT
 from penstock.pgtypes.gather import cells_of
-from penstock.pgtypes.pg_type import NUMERIC, TEXT, VARCHAR
+from penstock.pgtypes.pg_type import JSONB, NUMERIC, TEXT, VARCHAR
 from penstock.pgtypes.registry import arrow_type, find, type_of_arrow
 from penstock.pgtypes.text_output import text_output
+from penstock.pgtypes.variant import KEEP_TEXT, VARIANT, variants
 
 _DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 _NARROW: Final = (pa.int16(), pa.int32())
@@ -31,9 +32,11 @@ _EXACT: Final = {pa.float32(): 5, pa.float64(): 10}
 """Digits of the largest integer type that a floating one holds whole."""
 
 
-def takes(column: Column, published: pa.DataType) -> bool:
+def takes(column: Column, published: pa.DataType, type_oid: int) -> bool:
     """Whether values of a published column go into one here: all, or what ``converted`` takes."""
     own = column.type
+    if own == VARIANT:
+        return type_oid == JSONB
     if own == published or _by_input(own, published):
         return True
     if pa.types.is_string(own):
@@ -84,6 +87,8 @@ def converted(array: pa.Array, column: Column, *, table: str) -> pa.Array:
     own = column.type
     if array.type == own:
         return array
+    if own == VARIANT:
+        return _variants(array, column, table)
     if _by_input(own, array.type):
         try:
             return find(type_of_arrow(own)[0]).text_column(cells_of(text_output(array)), -1)
@@ -97,3 +102,16 @@ def converted(array: pa.Array, column: Column, *, table: str) -> pa.Array:
     if pa.types.is_float32(array.type):
         return text_output(array).cast(pa.string()).cast(own)
     return array.cast(own)
+
+
+def _variants(array: pa.Array, column: Column, table: str) -> pa.Array:
+    try:
+        return variants(array)
+    except (ProtocolViolation, ValueNotRepresentable) as error:
+        where = f'Table "{table}", column "{column.source}".'
+        raise ValueNotRepresentable(
+            error.message,
+            detail=" ".join(filter(None, (where, error.detail))),
+            hint=error.hint or KEEP_TEXT,
+            sqlstate=error.sqlstate,
+        ) from None

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.variant import VARIANT
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")
@@ -29,6 +30,7 @@ _NAMES: Final[dict[pa.DataType, str]] = {
     pa.date32(): "date",
     TIMESTAMP: "timestamp",
     TIMESTAMP_NTZ: "timestamp_ntz",
+    VARIANT: "variant",
 }
 _TYPES: Final = {name: arrow for arrow, name in _NAMES.items()}
 _DECIMAL: Final = re.compile(r"^decimal\((\d+),\s*(\d+)\)$")
@@ -41,16 +43,19 @@ def delta_type(arrow: pa.DataType) -> Any:
         return name
     if pa.types.is_decimal128(arrow):
         return f"decimal({arrow.precision},{arrow.scale})"
-    if pa.types.is_list(arrow):
+    if pa.types.is_list(arrow) and arrow.value_type != VARIANT:
         element = delta_type(arrow.value_type)
         return {"type": "array", "elementType": element, "containsNull": True}
     raise FeatureNotSupported(f"Delta tables have no type for Arrow's {arrow}")
 
 
 def arrow_type(delta: Any) -> pa.DataType:
-    """The Arrow type of Delta's type. Raises FeatureNotSupported for structs, maps, variants."""
+    """The Arrow type of Delta's type. Raises FeatureNotSupported for structs, maps, arrays of
+    variants."""
     if isinstance(delta, dict) and delta.get("type") == "array":
-        return pa.list_(arrow_type(delta["elementType"]))
+        element = arrow_type(delta["elementType"])
+        if element != VARIANT:
+            return pa.list_(element)
     if isinstance(delta, str):
         if delta in _TYPES:
             return _TYPES[delta]

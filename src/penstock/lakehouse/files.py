@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.lakehouse.batches import slices
+from penstock.lakehouse.layouts import with_whole_variants
 from penstock.lakehouse.partition_values import PartitionValues
 from penstock.lakehouse.statistics import Collector
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
@@ -241,7 +242,9 @@ class _OpenFile:
         """Append a row group; bytes in the file so far."""
         self._statistics.add(rows)
         with storage_errors("write file", self._uri):
-            self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+            self._writer.write_table(
+                with_whole_variants(rows), row_group_size=max(rows.num_rows, 1)
+            )
             return int(self._sink.tell())
 
     def finish(self) -> WrittenFile:

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import FeatureNotSupported
-from penstock.lakehouse.delta_types import TIMESTAMP
+from penstock.lakehouse.delta_types import TIMESTAMP, delta_type, type_text
 from penstock.lakehouse.schema import ROW, Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -102,7 +102,11 @@ def fit(history: DeltaTable, table: str, schema: TableSchema) -> None:
         if old is not None and (old.name, old.type) != (column.name, column.type):
             raise FeatureNotSupported(
                 f'the history of table "{table}" cannot hold its column "{column.name}"',
-                detail=f'It is {column.type}, and "{old.name}" in the history is {old.type}.',
+                detail=f'It is {_shown(column)}, and "{old.name}" in the history is {_shown(old)}.',
                 hint=f'Move "{history.uri}" to another place: the next history begins then.',
             )
     history.add_columns([c for c in wanted.columns if c.name.lower() not in there])
+
+
+def _shown(column: Column) -> str:
+    return type_text(delta_type(column.type))

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.pgtypes.variant import VARIANT
+
 _MAX_DIGITS: Final = 38
 """Of a decimal in 128 bits, which are what Delta has."""
 
@@ -66,7 +68,30 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         or tests.is_large_list_view(kind)
     ):
         return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
-    return kind
+    return VARIANT if _is_variant(kind) else kind
+
+
+def with_whole_variants(rows: pa.Table) -> pa.Table:
+    """``rows`` as they can be written: the parts of a variant are never NULL, also where it is;
+    what Arrow makes of such columns (nulls, takes, choices) has NULL in them, too."""
+    for at, field in enumerate(rows.schema):
+        if field.type == VARIANT and rows.column(at).null_count:
+            chunks = [_whole(chunk) for chunk in rows.column(at).chunks]
+            rows = rows.set_column(at, field, pa.chunked_array(chunks, VARIANT))
+    return rows
+
+
+def _whole(variants: pa.Array) -> pa.Array:
+    parts = [pc.fill_null(variants.field(part.name), b"") for part in VARIANT]
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=variants.is_null())
+
+
+def _is_variant(kind: pa.DataType) -> bool:
+    """Writers differ in the order of the parts, and in what they say of NULLs."""
+    if not pa.types.is_struct(kind):
+        return False
+    parts = {part.name: plain_type(part.type) for part in kind}
+    return parts == {part.name: part.type for part in VARIANT}
 
 
 def _plain_column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
@@ -83,6 +108,9 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return _plain(pc.run_end_decode(array), wanted)
     if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
         return _list_of_view(array, wanted)
+    if wanted == VARIANT and array.type != wanted:
+        parts = [_plain(array.field(part.name), part.type) for part in VARIANT]
+        return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=array.is_null())
     return array if array.type == wanted else array.cast(wanted)
 
 

@@ -30,7 +30,9 @@ def new_table_entry(name: str, schema: TableSchema, layout: TableLayout) -> list
     return first_entry(
         schema.delta_json(),
         protocol.for_new_table(
-            timestamp_ntz=schema.needs_timestamp_ntz, clustered=bool(layout.cluster_by)
+            timestamp_ntz=schema.needs_timestamp_ntz,
+            clustered=bool(layout.cluster_by),
+            variants=schema.has_variants,
         ),
         {
             protocol.ENABLE_VECTORS: "true",

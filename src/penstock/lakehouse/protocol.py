@@ -14,6 +14,7 @@ from penstock.errors import FeatureNotSupported
 DELETION_VECTORS: Final = "deletionVectors"
 TIMESTAMP_NTZ: Final = "timestampNtz"
 TYPE_WIDENING: Final = "typeWidening"
+VARIANT_TYPE: Final = "variantType"
 ENABLE_VECTORS: Final = "delta.enableDeletionVectors"
 ENABLE_WIDENING: Final = "delta.enableTypeWidening"
 
@@ -25,6 +26,7 @@ _ALWAYS: Final = frozenset(
         DELETION_VECTORS,
         TIMESTAMP_NTZ,
         TYPE_WIDENING,
+        VARIANT_TYPE,
         CLUSTERING,
         DOMAIN_METADATA,
         "appendOnly",
@@ -64,12 +66,17 @@ _NEW_TABLE: Final = (
 )
 
 
-def for_new_table(*, timestamp_ntz: bool, clustered: bool = False) -> dict[str, Any]:
+def for_new_table(
+    *, timestamp_ntz: bool, clustered: bool = False, variants: bool = False
+) -> dict[str, Any]:
     """The protocol action's body of a table that we create."""
     reader, writer = [DELETION_VECTORS], [DELETION_VECTORS, "appendOnly", "invariants"]
     if timestamp_ntz:
         reader.append(TIMESTAMP_NTZ)
         writer.append(TIMESTAMP_NTZ)
+    if variants:
+        reader.append(VARIANT_TYPE)
+        writer.append(VARIANT_TYPE)
     if clustered:
         writer += [DOMAIN_METADATA, CLUSTERING]
     return {
@@ -119,6 +126,12 @@ def check_writable(table: str, protocol: Mapping[str, Any], metadata: Mapping[st
 def check_readable(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
     """Raise FeatureNotSupported where the rows are not simply what the log and the files say."""
     unknown = sorted(set(protocol.get("readerFeatures") or ()) - _READABLE)
+    if VARIANT_TYPE in unknown:
+        raise FeatureNotSupported(
+            f"tables with the feature {VARIANT_TYPE} cannot be published, nor read on the port",
+            hint="Read it with Spark. Or keep jsonb as text: ALTER SUBSCRIPTION ... SET (jsonb_as "
+            "= text), move the table away, and refresh.",
+        )
     if unknown:
         raise FeatureNotSupported(
             f"tables with the feature {', '.join(unknown)} cannot be published",

@@ -23,8 +23,7 @@ import penstock.pgtypes as pgtypes
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lakehouse.delta_types import arrow_type, delta_type, has_timestamp_ntz
 from penstock.lakehouse.names import column_names
-from penstock.pgtypes.as_text import may_not_fit
-from penstock.pgtypes.pg_type import TEXT
+from penstock.pgtypes.variant import VARIANT
 from penstock.relation import AttGenerated, Relation, ReplicaIdentity
 
 SOURCE: Final = "penstock.source"
@@ -101,7 +100,7 @@ class Column:
     def converts(self) -> bool:
         """Whether it may be of another type than the publisher's, and have its values all the same
         (``conversion``)."""
-        return self.own or self.as_text
+        return self.own or self.as_text or self.type == VARIANT
 
     @property
     def own(self) -> bool:
@@ -205,6 +204,11 @@ class TableSchema:
         """True when the table needs the feature timestampNtz."""
         return any(has_timestamp_ntz(column.type) for column in self.columns)
 
+    @property
+    def has_variants(self) -> bool:
+        """True when the table needs the feature variantType."""
+        return any(column.type == VARIANT for column in self.columns)
+
     def arrow(self) -> pa.Schema:
         """The Arrow schema of complete rows: Delta names, all nullable."""
         return pa.schema([pa.field(column.name, column.type) for column in self.columns])
@@ -220,10 +224,6 @@ class TableSchema:
     def with_columns(self, added: Sequence[Column]) -> TableSchema:
         """This schema with columns appended."""
         return TableSchema((*self.columns, *added), self.key)
-
-    def as_text(self) -> TableSchema:
-        """This schema, of a relation, with text for types of which not all values fit."""
-        return TableSchema(tuple(text_column(column) for column in self.columns), self.key)
 
     def without(self, dropped: Collection[str]) -> TableSchema:
         """This schema without some columns (Delta names); a key that has one of them goes too."""
@@ -265,13 +265,6 @@ class TableSchema:
             for c in wanted
             if c.source not in taken
         )
-
-
-def text_column(column: Column) -> Column:
-    """A published column as text, where its type here has not all of its values."""
-    if not may_not_fit(column.type_oid, column.typmod):
-        return column
-    return replace(column, type=pa.string(), type_oid=TEXT, typmod=-1, as_text=True)
 
 
 def check_lengths(schema_json: str) -> None:

@@ -12,20 +12,21 @@ from dataclasses import replace
 from penstock.errors import RelationChanged, SchemaChanged
 from penstock.lakehouse.conversion import takes
 from penstock.lakehouse.delta_types import delta_type, type_text
+from penstock.lakehouse.new_columns import AS_TYPES_ARE, NewColumns, check_no_variant
 from penstock.lakehouse.schema import ROW, Column, TableSchema
 
 
 def copied_again(
-    have: TableSchema, wanted: TableSchema, *, table: str, as_text: bool = False
+    have: TableSchema, wanted: TableSchema, *, table: str, new: NewColumns = AS_TYPES_ARE
 ) -> TableSchema:
-    """``wanted`` with what the node's own CREATE TABLE has made beside it. ``as_text``: as
-    ``TableSchema.as_text``, but for that.
+    """``wanted``, as ``new`` columns are made, with what the node's own CREATE TABLE has made
+    beside it.
 
-    Raises RelationChanged where one of the two would be lost.
+    Raises RelationChanged where one of the two would be lost, and as ``check_no_variant``.
     """
     _check_not_generated(have, wanted, table)
     own = have.by_source
-    made = wanted.as_text() if as_text else wanted
+    made = new.schema(wanted)
     columns = [
         _keep_own_type(own[c.source], c) if c.source in own and own[c.source].local else m
         for c, m in zip(wanted.columns, made.columns, strict=True)
@@ -36,7 +37,9 @@ def copied_again(
         for c in have.columns
         if c.local and c.source not in wanted.by_source
     ]
-    return TableSchema((*columns, *rest), wanted.key).with_row()
+    found = TableSchema((*columns, *rest), wanted.key)
+    check_no_variant(found, table=table)
+    return found.with_row()
 
 
 def columns_added(
@@ -45,13 +48,13 @@ def columns_added(
     *,
     table: str,
     whole_rows: bool = True,
-    as_text: bool = False,
+    new: NewColumns = AS_TYPES_ARE,
 ) -> tuple[Column, ...]:
     """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
 
     The added columns carry the names that they get here. The order of columns does not matter.
     ``whole_rows``: without a key, rows are found by all their columns, so that none which were
-    published once may be left here. ``as_text``: added columns are as ``TableSchema.as_text``.
+    published once may be left here. ``new``: how added columns are made.
     Raises RelationChanged naming table, column and both types for anything else: a column that
     is gone, one of the node's own that may have another name now, a type that became another,
     another key. To take it back at the publisher does not help: its WAL keeps the definition of
@@ -64,7 +67,7 @@ def columns_added(
             detail=f"The target table's key is {_key_text(have)}, the publisher's "
             f"{_key_text(wanted)}.",
         )
-    return have.lacking((wanted.as_text() if as_text else wanted).columns)
+    return have.lacking(new.columns(wanted.columns))
 
 
 def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> None:
@@ -86,7 +89,7 @@ def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> 
 
 def _keep_own_type(own: Column, wanted: Column) -> Column:
     """A column that CREATE TABLE has made: with its own type, unless that cannot hold the rows."""
-    if takes(own, wanted.type):
+    if takes(own, wanted.type, wanted.type_oid):
         wanted = replace(wanted, type=own.type, type_oid=own.type_oid, typmod=own.typmod)
     return replace(wanted, local=True, published=True, default=own.default, primary=own.primary)
 
@@ -121,7 +124,7 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
                 detail="The target table's own column of that name tells of its rows.",
             )
         theirs = type_text(delta_type(other.type))
-        if mine != theirs and not (column.converts and takes(column, other.type)):
+        if mine != theirs and not (column.converts and takes(column, other.type, other.type_oid)):
             raise SchemaChanged(
                 f'column "{column.source}" of relation "{table}" has changed its type',
                 detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "

@@ -178,6 +178,7 @@ def stat_lake_subscription(
             "soft_delete": subscription.soft_delete,
             "partition_by": subscription.partition_by,
             "cluster_by": subscription.cluster_by,
+            "jsonb_as": subscription.jsonb_as,
             "values_out_of_range": _counted(counts, subscription).values_out_of_range,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),

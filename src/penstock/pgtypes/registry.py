@@ -22,6 +22,7 @@ from penstock.pgtypes.integer import BooleanFamily, IntegerFamily
 from penstock.pgtypes.numeric import NumericFamily
 from penstock.pgtypes.type_names import numeric_typmod
 from penstock.pgtypes.uuid import UuidFamily
+from penstock.pgtypes.variant import VARIANT
 from penstock.pgtypes.varlena import OUTPUT_TEXT, ByteaFamily, JsonbFamily, TextFamily
 
 _SCALARS: Final[tuple[TypeFamily, ...]] = (
@@ -109,4 +110,5 @@ def type_of_arrow(arrow: pa.DataType) -> tuple[int, int]:
     if pa.types.is_list(arrow) and not pa.types.is_list(arrow.value_type):
         element, typmod = type_of_arrow(arrow.value_type)
         return array_oid(element), typmod
-    raise FeatureNotSupported(f"columns of the type {arrow} cannot be published")
+    kind = "variant" if arrow == VARIANT else arrow
+    raise FeatureNotSupported(f"columns of the type {kind} cannot be published")

@@ -17,6 +17,8 @@ from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.datetime_output import date_text, timestamp_text
 from penstock.pgtypes.floating import float_text
 from penstock.pgtypes.pg_type import BOOL, BPCHAR, INET
+from penstock.pgtypes.variant import VARIANT
+from penstock.pgtypes.variant_text import variant_text
 
 _PLAIN_SCALE: Final = 6
 """Up to here Arrow prints small decimals without an exponent."""
@@ -98,6 +100,16 @@ def _list(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_valid(array), text, pa.scalar(None, pa.string()))
 
 
+def _variant(array: pa.Array) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        return pa.chunked_array([variant_text(chunk) for chunk in array.chunks], pa.string())
+    return variant_text(array)
+
+
+def _is_variant(kind: pa.DataType) -> bool:
+    return bool(kind == VARIANT)
+
+
 def _element_text(values: pa.Array) -> pa.Array:
     if pa.types.is_binary(values.type):
         return text_output(values).cast(pa.string())
@@ -118,4 +130,5 @@ _BY_KIND: Final = (
     (pa.types.is_date, date_text),
     (pa.types.is_timestamp, timestamp_text),
     (pa.types.is_list, _list),
+    (_is_variant, _variant),
 )

@@ -222,8 +222,10 @@ def _map(
 ) -> Changes:
     _check_columns(table, schema, batch.relation)
     rows = len(batch.operation) - first
-    new = _columns(table, schema, batch.new.slice(first), rows)
-    old = None if batch.old is None else _columns(table, schema, batch.old.slice(first), rows)
+    oids = {attribute.name: attribute.type_oid for attribute in batch.relation.attributes}
+    new = _columns(table, schema, batch.new.slice(first), rows, oids)
+    old = batch.old if batch.old is None else batch.old.slice(first)
+    old = None if old is None else _columns(table, schema, old, rows, oids)
     old_kind = batch.old_kind[first:]
     unchanged = {}
     replica_key = set(batch.relation.key)
@@ -291,20 +293,29 @@ def _check_columns(table: str, schema: TableSchema, relation: Relation) -> None:
             )
 
 
-def _columns(table: str, schema: TableSchema, batch: pa.RecordBatch, rows: int) -> pa.Table:
-    """``rows``: a batch without columns does not know it."""
-    arrays = [_column(table, column, batch, rows) for column in schema.columns]
+def _columns(
+    table: str,
+    schema: TableSchema,
+    batch: pa.RecordBatch,
+    rows: int,
+    oids: Mapping[str, int],
+) -> pa.Table:
+    """``rows``: a batch without columns does not know it. ``oids``: of its columns' types."""
+    arrays = [_column(table, column, batch, rows, oids) for column in schema.columns]
     return pa.Table.from_arrays(arrays, schema=schema.arrow())
 
 
-def _column(table: str, column: Column, batch: pa.RecordBatch, rows: int) -> pa.Array:
+def _column(
+    table: str, column: Column, batch: pa.RecordBatch, rows: int, oids: Mapping[str, int]
+) -> pa.Array:
     position = batch.schema.get_field_index(column.source)
     if position < 0:
         return filled(column, rows, datetime.now(UTC))
     array = batch.column(position)
     if not column.own and is_wider(array.type, column.type):
         return array.cast(column.type)  # sent before the column got its type
-    if array.type != column.type and not (column.converts and takes(column, array.type)):
+    fits = column.converts and takes(column, array.type, oids[column.source])
+    if array.type != column.type and not fits:
         raise SchemaChanged(
             f'column "{column.source}" of table "{table}" has another type at the publisher now',
             detail=f"The target holds {column.type}, the publisher sends {array.type}.",

@@ -13,9 +13,16 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError, RelationChanged, ValueNotRepresentable
+from penstock.errors import (
+    FeatureNotSupported,
+    PenstockError,
+    RelationChanged,
+    ValueNotRepresentable,
+)
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.pgtypes.pg_type import JSONB
 from penstock.pgtypes.registry import type_of_arrow
+from penstock.pgtypes.variant import VARIANT
 from penstock.pipeline.evaluate import Evaluation
 from penstock.sql.to_duckdb.duckdb_change import compile_generation
 from penstock.sql.typed.query_nodes import OutputColumn
@@ -85,12 +92,23 @@ def _generated_column(
             f'generated column "{column.name}" of table "{table}" cannot be made: {error.message}',
             detail=f"Its expression is {column.generated}.",
         ) from None
-    arguments = tuple(schema.by_source[item.name].name for _, item in compiled.columns)
+    used = [schema.by_source[item.name] for _, item in compiled.columns]
+    for argument in used:
+        if argument.type == VARIANT:
+            raise RelationChanged(
+                f'generated column "{column.name}" of table "{table}" cannot be made of a variant',
+                detail=f'Its expression has the column "{argument.source}".',
+                sqlstate=FeatureNotSupported.default_sqlstate,
+            )
+    arguments = tuple(argument.name for argument in used)
     names = tuple(name for name, _ in compiled.columns)
     evaluation = Evaluation(compiled.sql, compiled.relation, names, column.type, {})
     return GeneratedColumn(column.name, arguments, evaluation)
 
 
 def _output(column: Column) -> OutputColumn:
-    pair = (column.type_oid, column.typmod) if column.type_oid else type_of_arrow(column.type)
+    if column.type_oid or column.type == VARIANT:
+        pair = (column.type_oid or JSONB, column.typmod)
+    else:
+        pair = type_of_arrow(column.type)
     return OutputColumn(column.source, *pair, generation=column.generated)

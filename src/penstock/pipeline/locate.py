@@ -147,7 +147,8 @@ def _sources(item: LocateItem, constants: pa.Table) -> Iterator[str]:
         stored = held - set(item.partition_values or ())
         uri = file_uri(item.table_uri, item.path)
         names = {name.lower() for name in held}
-        if is_local(uri) and not set("*?[") & set(uri) and _POSITION not in names:
+        strange = _POSITION in names or bool(set("*?[") & set(uri))
+        if is_local(uri) and not strange and not _has_variants(item, parquet.schema_arrow):
             columns = ", ".join(
                 f"{quoted(name) if name in stored else f'(select c{i} from constants)'} as c{i}"
                 for i, name in enumerate(item.key)
@@ -167,6 +168,11 @@ def _sources(item: LocateItem, constants: pa.Table) -> Iterator[str]:
                     if item.deleted_at not in held
                     else "(select * from file where deleted is null)"
                 )
+
+
+def _has_variants(item: LocateItem, held: pa.Schema) -> bool:
+    """DuckDB reads them as a type of its own, where their writer says what they are."""
+    return any(pa.types.is_struct(field.type) for field in held if field.name in item.key)
 
 
 def _row_groups(

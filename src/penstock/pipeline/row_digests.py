@@ -25,6 +25,8 @@ import pyarrow.compute as pc
 from penstock.errors import PenstockError
 from penstock.lakehouse.storage import Storage
 from penstock.pgtypes.text_output import text_output
+from penstock.pgtypes.variant import VARIANT
+from penstock.pgtypes.variant_text import compared_text
 from penstock.pipeline.columns import Integers, signs
 from penstock.pipeline.duck import connection, out_of_memory
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
@@ -123,12 +125,20 @@ def run_digest(item: DigestItem) -> Iterator[Digested]:
 
 def _batches(item: DigestItem) -> Generator[pa.RecordBatch]:
     if isinstance(item.rows, CopyTask):
-        yield from read_unit(item.rows)
+        yield from map(_comparable, read_unit(item.rows))
     else:
         rows = item.rows
         columns = (*rows.columns, *(() if rows.live is None else (rows.live,)))
         for batch in scan(rows.storage, rows.table_uri, rows.file, columns):
-            yield batch if rows.live is None else _only_live(batch)
+            yield _comparable(batch if rows.live is None else _only_live(batch))
+
+
+def _comparable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With texts in place of variants, whose bytes are the writer's choice."""
+    for at, field in enumerate(batch.schema):
+        if field.type == VARIANT:
+            batch = batch.set_column(at, field.name, compared_text(batch.column(at)))
+    return batch
 
 
 def _only_live(batch: pa.RecordBatch) -> pa.RecordBatch:

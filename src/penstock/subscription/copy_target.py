@@ -23,10 +23,17 @@ from penstock.catalog.pg_subscription import Subscription, is_app_id
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChanged
 from penstock.lakehouse.layout_options import NO_LAYOUTS, NewTableLayouts
+from penstock.lakehouse.new_columns import (
+    AS_TYPES_ARE,
+    JSONB_AS_VARIANT,
+    NewColumns,
+    check_no_variant,
+)
 from penstock.lakehouse.schema import ROW, TableSchema
 from penstock.lakehouse.schema_changes import columns_added, copied_again
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.pgtypes.out_of_range import TEXT
 from penstock.pipeline.partition_tree import routing_of
 from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity
@@ -89,6 +96,14 @@ def layouts_of(subscription: Subscription) -> NewTableLayouts:
     return NewTableLayouts.of(subscription.partition_by, subscription.cluster_by)
 
 
+def new_columns_of(subscription: Subscription) -> NewColumns:
+    """How the columns are that it makes."""
+    return NewColumns(
+        as_text=subscription.out_of_range == TEXT,
+        variants=subscription.jsonb_as == JSONB_AS_VARIANT,
+    )
+
+
 def target_key(info: RemoteTable) -> tuple[str, ...]:
     """Columns that identify a row: the replica identity, and the primary key where that is FULL."""
     match info.relation.replica_identity:
@@ -121,17 +136,17 @@ def copy_target(
     name_of: Callable[[str], str | None],
     layouts: NewTableLayouts = NO_LAYOUTS,
     *,
-    as_text: bool = False,
+    new: NewColumns = AS_TYPES_ARE,
 ) -> DeltaTable:
-    """The table that a copy goes to. ``as_text``: as ``TableSchema.as_text`` where it makes
-    columns. The Delta table of this row's earlier copy is replaced by it,
-    in the copy's one commit; its older versions stay. Raises what ``ensure_table`` and
-    ``check_alone`` raise, and own errors of a table that lies there and cannot be read or
-    written."""
+    """The table that a copy goes to. ``new``: how columns are that it makes. The Delta table of
+    this row's earlier copy is replaced by it, in the copy's one commit; its older versions stay.
+
+    Raises what ``ensure_table`` and ``check_alone`` raise, and own errors of a table that lies
+    there and cannot be read or written."""
     relation = info.relation
     table = _replaceable(warehouse, relation, rel, app_id, name_of)
     if table is None:
-        return ensure_table(warehouse, info, must_be_empty=True, layouts=layouts, as_text=as_text)
+        return ensure_table(warehouse, info, must_be_empty=True, layouts=layouts, new=new)
     log.info(
         'table "%s" is copied again: %d rows of version %d at %s are replaced',
         table.name,
@@ -140,7 +155,7 @@ def copy_target(
         table.uri,
     )
     wanted = TableSchema.of_relation(relation, _key_for(info, table))
-    table.replace(copied_again(table.schema, wanted, table=table.name, as_text=as_text))
+    table.replace(copied_again(table.schema, wanted, table=table.name, new=new))
     return table
 
 
@@ -231,10 +246,10 @@ def ensure_table(
     *,
     must_be_empty: bool,
     layouts: NewTableLayouts = NO_LAYOUTS,
-    as_text: bool = False,
+    new: NewColumns = AS_TYPES_ARE,
 ) -> DeltaTable:
     """Open the target of a published table, or create it, laid out as ``layouts`` says.
-    ``as_text``: as ``copy_target``.
+    ``new``: as ``copy_target``.
 
     Raises NotInPrerequisiteState when rows would be copied into a table that has some,
     RelationChanged when its columns do not fit; InvalidParameterValue, FeatureNotSupported for a
@@ -248,7 +263,8 @@ def ensure_table(
             log.warning(
                 'column "%s" of table "%s" is stored as "%s"', source, relation.qualified_name, name
             )
-        made = wanted.as_text() if as_text else wanted
+        made = new.schema(wanted)
+        check_no_variant(made, table=relation.qualified_name)
         layout = layouts.layout_of((relation.schema, relation.name), made)
         return warehouse.create(relation.schema, relation.name, made.with_row(), layout)
     if must_be_empty and table.rows:
@@ -259,7 +275,7 @@ def ensure_table(
     try:
         whole_rows = relation.replica_identity is ReplicaIdentity.FULL
         added = columns_added(
-            table.schema, wanted, table=table.name, whole_rows=whole_rows, as_text=as_text
+            table.schema, wanted, table=table.name, whole_rows=whole_rows, new=new
         )
     except RelationChanged as error:
         if must_be_empty:
@@ -278,4 +294,6 @@ def _take_key(table: DeltaTable, wanted: TableSchema) -> None:
     known = all(source in own for source in wanted.source_key)
     if made_here and known and schema.source_key != wanted.source_key:
         key = tuple(own[source].name for source in wanted.source_key)
-        table.replace(TableSchema(schema.columns, key))
+        taken = TableSchema(schema.columns, key)
+        check_no_variant(taken, table=table.name)
+        table.replace(taken)

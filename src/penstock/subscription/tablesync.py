@@ -37,7 +37,6 @@ from penstock.lakehouse.metadata_columns import add_metadata_columns
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pgtypes.out_of_range import TEXT
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
 from penstock.relation import TableName
@@ -46,6 +45,7 @@ from penstock.subscription.copy_target import (
     copy_marker,
     copy_target,
     layouts_of,
+    new_columns_of,
 )
 from penstock.subscription.held_snapshot import Held, HeldSnapshot
 from penstock.subscription.parking import is_own
@@ -271,10 +271,8 @@ def _prepare(
             app_id, name_of = work.subscription.app_id, work.states.subscription_name
             tree = work.states.partition_tree(rel.table_name)
             layouts = layouts_of(work.subscription)
-            as_text = work.subscription.out_of_range == TEXT
-            table = copy_target(
-                *(work.warehouse, info, rel, app_id, name_of, layouts), as_text=as_text
-            )
+            new = new_columns_of(work.subscription)
+            table = copy_target(*(work.warehouse, info, rel, app_id, name_of, layouts), new=new)
             add_metadata_columns(
                 table,
                 metadata_columns=work.subscription.metadata_columns,

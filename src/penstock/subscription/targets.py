@@ -27,6 +27,7 @@ from penstock.errors import (
 from penstock.lakehouse.conversion import kept_as_text
 from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.metadata_columns import add_metadata_columns
+from penstock.lakehouse.new_columns import AS_TYPES_ARE, NewColumns
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.schema_changes import columns_added
 from penstock.lakehouse.table import DeltaTable
@@ -34,7 +35,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import find
 from penstock.pgtypes.as_text import AsText, may_not_fit
-from penstock.pgtypes.out_of_range import CLAMP, TEXT
+from penstock.pgtypes.out_of_range import CLAMP
 from penstock.pipeline.conflict import ERROR
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.origin import TableProgress
@@ -93,11 +94,11 @@ class Targets:
         conflict_resolution: str = ERROR,
         out_of_range: str = ERROR,
         soft_delete: bool = False,
+        new: NewColumns = AS_TYPES_ARE,
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
         given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
-        ``last_cut``: as the session begins; kept up to date by the one that makes cuts.
-        ``unanswered``: the worker's; None where there is one session only."""
+        ``last_cut``: kept up to date. ``unanswered``: None where there is one session only."""
         self.subscription: Final = subscription
         self.unanswered: Final = unanswered or Unanswered()
         self._columns_with_values = columns_with_values
@@ -106,6 +107,7 @@ class Targets:
         self.conflict_resolution: Final = conflict_resolution
         self.out_of_range: Final = out_of_range
         self.soft_delete: Final = soft_delete
+        self._new: Final = new
         self._warehouse = warehouse
         self._app_id = app_id
         self.last_cut = last_cut
@@ -185,7 +187,7 @@ class Targets:
         target = self.of(relation.oid) or self.named(relation.table_name)
         if target is None:
             return {}
-        have, made = target.table.schema.by_source, self.out_of_range == TEXT
+        have, made = target.table.schema.by_source, self._new.as_text
         return {
             a.name: AsText(find(a.type_oid))
             for a in relation.attributes
@@ -319,7 +321,7 @@ class Targets:
                 wanted,
                 table=target.table.name,
                 whole_rows=relation.replica_identity is ReplicaIdentity.FULL,
-                as_text=self.out_of_range == TEXT,
+                new=self._new,
             )
             if added and self._schema_change == STOP:
                 raise missing_error(relation, [column.source for column in added])
@@ -379,9 +381,8 @@ class Targets:
     def _unfilled(
         self, target: Target, relation: Relation, added: Sequence[Column]
     ) -> tuple[str, ...]:
-        """Added columns in which rows from before have a value at the publisher, which it does not
-        send: told by name, as nobody can say here what it is (a volatile default, a column that was
-        there and is published only now, a table that was rewritten since)."""
+        """Added columns in which rows from before have a value at the publisher, told by name:
+        nobody can say here what it is (a volatile default, one published only now, a rewrite)."""
         if not target.rows:
             return ()
         found = self._columns_with_values(relation.oid, [column.source for column in added])

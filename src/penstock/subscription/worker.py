@@ -21,12 +21,11 @@ from penstock.errors import ConnectionFailure, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pgtypes.out_of_range import TEXT
 from penstock.subscription.apply_error import log_stop, text_of
 from penstock.subscription.binary_stream import reads_binary
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import NOT_COPIED, Copies, SyncOptions
-from penstock.subscription.copy_target import ensure_table, layouts_of
+from penstock.subscription.copy_target import ensure_table, layouts_of, new_columns_of
 from penstock.subscription.history import begin_history
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
@@ -339,6 +338,7 @@ class ApplyWorker:
             subscription.conflict_resolution,
             subscription.out_of_range,
             subscription.soft_delete,
+            new_columns_of(subscription),
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)
@@ -371,7 +371,7 @@ class ApplyWorker:
                 info,
                 must_be_empty=False,
                 layouts=layouts_of(self.subscription),
-                as_text=self.subscription.out_of_range == TEXT,
+                new=new_columns_of(self.subscription),
             )
             targets.add(rel, table)
 
