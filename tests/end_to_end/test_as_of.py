@@ -59,6 +59,7 @@ def test_each_moment_can_be_read_again(
         node.read("t", as_of=datetime.now())
 
 
+@part_of_make_faults
 def test_cuts_are_kept_for_a_time(local_node: Callable[..., LocalNode], database: Database) -> None:
     database.execute("CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
     local = local_node(cuts_kept=1, cuts_kept_for="3d", checkpoint_commits=1)

@@ -24,7 +24,7 @@ def states(wanted: str) -> Callable[[SubscriptionStatus], bool]:
     return lambda status: "".join(t.state for t in status.tables) == wanted
 
 
-@pytest.mark.parametrize("version", [in_make_faults(14), 18])
+@pytest.mark.parametrize("version", [*map(in_make_faults, (14, 18))])
 def test_a_table_joins_an_idle_publisher(
     local_node: Callable[..., LocalNode], version: int
 ) -> None:

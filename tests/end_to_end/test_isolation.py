@@ -132,6 +132,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
+@part_of_make_faults
 def test_a_full_disk_heals_by_itself(
     local_node: Callable[..., LocalNode], database: Database, small_disk: Path
 ) -> None:

@@ -160,6 +160,7 @@ def test_another_cluster_is_refused_and_the_way_back_leads_on(
         node.node.sql("DROP SUBSCRIPTION s")
 
 
+@part_of_make_faults
 def test_a_name_that_leads_to_another_server_within_a_session(
     tmp_path: Path,
     spark: Any,

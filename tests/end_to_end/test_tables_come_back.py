@@ -93,6 +93,7 @@ def test_a_restart_between_leaving_and_coming_back(node: LocalNode, database: Da
     assert_equal(node, database, "t", "leaf")
 
 
+@part_of_make_faults
 def test_rows_that_others_have_written_since_are_theirs(
     node: LocalNode, database: Database
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_value_that_a_narrower_type_cannot_hold(
     assert [row[0] for row in node.rows("t")] == [7]
 
 
+@part_of_make_faults
 def test_a_primary_key_that_moves_on_both_sides(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:

@@ -89,6 +89,7 @@ def test_tables_of_all_types_are_equal_copied_and_streamed(
     assert told == {"public.keyed": 2 * count + 1, "public.whole": 2 * count + 1}
 
 
+@part_of_make_faults
 def test_large_tables_are_compared_by_spark(
     local_node: LocalNodes,
     database_on: Callable[..., Database],

@@ -9,6 +9,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.errors import PenstockError
 from penstock.node.status import SubscriptionStatus
@@ -83,6 +84,7 @@ def test_changes_that_are_not_followed(node: LocalNode, database: Database) -> N
         assert_equal(node, database)
 
 
+@part_of_make_faults
 def test_rows_and_files_that_are_not_what_they_were(node: LocalNode, database: Database) -> None:
     folder = node.warehouse / "public" / "t"
     node.node.spark.sql(f"INSERT INTO delta.`{folder}` VALUES (500, 1, date '2024-02-29')")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from lakehouse.tables import accounts, again, commit, delta_rs_ids, spark_ids, write
 from penstock.errors import CommitConflict, FeatureNotSupported, StorageError
 from penstock.lakehouse import cuts as cuts_module
@@ -137,6 +137,7 @@ def test_an_own_entry_in_an_object_store_is_not_lost(tmp_path: Path, spark: Spar
 
 @pytest.mark.spark
 @pytest.mark.parametrize("format", ["json", in_make_faults("parquet")])
+@part_of_make_faults
 def test_v2_checkpoints_are_read(tmp_path: Path, spark: SparkSession, format: str) -> None:
     """Entries before it are gone: without it the state would be wrong, or no table be there."""
     table = accounts(tmp_path)

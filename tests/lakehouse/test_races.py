@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.heavy import part_of_make_faults
 from fix_object_store import ObjectStore
 from lakehouse.racing import COMMITS, commit_many, cut_many
 from lakehouse.tables import accounts, again, delta_rs_ids
@@ -38,6 +39,7 @@ def _run(target: Callable[[str, int], object], folder: str) -> None:
         assert process.exitcode == 0
 
 
+@part_of_make_faults
 def test_no_commit_is_lost(warehouse: str) -> None:
     table = accounts(warehouse)
     _run(commit_many, warehouse)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable as DeltaRs
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
+from faults.heavy import part_of_make_faults
 from lakehouse.tables import ACCOUNTS, APP, accounts, again, commit, delta_rs_ids, spark_ids, write
 from penstock.errors import CommitConflict
 from penstock.lakehouse import statistics
@@ -107,6 +108,7 @@ def test_every_type_comes_back_as_it_was(spark: SparkSession, tmp_path: Path) ->
     assert frame.where("length(text) = 33 and text > repeat('\U0010ffff', 32)").count() == 1
 
 
+@part_of_make_faults
 def test_spark_changes_are_loaded_again(spark: SparkSession, tmp_path: Path) -> None:
     """DELETE with vectors, UPDATE, OPTIMIZE and a checkpoint by Spark; then we go on."""
     table = changed_table(tmp_path)

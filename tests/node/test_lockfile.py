@@ -11,19 +11,22 @@ from penstock.node.claims import LockFile, Running, running_process
 from penstock.node.reloading import signal_running
 
 HOLD = """
+import signal
 import sys
 from pathlib import Path
 from penstock.node.claims import LockFile
+signal.signal(signal.SIGHUP, getattr(signal, sys.argv[2]))
 lock = LockFile(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_second_start_is_refused_and_told_the_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("handler", ["SIG_DFL", "SIG_IGN"])
+def test_a_second_start_is_refused_and_told_the_process(tmp_path: Path, handler: str) -> None:
     """And one that a signal would end gets none."""
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)],
+        [sys.executable, "-c", HOLD, str(tmp_path), handler],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -315,7 +315,7 @@ def test_missing_rows_are_skipped_repeated_and_unexpected_ones_are_conflicts(lak
 
     with pytest.raises(ReplicationConflict) as raised:
         lake.stage((table, publisher(row(29), row(30))))
-    told = "Key already exists: conflict=insert_exists.\nKey (a)=(29); existing local row (29, "
+    told = "Key already exists.\nKey (a)=(29); existing local row (29, "
     assert str(raised.value.detail).startswith(told)
     assert raised.value.sqlstate == "23505"
     assert not table.has_staged

@@ -27,6 +27,7 @@ def test_an_added_column_is_a_new_relation(published: PublishingLake) -> None:
     assert subscriber.catch_up_at_once() == ["D 2,,,"]
 
 
+@part_of_make_faults
 def test_renamed_and_dropped_columns(published: PublishingLake) -> None:
     """Column mapping by name: the files keep the names that columns had at first."""
     table = published.table(
@@ -119,6 +120,7 @@ def test_generated_columns(published: PublishingLake) -> None:
     assert subscriber.range(subscriber.version - 1, subscriber.version) == ["I 3,6"]
 
 
+@part_of_make_faults
 def test_replaced_by_other_columns(published: PublishingLake) -> None:
     table = published.table("replaced", "id INT, v STRING, w INT")
     table.run("INSERT INTO {t} VALUES (1, 'a', 1), (2, 'b', 2)")

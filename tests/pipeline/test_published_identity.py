@@ -35,6 +35,7 @@ def test_full_without_a_key_keeps_equal_rows_apart(published: PublishingLake, bi
     assert [change[0] for change in subscriber.catch_up()] == ["D", "D", "I", "I"]
 
 
+@part_of_make_faults
 def test_full_with_a_key_sends_old_rows(published: PublishingLake) -> None:
     table = table_of(published, "full_keyed", "FULL", key="id")
     table.run(_ROWS)
@@ -114,6 +115,7 @@ def test_duplicate_keys_stop_the_stream(published: PublishingLake) -> None:
     )
 
 
+@part_of_make_faults
 def test_row_filters_turn_updates_into_inserts_and_deletes(published: PublishingLake) -> None:
     table = table_of(published, "filtered", "USING KEY (id, n)", key=None)
     published.sql("ALTER TABLE filtered REPLICA IDENTITY FULL")
@@ -130,6 +132,7 @@ def test_row_filters_turn_updates_into_inserts_and_deletes(published: Publishing
     assert sorted(subscriber.catch_up()) == ["D 1,a,20", "D 2,b,30"]
 
 
+@part_of_make_faults
 def test_column_lists_leave_columns_out(published: PublishingLake) -> None:
     table = table_of(published, "listed", "", key="id")
     table.run(_ROWS)

@@ -127,6 +127,7 @@ def test_vacuum_of_what_nobody_needs_sends_nothing(published: PublishingLake) ->
     assert subscriber.catch_up() == ["I 40,n"]
 
 
+@part_of_make_faults
 def test_vacuum_of_what_is_needed_loses_the_slot(published: PublishingLake) -> None:
     table = items(published)
     subscriber = table.follow()

@@ -9,7 +9,7 @@ from pipeline.published import PublishedTable, PublishingLake
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_VECTORS = [False, True]
+_VECTORS = [in_make_faults(False), True]
 _names = iter(range(1000))
 
 

@@ -70,7 +70,7 @@ def test_views_that_delta_rs_has_written(published: PublishingLake) -> None:
     assert subscriber.catch_up() == ["U 3,y"]
 
 
-@pytest.mark.parametrize("vectors", [in_make_faults("false"), "true"])
+@pytest.mark.parametrize("vectors", [*map(in_make_faults, ("false", "true"))])
 def test_change_data_files_are_not_sent_twice(published: PublishingLake, vectors: str) -> None:
     table = published.table(
         f"cdf_{vectors}",

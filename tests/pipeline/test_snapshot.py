@@ -110,7 +110,7 @@ def copier(
     return Copier(spark, database, tmp_path / "warehouse", request.param)
 
 
-@pytest.mark.parametrize("version", [14, *map(in_make_faults, (15, 16, 17)), 18])
+@pytest.mark.parametrize("version", [*map(in_make_faults, (14, 15, 16, 17)), 18])
 def test_copy_on_every_version(
     version: int, spark: SparkSession, database_on: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from end_to_end.test_versions import _COLUMNS, run_script
-from faults.heavy import HEAVY, in_make_faults
+from faults.heavy import HEAVY, in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from publishing.lake_node import LakeNode
@@ -166,6 +166,7 @@ _SUMS = (
 _PGBENCH = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
 
 
+@part_of_make_faults
 def test_pgbench_arrives_in_whole_transactions(
     lake: LakeNode, subscriber: Callable[..., Database]
 ) -> None:

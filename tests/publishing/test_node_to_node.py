@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from publishing.lake_node import LakeNode
@@ -89,6 +90,7 @@ def follower(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
         yield started
 
 
+@part_of_make_faults
 def test_every_type_comes_through_two_nodes(
     lake: LakeNode, follower: LocalNode, database_on: Callable[..., Database]
 ) -> None:

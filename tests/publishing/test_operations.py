@@ -97,6 +97,7 @@ def test_columns_and_files_change_while_a_subscriber_follows(
     equal(lake, database, "evolving")
 
 
+@part_of_make_faults
 def test_a_vacuumed_slot_is_lost(
     lake: LakeNode, subscriber: Callable[..., Database], spark: Any
 ) -> None:

@@ -155,6 +155,7 @@ def test_no_row_moves_to_a_table_that_files_would_damage(pair: Pair) -> None:
 
 
 @pytest.mark.usefixtures("by_spark")
+@part_of_make_faults
 def test_a_row_that_comes_after_an_update_has_looked(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -326,6 +326,7 @@ def test_server_restart_in_mid_stream(
 
 
 @pytest.mark.postgres
+@part_of_make_faults
 def test_a_publisher_that_ends_the_stream_and_closes_nothing(
     database_on: Callable[..., Any],
     subscribe: Callable[..., Subscriber],

@@ -47,7 +47,7 @@ class LockFile:
         self._file.seek(0)
         self._file.truncate()
         self._file.write(f"{os.getpid()}\n")
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:
+        if callable(signal.getsignal(signal.SIGHUP)):  # neither its end, nor nothing at all
             self._file.write(f"{_HEARS_SIGHUP}\n")
         self._file.flush()
 
