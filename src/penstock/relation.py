@@ -16,6 +16,7 @@ from penstock.identifiers import quoted
 TableName = tuple[str, str]
 """Schema and name. What is looked up by its name is looked up by this, never by a text."""
 
+_PUBLIC: Final = "public"
 _AMBIGUOUS: Final = frozenset('."')
 
 
@@ -25,6 +26,18 @@ def qualified(schema: str, table: str) -> str:
     Unquoted, as PostgreSQL's messages print it, except for a part with a dot or a quote.
     """
     return f"{_part(schema)}.{_part(table)}"
+
+
+def table_of_option(parts: tuple[str, ...] | None) -> TableName | None:
+    """A table as options of subscriptions name it, without a schema in public; None: it is no
+    name of one."""
+    match parts:
+        case (schema, table):
+            return schema, table
+        case (table,):
+            return _PUBLIC, table
+        case _:
+            return None
 
 
 def _part(name: str) -> str:

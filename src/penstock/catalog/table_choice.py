@@ -12,10 +12,8 @@ from typing import Final
 from penstock.errors import InvalidParameterValue
 from penstock.guc import option_bool
 from penstock.identifiers import split_identifiers
-from penstock.relation import TableName, qualified
+from penstock.relation import TableName, qualified, table_of_option
 from penstock.sql.text.quoting import quote_identifier
-
-_PUBLIC: Final = "public"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +49,12 @@ def read_choice(option: str, value: object) -> TableChoice:
 def _names(option: str, text: str) -> list[TableName]:
     found: list[TableName] = []
     for item in _items(text):
-        name = split_identifiers(item, ".")
-        if not name or len(name) > 2:
+        table = table_of_option(split_identifiers(item, "."))
+        if table is None:
             raise InvalidParameterValue(
                 f'invalid value for parameter "{option}": "{text}"',
                 hint="It is true, false, or a list of tables: public.orders, events.",
             )
-        table = (name[0], name[1]) if len(name) == 2 else (_PUBLIC, name[0])
         if table in found:
             raise InvalidParameterValue(
                 f'invalid value for parameter "{option}": "{text}"',

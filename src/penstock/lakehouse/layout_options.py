@@ -16,12 +16,11 @@ from penstock.errors import InvalidParameterValue
 from penstock.identifiers import split_identifiers
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table_layout import TableLayout
-from penstock.relation import TableName, qualified
+from penstock.relation import TableName, qualified, table_of_option
 from penstock.sqlstate import UndefinedColumn
 
 PARTITION_BY: Final = "partition_by"
 CLUSTER_BY: Final = "cluster_by"
-_PUBLIC: Final = "public"
 _QUOTED: Final = '"(?:[^"]|"")*"'
 _ITEM: Final = re.compile(rf'\s*((?:{_QUOTED}|[^"();,])+)\(((?:{_QUOTED}|[^"();])*)\)\s*(?:[;,]|$)')
 _HINT: Final = "It is a list of tables with columns: public.orders (region, day); events (day)."
@@ -63,13 +62,12 @@ def column_lists(option: str, text: str) -> dict[TableName, tuple[str, ...]]:
     at = 0
     while text[at:].strip():
         item = _ITEM.match(text, at)
-        name = split_identifiers(item[1], ".") if item else None
+        table = table_of_option(split_identifiers(item[1], ".")) if item else None
         columns = split_identifiers(item[2]) if item else None
-        if item is None or not name or len(name) > 2 or not columns:
+        if item is None or table is None or not columns:
             raise InvalidParameterValue(
                 f'invalid value for parameter "{option}": "{text}"', hint=_HINT
             )
-        table = (name[0], name[1]) if len(name) == 2 else (_PUBLIC, name[0])
         if table in found or len(set(columns)) < len(columns):
             raise InvalidParameterValue(
                 f'invalid value for parameter "{option}": "{text}"',

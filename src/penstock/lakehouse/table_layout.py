@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.errors import FeatureNotSupported
 from penstock.lakehouse.statistics import has_order
-from penstock.pgtypes.variant import VARIANT
+from penstock.pgtypes.variant import type_name
 
 CLUSTERING: Final = "delta.clustering"
 """The domain of Delta's log that names the columns of liquid clustering."""
@@ -64,7 +64,7 @@ def check_layout(table: str, layout: TableLayout, columns: pa.Schema) -> None:
         if not _has_text(columns.field(name).type):
             raise FeatureNotSupported(
                 f'target table "{table}" is partitioned by column "{name}", whose type is '
-                f"{_shown(columns.field(name).type)}",
+                f"{type_name(columns.field(name).type)}",
                 detail="Values of this type have no text in Delta's log that all readers take for "
                 "the same.",
                 hint="Partition it by other columns.",
@@ -83,7 +83,7 @@ def check_clustering(table: str, layout: TableLayout, columns: pa.Schema) -> Non
         if not has_order(columns.field(name).type):
             raise FeatureNotSupported(
                 f'target table "{table}" cannot be clustered by column "{name}", whose type is '
-                f"{_shown(columns.field(name).type)}",
+                f"{type_name(columns.field(name).type)}",
                 detail="Delta keeps no bounds of its values.",
                 hint="Cluster it by other columns.",
             )
@@ -92,10 +92,6 @@ def check_clustering(table: str, layout: TableLayout, columns: pa.Schema) -> Non
             f'target table "{table}" is to be clustered by {len(layout.cluster_by)} columns',
             detail=f"Delta clusters by {_MOST_CLUSTERING} at most.",
         )
-
-
-def _shown(kind: pa.DataType) -> str:
-    return "variant" if kind == VARIANT else str(kind)
 
 
 def _has_text(kind: pa.DataType) -> bool:

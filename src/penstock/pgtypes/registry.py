@@ -22,7 +22,7 @@ from penstock.pgtypes.integer import BooleanFamily, IntegerFamily
 from penstock.pgtypes.numeric import NumericFamily
 from penstock.pgtypes.type_names import numeric_typmod
 from penstock.pgtypes.uuid import UuidFamily
-from penstock.pgtypes.variant import VARIANT
+from penstock.pgtypes.variant import type_name
 from penstock.pgtypes.varlena import OUTPUT_TEXT, ByteaFamily, JsonbFamily, TextFamily
 
 _SCALARS: Final[tuple[TypeFamily, ...]] = (
@@ -110,5 +110,4 @@ def type_of_arrow(arrow: pa.DataType) -> tuple[int, int]:
     if pa.types.is_list(arrow) and not pa.types.is_list(arrow.value_type):
         element, typmod = type_of_arrow(arrow.value_type)
         return array_oid(element), typmod
-    kind = "variant" if arrow == VARIANT else arrow
-    raise FeatureNotSupported(f"columns of the type {kind} cannot be published")
+    raise FeatureNotSupported(f"columns of the type {type_name(arrow)} cannot be published")

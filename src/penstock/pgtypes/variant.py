@@ -58,6 +58,11 @@ _DECIMALS: Final = ((9, 4, 0x20), (18, 8, 0x24), (_DIGITS, 16, 0x28))
 _STRING: Final = 0x40
 
 
+def type_name(kind: pa.DataType) -> str:
+    """Of an Arrow type, for people."""
+    return "variant" if kind == VARIANT else str(kind)
+
+
 def variants(texts: pa.Array) -> pa.Array:
     """Texts of jsonb as ``VARIANT``, null for NULL. Raises ValueNotRepresentable (22003, 54000),
     ProtocolViolation (22P02)."""

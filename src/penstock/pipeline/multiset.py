@@ -9,7 +9,9 @@ is not -0, whatever a type's equality says, because readers see which of the two
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -50,14 +52,15 @@ def fold_multiset(
         )
     both = pa.concat_tables([changes.new, changes.old])
     compared = both.select(list(schema.identity))
-    index, came, gone = _counts(compared, changes)
+    numbers = cache(lambda: _numbers(compared, changes))
+    index, came, gone = _counts(compared, changes, numbers)
     comes, goes = came > 0, gone > 0
 
     def without(lacking: np.ndarray) -> NetChange:
         few = lacking > 0
         there = (gone[goes] - lacking)[few]
         stock = dict(zip(index[goes][few].tolist(), there.tolist(), strict=True))
-        kept = _having_rows(changes, _numbers(compared, changes), stock)
+        kept = _having_rows(changes, numbers(), stock)
         if kept.all():
             raise ProtocolViolation(f'changes of table "{table}" do not follow from one another')
         more = replace(changes.skipped(~kept, schema.identity), whole_rows=True)
@@ -69,7 +72,7 @@ def fold_multiset(
 
     rows = both.take(pa.array(np.repeat(index[comes], came[comes])))
     if soft_delete:
-        rows = pa.concat_tables([rows, _dead(changes, changes.old, compared)])
+        rows = pa.concat_tables([rows, _dead(changes, changes.old, numbers)])
     if truncate and goes.any():
         return without(gone[goes])
     return NetChange(
@@ -96,9 +99,11 @@ def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:
     return rows, ", ".join([*names, *signs(zip(names, both.schema.types, strict=True))])
 
 
-def _counts(both: pa.Table, changes: Changes) -> tuple[Integers, Integers, Integers]:
+def _counts(
+    both: pa.Table, changes: Changes, numbers: Callable[[], Integers]
+) -> tuple[Integers, Integers, Integers]:
     """Per distinct row one position of it in ``both`` (ascending), how many of it are to be
-    written, and how many are taken that were there before the run."""
+    written, and how many are taken that were there before the run. ``numbers``: ``_numbers``."""
     rows, same = _lent(both, changes)
     result = _query(
         rows,
@@ -109,7 +114,7 @@ def _counts(both: pa.Table, changes: Changes) -> tuple[Integers, Integers, Integ
     gone = np.maximum(-balance, 0)
     mixed = np.asarray(result["both"], bool)
     if mixed.any():
-        gone[mixed] = _taken(_numbers(both, changes), index[mixed])
+        gone[mixed] = _taken(numbers(), index[mixed])
     return index, balance + gone, gone
 
 
@@ -172,11 +177,11 @@ def _having_rows(changes: Changes, numbers: Integers, stock: dict[int, int]) -> 
     return kept
 
 
-def _dead(changes: Changes, old: pa.Table, compared: pa.Table) -> pa.Table:
+def _dead(changes: Changes, old: pa.Table, numbers: Callable[[], Integers]) -> pa.Table:
     """The rows that stay, with the metadata columns of their DELETEs."""
     if not np.any(changes.operation == DELETE):
         return old.slice(0, 0)
-    at = _shown_and_deleted(changes, _numbers(compared, changes))
+    at = _shown_and_deleted(changes, numbers())
     return restamped(old.take(pa.array(at)), changes.stamps, at, changes.new)
 
 
