@@ -1,0 +1,280 @@
+"""The context of one decoding call: calls of a plugin's callbacks, and its writes (logical.c).
+
+In: a plugin, its options, the items of a source. Out: batches of what the plugin writes, by a
+generator, so that memory is bounded by ``piece_bytes`` and by what one callback writes. In which
+order callbacks come is ``replay``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.decoding.output import MAX_ALLOC_SIZE, Output, Writes
+from penstock.decoding.output_plugin import (
+    OutputPlugin,
+    OutputPluginOptions,
+    OutputType,
+    registered,
+)
+from penstock.decoding.relation_data import RelationData
+from penstock.decoding.reorder_buffer import Item
+from penstock.decoding.replay import Replay
+from penstock.errors import NotInPrerequisiteState, PenstockError
+from penstock.lsn import INVALID, Lsn
+
+Options = Sequence[tuple[str, str | None]]
+"""Names and values as given, in order; None for a value that is not there."""
+UpdateProgress = Callable[[Lsn, int, bool], None]
+"""Of position, xid, and whether a transaction was left out: a chance to send a keepalive."""
+
+_STREAMING: Final = (
+    *("stream_start", "stream_stop", "stream_abort", "stream_commit", "stream_change"),
+    *("stream_change_batch", "stream_message", "stream_truncate"),
+)
+_TWO_PHASE: Final = (
+    *("begin_prepare", "prepare", "commit_prepared", "rollback_prepared"),
+    *("stream_prepare", "filter_prepare"),
+)
+_REQUIRED: Final = (("begin",), ("change", "change_batch"), ("commit",))
+_SHOWN: Final = {"change_batch": "change", "stream_change_batch": "stream_change"}
+_PADDED_SINCE: Final = 19
+_PIECE_BYTES: Final = 1 << 20
+_WORK_MEM: Final = 64 << 20
+
+
+class Catalogs(Protocol):
+    """Catalogs as they were at the change (a historic snapshot)."""
+
+    def relation(self, oid: int) -> RelationData | None:
+        """A table, None where there was none."""
+
+    def rows(self, catalog: str) -> Iterable[Mapping[str, object]]:
+        """Rows of a catalog, ``pg_class`` for instance. Raises UndefinedObject."""
+
+
+class LogicalDecodingContext:
+    """One call of a slot function, or one stream: ``startup``, ``process`` once or more often,
+    ``shutdown``; or ``with``, which begins and ends it.
+
+    Plugins use: ``options``, ``slot_name``, ``streaming``, ``twophase``, ``two_phase_given``,
+    ``catalogs``, ``major_version``, and ``prepare_write``, ``out``, ``write``, ``write_batch``,
+    ``update_progress``.
+    """
+
+    def __init__(
+        self,
+        plugin: OutputPlugin,
+        *,
+        plugin_name: str,
+        slot_name: str,
+        options: Options = (),
+        two_phase: bool = False,
+        as_bytes: bool = False,
+        catalogs: Catalogs | None = None,
+        major_version: int = 18,
+        work_mem: int = _WORK_MEM,
+        piece_bytes: int = _PIECE_BYTES,
+        output_limit: int = MAX_ALLOC_SIZE,
+        update_progress: UpdateProgress | None = None,
+        interrupt: Callable[[], None] | None = None,
+    ) -> None:
+        """``two_phase``: of the slot. ``as_bytes``: the reader takes bytes, whatever the plugin
+        says its output is: binary functions and streams. ``work_mem``: of a block of a streamed
+        transaction. ``piece_bytes``: from which on output is handed on. ``output_limit``: bytes
+        that one callback may write. ``interrupt``: called between callbacks; what it raises ends
+        the call.
+
+        Raises PenstockError for a plugin without a required callback.
+        """
+        for names in _REQUIRED:
+            if not any(registered(plugin, name) for name in names):
+                raise PenstockError(f"output plugins have to register a {names[0]} callback")
+        self.plugin: Final = plugin
+        self.plugin_name: Final = plugin_name
+        self.slot_name: Final = slot_name
+        self.options: Final = tuple(options)
+        self.catalogs: Final = catalogs
+        self.major_version: Final = major_version
+        self.work_mem: Final = work_mem
+        self.output = OutputPluginOptions()
+        self.streaming = any(registered(plugin, name) for name in _STREAMING)
+        self.twophase = any(registered(plugin, name) for name in _TWO_PHASE)
+        self.two_phase_given = False
+        """Whether the plugin was given its option for it (twophase_opt_given)."""
+        self.out: list[str | bytes] = []
+        self._slot_two_phase = two_phase
+        self._as_bytes = as_bytes
+        self._piece_bytes = piece_bytes
+        self._output_limit = output_limit
+        self._update_progress = update_progress
+        self._interrupt = interrupt
+        self._writes = Writes()
+        self._accept_writes = self._prepared_write = False
+        self._location: Lsn | NDArray[np.uint64] = INVALID
+        self._xid = 0
+        self._shut_down = False
+        self._replay = Replay(self)
+
+    @property
+    def output_type(self) -> OutputType:
+        """What the plugin says its output is, once it has started."""
+        return self.output.output_type
+
+    def startup(self, is_init: bool = False) -> None:
+        """Raises PenstockError. ``is_init``: a slot is created."""
+        self.call("startup", self.output, is_init, writes=False)
+        self.twophase = self.twophase and (self._slot_two_phase or self.two_phase_given)
+        self._writes.binary = self._as_bytes or self.output_type is OutputType.BINARY
+
+    def process(self, items: Iterable[Item]) -> Iterator[Output]:
+        """What the plugin writes of these items; everything by the end of them.
+
+        Raises PenstockError: the source's own, and whatever a callback raises, with its context.
+        """
+        for item in items:
+            for _ in self._replay.item(item):
+                if self._writes.nbytes >= self._piece_bytes:
+                    yield from self._writes.take()
+        yield from self._writes.take()
+
+    def shutdown(self) -> None:
+        """Once; later calls do nothing. Raises as ``process``."""
+        if not self._shut_down:
+            self._shut_down = True
+            self.call("shutdown", writes=False)
+
+    def __enter__(self) -> Self:
+        try:
+            self.startup()
+        except PenstockError as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.shutdown()
+        except PenstockError:
+            if error is None:
+                raise  # otherwise the first error is the one to tell
+
+    # What plugins call.
+
+    def prepare_write(self, last_write: bool = True) -> None:
+        """OutputPluginPrepareWrite: ``out`` is empty from here on. Raises PenstockError outside of
+        callbacks that may write."""
+        if not self._accept_writes:
+            raise PenstockError("writes are only accepted in commit, begin and change callbacks")
+        self._prepared_write = True
+        self.out = []
+
+    def write(self, last_write: bool = True) -> None:
+        """OutputPluginWrite: the pieces of ``out`` are one write."""
+        if not self._prepared_write:
+            raise PenstockError(
+                "OutputPluginPrepareWrite needs to be called before OutputPluginWrite"
+            )
+        self._prepared_write = False
+        self._writes.add(self._first_location, self._xid, self.out)
+        self.out = []
+        self._check_limit()
+
+    def write_batch(self, data: pa.Array, lsns: Lsn | NDArray[np.uint64] | None = None) -> None:
+        """A write for each string (or binary) of an Arrow array, none of them null.
+
+        ``lsns``: of each; None: those of the batch's rows where there is a string for each row,
+        its first one otherwise.
+        """
+        self.prepare_write()
+        self._prepared_write = False
+        places = lsns if lsns is not None else self._location
+        if not isinstance(places, Lsn) and len(places) != len(data):
+            places = Lsn(int(places[0]))
+        self._writes.add_batch(places, self._xid, data)
+        self._check_limit()
+
+    def update_progress(self, skipped_xact: bool = False) -> None:
+        """OutputPluginUpdateProgress."""
+        if self._update_progress is not None:
+            self._update_progress(self._first_location, self._xid, skipped_xact)
+
+    # What ``replay`` calls.
+
+    def call(
+        self,
+        callback: str,
+        *arguments: Any,
+        at: Lsn | NDArray[np.uint64] = INVALID,
+        xid: int = 0,
+        report: Lsn | None = None,
+        writes: bool = True,
+    ) -> Any:
+        """Call a callback. ``at``: where its writes stand; ``report``: the LSN that errors tell,
+        where it is another one; ``xid``: of its writes. Raises PenstockError with a context."""
+        if self._interrupt is not None:
+            self._interrupt()
+        self._accept_writes, self._prepared_write = writes, False
+        self._location, self._xid = at, xid
+        self._callback_limit = self._writes.nbytes + self._output_limit
+        try:
+            return getattr(self.plugin, callback)(self, *arguments)
+        except (Exception, SystemExit) as error:
+            told = self._first_location if report is None else report
+            raise self._with_context(error, callback, told) from error
+        finally:
+            self._accept_writes = False
+
+    def require(self, callbacks: Sequence[str], what: str, report: Lsn) -> str:
+        """The first of some callbacks that the plugin has. Raises NotInPrerequisiteState."""
+        for name in callbacks:
+            if registered(self.plugin, name):
+                return name
+        error = NotInPrerequisiteState(f"{what} requires a {callbacks[-1]}_cb callback")
+        raise self._with_context(error, callbacks[-1], report)
+
+    @property
+    def _first_location(self) -> Lsn:
+        at = self._location
+        return at if isinstance(at, Lsn) else Lsn(int(at[0]))
+
+    def _check_limit(self) -> None:
+        if self._writes.nbytes > self._callback_limit:
+            self._writes.drop()
+            raise PenstockError(
+                f"output plugin wrote more than {self._output_limit} bytes in one callback",
+                hint="A plugin writes what belongs to a change when it gets the change.",
+                sqlstate="54000",
+            )
+
+    def _with_context(self, error: BaseException, callback: str, report: Lsn) -> PenstockError:
+        """output_plugin_error_callback"""
+        context = (
+            f'slot "{self.slot_name}", output plugin "{self.plugin_name}", '
+            f"in the {_SHOWN.get(callback, callback)} callback"
+        )
+        if report != INVALID:
+            context += f", associated LSN {self._lsn_text(report)}"
+        if isinstance(error, PenstockError):
+            before = f"{error.context}\n" if error.context else ""
+            return error.changed(context=before + context)
+        if isinstance(error, MemoryError):
+            return PenstockError("out of memory", sqlstate="53200", context=context)
+        said = str(error)
+        what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        return PenstockError(what, context=context)
+
+    def _lsn_text(self, lsn: Lsn) -> str:
+        if self.major_version >= _PADDED_SINCE:
+            return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:08X}"
+        return str(lsn)

@@ -1,0 +1,162 @@
+"""The interface of output plugins: PostgreSQL's callbacks under its names (output_plugin.h).
+
+A plugin is a class derived from ``OutputPlugin``; a callback that it defines is registered, one
+that it leaves alone is not. An object of it lives as long as one call of a slot function or one
+stream. Callbacks may raise: ``PenstockError`` with a SQLSTATE, or anything else; the call ends with
+an error that says in which callback it was, and nothing else does.
+
+``begin``, ``change`` and ``commit`` are required. Beside ``change`` and ``stream_change`` a plugin
+may have ``change_batch`` and ``stream_change_batch``, which get the changes of many rows at once
+and have to write the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
+
+from penstock.decoding.relation_data import RelationData
+from penstock.decoding.reorder_buffer import Change, ReorderBufferTXN, RowBatch, TruncateChange
+from penstock.lsn import Lsn
+
+if TYPE_CHECKING:
+    from penstock.decoding.logical import LogicalDecodingContext as Context
+
+
+class OutputType(Enum):
+    """OutputPluginOutputType: the functions for text refuse binary output."""
+
+    TEXTUAL = "text"
+    BINARY = "binary"
+
+
+@dataclass
+class OutputPluginOptions:
+    """What ``startup`` may set. ``receive_rewrites``: changes of tables that are being rewritten
+    are wanted, too; the lake has none."""
+
+    output_type: OutputType = OutputType.TEXTUAL
+    receive_rewrites: bool = False
+
+
+class OutputPlugin:
+    """Every callback does nothing here; ``registered`` tells which ones a class defines."""
+
+    COLUMNAR: ClassVar = frozenset({"change_batch", "stream_change_batch"})
+    """Callbacks that PostgreSQL has not."""
+
+    def startup(self, ctx: Context, options: OutputPluginOptions, is_init: bool) -> None:
+        """Read ``ctx.options``. ``is_init``: the slot is being created; there are no options."""
+
+    def shutdown(self, ctx: Context) -> None:
+        """The last call, whatever happened before. Nothing may be written."""
+
+    def begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        """A transaction that has committed follows. Required."""
+
+    def change(
+        self, ctx: Context, txn: ReorderBufferTXN, relation: RelationData, change: Change
+    ) -> None:
+        """One row. Required."""
+
+    def change_batch(self, ctx: Context, txn: ReorderBufferTXN, batch: RowBatch) -> None:
+        """Rows at once, instead of ``change`` for each of them (not PostgreSQL's)."""
+
+    def truncate(
+        self,
+        ctx: Context,
+        txn: ReorderBufferTXN,
+        relations: tuple[RelationData, ...],
+        change: TruncateChange,
+    ) -> None:
+        """TRUNCATE of some tables."""
+
+    def message(
+        self,
+        ctx: Context,
+        txn: ReorderBufferTXN | None,
+        lsn: Lsn,
+        transactional: bool,
+        prefix: str,
+        content: bytes,
+    ) -> None:
+        """pg_logical_emit_message; ``txn`` is None for one that belongs to none."""
+
+    def commit(self, ctx: Context, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
+        """The end of a transaction. Required."""
+
+    def filter_by_origin(self, ctx: Context, origin: str | None) -> bool:
+        """Whether what came from an origin (None: from nowhere else) is left out."""
+        return False
+
+    def filter_prepare(self, ctx: Context, xid: int, gid: str) -> bool:
+        """Whether a transaction is left until COMMIT PREPARED, and is a usual one there."""
+        return False
+
+    def begin_prepare(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        """A transaction that has been prepared follows."""
+
+    def prepare(self, ctx: Context, txn: ReorderBufferTXN, prepare_lsn: Lsn) -> None:
+        """PREPARE TRANSACTION."""
+
+    def commit_prepared(self, ctx: Context, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
+        """COMMIT PREPARED."""
+
+    def rollback_prepared(
+        self, ctx: Context, txn: ReorderBufferTXN, prepare_end_lsn: Lsn, prepare_time: int
+    ) -> None:
+        """ROLLBACK PREPARED."""
+
+    def stream_start(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        """A block of a transaction that has not ended follows."""
+
+    def stream_stop(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        """The end of a block."""
+
+    def stream_abort(self, ctx: Context, txn: ReorderBufferTXN, abort_lsn: Lsn) -> None:
+        """A transaction of which blocks were sent is rolled back; ``txn.toptxn`` is set where it
+        is a subtransaction."""
+
+    def stream_prepare(self, ctx: Context, txn: ReorderBufferTXN, prepare_lsn: Lsn) -> None:
+        """One of which blocks were sent is prepared."""
+
+    def stream_commit(self, ctx: Context, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
+        """One of which blocks were sent commits."""
+
+    def stream_change(
+        self, ctx: Context, txn: ReorderBufferTXN, relation: RelationData, change: Change
+    ) -> None:
+        """One row in a block."""
+
+    def stream_change_batch(self, ctx: Context, txn: ReorderBufferTXN, batch: RowBatch) -> None:
+        """Rows in a block, instead of ``stream_change`` for each (not PostgreSQL's)."""
+
+    def stream_message(
+        self,
+        ctx: Context,
+        txn: ReorderBufferTXN | None,
+        lsn: Lsn,
+        transactional: bool,
+        prefix: str,
+        content: bytes,
+    ) -> None:
+        """A message in a block."""
+
+    def stream_truncate(
+        self,
+        ctx: Context,
+        txn: ReorderBufferTXN,
+        relations: tuple[RelationData, ...],
+        change: TruncateChange,
+    ) -> None:
+        """TRUNCATE in a block."""
+
+
+CALLBACKS = tuple(name for name in vars(OutputPlugin) if name[0] != "_" and name.islower())
+"""All names, PostgreSQL's 21 and the two columnar ones."""
+
+
+def registered(plugin: OutputPlugin, callback: str) -> bool:
+    """Whether the plugin's class defines a callback."""
+    return getattr(type(plugin), callback) is not getattr(OutputPlugin, callback)

@@ -1,0 +1,1 @@
+"""The bundled output plugins, a file for each. ``registry`` finds them by name."""

@@ -1,0 +1,71 @@
+"""Output plugins by name (logical.c, LoadOutputPlugin; dfmgr.c).
+
+In: a name, and which names are allowed (``output_plugin_libraries``). Out: a new object of the
+plugin's class. Classes are found by entry points of the group ``penstock.output_plugins``, those of
+this package without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+from penstock.decoding.output_plugin import OutputPlugin
+from penstock.errors import InsufficientPrivilege, PenstockError
+
+GROUP: Final = "penstock.output_plugins"
+BUNDLED: Final[dict[str, str]] = {
+    "arrow": "penstock.decoding.plugins.arrow:Arrow",
+    "pgoutput": "penstock.decoding.plugins.pgoutput:Pgoutput",
+    "test_decoding": "penstock.decoding.plugins.test_decoding:TestDecoding",
+    "wal2json": "penstock.decoding.plugins.wal2json:Wal2Json",
+}
+"""They are found whether or not the package's own entry points are there."""
+DEFAULT_LIBRARIES: Final = ", ".join(BUNDLED)
+"""Of the setting output_plugin_libraries."""
+_UNDEFINED_FILE: Final = "58P01"
+_HINT: Final = (
+    "If it is safe for all REPLICATION users to use this library as an output plugin, add it to"
+    ' "output_plugin_libraries" and reload the server configuration.'
+)
+
+
+def find_plugin(name: str, allowed: Collection[str] = tuple(BUNDLED)) -> OutputPlugin:
+    """Raises PenstockError 58P01 for one that there is not, InsufficientPrivilege for one that is
+    not allowed, and PenstockError for one that cannot be used, saying why."""
+    return plugin_class(name, allowed)()
+
+
+def plugin_class(name: str, allowed: Collection[str] = tuple(BUNDLED)) -> type[OutputPlugin]:
+    """The class. Raises as ``find_plugin``."""
+    point = _entry_point(name)
+    if point is None:
+        raise PenstockError(
+            f'could not access file "{name}": No such file or directory', sqlstate=_UNDEFINED_FILE
+        )
+    if name not in allowed:
+        raise InsufficientPrivilege(
+            f'library "{name}" may not be used as an output plugin', hint=_HINT
+        )
+    try:
+        loaded = point.load()
+    except (Exception, SystemExit) as error:
+        raise PenstockError(
+            f'could not load library "{name}": {type(error).__name__}: {error}',
+            detail=f"It is {point.value}.",
+        ) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, OutputPlugin)):
+        raise PenstockError(
+            "output plugins have to declare the _PG_output_plugin_init symbol",
+            detail=f"{point.value} is no class derived from penstock.decoding.OutputPlugin.",
+        )
+    return loaded
+
+
+def _entry_point(name: str) -> EntryPoint | None:
+    if name in BUNDLED:
+        return EntryPoint(name, BUNDLED[name], GROUP)
+    for point in entry_points(group=GROUP, name=name):
+        return point
+    return None

@@ -1,0 +1,270 @@
+"""The order of callbacks for transactions (reorderbuffer.c, ReorderBufferProcessTXN; decode.c).
+
+In: items of a source. Out: calls of the plugin, by the context. Every generator here yields after
+calls, so that what was written can be handed on before the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from penstock.decoding.output_plugin import registered
+from penstock.decoding.reorder_buffer import (
+    Changes,
+    Item,
+    MessageChange,
+    ReorderBufferTXN,
+    RowBatch,
+    StreamAbort,
+    StreamBlock,
+    Transaction,
+    TransactionKind,
+    TruncateChange,
+)
+from penstock.errors import PenstockError
+from penstock.lsn import INVALID, Lsn
+
+if TYPE_CHECKING:
+    from penstock.decoding.logical import LogicalDecodingContext as Context
+
+_AT_PREPARE: Final = "logical replication at prepare time"
+_STREAMING: Final = "logical streaming"
+_STREAMING_PREPARED: Final = "logical streaming at prepare time"
+_PIECE_ROWS: Final = 65_536
+_PIECE_BYTES: Final = 16 << 20
+"""Of a batch that is given to a plugin at once."""
+
+
+class Replay:
+    """Keeps what callbacks know of transactions that are streamed."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._streamed: dict[int, ReorderBufferTXN] = {}
+
+    def item(self, item: Item) -> Iterator[None]:
+        """All callbacks of one item."""
+        match item:
+            case Transaction():
+                yield from self._transaction(item)
+            case MessageChange():
+                self._message_of_none(item)
+                yield
+            case StreamBlock():
+                yield from self._stream_block(item)
+            case StreamAbort():
+                self._stream_abort(item)
+                yield
+
+    def _transaction(self, item: Transaction) -> Iterator[None]:
+        if self._filtered(item.origin):
+            self._streamed.pop(item.xid, None)
+            return
+        prepared = item.kind is not TransactionKind.COMMIT and self._at_prepare(item)
+        txn = self._ended(item)
+        match item.kind:
+            case TransactionKind.PREPARE if prepared:
+                yield from self._whole(item, txn, prepared=True)
+            case TransactionKind.COMMIT_PREPARED if prepared:
+                if item.prepared is not None and not item.prepared.sent:
+                    yield from self._whole(item, _as_prepared(item, txn), prepared=True)
+                self._end("commit_prepared", txn, txn.final_lsn)
+                yield
+            case TransactionKind.ROLLBACK_PREPARED if prepared:
+                if item.prepared is None:
+                    raise PenstockError("a rollback of a prepared transaction without its PREPARE")
+                self._end("rollback_prepared", txn, item.prepared.end_lsn, item.prepared.time)
+                yield
+            case TransactionKind.COMMIT | TransactionKind.COMMIT_PREPARED:
+                yield from self._whole(item, txn, prepared=False)
+
+    def _whole(self, item: Transaction, txn: ReorderBufferTXN, *, prepared: bool) -> Iterator[None]:
+        """Changes with their begin and end (ReorderBufferReplay)."""
+        if self._ctx.streaming and item.streamed:
+            yield from self._blocks(txn, item.changes)
+            self._streamed.pop(item.xid, None)
+            end = "stream_prepare" if prepared else "stream_commit"
+            name = self._ctx.require(
+                [end], _STREAMING_PREPARED if prepared else _STREAMING, txn.final_lsn
+            )
+            self._ctx.call(
+                name, txn, txn.final_lsn, at=txn.end_lsn, xid=txn.xid, report=txn.final_lsn
+            )
+            yield
+            return
+        begin = "begin_prepare" if prepared else "begin"
+        if prepared:
+            self._ctx.require([begin], _AT_PREPARE, txn.first_lsn)
+        self._ctx.call(begin, txn, at=txn.first_lsn, xid=txn.xid)
+        yield
+        for change in item.changes:
+            yield from self._change(txn, change, stream="")
+        if prepared:
+            self._end("prepare", txn, txn.final_lsn)
+        else:
+            self._ctx.call(
+                "commit", txn, txn.final_lsn, at=txn.end_lsn, xid=txn.xid, report=txn.final_lsn
+            )
+        yield
+
+    def _end(self, callback: str, txn: ReorderBufferTXN, *arguments: object) -> None:
+        """Of the group of callbacks for two-phase."""
+        self._ctx.require([callback], _AT_PREPARE, txn.final_lsn)
+        self._ctx.call(callback, txn, *arguments, at=txn.end_lsn, xid=txn.xid, report=txn.final_lsn)
+
+    def _blocks(self, txn: ReorderBufferTXN, changes: Changes) -> Iterator[None]:
+        """Changes of a streamed transaction, in blocks of about ``work_mem`` bytes."""
+        sent, last = 0, INVALID
+        for change in changes:
+            for part in _parts(change):
+                if sent == 0:
+                    self._stream_edge("stream_start", txn, _first_lsn(part))
+                yield from self._change(txn, part, stream="stream_")
+                sent += 1 + (part.nbytes if isinstance(part, RowBatch) else 0)
+                last = _last_lsn(part)
+                if sent >= self._ctx.work_mem:
+                    self._stream_edge("stream_stop", txn, last)
+                    sent = 0
+        if sent:
+            self._stream_edge("stream_stop", txn, last)
+        yield
+
+    def _stream_edge(self, callback: str, txn: ReorderBufferTXN, lsn: Lsn) -> None:
+        self._ctx.require([callback], _STREAMING, lsn)
+        self._ctx.call(callback, txn, at=lsn, xid=txn.xid)
+
+    def _stream_block(self, item: StreamBlock) -> Iterator[None]:
+        if not self._ctx.streaming:
+            raise PenstockError(f"a block of transaction {item.xid}, which is not streamed")
+        if self._filtered(item.origin):
+            return
+        txn = self._streamed.setdefault(item.xid, ReorderBufferTXN(item.xid, item.first_lsn))
+        txn.origin, txn.origin_lsn = item.origin, item.origin_lsn
+        yield from self._blocks(txn, item.changes)
+
+    def _stream_abort(self, item: StreamAbort) -> None:
+        top = self._streamed.get(item.xid)
+        if top is None:
+            return
+        txn = top
+        if item.subxid == item.xid:
+            del self._streamed[item.xid]
+        else:
+            txn = ReorderBufferTXN(item.subxid, top.first_lsn, toptxn=top)
+        txn.final_lsn, txn.commit_time = item.abort_lsn, item.time
+        self._ctx.require(["stream_abort"], _STREAMING, item.abort_lsn)
+        self._ctx.call("stream_abort", txn, item.abort_lsn, at=item.abort_lsn, xid=txn.xid)
+
+    def _change(
+        self, txn: ReorderBufferTXN, change: RowBatch | TruncateChange | MessageChange, stream: str
+    ) -> Iterator[None]:
+        """``stream``: what callbacks are called with in front, in a block."""
+        ctx = self._ctx
+        match change:
+            case RowBatch():
+                yield from self._rows(txn, change, stream)
+            case TruncateChange() if registered(ctx.plugin, f"{stream}truncate"):
+                arguments = (txn, change.relations, change)
+                ctx.call(f"{stream}truncate", *arguments, at=change.lsn, xid=txn.xid)
+            case MessageChange(transactional=False):
+                self._message_of_none(change)
+            case MessageChange():
+                self._message(f"{stream}message", txn, change)
+        yield
+
+    def _rows(self, txn: ReorderBufferTXN, batch: RowBatch, stream: str) -> Iterator[None]:
+        ctx = self._ctx
+        names = [f"{stream}change_batch", f"{stream}change"]
+        name = ctx.require(names, _STREAMING, batch.first_lsn) if len(batch) else ""
+        for part in _pieces(batch):
+            if name == names[0]:
+                ctx.call(name, txn, part, at=part.lsn, xid=txn.xid)
+                ctx.update_progress()
+                yield
+                continue
+            for change in part.changes():
+                ctx.call(name, txn, part.relation, change, at=change.lsn, xid=txn.xid)
+                yield
+            ctx.update_progress()
+
+    def _message_of_none(self, item: MessageChange) -> None:
+        if self._filtered(item.origin):
+            return
+        txn = ReorderBufferTXN(item.xid, item.lsn) if item.xid else None
+        self._message("message", txn, item)
+
+    def _message(self, callback: str, txn: ReorderBufferTXN | None, message: MessageChange) -> None:
+        if not registered(self._ctx.plugin, callback):
+            return
+        arguments = (txn, message.lsn, message.transactional, message.prefix, message.content)
+        xid = 0 if txn is None else txn.xid
+        self._ctx.call(callback, *arguments, at=message.lsn, xid=xid)
+
+    def _filtered(self, origin: str | None) -> bool:
+        """FilterByOrigin"""
+        if not registered(self._ctx.plugin, "filter_by_origin"):
+            return False
+        return bool(self._ctx.call("filter_by_origin", origin, writes=False))
+
+    def _at_prepare(self, item: Transaction) -> bool:
+        """Whether a prepared transaction is sent as one: not FilterPrepare."""
+        if not self._ctx.twophase:
+            return False
+        if not registered(self._ctx.plugin, "filter_prepare"):
+            return True
+        return not self._ctx.call("filter_prepare", item.xid, item.gid or "", writes=False)
+
+    def _ended(self, item: Transaction) -> ReorderBufferTXN:
+        txn = self._streamed.get(item.xid) or ReorderBufferTXN(item.xid, item.first_lsn)
+        txn.final_lsn, txn.end_lsn, txn.commit_time = item.final_lsn, item.end_lsn, item.commit_time
+        txn.origin, txn.origin_lsn = item.origin, item.origin_lsn
+        txn.gid, txn.prepared = item.gid, item.prepared
+        return txn
+
+
+def _as_prepared(item: Transaction, txn: ReorderBufferTXN) -> ReorderBufferTXN:
+    """The transaction as it was at its PREPARE."""
+    was = item.prepared
+    if was is None:
+        return txn
+    return ReorderBufferTXN(
+        item.xid,
+        item.first_lsn,
+        was.lsn,
+        was.end_lsn,
+        was.time,
+        item.origin,
+        item.origin_lsn,
+        item.gid,
+        was,
+    )
+
+
+def _pieces(batch: RowBatch) -> Iterator[RowBatch]:
+    """Parts of a batch that a plugin gets at once."""
+    count = len(batch)
+    size = max(1, min(_PIECE_ROWS, _PIECE_BYTES * count // max(batch.nbytes, 1)))
+    if count <= size:
+        if count:
+            yield batch
+        return
+    for offset in range(0, count, size):
+        yield batch.slice(offset, min(size, count - offset))
+
+
+def _parts(
+    change: RowBatch | TruncateChange | MessageChange,
+) -> Iterator[RowBatch | TruncateChange | MessageChange]:
+    if isinstance(change, RowBatch):
+        yield from _pieces(change)
+    else:
+        yield change
+
+
+def _first_lsn(change: RowBatch | TruncateChange | MessageChange) -> Lsn:
+    return change.first_lsn if isinstance(change, RowBatch) else change.lsn
+
+
+def _last_lsn(change: RowBatch | TruncateChange | MessageChange) -> Lsn:
+    return change.lsn_at(len(change) - 1) if isinstance(change, RowBatch) else change.lsn

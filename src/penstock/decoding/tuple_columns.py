@@ -1,0 +1,195 @@
+"""Tuples of many rows as columns, and one row of them (htup.h).
+
+In: of each column typed Arrow arrays, as the lake has them, or PostgreSQL's output text, where a
+source has nothing else. Out: both where both can be had, text made when it is first asked for. Four
+things are kept apart (law 4): a value, NULL, a TOAST value that did not change and was not sent,
+and a column that is not sent at all, such as all but the key in an old tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.decoding.relation_data import RelationData
+from penstock.pgtypes.text_output import text_output
+
+Mask = NDArray[np.bool_]
+
+
+class Unsent(Enum):
+    """What stands in a tuple for a value that is not there and is not NULL."""
+
+    UNCHANGED_TOAST = "u"
+    NOT_SENT = "-"
+
+
+class TupleColumn:
+    """One column of ``n`` rows. ``values`` or ``text``, or both; null for NULL, and where
+    ``unchanged`` is true. ``text``: Arrow strings, as the type's output function prints values."""
+
+    __slots__ = ("_list", "_text", "_type", "unchanged", "values")
+
+    def __init__(
+        self,
+        values: pa.Array | None = None,
+        *,
+        text: pa.Array | None = None,
+        type_oid: int = 0,
+        typmod: int = -1,
+        unchanged: Mask | None = None,
+    ) -> None:
+        if values is None and text is None:
+            raise ValueError("a column has values or text")
+        self.values = values
+        self.unchanged = unchanged if unchanged is not None and unchanged.any() else None
+        self._text = text
+        self._type = (type_oid, typmod)
+        self._list: list[str | None] | None = None
+
+    @property
+    def text(self) -> pa.Array:
+        """Arrow strings. Raises FeatureNotSupported for types that are not published."""
+        if self._text is None:
+            self._text = text_output(self.values, *self._type).cast(pa.string())
+        return self._text
+
+    def text_at(self, row: int) -> str | None:
+        """For plugins that go row by row; all of the column is made ready the first time."""
+        if self._list is None:
+            self._list = self.text.to_pylist()
+        return self._list[row]
+
+    def slice(self, offset: int, length: int) -> TupleColumn:
+        """A run of rows, without a copy."""
+        return TupleColumn(
+            None if self.values is None else self.values.slice(offset, length),
+            text=None if self._text is None else self._text.slice(offset, length),
+            type_oid=self._type[0],
+            typmod=self._type[1],
+            unchanged=None if self.unchanged is None else self.unchanged[offset : offset + length],
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is there, roughly."""
+        arrays = [a for a in (self.values, self._text) if a is not None]
+        return sum(int(array.nbytes) for array in arrays)
+
+
+class TupleColumns:
+    """Tuples of ``rows`` rows; a column of None is not sent. One for each of the relation's
+    attributes, in their order."""
+
+    __slots__ = ("columns", "relation", "rows")
+
+    def __init__(
+        self, relation: RelationData, columns: Sequence[TupleColumn | None], rows: int
+    ) -> None:
+        if len(columns) != len(relation.attributes):
+            raise ValueError("a column for each attribute")
+        self.relation: Final = relation
+        self.columns: Final = tuple(columns)
+        self.rows: Final = rows
+
+    @classmethod
+    def typed(
+        cls,
+        relation: RelationData,
+        arrays: Sequence[pa.Array | None],
+        rows: int,
+        unchanged: Mapping[str, Mask] | None = None,
+    ) -> TupleColumns:
+        """Of Arrow arrays as ``pgtypes`` makes them, None for a column that is not sent.
+        ``unchanged``: by column name, true for TOAST values that were not sent."""
+        masks = unchanged or {}
+        columns = [
+            None
+            if array is None
+            else TupleColumn(
+                array, type_oid=a.type_oid, typmod=a.typmod, unchanged=masks.get(a.name)
+            )
+            for a, array in zip(relation.attributes, arrays, strict=True)
+        ]
+        return cls(relation, columns, rows)
+
+    @classmethod
+    def texts(
+        cls,
+        relation: RelationData,
+        arrays: Sequence[pa.Array | None],
+        rows: int,
+        unchanged: Mapping[str, Mask] | None = None,
+    ) -> TupleColumns:
+        """Of PostgreSQL's output text, for sources that have no more."""
+        masks = unchanged or {}
+        columns = [
+            None if array is None else TupleColumn(text=array, unchanged=masks.get(a.name))
+            for a, array in zip(relation.attributes, arrays, strict=True)
+        ]
+        return cls(relation, columns, rows)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def row(self, number: int) -> Tuple:
+        """One row of it."""
+        return Tuple(self, number)
+
+    def slice(self, offset: int, length: int) -> TupleColumns:
+        """A run of rows, without a copy."""
+        columns = [None if c is None else c.slice(offset, length) for c in self.columns]
+        return TupleColumns(self.relation, columns, min(length, self.rows - offset))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns, roughly."""
+        return sum(c.nbytes for c in self.columns if c is not None)
+
+
+class Tuple:
+    """A view of one row. Indexes are those of the relation's attributes."""
+
+    __slots__ = ("_columns", "_row")
+
+    def __init__(self, columns: TupleColumns, row: int) -> None:
+        self._columns = columns
+        self._row = row
+
+    def __len__(self) -> int:
+        return len(self._columns.columns)
+
+    def text(self, index: int) -> str | Unsent | None:
+        """PostgreSQL's output text, None for NULL."""
+        column = self._columns.columns[index]
+        if column is None:
+            return Unsent.NOT_SENT
+        if column.unchanged is not None and column.unchanged[self._row]:
+            return Unsent.UNCHANGED_TOAST
+        return column.text_at(self._row)
+
+    def value(self, index: int) -> Any:
+        """The Python value of the lake's type, None for NULL; the text, where a source has text
+        only; or an ``Unsent``."""
+        column = self._columns.columns[index]
+        if column is None:
+            return Unsent.NOT_SENT
+        if column.unchanged is not None and column.unchanged[self._row]:
+            return Unsent.UNCHANGED_TOAST
+        if column.values is None:
+            return column.text_at(self._row)
+        return column.values[self._row].as_py()
+
+    def as_dict(self) -> dict[str, str | None]:
+        """Texts by column name, of what is there."""
+        found: dict[str, str | None] = {}
+        for index, attribute in enumerate(self._columns.relation.attributes):
+            text = self.text(index)
+            if not isinstance(text, Unsent):
+                found[attribute.name] = text
+        return found
