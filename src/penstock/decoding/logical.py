@@ -240,8 +240,9 @@ class LogicalDecodingContext:
         for name in callbacks:
             if registered(self.plugin, name):
                 return name
-        error = NotInPrerequisiteState(f"{what} requires a {callbacks[-1]}_cb callback")
-        raise self._with_context(error, callbacks[-1], report)
+        called = _SHOWN.get(callbacks[0], callbacks[0])
+        error = NotInPrerequisiteState(f"{what} requires a {called}_cb callback")
+        raise self._with_context(error, called, report)
 
     @property
     def _first_location(self) -> Lsn:

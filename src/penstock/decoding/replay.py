@@ -34,6 +34,8 @@ _STREAMING_PREPARED: Final = "logical streaming at prepare time"
 _PIECE_ROWS: Final = 65_536
 _PIECE_BYTES: Final = 16 << 20
 """Of a batch that is given to a plugin at once."""
+_FEW_ROWS: Final = 8
+"""Fewer are faster one by one."""
 
 
 class Replay:
@@ -176,9 +178,11 @@ class Replay:
     def _rows(self, txn: ReorderBufferTXN, batch: RowBatch, stream: str) -> Iterator[None]:
         ctx = self._ctx
         names = [f"{stream}change_batch", f"{stream}change"]
+        if len(batch) < _FEW_ROWS:
+            names.reverse()
         name = ctx.require(names, _STREAMING, batch.first_lsn) if len(batch) else ""
         for part in _pieces(batch):
-            if name == names[0]:
+            if name.endswith("_batch"):
                 ctx.call(name, txn, part, at=part.lsn, xid=txn.xid)
                 ctx.update_progress()
                 yield

@@ -1,0 +1,30 @@
+"""Options of the plugins that read them one after another (``parse_bool`` of each in C).
+
+In: names and values as given. Out: values, or PostgreSQL's errors (22023).
+"""
+
+from __future__ import annotations
+
+from penstock.errors import InvalidParameterValue
+from penstock.guc import parse_bool
+
+
+def boolean(name: str, value: str | None) -> bool:
+    """A value that is not there means true. Raises InvalidParameterValue."""
+    if value is None:
+        return True
+    found = parse_bool(value)
+    if found is None:
+        raise not_parsed(name, value)
+    return found
+
+
+def not_parsed(name: str, value: str) -> InvalidParameterValue:
+    """The error of a value that is none."""
+    return InvalidParameterValue(f'could not parse value "{value}" for parameter "{name}"')
+
+
+def unknown(name: str, value: str | None) -> InvalidParameterValue:
+    """The error of an option that the plugin has not."""
+    shown = "(null)" if value is None else value
+    return InvalidParameterValue(f'option "{name}" = "{shown}" is unknown')
