@@ -6,6 +6,7 @@ calls, so that what was written can be handed on before the next one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -83,8 +84,8 @@ class Replay:
 
     def _whole(self, item: Transaction, txn: ReorderBufferTXN, *, prepared: bool) -> Iterator[None]:
         """Changes with their begin and end (ReorderBufferReplay)."""
-        if self._ctx.streaming and item.streamed:
-            yield from self._blocks(txn, item.changes)
+        if self._ctx.streaming and (item.streamed or item.xid in self._streamed):
+            yield from self._blocks(txn, item.changes, self._ctx.work_mem)
             self._streamed.pop(item.xid, None)
             end = "stream_prepare" if prepared else "stream_commit"
             name = self._ctx.require(
@@ -115,8 +116,10 @@ class Replay:
         self._ctx.require([callback], _AT_PREPARE, txn.final_lsn)
         self._ctx.call(callback, txn, *arguments, at=txn.end_lsn, xid=txn.xid, report=txn.final_lsn)
 
-    def _blocks(self, txn: ReorderBufferTXN, changes: Changes) -> Iterator[None]:
-        """Changes of a streamed transaction, in blocks of about ``work_mem`` bytes."""
+    def _blocks(
+        self, txn: ReorderBufferTXN, changes: Changes, size: float = math.inf
+    ) -> Iterator[None]:
+        """Changes of a streamed transaction, in blocks of about so many bytes."""
         sent, last = 0, INVALID
         for change in changes:
             for part in _parts(change):
@@ -125,7 +128,7 @@ class Replay:
                 yield from self._change(txn, part, stream="stream_")
                 sent += 1 + (part.nbytes if isinstance(part, RowBatch) else 0)
                 last = _last_lsn(part)
-                if sent >= self._ctx.work_mem:
+                if sent >= size:
                     self._stream_edge("stream_stop", txn, last)
                     sent = 0
         if sent:

@@ -1,0 +1,220 @@
+"""test_decoding equals the server's, byte for byte, with its LSNs and xids.
+
+Two slots on one server, the one with pgoutput and the other with test_decoding; what the first one
+gives is the source of ours (``pgoutput_source`` says where pgoutput tells less).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from decoding.pgoutput_source import PgoutputSource, Rows
+from decoding.random_history import IDENTITIES, WITHOUT_IDENTITY, History
+from faults.heavy import HEAVY, in_make_faults
+from penstock.decoding import LogicalDecodingContext, OutputPlugin
+from penstock.decoding.plugins.test_decoding import TestDecoding
+from penstock.embedded import EmbeddedPostgres
+from penstock.errors import PenstockError
+from penstock.lsn import Lsn
+from penstock.pgoutput.decoder import Decoder
+
+Written = tuple[Lsn, int, str]
+_SETTINGS: dict[str, str | int | bool] = {
+    "max_prepared_transactions": 5,
+    "logical_decoding_work_mem": "64kB",
+}
+_EMPTY_ARE_TOLD_UNTIL = 15
+_TWO_PHASE_SINCE = 15
+"""As options of pgoutput."""
+_TRANSACTIONS = 150 if not HEAVY else 1500
+
+
+class RowByRow(TestDecoding):
+    """The plugin without its columnar callbacks."""
+
+    change_batch = OutputPlugin.change_batch
+    stream_change_batch = OutputPlugin.stream_change_batch
+
+
+@pytest.fixture(scope="module", params=[17, *map(in_make_faults, (14, 15))])
+def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(request.param, settings=_SETTINGS) as started:
+        yield started
+
+
+class Slots:
+    """A database with both slots, and a history in it."""
+
+    def __init__(self, server: EmbeddedPostgres, name: str, *, two_phase: bool) -> None:
+        with psycopg.connect(server.conninfo(), autocommit=True) as admin:
+            admin.execute(f'CREATE DATABASE "{name}"')
+        self.version = server.version
+        self.connection = psycopg.connect(server.conninfo(name), autocommit=True)
+        self._name = name
+        self._two_phase = two_phase
+
+    def begin(self, history: History) -> None:
+        for statement in history.setup:
+            self.connection.execute(statement)
+        for plugin in ("pgoutput", "test_decoding"):
+            self.connection.execute(
+                "SELECT pg_create_logical_replication_slot(%s, %s, false, %s)",
+                (f"{self._name}_{plugin}", plugin, self._two_phase),
+            )
+
+    def run(self, transactions: Iterator[list[str]]) -> None:
+        for statements in transactions:
+            self.connection.execute(";".join(statements))
+
+    def pgoutput(self, **options: str) -> list[tuple[Lsn, int, bytes]]:
+        wanted = {"publication_names": "p,p_inserts", "messages": "true", **options}
+        found = self._peek("pgoutput", "binary_changes", wanted)
+        return [(Lsn.parse(lsn), int(xid), bytes(data)) for lsn, xid, data in found]
+
+    def test_decoding(self, **options: str) -> list[Written]:
+        wanted = {name.replace("_", "-"): value for name, value in options.items()}
+        found = self._peek("test_decoding", "changes", wanted)
+        return [(Lsn.parse(lsn), int(xid), data) for lsn, xid, data in found]
+
+    def type_names(self) -> dict[int, str]:
+        return dict(
+            self.connection.execute(
+                "SELECT oid, format_type(oid, NULL) FROM pg_type WHERE oid >= 16384"
+            ).fetchall()
+        )
+
+    def close(self) -> None:
+        self.connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        )
+        self.connection.close()
+
+    def _peek(self, plugin: str, kind: str, options: dict[str, str]) -> list[Any]:
+        return self.connection.execute(
+            f"SELECT lsn::text, xid::text, data FROM pg_logical_slot_peek_{kind}"
+            "(%s, NULL, NULL, VARIADIC %s::text[])",
+            (f"{self._name}_{plugin}", [part for pair in options.items() for part in pair]),
+        ).fetchall()
+
+
+def ours(
+    plugin: OutputPlugin, slots: Slots, source: Sequence[Any], **options: str
+) -> list[Written]:
+    named = [(name.replace("_", "-"), value) for name, value in options.items()]
+    with LogicalDecodingContext(
+        plugin,
+        plugin_name="test_decoding",
+        slot_name="s",
+        options=named,
+        two_phase=True,
+        major_version=slots.version,
+    ) as ctx:
+        return [
+            (Lsn(lsn), xid, str(data))
+            for output in ctx.process(iter(source))
+            for lsn, xid, data in output.rows()
+        ]
+
+
+def told_by_pgoutput(written: list[Written]) -> list[Written]:
+    """Without what pgoutput does not tell."""
+    hidden = (f"table public.{WITHOUT_IDENTITY}",)
+    return [
+        row
+        for row in written
+        if not (row[2].startswith(hidden) and (": UPDATE:" in row[2] or ": DELETE:" in row[2]))
+    ]
+
+
+def compare(slots: Slots, rows: Rows, wanted: list[Written], proto: int, **options: str) -> None:
+    for plugin, typed in ((TestDecoding(), False), (RowByRow(), False), (TestDecoding(), True)):
+        source = PgoutputSource(Decoder(proto), slots.type_names(), typed=typed)
+        got = ours(plugin, slots, list(source.items(rows)), **options)
+        for mine, theirs in zip(got, wanted, strict=False):
+            assert mine == theirs
+        assert len(got) == len(wanted)
+
+
+def test_random_transactions(server: EmbeddedPostgres) -> None:
+    slots = Slots(server, "random", two_phase=False)
+    try:
+        history = History(17 + HEAVY)
+        slots.begin(history)
+        slots.run(history.transactions(_TRANSACTIONS))
+        options = {"skip_empty_xacts": "1", "include_timestamp": "1"}
+        wanted = told_by_pgoutput(slots.test_decoding(**options))
+        assert len(wanted) > 2_000
+        compare(slots, slots.pgoutput(proto_version="1"), wanted, 1, **options)
+        if server.version < _EMPTY_ARE_TOLD_UNTIL:
+            options = {"include_xids": "false"}
+            wanted = told_by_pgoutput(slots.test_decoding(**options))
+            compare(slots, slots.pgoutput(proto_version="1"), wanted, 1, **options)
+    finally:
+        slots.close()
+
+
+def test_prepared_and_streamed_transactions(server: EmbeddedPostgres) -> None:
+    two_phase = server.version >= _TWO_PHASE_SINCE
+    slots = Slots(server, "streamed", two_phase=two_phase)
+    try:
+        history = History(5 + HEAVY, identities=IDENTITIES[:3])
+        slots.begin(history)
+        slots.run(history.transactions(_TRANSACTIONS // 2, prepare=two_phase))
+        prepared = {"two_phase": "on"} if two_phase else {}
+        proto = 3 if two_phase else 2
+        options = {"skip_empty_xacts": "1", "stream_changes": "1", "include_timestamp": "on"}
+        rows = slots.pgoutput(proto_version=str(proto), streaming="on", **prepared)
+        wanted = slots.test_decoding(**options)
+        kinds = {text.split(" TXN")[0] for _, _, text in wanted if " TXN" in text}
+        assert "committing streamed transaction" in kinds
+        assert "aborting streamed (sub)transaction" in kinds
+        compare(slots, rows, wanted, proto, **options)
+        slots.run(history.transactions(_TRANSACTIONS // 2, prepare=two_phase, nodecode=True))
+        options = {"skip_empty_xacts": "1"}
+        rows = slots.pgoutput(proto_version=str(proto), **prepared)
+        compare(slots, rows, slots.test_decoding(**options), proto, **options)
+    finally:
+        slots.close()
+
+
+def test_errors_tell_the_callback(server: EmbeddedPostgres) -> None:
+    slots = Slots(server, "errors", two_phase=False)
+    try:
+        slots.begin(History(1, tables=4, identities=IDENTITIES[:3]))
+        with pytest.raises(psycopg.Error) as told:
+            slots.test_decoding(wrong="1")
+        with pytest.raises(PenstockError) as raised:
+            ours(TestDecoding(), slots, [], wrong="1")
+        same_error(raised.value, told.value)
+        with pytest.raises(psycopg.Error) as told:
+            slots.test_decoding(include_xids="maybe")
+        with pytest.raises(PenstockError) as raised:
+            ours(TestDecoding(), slots, [], include_xids="maybe")
+        same_error(raised.value, told.value)
+        slots.connection.execute('INSERT INTO public."default 0" (id, k2) VALUES (1, 1)')
+        rows = slots.pgoutput(proto_version="1")
+        with pytest.raises(psycopg.Error) as told:
+            slots.pgoutput(proto_version="1", publication_names="missing")
+        with pytest.raises(PenstockError) as raised:
+            ours(Failing(), slots, list(PgoutputSource(Decoder(1), {}).items(rows)))
+        context = (raised.value.context or "").replace("test_decoding", "pgoutput")
+        assert context.replace('"s"', '"errors_pgoutput"') == told.value.diag.context
+    finally:
+        slots.close()
+
+
+class Failing(TestDecoding):
+    """Fails where pgoutput does that has no such publication."""
+
+    def change(self, *arguments: object) -> None:
+        raise ValueError
+
+
+def same_error(mine: PenstockError, theirs: psycopg.Error) -> None:
+    assert (mine.message, mine.sqlstate) == (theirs.diag.message_primary, theirs.sqlstate)
+    context = (mine.context or "").replace('"s"', '"errors_test_decoding"')
+    assert context == theirs.diag.context
