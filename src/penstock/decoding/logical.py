@@ -7,6 +7,7 @@ order callbacks come is ``replay``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -22,6 +23,7 @@ from penstock.decoding.output_plugin import (
     OutputType,
     registered,
 )
+from penstock.decoding.publication_rules import PublicationRules
 from penstock.decoding.relation_data import RelationData
 from penstock.decoding.reorder_buffer import Item
 from penstock.decoding.replay import Replay
@@ -30,6 +32,8 @@ from penstock.lsn import INVALID, Lsn
 
 Options = Sequence[tuple[str, str | None]]
 """Names and values as given, in order; None for a value that is not there."""
+FindPublications = Callable[[Sequence[str]], PublicationRules]
+"""The rules of some publications, by their names."""
 UpdateProgress = Callable[[Lsn, int, bool], None]
 """Of position, xid, and whether a transaction was left out: a chance to send a keepalive."""
 
@@ -46,6 +50,8 @@ _SHOWN: Final = {"change_batch": "change", "stream_change_batch": "stream_change
 _PADDED_SINCE: Final = 19
 _PIECE_BYTES: Final = 1 << 20
 _WORK_MEM: Final = 64 << 20
+
+log = logging.getLogger(__name__)
 
 
 class Catalogs(Protocol):
@@ -64,7 +70,7 @@ class LogicalDecodingContext:
 
     Plugins use: ``options``, ``slot_name``, ``streaming``, ``twophase``, ``two_phase_given``,
     ``catalogs``, ``major_version``, and ``prepare_write``, ``out``, ``write``, ``write_batch``,
-    ``update_progress``.
+    ``update_progress``, ``move_to``, ``warning``.
     """
 
     def __init__(
@@ -77,18 +83,20 @@ class LogicalDecodingContext:
         two_phase: bool = False,
         as_bytes: bool = False,
         catalogs: Catalogs | None = None,
+        publications: FindPublications | None = None,
         major_version: int = 18,
         work_mem: int = _WORK_MEM,
         piece_bytes: int = _PIECE_BYTES,
         output_limit: int = MAX_ALLOC_SIZE,
         update_progress: UpdateProgress | None = None,
         interrupt: Callable[[], None] | None = None,
+        warn: Callable[[str], None] = log.warning,
     ) -> None:
         """``two_phase``: of the slot. ``as_bytes``: the reader takes bytes, whatever the plugin
         says its output is: binary functions and streams. ``work_mem``: of a block of a streamed
         transaction. ``piece_bytes``: from which on output is handed on. ``output_limit``: bytes
         that one callback may write. ``interrupt``: called between callbacks; what it raises ends
-        the call.
+        the call. ``publications``: for pgoutput. ``warn``: takes a WARNING's message.
 
         Raises PenstockError for a plugin without a required callback.
         """
@@ -100,8 +108,10 @@ class LogicalDecodingContext:
         self.slot_name: Final = slot_name
         self.options: Final = tuple(options)
         self.catalogs: Final = catalogs
+        self.publications: Final = publications
         self.major_version: Final = major_version
         self.work_mem: Final = work_mem
+        self.output_limit: Final = output_limit
         self.output = OutputPluginOptions()
         self.streaming = any(registered(plugin, name) for name in _STREAMING)
         self.twophase = any(registered(plugin, name) for name in _TWO_PHASE)
@@ -111,9 +121,9 @@ class LogicalDecodingContext:
         self._slot_two_phase = two_phase
         self._as_bytes = as_bytes
         self._piece_bytes = piece_bytes
-        self._output_limit = output_limit
         self._update_progress = update_progress
         self._interrupt = interrupt
+        self._warn = warn
         self._writes = Writes()
         self._accept_writes = self._prepared_write = False
         self._location: Lsn | NDArray[np.uint64] = INVALID
@@ -209,6 +219,15 @@ class LogicalDecodingContext:
         if self._update_progress is not None:
             self._update_progress(self._first_location, self._xid, skipped_xact)
 
+    def move_to(self, lsn: Lsn) -> None:
+        """Writes from here on, in this callback, stand at ``lsn``: in ``change_batch``, for a
+        plugin that writes row by row all the same."""
+        self._location = lsn
+
+    def warning(self, message: str) -> None:
+        """ereport(WARNING)"""
+        self._warn(message)
+
     # What ``replay`` calls.
 
     def call(
@@ -226,7 +245,7 @@ class LogicalDecodingContext:
             self._interrupt()
         self._accept_writes, self._prepared_write = writes, False
         self._location, self._xid = at, xid
-        self._callback_limit = self._writes.nbytes + self._output_limit
+        self._callback_limit = self._writes.nbytes + self.output_limit
         try:
             return getattr(self.plugin, callback)(self, *arguments)
         except (Exception, SystemExit) as error:
@@ -253,7 +272,7 @@ class LogicalDecodingContext:
         if self._writes.nbytes > self._callback_limit:
             self._writes.drop()
             raise PenstockError(
-                f"output plugin wrote more than {self._output_limit} bytes in one callback",
+                f"output plugin wrote more than {self.output_limit} bytes in one callback",
                 hint="A plugin writes what belongs to a change when it gets the change.",
                 sqlstate="54000",
             )

@@ -32,17 +32,6 @@ class Action(StrEnum):
     DELETE = "DELETE"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One row change, as a plugin's ``change`` gets it (ReorderBufferChange)."""
-
-    action: Action
-    new: Tuple | None
-    old: Tuple | None
-    lsn: Lsn
-    xid: int | None = None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RowBatch:
     """Changes of one table and one kind, in order.
@@ -78,14 +67,7 @@ class RowBatch:
 
     def changes(self) -> Iterator[Change]:
         """Row by row."""
-        for row in range(len(self)):
-            yield Change(
-                self.action,
-                None if self.new is None else self.new.row(row),
-                None if self.old is None else self.old.row(row),
-                self.lsn_at(row),
-                self.xid,
-            )
+        return (Change(self, row) for row in range(len(self)))
 
     def slice(self, offset: int, length: int) -> RowBatch:
         """A run of rows, without a copy."""
@@ -101,6 +83,27 @@ class RowBatch:
     def nbytes(self) -> int:
         """Bytes of both tuples, roughly."""
         return sum(side.nbytes for side in (self.new, self.old) if side is not None)
+
+
+class Change:
+    """One row change, as a plugin's ``change`` gets it (ReorderBufferChange). ``new``, ``old``:
+    views of its tuples, None where there is none."""
+
+    __slots__ = ("_batch", "_row", "action", "lsn", "new", "old", "xid")
+
+    def __init__(self, batch: RowBatch, row: int) -> None:
+        self._batch = batch
+        self._row = row
+        self.action: Action = batch.action
+        self.new: Tuple | None = None if batch.new is None else batch.new.row(row)
+        self.old: Tuple | None = None if batch.old is None else batch.old.row(row)
+        self.lsn: Lsn = batch.lsn_at(row)
+        self.xid: int | None = batch.xid
+
+    @property
+    def batch(self) -> RowBatch:
+        """A batch of this change alone."""
+        return self._batch.slice(self._row, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.decoding.relation_data import RelationData
+from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.text_output import text_output
 
 Mask = NDArray[np.bool_]
@@ -33,7 +34,7 @@ class TupleColumn:
     """One column of ``n`` rows. ``values`` or ``text``, or both; null for NULL, and where
     ``unchanged`` is true. ``text``: Arrow strings, as the type's output function prints values."""
 
-    __slots__ = ("_list", "_text", "_type", "unchanged", "values")
+    __slots__ = ("_binary", "_list", "_text", "_type", "unchanged", "values")
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class TupleColumn:
         self._text = text
         self._type = (type_oid, typmod)
         self._list: list[str | None] | None = None
+        self._binary: list[bytes | None] | None = None
 
     @property
     def text(self) -> pa.Array:
@@ -64,6 +66,14 @@ class TupleColumn:
         if self._list is None:
             self._list = self.text.to_pylist()
         return self._list[row]
+
+    def binary_at(self, row: int) -> bytes | None:
+        """What the type's send function gives; None for NULL, and where there is only text."""
+        if self._binary is None:
+            if self.values is None or not has_binary_output(self._type[0], self.values.type):
+                return None
+            self._binary = binary_output(self.values, *self._type).to_pylist()
+        return self._binary[row]
 
     def slice(self, offset: int, length: int) -> TupleColumn:
         """A run of rows, without a copy."""
@@ -172,6 +182,12 @@ class Tuple:
         if column.unchanged is not None and column.unchanged[self._row]:
             return Unsent.UNCHANGED_TOAST
         return column.text_at(self._row)
+
+    def binary(self, index: int) -> bytes | None:
+        """The value in binary format; None for what ``text`` gives no value of, and for a type, or
+        a source, that has text only."""
+        column = self._columns.columns[index]
+        return None if column is None else column.binary_at(self._row)
 
     def value(self, index: int) -> Any:
         """The Python value of the lake's type, None for NULL; the text, where a source has text

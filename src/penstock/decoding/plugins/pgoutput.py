@@ -1,0 +1,265 @@
+"""pgoutput: the messages of logical replication (pgoutput.c), for any source.
+
+In: transactions, and the rules of publications, which the node supplies. Out: messages of the
+protocol, binary. Its options: proto_version, publication_names, binary, streaming, two_phase,
+messages, origin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.civil import EPOCH_MICROSECONDS
+from penstock.decoding.logical import LogicalDecodingContext as Context
+from penstock.decoding.output_plugin import OutputPlugin, OutputPluginOptions, OutputType
+from penstock.decoding.plugins.pgoutput_messages import row_message
+from penstock.decoding.publication_rules import PublicationRules, Published
+from penstock.decoding.relation_data import RelationData
+from penstock.decoding.reorder_buffer import (
+    Change,
+    ReorderBufferTXN,
+    RowBatch,
+    TruncateChange,
+)
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, NotInPrerequisiteState
+from penstock.lsn import Lsn
+from penstock.pgoutput import messages as m
+from penstock.pgoutput.encoder import encode
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.pgoutput.parameters import parse_parameters
+from penstock.relation import Relation
+
+_ORIGIN_NONE: Final = "none"
+_EMPTY_NOT_SENT_SINCE: Final = 15
+_FIRST_GENBKI_OBJECT_ID: Final = 10_000
+
+
+@dataclass(slots=True)
+class _TxnData:
+    """PGOutputTxnData. ``schemas``: relations that its blocks have told, by oid."""
+
+    sent_begin: bool = False
+    streamed: bool = False
+    schemas: dict[int, Relation] = field(default_factory=dict)
+
+
+class Pgoutput(OutputPlugin):
+    """The plugin."""
+
+    def __init__(self) -> None:
+        self._given: PgoutputOptions | None = None
+        self._rules: PublicationRules | None = None
+        self._in_streaming = False
+        self._schemas: dict[int, Relation] = {}
+
+    def startup(self, ctx: Context, options: OutputPluginOptions, is_init: bool) -> None:
+        options.output_type = OutputType.BINARY
+        if is_init:
+            ctx.streaming = ctx.twophase = False
+            return
+        given = self._given = parse_parameters(ctx.options, ctx.major_version)
+        if given.streaming is not None and not ctx.streaming:
+            raise NotInPrerequisiteState("streaming requested, but not supported by output plugin")
+        if given.two_phase and not ctx.twophase:
+            raise NotInPrerequisiteState(
+                "two-phase commit requested, but not supported by output plugin"
+            )
+        ctx.streaming = ctx.streaming and given.streaming is not None
+        ctx.two_phase_given = given.two_phase
+        if ctx.publications is None:
+            raise FeatureNotSupported("pgoutput is not available: there are no publications here")
+        self._rules = ctx.publications(given.publication_names)
+
+    def filter_by_origin(self, ctx: Context, origin: str | None) -> bool:
+        return self._options.origin == _ORIGIN_NONE and origin is not None
+
+    def begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        txn.output_plugin_private = _TxnData()
+        if ctx.major_version < _EMPTY_NOT_SENT_SINCE:
+            self._begin(ctx, txn)
+
+    def commit(self, ctx: Context, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
+        sent, txn.output_plugin_private = _data(txn).sent_begin, None
+        ctx.update_progress(not sent)
+        if sent:
+            _write(ctx, m.Commit(commit_lsn, txn.end_lsn, _time(txn.commit_time)))
+
+    def begin_prepare(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        txn.output_plugin_private = _TxnData(sent_begin=True)
+        _write(ctx, m.BeginPrepare(*self._of_prepare(txn)))
+        self._origin(ctx, txn)
+
+    def prepare(self, ctx: Context, txn: ReorderBufferTXN, prepare_lsn: Lsn) -> None:
+        ctx.update_progress(False)
+        _write(ctx, m.Prepare(*self._of_prepare(txn)))
+
+    def commit_prepared(self, ctx: Context, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
+        ctx.update_progress(False)
+        time = _time(txn.commit_time)
+        _write(ctx, m.CommitPrepared(commit_lsn, txn.end_lsn, time, txn.xid, txn.gid or ""))
+
+    def rollback_prepared(
+        self, ctx: Context, txn: ReorderBufferTXN, prepare_end_lsn: Lsn, prepare_time: int
+    ) -> None:
+        ctx.update_progress(False)
+        times = (_time(prepare_time), _time(txn.commit_time))
+        gid = txn.gid or ""
+        _write(ctx, m.RollbackPrepared(prepare_end_lsn, txn.end_lsn, *times, txn.xid, gid))
+
+    def change(
+        self, ctx: Context, txn: ReorderBufferTXN, relation: RelationData, change: Change
+    ) -> None:
+        self.change_batch(ctx, txn, change.batch)
+
+    def change_batch(self, ctx: Context, txn: ReorderBufferTXN, batch: RowBatch) -> None:
+        published = self._published(batch.relation)
+        if published is None or batch.action not in published.actions:
+            return
+        for passing in self._publications.rows(batch):
+            for change in passing.changes():
+                xid = self._xid(txn, change.xid)
+                message = row_message(published, change, xid, binary=self._options.binary)
+                if message is not None:
+                    ctx.move_to(change.lsn)
+                    self._begun(ctx, txn)
+                    self._schema(ctx, txn, published.relation, xid)
+                    _write(ctx, message)
+
+    def truncate(
+        self,
+        ctx: Context,
+        txn: ReorderBufferTXN,
+        relations: tuple[RelationData, ...],
+        change: TruncateChange,
+    ) -> None:
+        xid = self._xid(txn, change.xid)
+        all_published = [self._published(relation) for relation in relations]
+        chosen = [p for p in all_published if p is not None and p.truncate]
+        for published in chosen:
+            self._begun(ctx, txn)
+            self._schema(ctx, txn, published.relation, xid)
+        if chosen:
+            oids = tuple(published.relation.oid for published in chosen)
+            _write(ctx, m.Truncate(oids, change.cascade, change.restart_identity, xid))
+
+    def message(
+        self,
+        ctx: Context,
+        txn: ReorderBufferTXN | None,
+        lsn: Lsn,
+        transactional: bool,
+        prefix: str,
+        content: bytes,
+    ) -> None:
+        if not self._options.messages:
+            return
+        if transactional and txn is not None:
+            self._begun(ctx, txn)
+        xid = None if txn is None else self._xid(txn, None)
+        _write(ctx, m.LogicalMessage(transactional, lsn, prefix, content, xid))
+
+    def stream_start(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        if txn.output_plugin_private is None:
+            txn.output_plugin_private = _TxnData(sent_begin=True)
+        data = _data(txn)
+        _write(ctx, m.StreamStart(txn.xid, not data.streamed))
+        if not data.streamed:
+            self._origin(ctx, txn)
+        data.streamed = self._in_streaming = True
+
+    def stream_stop(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        _write(ctx, m.StreamStop())
+        self._in_streaming = False
+
+    def stream_abort(self, ctx: Context, txn: ReorderBufferTXN, abort_lsn: Lsn) -> None:
+        top = txn.toptxn or txn
+        if self._options.streaming == "parallel":
+            time = _time(txn.commit_time)
+            _write(ctx, m.StreamAbort(top.xid, txn.xid, abort_lsn, time))
+        else:
+            _write(ctx, m.StreamAbort(top.xid, txn.xid))
+
+    def stream_prepare(self, ctx: Context, txn: ReorderBufferTXN, prepare_lsn: Lsn) -> None:
+        ctx.update_progress(False)
+        _write(ctx, m.StreamPrepare(*self._of_prepare(txn)))
+
+    def stream_commit(self, ctx: Context, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
+        ctx.update_progress(False)
+        time = _time(txn.commit_time)
+        _write(ctx, m.StreamCommit(txn.xid, commit_lsn, txn.end_lsn, time))
+        self._schemas |= _data(txn).schemas
+
+    stream_change = change
+    stream_change_batch = change_batch
+    stream_message = message
+    stream_truncate = truncate
+
+    @property
+    def _options(self) -> PgoutputOptions:
+        if self._given is None:
+            raise InvalidParameterValue('option "proto_version" missing')
+        return self._given
+
+    @property
+    def _publications(self) -> PublicationRules:
+        if self._rules is None:
+            raise FeatureNotSupported("pgoutput is not available: there are no publications here")
+        return self._rules
+
+    def _published(self, relation: RelationData) -> Published | None:
+        return self._publications.published(relation)
+
+    def _xid(self, txn: ReorderBufferTXN, of_change: int | None) -> int | None:
+        """What messages within a block begin with."""
+        return (of_change or txn.xid) if self._in_streaming else None
+
+    def _begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        _data(txn).sent_begin = True
+        _write(ctx, m.Begin(txn.final_lsn, _time(txn.commit_time), txn.xid))
+        self._origin(ctx, txn)
+
+    def _begun(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        if not _data(txn).sent_begin:
+            self._begin(ctx, txn)
+
+    def _origin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
+        if txn.origin is not None:
+            _write(ctx, m.Origin(txn.origin_lsn, txn.origin))
+
+    def _schema(
+        self, ctx: Context, txn: ReorderBufferTXN, relation: Relation, xid: int | None
+    ) -> None:
+        """maybe_send_schema: a block's own until its transaction commits."""
+        told = _data(txn).schemas if self._in_streaming else self._schemas
+        if told.get(relation.oid) == relation:
+            return
+        told[relation.oid] = relation
+        for attribute in relation.attributes:
+            if attribute.type_oid >= _FIRST_GENBKI_OBJECT_ID:
+                name = self._publications.type_name(attribute.type_oid)
+                if name is not None:
+                    _write(ctx, m.TypeMessage(attribute.type_oid, *name, xid))
+        _write(ctx, m.RelationMessage(relation, xid))
+
+    def _of_prepare(self, txn: ReorderBufferTXN) -> tuple[Lsn, Lsn, int, int, str]:
+        time = _time(txn.commit_time)
+        return (txn.final_lsn, txn.end_lsn, time, txn.xid, txn.gid or "")
+
+
+def _data(txn: ReorderBufferTXN) -> _TxnData:
+    data = txn.output_plugin_private
+    if not isinstance(data, _TxnData):
+        raise TypeError("a change outside of begin and commit")
+    return data
+
+
+def _write(ctx: Context, message: m.Message) -> None:
+    ctx.prepare_write()
+    ctx.out.append(encode(message))
+    ctx.write()
+
+
+def _time(microseconds: int) -> int:
+    """Since 2000."""
+    return microseconds - EPOCH_MICROSECONDS
