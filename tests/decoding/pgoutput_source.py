@@ -82,7 +82,8 @@ class PgoutputSource:
                     origin = message
                 case m.StreamStop() if begun is not None:
                     assert isinstance(begun[1], m.StreamStart)
-                    yield StreamBlock(begun[1].xid, begun[0], self._taken(), _name(origin))
+                    at = (begun[1].xid, begun[0])
+                    yield StreamBlock(*at, self._taken(), _name(origin), last_lsn=lsn)
                     begun = None
                 case m.Commit() if begun is not None:
                     assert isinstance(begun[1], m.Begin)

@@ -15,8 +15,16 @@ import pytest
 from decoding.pgoutput_source import PgoutputSource, Rows
 from decoding.random_history import IDENTITIES, WITHOUT_IDENTITY, History
 from faults.heavy import HEAVY, in_make_faults
-from penstock.decoding import LogicalDecodingContext, OutputPlugin
+from penstock.decoding import (
+    Action,
+    LogicalDecodingContext,
+    OutputPlugin,
+    RelationData,
+    RowBatch,
+    find_plugin,
+)
 from penstock.decoding.plugins.test_decoding import TestDecoding
+from penstock.decoding.publication_rules import Published
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
@@ -49,18 +57,26 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
 class Slots:
     """A database with both slots, and a history in it."""
 
-    def __init__(self, server: EmbeddedPostgres, name: str, *, two_phase: bool) -> None:
+    def __init__(
+        self,
+        server: EmbeddedPostgres,
+        name: str,
+        *,
+        two_phase: bool,
+        plugins: Sequence[str] = ("pgoutput", "test_decoding"),
+    ) -> None:
         with psycopg.connect(server.conninfo(), autocommit=True) as admin:
             admin.execute(f'CREATE DATABASE "{name}"')
         self.version = server.version
         self.connection = psycopg.connect(server.conninfo(name), autocommit=True)
         self._name = name
         self._two_phase = two_phase
+        self._plugins = plugins
 
     def begin(self, history: History) -> None:
         for statement in history.setup:
             self.connection.execute(statement)
-        for plugin in ("pgoutput", "test_decoding"):
+        for plugin in self._plugins:
             self.connection.execute(
                 "SELECT pg_create_logical_replication_slot(%s, %s, false, %s)",
                 (f"{self._name}_{plugin}", plugin, self._two_phase),
@@ -88,6 +104,7 @@ class Slots:
         )
 
     def close(self) -> None:
+        self.connection.execute("ROLLBACK")
         self.connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
         )
@@ -179,6 +196,78 @@ def test_prepared_and_streamed_transactions(server: EmbeddedPostgres) -> None:
         compare(slots, rows, slots.test_decoding(**options), proto, **options)
     finally:
         slots.close()
+
+
+class AllPublished:
+    """Rules by which everything is published that the source has."""
+
+    def __init__(self, type_names: dict[int, tuple[str, str]]) -> None:
+        self._type_names = type_names
+
+    def published(self, relation: RelationData) -> Published:
+        columns = tuple(range(len(relation.attributes)))
+        return Published(relation.relation, columns, frozenset(Action))
+
+    def rows(self, batch: RowBatch) -> list[RowBatch]:
+        return [batch]
+
+    def type_name(self, type_oid: int) -> tuple[str, str] | None:
+        return self._type_names.get(type_oid)
+
+
+def pgoutput_again(slots: Slots, rows: Rows, proto: int, **options: str) -> list[Any]:
+    """What our pgoutput makes of what the server's has made."""
+    types = slots.connection.execute(
+        "SELECT t.oid, nspname, coalesce(b.typname, t.typname) FROM pg_type t"
+        " LEFT JOIN pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd'"
+        " JOIN pg_namespace n ON n.oid = coalesce(b.typnamespace, t.typnamespace)"
+        " WHERE t.oid >= 10000"
+    ).fetchall()
+    rules = AllPublished({oid: (schema, name) for oid, schema, name in types})
+    parallel = options.get("streaming") == "parallel"
+    source = PgoutputSource(Decoder(proto, parallel=parallel), slots.type_names())
+    with LogicalDecodingContext(
+        find_plugin("pgoutput"),
+        plugin_name="pgoutput",
+        slot_name="s",
+        options=[("publication_names", "p"), ("messages", "true"), *options.items()],
+        two_phase=True,
+        publications=lambda names: rules,
+        major_version=slots.version,
+    ) as ctx:
+        outputs = list(ctx.process(list(source.items(rows))))
+    return [(Lsn(lsn), xid, data) for output in outputs for lsn, xid, data in output.rows()]
+
+
+def without_schemas(rows: Rows) -> list[Any]:
+    """The server tells of a relation again when its caches have been invalidated."""
+    return [row for row in rows if row[2][:1] not in (b"R", b"Y")]
+
+
+@pytest.mark.parametrize("version", [18, *map(in_make_faults, (14, 15, 16, 17))])
+def test_pgoutput_again(version: int) -> None:
+    two_phase = version >= _TWO_PHASE_SINCE
+    proto = {14: 2, 15: 3}.get(version, 4)
+    streaming = "parallel" if proto == 4 else "on"
+    with EmbeddedPostgres(version, settings=_SETTINGS) as server:
+        slots = Slots(server, "again", two_phase=two_phase, plugins=("pgoutput",))
+        try:
+            history = History(3 + HEAVY)
+            slots.begin(history)
+            slots.run(history.transactions(_TRANSACTIONS // 2, prepare=two_phase))
+            options = {"proto_version": str(proto), "streaming": streaming}
+            options |= {"two_phase": "on"} if two_phase else {}
+            for given in ({"proto_version": "1"}, options):
+                rows = slots.pgoutput(**given)
+                got = pgoutput_again(slots, rows, int(given["proto_version"]), **given)
+                wanted = without_schemas(rows)
+                for mine, theirs in zip(without_schemas(got), wanted, strict=False):
+                    assert mine == theirs
+                assert len(without_schemas(got)) == len(wanted)
+                schemas = {row[2] for row in rows if row[2][:1] in (b"R", b"Y")}
+                assert {row[2] for row in got if row[2][:1] in (b"R", b"Y")} == schemas
+        finally:
+            slots.close()
 
 
 def test_errors_tell_the_callback(server: EmbeddedPostgres) -> None:

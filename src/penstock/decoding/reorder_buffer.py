@@ -186,13 +186,15 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamBlock:
-    """Changes of a transaction that has not ended."""
+    """Changes of a transaction that has not ended. ``last_lsn``: where it ends in the log, where
+    that is not the last of ``changes``."""
 
     xid: int
     first_lsn: Lsn
     changes: Changes
     origin: str | None = None
     origin_lsn: Lsn = INVALID
+    last_lsn: Lsn = INVALID
 
 
 @dataclass(frozen=True, slots=True)

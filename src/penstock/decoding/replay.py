@@ -6,7 +6,6 @@ calls, so that what was written can be handed on before the next one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -85,7 +84,7 @@ class Replay:
     def _whole(self, item: Transaction, txn: ReorderBufferTXN, *, prepared: bool) -> Iterator[None]:
         """Changes with their begin and end (ReorderBufferReplay)."""
         if self._ctx.streaming and (item.streamed or item.xid in self._streamed):
-            yield from self._blocks(txn, item.changes, self._ctx.work_mem)
+            yield from self._blocks(txn, item.changes)
             self._streamed.pop(item.xid, None)
             end = "stream_prepare" if prepared else "stream_commit"
             name = self._ctx.require(
@@ -116,10 +115,8 @@ class Replay:
         self._ctx.require([callback], _AT_PREPARE, txn.final_lsn)
         self._ctx.call(callback, txn, *arguments, at=txn.end_lsn, xid=txn.xid, report=txn.final_lsn)
 
-    def _blocks(
-        self, txn: ReorderBufferTXN, changes: Changes, size: float = math.inf
-    ) -> Iterator[None]:
-        """Changes of a streamed transaction, in blocks of about so many bytes."""
+    def _blocks(self, txn: ReorderBufferTXN, changes: Changes) -> Iterator[None]:
+        """Changes of a streamed transaction, in blocks of about ``work_mem`` bytes."""
         sent, last = 0, INVALID
         for change in changes:
             for part in _parts(change):
@@ -128,7 +125,7 @@ class Replay:
                 yield from self._change(txn, part, stream="stream_")
                 sent += 1 + (part.nbytes if isinstance(part, RowBatch) else 0)
                 last = _last_lsn(part)
-                if sent >= size:
+                if sent >= self._ctx.work_mem:
                     self._stream_edge("stream_stop", txn, last)
                     sent = 0
         if sent:
@@ -146,7 +143,13 @@ class Replay:
             return
         txn = self._streamed.setdefault(item.xid, ReorderBufferTXN(item.xid, item.first_lsn))
         txn.origin, txn.origin_lsn = item.origin, item.origin_lsn
-        yield from self._blocks(txn, item.changes)
+        last = item.first_lsn
+        self._stream_edge("stream_start", txn, item.first_lsn)
+        for change in item.changes:
+            yield from self._change(txn, change, stream="stream_")
+            last = _last_lsn(change)
+        self._stream_edge("stream_stop", txn, item.last_lsn or last)
+        yield
 
     def _stream_abort(self, item: StreamAbort) -> None:
         top = self._streamed.get(item.xid)
