@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,6 @@ from penstock.decoding import (
     RowBatch,
     StreamAbort,
     StreamBlock,
-    Transaction,
     TransactionKind,
     TruncateChange,
     find_plugin,
@@ -53,7 +53,8 @@ def plugin_of(*names: str, **instead: Any) -> OutputPlugin:
         return write
 
     found = {name: callback(name) for name in names} | instead | {"called": []}
-    return type("Plugin", (OutputPlugin,), found)()
+    made: OutputPlugin = type("Plugin", (OutputPlugin,), found)()
+    return made
 
 
 BASIC = ("begin", "change", "commit")
@@ -277,7 +278,7 @@ def test_changes_are_read_when_it_is_their_turn() -> None:
 
     plugin = plugin_of(*BASIC, "shutdown")
     with context(plugin, piece_bytes=1) as ctx:
-        outputs = ctx.process([transaction(*[]), Transaction(8, *[Lsn(1)] * 3, 0, changes())])
+        outputs = ctx.process([transaction(), replace(transaction(), changes=changes())])
         for _ in range(5):
             next(outputs)
         assert read == [0]
@@ -285,7 +286,7 @@ def test_changes_are_read_when_it_is_their_turn() -> None:
     assert plugin.called[-1] == "shutdown"  # type: ignore[attr-defined]
     read.clear()
     only_local = plugin_of(*BASIC, filter_by_origin=lambda self, ctx, origin: origin is not None)
-    assert texts(only_local, [Transaction(8, *[Lsn(1)] * 3, 0, changes(), origin="east")]) == []
+    assert texts(only_local, [replace(transaction(), changes=changes(), origin="east")]) == []
     assert read == []
 
 

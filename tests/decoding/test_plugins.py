@@ -18,7 +18,6 @@ from penstock.decoding import (
     OutputPlugin,
     RelationData,
     RowBatch,
-    Transaction,
     TransactionKind,
     TruncateChange,
     TupleColumn,
@@ -263,7 +262,7 @@ def test_arrow() -> None:
 def test_pgoutput_says_what_it_lacks() -> None:
     options = [("proto_version", "1"), ("publication_names", "p")]
     with pytest.raises(PenstockError, match="there are no publications here") as raised:
-        texts(find_plugin("pgoutput"), [Transaction(1, *[Lsn(1)] * 3, 0)], options=options)
+        texts(find_plugin("pgoutput"), [transaction()], options=options)
     assert raised.value.sqlstate == "0A000"
     with pytest.raises(PenstockError, match='option "proto_version" missing'):
         texts(find_plugin("pgoutput"), [])

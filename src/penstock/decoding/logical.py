@@ -8,7 +8,7 @@ order callbacks come is ``replay``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -142,7 +142,7 @@ class LogicalDecodingContext:
         self.twophase = self.twophase and (self._slot_two_phase or self.two_phase_given)
         self._writes.binary = self._as_bytes or self.output_type is OutputType.BINARY
 
-    def process(self, items: Iterable[Item]) -> Iterator[Output]:
+    def process(self, items: Iterable[Item]) -> Generator[Output, None, None]:
         """What the plugin writes of these items; everything by the end of them.
 
         Raises PenstockError: the source's own, and whatever a callback raises, with its context.

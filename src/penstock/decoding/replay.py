@@ -78,6 +78,9 @@ class Replay:
                     raise PenstockError("a rollback of a prepared transaction without its PREPARE")
                 self._end("rollback_prepared", txn, item.prepared.end_lsn, item.prepared.time)
                 yield
+            case TransactionKind.ROLLBACK_PREPARED:
+                self._stream_abort(StreamAbort(item.xid, item.xid, txn.final_lsn, txn.commit_time))
+                yield
             case TransactionKind.COMMIT | TransactionKind.COMMIT_PREPARED:
                 yield from self._whole(item, txn, prepared=False)
 
