@@ -81,6 +81,7 @@ class History:
         self.setup = [TYPES]
         self._next = 1
         self._prepared = 0
+        self._undo = self._ddl = True
         for number in range(tables):
             mine = kinds[number * share : (number + 1) * share]
             columns = {self._column(n): kind for n, kind in enumerate(mine)}
@@ -117,23 +118,41 @@ class History:
         self.tables.append((name, columns))
 
     def transactions(
-        self, count: int, *, prepare: bool = False, nodecode: bool = False
+        self,
+        count: int,
+        *,
+        prepare: bool = False,
+        nodecode: bool = False,
+        undo: bool = True,
+        ddl: bool = True,
     ) -> Iterator[list[str]]:
-        """Statements of each, BEGIN and COMMIT among them."""
+        """Statements of each, BEGIN and COMMIT among them. ``undo``: some are rolled back, or a
+        part of them; ``ddl``: some change tables, or truncate them."""
+        self._undo, self._ddl = undo, ddl
         for _ in range(count):
             steps = ["BEGIN", *self._steps(self._random.randrange(1, 6))]
             if prepare and self._random.random() < 0.4:
                 yield from self._prepare(steps, nodecode)
-            elif self._random.random() < 0.1:
+            elif undo and self._random.random() < 0.1:
                 yield [*steps, "ROLLBACK"]
             else:
                 yield [*steps, "COMMIT"]
+
+    def warm(self) -> Iterator[list[str]]:
+        """A little of everything. A transaction that is decoded when it has been rolled back
+        already, streamed or prepared, ends for a plugin where it looks something up in the
+        catalogs; what caches hold is not looked up."""
+        for name, columns in self.tables:
+            first, self._next = self._next, self._next + 40
+            yield [self._insert(name, columns, first, 40)]
+            yield [f"UPDATE {name} SET id = -id WHERE id BETWEEN {first} AND {first + 5}"]
+            yield [f"DELETE FROM {name} WHERE id < 0"]
 
     def _prepare(self, steps: list[str], nodecode: bool) -> Iterator[list[str]]:
         self._prepared += 1
         mark = "_nodecode" if nodecode and self._random.random() < 0.3 else ""
         gid = f"'it''s {self._prepared}{mark}'"
-        verdict = "COMMIT" if self._random.random() < 0.7 else "ROLLBACK"
+        verdict = "ROLLBACK" if self._undo and self._random.random() < 0.3 else "COMMIT"
         yield [*steps, f"PREPARE TRANSACTION {gid}"]
         yield [f"{verdict} PREPARED {gid}"]
 
@@ -143,13 +162,13 @@ class History:
             if lot < 0.1:
                 yield "SAVEPOINT a"
                 yield self._change()
-                yield "ROLLBACK TO a" if self._random.random() < 0.5 else "RELEASE a"
+                yield "ROLLBACK TO a" if self._undo and lot < 0.05 else "RELEASE a"
             elif lot < 0.2:
                 transactional = self._random.choice(["true", "false"])
                 yield f"SELECT pg_logical_emit_message({transactional}, 'a b', 'it''s é')"
-            elif lot < 0.23:
+            elif lot < 0.23 and self._ddl:
                 yield self._truncate()
-            elif lot < 0.26:
+            elif lot < 0.26 and self._ddl:
                 name, _ = self._random.choice(self.tables)
                 yield f"ALTER TABLE {name} ADD IF NOT EXISTS added_{lot * 1000:.0f} int DEFAULT 7"
             else:
@@ -166,7 +185,9 @@ class History:
         first = self._random.randrange(max(1, self._next))
         some = f"id BETWEEN {first} AND {first + self._random.choice([0, 3, 40])}"
         if lot < 0.55:
-            return self._insert(name, columns)
+            count = self._random.choice([1, 1, 5, 30, 200])
+            first, self._next = self._next, self._next + count
+            return self._insert(name, columns, first, count)
         if lot < 0.7:
             return f"UPDATE {name} SET k2 = k2 + 1 WHERE {some}"
         if lot < 0.8:
@@ -176,9 +197,7 @@ class History:
             return f"UPDATE {name} SET {column} = NULL WHERE {some}"
         return f"DELETE FROM {name} WHERE {some}"
 
-    def _insert(self, name: str, columns: dict[str, str]) -> str:
-        count = self._random.choice([1, 1, 5, 30, 200])
-        first, self._next = self._next, self._next + count
+    def _insert(self, name: str, columns: dict[str, str], first: int, count: int) -> str:
         toast = "CASE WHEN i % 29 = 0 THEN repeat('t' || i, 1500) END"
         values = [
             f"CASE WHEN i % {self._random.choice([2, 7, 100])} <> 1 THEN {_VALUES[kind]} END"

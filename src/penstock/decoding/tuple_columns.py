@@ -21,6 +21,7 @@ from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.text_output import text_output
 
 Mask = NDArray[np.bool_]
+_FEW: Final = 32
 
 
 class Unsent(Enum):
@@ -64,8 +65,19 @@ class TupleColumn:
     def text_at(self, row: int) -> str | None:
         """For plugins that go row by row; all of the column is made ready the first time."""
         if self._list is None:
-            self._list = self.text.to_pylist()
+            self._list = self._few() or self.text.to_pylist()
         return self._list[row]
+
+    def _few(self) -> list[str | None] | None:
+        """The texts of a short column whose type needs no formatting: a call of Arrow's costs as
+        much as a hundred values."""
+        if self._text is not None or len(self.values) > _FEW:
+            return None
+        if pa.types.is_string(self.values.type):
+            return list(self.values.to_pylist())
+        if pa.types.is_integer(self.values.type):
+            return [None if value is None else str(value) for value in self.values.to_pylist()]
+        return None
 
     def binary_at(self, row: int) -> bytes | None:
         """What the type's send function gives; None for NULL, and where there is only text."""
