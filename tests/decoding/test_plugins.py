@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,15 @@ def test_what_test_decoding_prints_of_an_update() -> None:
         " name[character varying]:null big[text]:unchanged-toast-datum",
         'table public."Bare": DELETE: (no-tuple-data)',
     ]
+
+
+def test_rewritten_tables_are_shown_where_they_are_wanted() -> None:
+    relation = replace(BARE, rewrite_of="item")
+    batch = RowBatch(relation, Action.DELETE, None, None, Lsn(1), rows=1)
+    assert len(texts(TestDecoding(), [transaction(batch)])) == 2
+    options = [("include-rewrites", "1")]
+    shown = texts(TestDecoding(), [transaction(batch)], options=options)[1]
+    assert shown == "table public.item: DELETE: (no-tuple-data)"
 
 
 def test_a_gid_with_nodecode_is_left_until_its_commit() -> None:

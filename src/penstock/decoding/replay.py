@@ -173,6 +173,8 @@ class Replay:
         """``stream``: what callbacks are called with in front, in a block."""
         ctx = self._ctx
         match change:
+            case RowBatch() if change.relation.rewrite_of and not ctx.output.receive_rewrites:
+                pass
             case RowBatch():
                 yield from self._rows(txn, change, stream)
             case TruncateChange() if registered(ctx.plugin, f"{stream}truncate"):
