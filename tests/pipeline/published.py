@@ -28,8 +28,9 @@ from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.tuple_data import NULL, TupleData
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql import parse
-from penstock.walsender.decoding import Decoding
+from penstock.walsender.decoding import Decoding, Wanted
 from penstock.walsender.feed import Piece
+from penstock.walsender.relation_sync_cache import RelationSyncCache
 from penstock.walsender.sequencer import Sequencer
 from pipeline.cells import Cells, cells_of, kind_of, messages_of, shown, whole, with_columns
 
@@ -210,7 +211,12 @@ class Subscriber:
     def _apply(self, transaction: LakeTransaction) -> list[str]:
         lake = self.lake
         decoding = Decoding(
-            lake.spark, lake.warehouse, lake.catalog, self._options, 18, lambda: lake.work_mem
+            lake.spark,
+            lake.warehouse,
+            lake.catalog,
+            RelationSyncCache(lake.catalog, self._options.publication_names, 18),
+            Wanted.by(self._options),
+            lambda: lake.work_mem,
         )
         sent: list[str] = []
         touched: Counter[object] = Counter()

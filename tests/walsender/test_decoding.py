@@ -17,8 +17,8 @@ from penstock.errors import FeatureNotSupported, RequiredChangesRemoved
 from penstock.lakehouse.user_metadata import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pgoutput.options import PgoutputOptions
-from penstock.walsender.decoding import Decoding
+from penstock.walsender.decoding import Decoding, Wanted
+from penstock.walsender.relation_sync_cache import RelationSyncCache
 from penstock.walsender.sequencer import Sequencer
 
 ONE = pa.table({"id": [1]})
@@ -75,8 +75,14 @@ class Lake:
 
 class Stream:
     def __init__(self, lake: Lake, publication: str) -> None:
-        options = PgoutputOptions(1, (publication,))
-        self.decoding = Decoding(None, lake.warehouse, lake.catalog, options, 18, lambda: 1 << 20)  # type: ignore[arg-type]
+        self.decoding = Decoding(
+            None,  # type: ignore[arg-type]
+            lake.warehouse,
+            lake.catalog,
+            RelationSyncCache(lake.catalog, (publication,), 18),
+            Wanted(),
+            lambda: 1 << 20,
+        )
 
     def truncates(self, transactions: tuple[LakeTransaction, ...]) -> list[list[str]]:
         """The relations of each transaction's TRUNCATE."""

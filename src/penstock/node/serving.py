@@ -34,7 +34,8 @@ from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
 from penstock.protocol.answers import StatementRunner
 from penstock.stats.backend_status import Sessions
-from penstock.walsender.decoding import Decoding
+from penstock.walsender.decoding import Decoding, Wanted
+from penstock.walsender.relation_sync_cache import RelationSyncCache
 from penstock.walsender.retention import Retention
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
@@ -181,8 +182,8 @@ class ServingNode:
                 spark,
                 warehouse,
                 catalog,
-                options,
-                parameters.server_version,
+                RelationSyncCache(catalog, options.publication_names, parameters.server_version),
+                Wanted.by(options),
                 lambda: self._parameters.logical_decoding_work_mem,
             ),
             settings=self._shown,

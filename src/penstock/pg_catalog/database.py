@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -42,6 +44,7 @@ from penstock.pg_catalog.functions import (
 from penstock.pg_catalog.parameters import conversions, parameter_value
 from penstock.pg_catalog.privileges import SUPERUSERS, SUPERUSERS_VIEWS
 from penstock.pg_catalog.relations import with_parents_columns
+from penstock.pg_catalog.row_streams import OpenRows, RowStream, guarded
 from penstock.pg_catalog.rows import table_rows
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
@@ -51,7 +54,7 @@ from penstock.pgtypes.pg_type import INT2_ARRAY, RECORD
 from penstock.pgtypes.pg_type import types as pg_types
 from penstock.sql.to_duckdb.catalog_functions import TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import INT2_FROM_0, held_as
-from penstock.sql.to_duckdb.catalog_query import SERIES_TOO_LONG
+from penstock.sql.to_duckdb.catalog_templates import SERIES_TOO_LONG
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
 from penstock.sql.to_duckdb.text_functions import (
     STRING_TO_ARRAY,
@@ -69,7 +72,10 @@ from penstock.sqlstate import (
 
 _LONGEST_S: Final = 60.0
 """Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
+_FOR_EVER: Final = math.inf
+"""Of one that gives out what is elsewhere, as fast as its reader takes it."""
 _TICK_S: Final = 0.1
+_ROWS_AT_A_TIME: Final = 1 << 12
 log = logging.getLogger(__name__)
 
 
@@ -77,14 +83,17 @@ class _Watch(threading.Thread):
     """Interrupts a query that takes too long, or is to end: again and again, as what comes before
     the query begins is lost."""
 
-    def __init__(self, interrupt: Callable[[], None], cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, interrupt: Callable[[], None], cancelled: Callable[[], bool], longest_s: float
+    ) -> None:
         super().__init__(daemon=True)
         self._interrupt = interrupt
         self._cancelled = cancelled
+        self._longest_s = longest_s
         self._over = threading.Event()
 
     def run(self) -> None:
-        deadline = time.monotonic() + _LONGEST_S
+        deadline = time.monotonic() + self._longest_s
         while not self._over.wait(_TICK_S):
             if self._cancelled() or time.monotonic() >= deadline:
                 self._interrupt()
@@ -110,6 +119,7 @@ class CatalogDatabase:
 
     ``more``: functions that the node adds, by name (pg_drop_replication_slot ...);
     ``more_in_from``: those of them that give rows. ``connections``: where DuckDB's are kept.
+    ``open_rows``: by name, who gives the rows of those in FROM that have no query.
     """
 
     def __init__(
@@ -119,6 +129,7 @@ class CatalogDatabase:
         more: Mapping[str, PythonFunction] = MappingProxyType({}),
         more_in_from: Mapping[str, TableFunction] = MappingProxyType({}),
         connections: Connections | None = None,
+        open_rows: Mapping[str, OpenRows] = MappingProxyType({}),
     ) -> None:
         self._connections = connections or Connections()
         snapshot = with_parents_columns(snapshot)
@@ -133,6 +144,7 @@ class CatalogDatabase:
             **more,
         }
         self._table_functions = {**table_functions(session.version), **more_in_from}
+        self._open_rows = open_rows
         self._internal = {"existing_publication": existing_publication(snapshot)}
         self._signatures = {name: f.signature for name, f in self._functions.items()}
         self._connection: Any = None
@@ -155,8 +167,12 @@ class CatalogDatabase:
 
     def query(
         self, sql: str, parameters: Sequence[bytes | None] = (), said: Sequence[int] = ()
-    ) -> tuple[tuple[Field, ...], list[list[bytes | None]]]:
-        """Fields and rows of a SELECT; ``parameters``: text format. Raises PostgreSQL's errors."""
+    ) -> tuple[tuple[Field, ...], Iterable[list[bytes | None]]]:
+        """Fields and rows of a SELECT; ``parameters``: text format. Raises PostgreSQL's errors.
+
+        Rows that a function of FROM gives are worked on as they are drawn, and errors come then;
+        the database is to be closed after that.
+        """
         translation = self._translate(sql, said)
         if len(parameters) != len(translation.parameters):
             raise ProtocolViolation(
@@ -167,19 +183,30 @@ class CatalogDatabase:
             parameter_value(value, oid)
             for value, oid in zip(parameters, translation.parameters, strict=True)
         ]
-        with self._lock:
-            rows = self._run(translation, values)
         kinds = [
             INT2_FROM_0 if zero and column.type == INT2_ARRAY else pg_types()[column.type].name
             for column, zero in zip(translation.columns, translation.from_zero, strict=True)
         ]
-        return _fields(translation), [
-            # DuckDB has a column where PostgreSQL's SELECT has none.
-            [
-                text_output(cell, kind, self._shown)
-                for cell, kind in zip(row[: len(kinds)], kinds, strict=True)
-            ]
-            for row in rows
+        fields = _fields(translation)
+        if translation.sources:
+            return fields, self._drawn(translation, values, kinds)
+        with self._lock:
+            rows = [row for some in self._run(translation, values) for row in some]
+        return fields, [self._cells(row, kinds) for row in rows]
+
+    def _drawn(
+        self, translation: Translation, values: list[Any], kinds: Sequence[str]
+    ) -> Iterator[list[bytes | None]]:
+        with self._lock, closing(self._run(translation, values)) as found:
+            for some in found:
+                for row in some:
+                    yield self._cells(row, kinds)
+
+    def _cells(self, row: Sequence[Any], kinds: Sequence[str]) -> list[bytes | None]:
+        # DuckDB has a column where PostgreSQL's SELECT has none.
+        return [
+            text_output(cell, kind, self._shown)
+            for cell, kind in zip(row[: len(kinds)], kinds, strict=True)
         ]
 
     def close(self) -> None:
@@ -219,7 +246,10 @@ class CatalogDatabase:
 
     # DuckDB
 
-    def _run(self, translation: Translation, values: list[Any]) -> list[tuple[Any, ...]]:
+    def _run(
+        self, translation: Translation, values: list[Any]
+    ) -> Generator[Sequence[tuple[Any, ...]], None, None]:
+        """Rows, some at a time. What gave rows is told when the last one has been drawn."""
         self._reusable = False
         if self._connection is None:
             self._connection = self._connections.take()
@@ -231,24 +261,37 @@ class CatalogDatabase:
             self._register(name, self._functions[name])
         self._errors.clear()
         self._budget.reset()
-        watch = _Watch(self._connection.interrupt, self._session.cancelled)
+        longest_s = _FOR_EVER if translation.sources else _LONGEST_S
+        watch = _Watch(self._connection.interrupt, self._session.cancelled, longest_s)
         watch.start()
+        sources: list[RowStream] = []
         try:
-            (statement,) = self._connection.extract_statements(translation.sql)
-            # A parameter may be gone: generate_subscripts(array, $1) has one dimension here.
-            given = {name: values[int(name) - 1] for name in statement.named_parameters}
-            found = (
-                self._connection.execute(statement, given)
-                if given
-                else (self._connection.execute(statement))
-            )
-            rows: list[tuple[Any, ...]] = found.fetchall()
+            for source in translation.sources:
+                arguments = self._execute(source.arguments, values).fetchone()
+                sources.append(self._open_rows[source.function](*arguments))
+                self._connection.register(source.name, guarded(sources[-1], self._errors))
+            found = self._execute(translation.sql, values)
+            while rows := found.fetchmany(_ROWS_AT_A_TIME):
+                yield rows
+            for given in sources:
+                given.succeed()
+            for source in translation.sources:
+                self._connection.unregister(source.name)
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
         finally:
             watch.stop()  # it must not interrupt who has the connection next
+            for given in sources:
+                given.close()
         self._reusable = True
-        return rows
+
+    def _execute(self, sql: str, values: list[Any]) -> Any:
+        (statement,) = self._connection.extract_statements(sql)
+        # A parameter may be gone: generate_subscripts(array, $1) has one dimension here.
+        given = {name: values[int(name) - 1] for name in statement.named_parameters}
+        if given:
+            return self._connection.execute(statement, given)
+        return self._connection.execute(statement)
 
     def _as_postgresql(self, error: Exception) -> Exception:
         if self._errors:

@@ -6,7 +6,7 @@ for the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -33,7 +33,7 @@ from penstock.pg_catalog.subscription_views import (
     stat_subscription_stats,
 )
 from penstock.pg_catalog.table_columns import TableColumns
-from penstock.protocol.answers import Description, Rows
+from penstock.protocol.answers import Cells, Description, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.relation import TableName
 from penstock.stats.backend_status import Activity, Sessions
@@ -93,13 +93,17 @@ class NodeCatalogs:
         facts: SessionFacts,
         said: Sequence[int] = (),
     ) -> Rows:
-        """Answer a SELECT. Raises PostgreSQL's errors."""
+        """Answer a SELECT. Raises PostgreSQL's errors, some of them when the rows are drawn."""
         database = self._database(facts)
         try:
             fields, rows = database.query(text, parameters, said)
-        finally:
+        except BaseException:
             database.close()
-        return Rows(_fields(fields), rows)
+            raise
+        if isinstance(rows, list):
+            database.close()
+            return Rows(_fields(fields), rows)
+        return Rows(_fields(fields), _closing(database, rows))
 
     def column_types(self, schema: str, table: str) -> Mapping[str, int]:
         """Type oids of a table's columns, in its order; empty where there is no such table."""
@@ -228,6 +232,13 @@ class NodeCatalogs:
             }
             for name in names
         ]
+
+
+def _closing(database: CatalogDatabase, rows: Iterable[Cells]) -> Iterator[Cells]:
+    try:
+        yield from rows
+    finally:
+        database.close()
 
 
 def _condition(

@@ -15,7 +15,7 @@ from penstock.pgtypes.pg_type import types
 from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.text.object_names import RangeVar
-from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, RowSource, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import from_zero
 from penstock.sql.to_duckdb.catalog_query import compile_catalog_query
 from penstock.sql.typed.query_nodes import OutputColumn
@@ -34,7 +34,7 @@ _CATALOG = "pg_catalog"
 @dataclass(frozen=True, slots=True)
 class Translation:
     """``parameters``: type oids of ``$1``, ``$2`` ...; ``from_zero``: of each column, whether it
-    is an array that begins with 0."""
+    is an array that begins with 0; ``sources``: relations whose rows functions give."""
 
     sql: str
     columns: tuple[OutputColumn, ...]
@@ -42,6 +42,7 @@ class Translation:
     parameters: tuple[int, ...]
     tables: frozenset[str]
     functions: frozenset[str]
+    sources: tuple[RowSource, ...] = ()
 
 
 def translate(
@@ -93,6 +94,7 @@ def translate(
         tuple(parameters[number] for number in range(1, last + 1)),
         made.tables,
         made.functions,
+        made.sources,
     )
 
 

@@ -62,7 +62,8 @@ class ChangeItem:
 
     ``work``: number of the table in the transaction. ``xid``: of a streamed transaction.
     ``divided``: it is a share with all rows of its keys (``change_shares``). ``pairs``: which new
-    row was which old one, where that was told.
+    row was which old one, where that was told. ``as_rows``: rows as columns are wanted, for output
+    plugins, and no messages.
     """
 
     work: int
@@ -75,6 +76,7 @@ class ChangeItem:
     xid: int | None = None
     divided: bool = False
     pairs: tuple[PairFile | StoredRows, ...] = ()
+    as_rows: bool = False
 
     @property
     def size(self) -> int:

@@ -26,6 +26,7 @@ from penstock.pgoutput.columnar_encoder import (
 from penstock.pgoutput.messages import OldTuple
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.change_columns import row_stream
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.change_load import (
     MATCHES,
@@ -52,7 +53,7 @@ _OLD: Final = "old row: "
 def encoded_changes(
     storage: Storage, item: ChangeItem, share_bytes: int
 ) -> Iterator[tuple[Operation, int, bytes]]:
-    """(operation, changes, messages) in order.
+    """(operation, changes, messages) in order; with ``as_rows`` streams of ``change_columns``.
 
     Raises PenstockError (55000), VersionGone, and TooManyChanges before anything else where the
     rows to be paired are more than ``share_bytes``.
@@ -197,10 +198,15 @@ def _encoded(
     full = relation.replica_identity is ReplicaIdentity.FULL
     kind = OldTuple.ROW if full else OldTuple.KEY
     identity = None if full else frozenset(table.identity or ())
+    told = any(name.startswith(_OLD) for name in rows.column_names)
+    if item.as_rows:
+        deleted = operation is Operation.DELETE
+        prefix = "" if deleted else _OLD if told else None
+        stream = row_stream(relation, rows, new=not deleted, old_prefix=prefix, identity=identity)
+        return operation, count, stream
     if operation is Operation.INSERT:
         messages = insert_messages(relation.oid, _tuple(item, rows), count, item.header, item.xid)
     elif operation is Operation.UPDATE:
-        told = any(name.startswith(_OLD) for name in rows.column_names)
         old = _tuple(item, rows, _OLD, identity) if told else None
         messages = update_messages(
             relation.oid, _tuple(item, rows), count, item.header, old=old, kind=kind, xid=item.xid

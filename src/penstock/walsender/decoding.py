@@ -1,7 +1,8 @@
-"""One stream's view of transactions: what of them its publications publish (pgoutput.c).
+"""One stream's view of transactions: what of them is published to it (pgoutput.c).
 
-In: transactions of the log, the options of the stream. Out: pieces of encoded changes. Publications
-are looked up when a transaction is sent; tables are what they were when it was committed.
+In: transactions of the log, what of each table goes out, how it is wanted. Out: pieces of encoded
+changes, or of rows for output plugins. Publications are looked up when a transaction is sent;
+tables are what they were when it was committed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
 from penstock.errors import (
@@ -39,7 +40,6 @@ from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
 from penstock.walsender.lake_columns import LakeColumn, as_then, columns_at
-from penstock.walsender.relation_sync_cache import RelationSyncCache
 
 _PAIRED: Final = 4
 """Times the memory for decoding: old and new rows that one task keeps in DuckDB, as Arrow data."""
@@ -79,6 +79,39 @@ class _Plan:
     types: Mapping[int, TypeName]
 
 
+class Published(Protocol):
+    """What of each table goes out (``relation_sync_cache``)."""
+
+    def publishes(self, table: LakeTable) -> bool:
+        """Whether anything of it may go out; cheap."""
+
+    def names(self, table: LakeTable) -> bool:
+        """Whether the table, or what it is a partition of, was asked for by its own name."""
+
+    def has(self, publications: Sequence[int]) -> bool:
+        """Whether one of these (oids) counts."""
+
+    def of(self, table: LakeTable, columns: tuple[LakeColumn, ...]) -> PublishedTable | None:
+        """How it goes out, None: not at all. ``columns``: all of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How changes are wanted. ``binary``: values where types have a send function; ``streaming``:
+    large transactions in blocks; ``local_only``: none with an origin; ``as_rows``: for output
+    plugins, pieces are streams of ``pipeline.change_columns``."""
+
+    binary: bool = False
+    streaming: bool = False
+    local_only: bool = False
+    as_rows: bool = False
+
+    @classmethod
+    def by(cls, options: PgoutputOptions) -> Wanted:
+        """As a subscriber asks for it."""
+        return cls(options.binary, options.streaming is not None, options.origin == _ORIGIN_NONE)
+
+
 class Decoding:
     """``feed.ChangeSource`` for one stream."""
 
@@ -87,21 +120,20 @@ class Decoding:
         spark: Spark,
         warehouse: Warehouse,
         catalog: Catalog,
-        options: PgoutputOptions,
-        version: int,
+        published: Published,
+        wanted: Wanted,
         work_mem: Callable[[], int],
     ) -> None:
-        """``version``: major, of PostgreSQL. ``work_mem``: now; bytes of WAL from which on a
-        transaction is streamed, where the subscriber asked for it; the tasks' memory follows it.
-        """
+        """``work_mem``: now; bytes of WAL from which on a transaction is streamed, where that is
+        wanted; the tasks' memory follows it."""
         self._work_mem = work_mem
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
-        self._options = options
+        self._wanted = wanted
         self._states: dict[int, _Known] = {}  # by relation, as the last transaction left them
         self._left_out: set[int] = set()
-        self._published = RelationSyncCache(catalog, options.publication_names, version)
+        self._published = published
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
         """Raises PenstockError: a publication is missing, a table has no identity, a version is
@@ -125,7 +157,8 @@ class Decoding:
                     if isinstance(waiting, Failed):
                         raise _translated(waiting.error)
                     relation = plan.relations[waiting.work]
-                    yield Piece((relation,), waiting.data, waiting.changes, plan.types)
+                    operation = waiting.operation
+                    yield Piece((relation,), waiting.data, waiting.changes, plan.types, operation)
                     waiting = next(portions, None)
                 yield Ended(plan.transaction)
             if waiting is not None:
@@ -152,7 +185,7 @@ class Decoding:
 
     def _plan(self, transaction: LakeTransaction, numbers: Iterator[int]) -> _Plan:
         works = []
-        if transaction.origin is None or self._options.origin != _ORIGIN_NONE:
+        if transaction.origin is None or not self._wanted.local_only:
             members = sorted(transaction.members, key=lambda m: m.relation)
             works = [work for member in members if (work := self._work(member)) is not None]
         xid = transaction.xid if works and self._streams(transaction) else None
@@ -183,7 +216,7 @@ class Decoding:
     def _streams(self, transaction: LakeTransaction) -> bool:
         """Whether it is sent in blocks, as the subscriber wants large ones."""
         size = transaction.commit - transaction.begin
-        return self._options.streaming is not None and size > self._work_mem()
+        return self._wanted.streaming and size > self._work_mem()
 
     def _work(self, member: Member) -> _Work | None:
         with self._catalog.read() as t:
@@ -265,7 +298,15 @@ class Decoding:
         removed = tuple(map(ScanFile.of_part, work.removed))
         added = tuple(map(ScanFile.of_part, changes.added))
         item = ChangeItem(
-            number, work.table, work.uri, removed, added, header, self._options.binary, xid
+            number,
+            work.table,
+            work.uri,
+            removed,
+            added,
+            header,
+            self._wanted.binary,
+            xid,
+            as_rows=self._wanted.as_rows,
         )
         if removed and added:
             item = replace(item, pairs=changes.pairs)
@@ -286,7 +327,7 @@ def _truncates(
     relations = list({relation.oid: relation for relation in relations}.values())  # several leaves
     message = Truncate(tuple(relation.oid for relation in relations), xid=xid)
     data = xlog_data(header.lsn, header.send_time, encode(message))
-    return Piece(tuple(relations), data, len(relations), types)
+    return Piece(tuple(relations), data, len(relations), types, Operation.TRUNCATE)
 
 
 def _translated(error: PenstockError) -> PenstockError:

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.lsn import Lsn
+from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.sequencer import Sequencer
 
@@ -45,14 +46,16 @@ log = logging.getLogger(__name__)
 class Piece:
     """Changes of ``relations`` in a row: whole messages, each a CopyData message with its header.
 
-    ``data`` goes to the client as it is. ``relations``: one, but for TRUNCATE. ``types``: schema
-    and name of the node's own types by oid, those of the relations' columns among them.
+    ``data`` goes to the client as it is; for an output plugin it is a stream of
+    ``pipeline.change_columns``. ``relations``: one, but for TRUNCATE. ``types``: schema and name of
+    the node's own types by oid, those of the relations' columns among them.
     """
 
     relations: tuple[Relation, ...]
     data: bytes
     changes: int
     types: Mapping[int, TypeName] = field(default_factory=dict)
+    operation: Operation = Operation.INSERT
 
 
 @dataclass(frozen=True, slots=True)

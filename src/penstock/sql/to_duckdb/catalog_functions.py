@@ -12,7 +12,7 @@ from typing import Final
 ANY: Final = "any"
 """An argument that is handed over as its text."""
 VARIADIC: Final = "variadic"
-"""The only argument of a table function: any number of texts, or an array of them."""
+"""The last argument of a table function: any number of texts, or an array of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class CatalogFunction:
 
 @dataclass(frozen=True, slots=True)
 class TableFunction:
-    """A function in FROM. ``query``: DuckDB's SELECT over ``{0}`` ..., with columns o1, o2 ...
+    """A function in FROM. ``query``: DuckDB's SELECT over ``{0}`` ..., with columns o1, o2 ...;
+    None: whoever runs the query gives the rows, too (``RowSource``).
 
     ``tables``, ``functions``: what the query reads and calls.
     """
@@ -34,6 +35,18 @@ class TableFunction:
     name: str
     arguments: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
-    query: str
+    query: str | None
     tables: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """Rows that a query reads from the relation ``name``: those of ``function``, called once.
+
+    ``arguments``: DuckDB's SELECT of them, in one row; ``parameters``: of the query, by number.
+    """
+
+    name: str
+    function: str
+    arguments: str

@@ -15,7 +15,6 @@ from penstock.pgtypes.pg_type import (
     BOOL,
     BPCHAR,
     INT4,
-    INT8,
     INTEGERS,
     NAME,
     NUMERIC,
@@ -27,13 +26,21 @@ from penstock.pgtypes.type_names import length_of
 from penstock.sql.builtin import functions
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
-from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, CatalogFunction, TableFunction
+from penstock.sql.to_duckdb.catalog_functions import (
+    ANY,
+    CatalogFunction,
+    RowSource,
+    TableFunction,
+)
 from penstock.sql.to_duckdb.catalog_lowering import held_as, lowered
 from penstock.sql.to_duckdb.catalog_operators import operation
 from penstock.sql.to_duckdb.catalog_templates import (
+    LONGEST_SERIES,
+    SERIES_TOO_LONG,
     THROUGH_TEXT,
     output_column,
     regexp_replace,
+    series,
     shown,
     template,
     texts,
@@ -48,6 +55,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_type,
     refused,
 )
+from penstock.sql.to_duckdb.function_arguments import argument_cells, check_constant
 from penstock.sql.to_duckdb.postponed_targets import postponed
 from penstock.sql.to_duckdb.text_functions import BY_PROC, STRING_TO_ARRAY
 from penstock.sql.typed.coercion import element
@@ -80,18 +88,18 @@ from penstock.sql.typed.query_nodes import (
 from penstock.sql.typed.set_returning import SERIES
 
 _LSN: Final = (20, 0)
-_LONGEST_SERIES: Final = 1_000_000
-SERIES_TOO_LONG: Final = "generate_series of more than a million numbers is not supported"
 _SESSION: Final = {"current_timestamp": "now", "transaction_timestamp": "now"}
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogSql:
-    """``tables``, ``functions``: names of what it reads and calls."""
+    """``tables``, ``functions``: names of what it reads and calls; ``sources``: relations of rows
+    that functions give."""
 
     sql: str
     tables: frozenset[str]
     functions: frozenset[str]
+    sources: tuple[RowSource, ...] = ()
 
 
 def compile_catalog_query(
@@ -107,7 +115,8 @@ def compile_catalog_query(
     if any(shown):
         columns = [f"{text or f'q.c{n}'} AS c{n}" for n, text in enumerate(shown, 1)]
         sql = f"SELECT {', '.join(columns)} FROM ({sql}) AS q"
-    return CatalogSql(sql, frozenset(compiler.read), frozenset(compiler.called))
+    read, called = frozenset(compiler.read), frozenset(compiler.called)
+    return CatalogSql(sql, read, called, tuple(compiler.sources))
 
 
 class CatalogCompiler(QueryCompiler):
@@ -123,6 +132,7 @@ class CatalogCompiler(QueryCompiler):
         self._table_functions = table_functions
         self.read: set[str] = set()
         self.called: set[str] = set()
+        self.sources: list[RowSource] = []
         self._counted = ""
 
     # Expressions
@@ -193,7 +203,7 @@ class CatalogCompiler(QueryCompiler):
         if node.name in self._table_functions:
             return self._rows_of(node, values)
         if node.name == SERIES:
-            return Value(f"unnest({_series(values)})", node.type)
+            return Value(f"unnest({series(values)})", node.type)
         found = self._of_text(node, values) or template(node.name, values, node.type)
         return super()._value(node) if found is None else found
 
@@ -252,15 +262,12 @@ class CatalogCompiler(QueryCompiler):
     def _table_query(self, function: TableFunction, values: Sequence[Value]) -> str:
         self.read |= set(function.tables)
         self.called |= set(function.functions)
-        if function.arguments == (VARIADIC,):
-            if len(values) == 1 and element(values[0].type):
-                return function.query.format(values[0].sql)
-            return function.query.format(f"[{', '.join(value.sql for value in values)}]")
-        cells = [
-            f"CAST({value.sql} AS {held_as(kind)})"
-            for kind, value in zip(function.arguments, values, strict=False)
-        ]
-        return function.query.format(*cells, *["NULL"] * (len(function.arguments) - len(cells)))
+        cells = argument_cells(function, values)
+        if function.query is not None:
+            return function.query.format(*cells)
+        source = RowSource(f"rows_{len(self.sources)}", function.name, f"SELECT {', '.join(cells)}")
+        self.sources.append(source)
+        return f"SELECT * FROM {source.name}"
 
     def _list(self, value: Value, target: int) -> Value:
         if value.type == target:
@@ -324,7 +331,7 @@ class CatalogCompiler(QueryCompiler):
         return f"{cte.name}({names}) AS ({first} UNION{every} {again})"
 
     def _series(self, node: SeriesScan) -> str:
-        if (node.stop - node.start) // node.step > _LONGEST_SERIES:
+        if (node.stop - node.start) // node.step > LONGEST_SERIES:
             raise refused(f"{SERIES} of more than a million numbers")
         return super()._series(node)
 
@@ -332,6 +339,8 @@ class CatalogCompiler(QueryCompiler):
         call = node.call
         arguments = [self.value(argument) for argument in getattr(call, "arguments", ())]
         known = self._table_functions.get(node.function)
+        if known is not None and known.query is None:
+            check_constant(node.function, call)
         names = ", ".join(f"c{n}" for n in range(1, len(node.columns) + 1))
         if known is not None:
             sql = self._table_query(known, arguments)
@@ -377,17 +386,6 @@ def _has_set(node: Node) -> bool:
     if isinstance(node, FuncExpr) and node.oid and functions()[node.oid].returns_set:
         return True
     return any(map(_has_set, children(node)))
-
-
-def _series(values: Sequence[Value]) -> str:
-    """A list, which DuckDB makes as a whole and without a limit of memory."""
-    start, stop, step = (*(value.sql for value in values), "1")[:3]
-    if any(value.type not in (INT4, INT8) for value in values):
-        raise refused("generate_series of these types")
-    long = f"abs(CAST({stop} AS BIGINT)-{start})>{_LONGEST_SERIES}"
-    stop = f"CASE WHEN {long} THEN error('{SERIES_TOO_LONG}') ELSE {stop} END"
-    held = duckdb_type(values[0].type, None)
-    return f"CAST(generate_series({start}, {stop}, {step}) AS {held}[])"
 
 
 __all__ = ["NAME", "SERIES_TOO_LONG", "CatalogSql", "array", "compile_catalog_query"]

@@ -15,6 +15,8 @@ from penstock.pgtypes.pg_type import (
     BOOL,
     DATE,
     FLOATS,
+    INT4,
+    INT8,
     INTEGERS,
     NUMERIC,
     TEXT,
@@ -27,12 +29,15 @@ from penstock.sql.to_duckdb.duckdb_predicate import stripped
 from penstock.sql.to_duckdb.duckdb_values import (
     STRINGS,
     Value,
+    duckdb_type,
     refused,
 )
 from penstock.sql.to_duckdb.text_functions import BY_PROC, STRING_TO_ARRAY
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.primnodes import Const, FuncExpr
 
+LONGEST_SERIES: Final = 1_000_000
+SERIES_TOO_LONG: Final = "generate_series of more than a million numbers is not supported"
 _LENGTH: Final = "CASE WHEN {1} = 1 THEN len({0}) END"
 """Of the only dimension."""
 _PLAIN: Final = "CAST({0} AS VARCHAR)"
@@ -169,3 +174,14 @@ def regexp_replace(node: FuncExpr, values: Sequence[Value]) -> Value:
     expression, replacement, options = map(str, found)
     sql = regular_replacement(values[0].sql, expression, replacement, options)
     return Value(sql, node.type)
+
+
+def series(values: Sequence[Value]) -> str:
+    """A list, which DuckDB makes as a whole and without a limit of memory."""
+    start, stop, step = (*(value.sql for value in values), "1")[:3]
+    if any(value.type not in (INT4, INT8) for value in values):
+        raise refused("generate_series of these types")
+    long = f"abs(CAST({stop} AS BIGINT)-{start})>{LONGEST_SERIES}"
+    stop = f"CASE WHEN {long} THEN error('{SERIES_TOO_LONG}') ELSE {stop} END"
+    held = duckdb_type(values[0].type, None)
+    return f"CAST(generate_series({start}, {stop}, {step}) AS {held}[])"
