@@ -45,6 +45,10 @@ SELECT NULL / 0.0, 1.0 / NULL
 SELECT CASE WHEN id > 9 THEN 1 / (id - id)::numeric ELSE 2 / 3.0 END FROM t
 SELECT DISTINCT ON (v) id FROM t ORDER BY v, v DESC, id, v
 SELECT sum(id) / count(*)::numeric, avg(id / 4.0) FROM t
+SELECT (0.5)::text || 'x', (-0.05)::text, (1e-20)::text, 0.5::varchar FROM t
+SELECT CASE WHEN id > 1 THEN 0.5 ELSE 'NaN'::numeric END FROM t ORDER BY 1
+SELECT id FROM t WHERE coalesce(-0.5, 'NaN'::numeric) = CASE WHEN id > 0 THEN -0.5 ELSE 1e50 END
+SELECT ARRAY[0.5, -0.25] = ARRAY[0.5, -.25], ARRAY[0.5]::numeric[] FROM t
 SELECT id INTO other FROM t
 SELECT * FROM ONLY t ORDER BY id
 SELECT * FROM t TABLESAMPLE system (100)

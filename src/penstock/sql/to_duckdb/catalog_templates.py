@@ -29,7 +29,9 @@ from penstock.sql.to_duckdb.duckdb_predicate import stripped
 from penstock.sql.to_duckdb.duckdb_values import (
     STRINGS,
     Value,
+    as_text,
     duckdb_type,
+    list_text,
     refused,
 )
 from penstock.sql.to_duckdb.text_functions import BY_PROC, STRING_TO_ARRAY
@@ -138,6 +140,8 @@ def shown(value: Value) -> str:
         return f"CASE WHEN {value.sql} THEN 't' WHEN NOT {value.sql} THEN 'f' END"
     if element(value.type):
         raise refused("concat of arrays")
+    if value.type == NUMERIC:
+        return as_text(value)
     return value.sql if value.type in STRINGS else f"CAST({value.sql} AS VARCHAR)"
 
 
@@ -158,7 +162,9 @@ def texts(value: Value) -> Value:
     if item == BOOL:
         text = "CASE WHEN x THEN 't' WHEN NOT x THEN 'f' END"
         return Value(f"list_transform({value.sql}, lambda x: {text})", TEXT)
-    if item in STRINGS | INTEGERS | {NUMERIC}:
+    if item == NUMERIC:
+        return Value(list_text(value), TEXT)
+    if item in STRINGS | INTEGERS:
         return Value(f"CAST({value.sql} AS VARCHAR[])", TEXT)
     raise refused(f"array_to_string of {type_name(value.type)}")
 

@@ -37,6 +37,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
     MAX_PRECISION,
     STRINGS,
     Value,
+    as_text,
     duckdb_type,
     refused,
 )
@@ -293,7 +294,9 @@ def output_text(value: Value, target: int) -> Value:
         return _label(value, target)
     if target not in (TEXT, VARCHAR):
         raise refused(f"the cast from {type_name(value.type)} to {type_name(target)}")
-    if value.type in INTEGERS | {NUMERIC, DATE, TIMESTAMP}:
+    if value.type == NUMERIC:
+        sql = as_text(value)
+    elif value.type in INTEGERS | {DATE, TIMESTAMP}:
         sql = f"CAST({value.sql} AS VARCHAR)"
     elif value.type in (UUID, VARCHAR, TEXT, NAME) or is_enum(value.type):
         sql = value.sql

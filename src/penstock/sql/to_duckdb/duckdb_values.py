@@ -201,10 +201,14 @@ def _aligned_lists(values: list[Value]) -> tuple[list[Value], Shape | None]:
     shapes = {value.shape for value in values}
     if len(shapes) == 1:
         return values, shapes.pop()
-    texts = [
-        Value(f"CAST({value.sql} AS VARCHAR[])", value.type, None, value.fails) for value in values
-    ]
-    return texts, None
+    return [Value(list_text(value), value.type, None, value.fails) for value in values], None
+
+
+def list_text(value: Value) -> str:
+    """A list of numerics as their texts."""
+    if value.shape is None:
+        return value.sql
+    return f"list_transform({value.sql}, lambda item: {decimal_text('item', value.shape)})"
 
 
 def _as_decimal(value: Value, shape: Shape) -> Value:
@@ -216,7 +220,15 @@ def _as_decimal(value: Value, shape: Shape) -> Value:
 
 def as_text(value: Value) -> str:
     """A numeric as its text."""
-    return value.sql if value.shape is None else f"CAST({value.sql} AS VARCHAR)"
+    return value.sql if value.shape is None else decimal_text(value.sql, value.shape)
+
+
+def decimal_text(sql: str, shape: Shape) -> str:
+    """numeric_out of a decimal: DuckDB prints no zero in front of the point where its type has no
+    digit there."""
+    text = f"CAST({sql} AS VARCHAR)"
+    precision, scale = shape
+    return text if precision > scale else f"regexp_replace({text}, '^(-?)\\.', '\\10.')"
 
 
 def comparable(left: Value, right: Value) -> tuple[str, str]:
@@ -250,7 +262,7 @@ def _trimmed(value: Value) -> str:
 
 
 def _numeric_list(value: Value) -> str:
-    item = "item" if value.shape is None else "CAST(item AS VARCHAR)"
+    item = "item" if value.shape is None else decimal_text("item", value.shape)
     return f"list_transform({value.sql}, lambda item: {sort_key(item)})"
 
 
