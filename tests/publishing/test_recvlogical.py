@@ -66,6 +66,37 @@ def test_a_slot_from_its_creation_to_its_end(
     assert lake.rows("SELECT slot_name FROM pg_replication_slots") == []
 
 
+def test_a_slot_of_test_decoding(
+    lake: LakeNode,
+    recvlogical: Callable[..., subprocess.CompletedProcess[bytes]],
+    tmp_path: Path,
+) -> None:
+    lake.execute("CREATE TABLE plugged (id integer PRIMARY KEY, v text)")
+    made = recvlogical("--slot", "plugged", "-P", "test_decoding", "--create-slot")
+    assert made.returncode == 0, made.stderr
+    lake.execute("INSERT INTO plugged SELECT * FROM (VALUES (1, 'one'), (2, 'two'), (3, NULL)) v")
+    end = lake.node.serving.sequencer.position().lsn  # type: ignore[union-attr]
+    lake.execute("DELETE FROM plugged WHERE id = 2")
+    refused = recvlogical("--slot", "plugged", "--start", "-f", "-", "-o", "nothing=1", "--no-loop")
+    assert b'option "nothing" = "1" is unknown' in refused.stderr
+    output = tmp_path / "out"
+    start = ("--slot", "plugged", "--start", "-f", str(output), "--no-loop", "-o", "include-xids=0")
+    streamed = recvlogical(*start, "--endpos", str(end))
+    assert streamed.returncode == 0, streamed.stderr
+    assert output.read_text() == (
+        "BEGIN\n"
+        "table public.plugged: INSERT: id[integer]:1 v[text]:'one'\n"
+        "table public.plugged: INSERT: id[integer]:2 v[text]:'two'\n"
+        "table public.plugged: INSERT: id[integer]:3 v[text]:null\n"
+        "COMMIT\n"
+    )
+    end = lake.node.serving.sequencer.position().lsn  # type: ignore[union-attr]
+    output.unlink()
+    streamed = recvlogical(*start, "--endpos", str(end))  # from where it was confirmed
+    assert output.read_text() == ("BEGIN\ntable public.plugged: DELETE: id[integer]:2\nCOMMIT\n")
+    assert recvlogical("--slot", "plugged", "--drop-slot").returncode == 0
+
+
 def kinds(output: bytes) -> list[str]:
     """Names of the messages; pg_recvlogical ends each with a newline."""
     found, decoder, start, at = [], Decoder(1), 0, 0

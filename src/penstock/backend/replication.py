@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from penstock.backend.authentication import role_now
@@ -19,6 +20,8 @@ from penstock.backend.cancellation import Cancellation
 from penstock.backend.services import SessionServices
 from penstock.backend.transaction_block import TransactionBlock
 from penstock.catalog import Slot
+from penstock.decoding import LogicalDecodingContext
+from penstock.decoding.logical import Options
 from penstock.errors import (
     FeatureNotSupported,
     NotInPrerequisiteState,
@@ -26,7 +29,6 @@ from penstock.errors import (
     RequiredChangesRemoved,
     UndefinedObject,
 )
-from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.parameters import parse_parameters
 from penstock.pgtypes.pg_type import INT4, INT8, TEXT
@@ -40,7 +42,9 @@ from penstock.protocol.slot_options import (
     create_slot_options,
 )
 from penstock.sqlstate import UndefinedFile
-from penstock.walsender.feed import Feed
+from penstock.walsender.feed import ChangeSource, Feed
+from penstock.walsender.logical_reading import PGOUTPUT
+from penstock.walsender.plugin_stream import PluginStream
 from penstock.walsender.slots import WAL_REMOVED, check_replication
 from penstock.walsender.stream import SenderState, Stream
 
@@ -198,8 +202,13 @@ class ReplicationCommands:
         name = command.slot_name
         # Everything that can be refused is refused before the stream begins; the slot is held
         # from the first moment of the stream.
-        with self._services.slots.held(name, self._context.pid, version=self._services.version):
-            options = parse_parameters(command.options, self._services.version)
+        version, options = self._services.version, None
+        with self._services.slots.held(name, self._context.pid, version=version) as slot:
+            if slot.plugin == PGOUTPUT:
+                options = parse_parameters(command.options, version)
+            else:
+                with self._plugin(slot, command.options):
+                    pass  # it has started, and so takes the options
         end = self._services.sequencer.position().lsn
         if command.start > end:
             # The subscriber has what this log does not: it would skip what takes those positions.
@@ -209,13 +218,39 @@ class ReplicationCommands:
                 hint="The node's state store may be an older copy of itself: drop the slot and "
                 "the subscription and subscribe again.",
             )
-        return Streaming(lambda wire: self._stream(wire, name, command.start, options))
+        return Streaming(lambda wire: self._stream(wire, command, options))
 
-    def _stream(self, wire: Duplex, name: str, requested: Lsn, options: PgoutputOptions) -> None:
+    def _plugin(self, slot: Slot, options: Options) -> LogicalDecodingContext:
+        """Raises PenstockError: the plugin is not there, or refuses."""
+        reading = self._services.reading
+        if reading is None:
+            raise FeatureNotSupported(f"output plugin {slot.plugin} needs a node with Spark")
+        return reading.context(slot, options, binary=True, interrupt=self._cancellation.check)
+
+    @contextmanager
+    def _sending(
+        self, slot: Slot, command: c.StartReplication, options: PgoutputOptions | None
+    ) -> Iterator[tuple[ChangeSource, Callable[..., Stream]]]:
+        """What decodes for a stream, and what makes the stream. ``options``: of pgoutput."""
+        if options is not None:
+            yield self._services.make_source(options), Stream
+            return
+        with self._plugin(slot, command.options) as context:
+            assert self._services.reading is not None
+            lake = self._services.reading.transactions()
+            yield lake.source, partial(PluginStream, context, lake)
+
+    def _stream(
+        self, wire: Duplex, command: c.StartReplication, options: PgoutputOptions | None
+    ) -> None:
         services, context = self._services, self._context
-        with services.slots.held(name, context.pid, version=services.version) as slot:
+        name = command.slot_name or ""
+        with (
+            services.slots.held(name, context.pid, version=services.version) as slot,
+            self._sending(slot, command, options) as (source, make_stream),
+        ):
             with services.catalog.read() as t:
-                start = t.transactions.boundary(max(requested, slot.confirmed_flush_lsn))
+                start = t.transactions.boundary(max(command.start, slot.confirmed_flush_lsn))
             state = SenderState(slot=name, sent=start)
             with services.senders.running(
                 context.pid,
@@ -228,12 +263,10 @@ class ReplicationCommands:
                 log.info(
                     'starting logical decoding for slot "%s": transactions after %s', name, start
                 )
-                feed = Feed(
-                    services.catalog, services.sequencer, services.make_source(options), start
-                )
+                feed = Feed(services.catalog, services.sequencer, source, start)
                 feed.start()
                 try:
-                    Stream(
+                    make_stream(
                         wire,
                         feed,
                         state,

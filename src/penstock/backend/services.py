@@ -21,6 +21,7 @@ from penstock.sql import RangeVar, Statement
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.feed import ChangeSource
+from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.slots import Slots
@@ -120,6 +121,8 @@ class SessionServices:
     wal_sender_timeout_s: Callable[[], float]
     blocks: BlockCommands | None = None
     """None: a block has no commands."""
+    reading: LogicalReading | None = None
+    """Of slots with output plugins; None: nothing decodes for them."""
     sessions: Sessions = field(default_factory=Sessions)
     check_warehouse: Callable[[], None] = lambda: None
     """Raises where the warehouse is not there, so that missing files mean nothing."""

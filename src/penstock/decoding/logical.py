@@ -241,7 +241,7 @@ class LogicalDecodingContext:
     ) -> Any:
         """Call a callback. ``at``: where its writes stand; ``report``: the LSN that errors tell,
         where it is another one; ``xid``: of its writes. Raises PenstockError with a context."""
-        if self._interrupt is not None:
+        if self._interrupt is not None and not self._shut_down:
             self._interrupt()
         self._accept_writes, self._prepared_write = writes, False
         self._location, self._xid = at, xid

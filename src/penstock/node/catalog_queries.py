@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from penstock.catalog import Catalog
 from penstock.commands.scope import CommandResult
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
+from penstock.node.logical_decoding import logical_reading, plugin_finder
 from penstock.node.serving import DATABASE_OID, ServingNode
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
@@ -47,21 +49,37 @@ class NodeQueries:
         serving: ServingNode | None,
         connections: Connections,
         reload: Callable[[], None],
+        spark: Spark,
     ) -> None:
         """``serving``: the publishing half, where this process runs it. ``reload``: has the
         parameters read again (pg_reload_conf)."""
         sequencer = Sequencer(catalog, warehouse) if serving is None else serving.sequencer
-        slots = Slots(catalog, sequencer, parameters.max_replication_slots)
+        slots = (
+            Slots(
+                catalog,
+                sequencer,
+                parameters.max_replication_slots,
+                plugin=plugin_finder(lambda: parameters),
+            )
+            if serving is None
+            else serving.slots
+        )
+        self.reading = (
+            logical_reading(spark, warehouse, catalog, sequencer, slots, lambda: parameters)
+            if serving is None
+            else serving.reading
+        )
         self._catalogs = NodeCatalogs(
             catalog,
             warehouse,
-            slots if serving is None else serving.slots,
+            slots,
             Senders() if serving is None else serving.senders,
             DATABASE_OID,
             sequencer.troubles,
             Sessions() if serving is None else serving.sessions,
             connections,
             reload,
+            self.reading,
         )
         self._parameters = parameters
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from penstock.lakehouse.cuts import Cut
 from penstock.lsn import Lsn
 from penstock.node.status import SubscriptionStatus
 
+_POLL: Final = 0.05
 _STEP: Final = 1.0
 """Seconds between two looks at whether to stop waiting."""
 
@@ -71,6 +72,26 @@ class Following(Protocol):
     def status(self) -> Sequence[SubscriptionStatus]: ...
 
     def cut(self, subscription: str | None = None) -> Cut | None: ...
+
+
+def wait_for_cut(
+    node: Following, name: str, wanted: Lsn, timeout: float, check: Callable[[str], None]
+) -> Cut:
+    """``check`` raises what has stopped the subscription. Raises NotInPrerequisiteState after
+    ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        cut = node.cut(name)
+        if cut is not None and cut.lsn >= wanted and all_ready(node.status(), name):
+            return cut
+        check(name)
+        if time.monotonic() >= deadline:
+            raise NotInPrerequisiteState(
+                f'subscription "{name}" has not reached {wanted} within {timeout:g} s',
+                detail=f"The last cut is at {cut.lsn if cut else 'no LSN yet'}.",
+                hint="Look at: penstock status",
+            )
+        time.sleep(_POLL)
 
 
 def wait_for_all(

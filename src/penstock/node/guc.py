@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from penstock.decoding.registry import BUNDLED
 from penstock.errors import ConfigurationError, InvalidParameterValue
 from penstock.guc import INT_MAX
 from penstock.node.guc_values import (
@@ -76,6 +77,7 @@ RELOADED: Final = frozenset(
         "authentication_timeout",
         "idle_session_timeout",
         "sequencer_interval",
+        "output_plugin_libraries",
     )
 )
 """What a reload changes (PGC_SIGHUP); the others need a restart (PGC_POSTMASTER)."""
@@ -180,6 +182,8 @@ class Parameters:
     max_replication_slots: int = number(10, 0, _MAX_BACKENDS)
     max_slot_keep_age: float = parameter(0.0, Integer(0, INT_MAX, "s"))
     """A slot that nobody reads is given up when its oldest commit is older; 0: never."""
+    output_plugin_libraries: tuple[str, ...] = parameter(tuple(BUNDLED), Strings())
+    """Output plugins that slots may have, by the names of their entry points."""
     wal_sender_timeout: float = milliseconds(60.0)
     authentication_timeout: float = parameter(60.0, Integer(1, 600, "s"))
     idle_session_timeout: float = milliseconds(0.0)

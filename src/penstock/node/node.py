@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,7 @@ from penstock.catalog.engine import make_private_file
 from penstock.catalog.pg_subscription import Subscription
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import CommandScope
-from penstock.errors import DuplicateObject, NotInPrerequisiteState
+from penstock.errors import DuplicateObject
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.cuts import Cut, CutOwner
 from penstock.lakehouse.session import build_session, check_session, session_jars
@@ -31,7 +30,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
 from penstock.node.catalog_queries import NodeQueries
-from penstock.node.catching_up import CaughtUp, all_ready, check_not_stopped, wait_for_all
+from penstock.node.catching_up import CaughtUp, check_not_stopped, wait_for_all, wait_for_cut
 from penstock.node.claims import LockFile, running_process, take_warehouse
 from penstock.node.cut_choice import AsOf, CutChoice
 from penstock.node.guc import Parameters
@@ -40,6 +39,7 @@ from penstock.node.reloading import LiveParameters, reload_told, signal_running
 from penstock.node.running import RunningNode, copy_options
 from penstock.node.serving import ServingNode
 from penstock.node.session_commands import connect_publisher
+from penstock.node.slot_changes import SlotChanges
 from penstock.node.slot_watch import ask_all
 from penstock.node.statistics_views import register_statistics
 from penstock.node.status import SubscriptionStatus, read_status
@@ -150,7 +150,7 @@ class Node:
 
     def _queries(self) -> NodeQueries:
         lake = (self._catalog, self._warehouse, self.parameters, self.serving)
-        return NodeQueries(*lake, self._connections, self._reload_conf)
+        return NodeQueries(*lake, self._connections, self._reload_conf, self._cluster)
 
     def sql(self, text: str) -> CommandResult:
         """Run statements, log their notices, return the last result."""
@@ -159,6 +159,16 @@ class Node:
             for notice in result.notices:
                 log.info("%s", notice.report())
         return results[-1] if results else CommandResult(tag="")
+
+    def changes(
+        self, slot: str, options: Mapping[str, str] | None = None, *, follow: bool = False
+    ) -> SlotChanges:
+        """What has been committed since a slot of the plugin ``arrow`` was confirmed, as record
+        batches; ``follow``: and what will be. Use it in a ``with``, and ``confirm`` what is safe.
+
+        Raises UndefinedObject, ObjectInUse, NotInPrerequisiteState.
+        """
+        return SlotChanges(self._queries().reading, slot, options or {}, follow=follow)
 
     # Running
 
@@ -277,19 +287,7 @@ class Node:
         """
         wanted = Lsn.parse(lsn) if isinstance(lsn, str) else lsn
         name = self._subscription(subscription).name
-        deadline = time.monotonic() + timeout
-        while True:
-            cut = self.cut(name)
-            if cut is not None and cut.lsn >= wanted and all_ready(self.status(), name):
-                return cut
-            self._raise_if_stopped(name)
-            if time.monotonic() >= deadline:
-                raise NotInPrerequisiteState(
-                    f'subscription "{name}" has not reached {wanted} within {timeout:g} s',
-                    detail=f"The last cut is at {cut.lsn if cut else 'no LSN yet'}.",
-                    hint="Look at: penstock status",
-                )
-            time.sleep(_POLL)
+        return wait_for_cut(self, name, wanted, timeout, self._raise_if_stopped)
 
     def wait_until_caught_up(
         self, timeout: float, stop: threading.Event | None = None

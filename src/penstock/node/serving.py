@@ -28,14 +28,13 @@ from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node import guc
 from penstock.node.guc import Parameters
+from penstock.node.logical_decoding import logical_reading, plugin_finder
 from penstock.node.reloading import LiveParameters, reload_told
 from penstock.node.session_commands import SessionCommands
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
 from penstock.protocol.answers import StatementRunner
 from penstock.stats.backend_status import Sessions
-from penstock.walsender.decoding import Decoding, Wanted
-from penstock.walsender.relation_sync_cache import RelationSyncCache
 from penstock.walsender.retention import Retention
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
@@ -76,7 +75,16 @@ class ServingNode:
         self._thread = SequencerThread(self.sequencer, now.sequencer_interval, self._keep_up)
         self.senders = Senders()
         self.sessions = sessions
-        self.slots = Slots(catalog, self.sequencer, now.max_replication_slots, self.senders.forget)
+        self.slots = Slots(
+            catalog,
+            self.sequencer,
+            now.max_replication_slots,
+            self.senders.forget,
+            plugin_finder(lambda: self._parameters),
+        )
+        self.reading = logical_reading(
+            spark, warehouse, catalog, self.sequencer, self.slots, lambda: self._parameters
+        )
         self._retention = Retention(catalog, warehouse, self.slots, now.max_slot_keep_age)
         self.max_wal_senders = now.max_wal_senders
         self.max_replication_slots = now.max_replication_slots
@@ -173,25 +181,20 @@ class ServingNode:
                 self.sessions,
                 self._connections,
                 lambda: reload_told(self._folder, self.reload),
+                self.reading,
             ),
             lake=lake,
             jobs=spark,
             run_command=commands,
             blocks=commands,
-            make_source=lambda options: Decoding(
-                spark,
-                warehouse,
-                catalog,
-                RelationSyncCache(catalog, options.publication_names, parameters.server_version),
-                Wanted.by(options),
-                lambda: self._parameters.logical_decoding_work_mem,
-            ),
+            make_source=self.reading.subscriber,
             settings=self._shown,
             version=parameters.server_version,
             system_identifier=_system_identifier(catalog.node_info.node_id),
             database=parameters.database,
             database_oid=DATABASE_OID,
             wal_sender_timeout_s=lambda: self._parameters.wal_sender_timeout,
+            reading=self.reading,
             sessions=self.sessions,
             check_warehouse=warehouse.check_there,
         )

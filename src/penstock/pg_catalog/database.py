@@ -267,7 +267,7 @@ class CatalogDatabase:
         sources: list[RowStream] = []
         try:
             for source in translation.sources:
-                arguments = self._execute(source.arguments, values).fetchone()
+                (arguments,) = self._execute(source.arguments, values).fetchall()
                 sources.append(self._open_rows[source.function](*arguments))
                 self._connection.register(source.name, guarded(sources[-1], self._errors))
             found = self._execute(translation.sql, values)

@@ -37,6 +37,7 @@ from penstock.protocol.answers import Cells, Description, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.relation import TableName
 from penstock.stats.backend_status import Activity, Sessions
+from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.senders import Senders
 from penstock.walsender.slots import Slots, SlotState
 from penstock.walsender.troubles import Trouble, Troubles
@@ -60,8 +61,11 @@ class NodeCatalogs:
         sessions: Sessions,
         connections: Connections | None = None,
         reload: Callable[[], None] = lambda: None,
+        reading: LogicalReading | None = None,
     ) -> None:
-        """``connections``: of the node; None: kept here. ``reload``: of its parameters."""
+        """``connections``: of the node; None: kept here. ``reload``: of its parameters.
+        ``reading``: of slots, None where nothing decodes."""
+        self._reading = reading
         self._reload = reload
         self._connections = connections or Connections()
         self._catalog = catalog
@@ -113,7 +117,7 @@ class NodeCatalogs:
         return {column.name: column.type_oid for column in columns}
 
     def _database(self, facts: SessionFacts) -> CatalogDatabase:
-        slots = SlotFunctions(self._slots, facts, self._database_oid)
+        slots = SlotFunctions(self._slots, facts, self._database_oid, self._reading)
         signals = SignalFunctions(self._sessions, self._catalog, facts, self._reload)
         statistics = StatisticsFunctions(self._catalog, facts)
         origins = OriginFunctions(self._catalog, self._warehouse, self._sessions, facts)
@@ -125,6 +129,7 @@ class NodeCatalogs:
             {**more, **origins.functions()},
             in_from,
             self._connections,
+            slots.open_rows(),
         )
 
     def _snapshot(self, facts: SessionFacts) -> pg_catalog.CatalogSnapshot:

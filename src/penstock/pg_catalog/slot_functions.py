@@ -6,14 +6,23 @@ Their effects last, whatever becomes of the query.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.pg_catalog import PythonFunction
+from penstock.pg_catalog.row_streams import OpenRows
 from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
+from penstock.sql.to_duckdb.catalog_functions import VARIADIC, CatalogFunction, TableFunction
+from penstock.sqlstate import NullValueNotAllowed, QueryCanceled
+from penstock.walsender.logical_reading import (
+    LogicalReading,
+    SlotChanges,
+    SlotRequest,
+    slot_options,
+)
 from penstock.walsender.slots import Slots, check_replication
 
 _CREATE: Final = "pg_create_logical_replication_slot"
@@ -24,24 +33,38 @@ _REFUSED: Final = {
     "pg_create_physical_replication_slot": ("name", "bool", "bool"),
     "pg_copy_physical_replication_slot": ("name", "name", "bool"),
     "pg_copy_logical_replication_slot": ("name", "name", "bool", "name"),
-    "pg_logical_slot_get_changes": ("name", "pg_lsn", "int4", "text", "text", "text", "text"),
-    "pg_logical_slot_peek_changes": ("name", "pg_lsn", "int4", "text", "text", "text", "text"),
-    "pg_logical_slot_get_binary_changes": ("name", "pg_lsn", "int4", *("text",) * 12),
-    "pg_logical_slot_peek_binary_changes": ("name", "pg_lsn", "int4", *("text",) * 12),
     "pg_logical_emit_message": ("bool", "text", "text", "bool"),
 }
 
-SLOT_FUNCTIONS: Final = frozenset({_CREATE, _ADVANCE, _DROP, *_REFUSED})
+_READ: Final = {
+    "pg_logical_slot_get_changes": (False, True),
+    "pg_logical_slot_peek_changes": (False, False),
+    "pg_logical_slot_get_binary_changes": (True, True),
+    "pg_logical_slot_peek_binary_changes": (True, False),
+}
+"""Name -> whether it gives bytes, whether it moves the slot."""
+
+SLOT_FUNCTIONS: Final = frozenset({_CREATE, _ADVANCE, _DROP, *_READ, *_REFUSED})
 
 _PARTS: Final = (
-    "SELECT split_part(s.r, ' ', 1) AS o1, CAST(split_part(s.r, ' ', 2) AS UBIGINT) AS o2"
+    "SELECT split_part(s.r, ' ', 1) AS o1, CAST(split_part(s.r, ' ', 2) AS UBIGINT) AS o2 "
+    "FROM (SELECT {}) AS s WHERE s.r IS NULL OR s.r <> ''"
 )
+"""The condition is true: what no column is read of would not be called."""
 
 
 class SlotFunctions:
     """For one session. Functions in FROM call ``<name>_row``: both results in one text."""
 
-    def __init__(self, slots: Slots, facts: SessionFacts, database_oid: int) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        facts: SessionFacts,
+        database_oid: int,
+        reading: LogicalReading | None = None,
+    ) -> None:
+        """``reading``: None where nothing decodes."""
+        self._reading = reading
         self._slots = slots
         self._facts = facts
         self._database = database_oid
@@ -73,17 +96,61 @@ class SlotFunctions:
             _CREATE,
             ("name", "name", "bool", "bool", "bool"),
             (("slot_name", "name"), ("lsn", "pg_lsn")),
-            f"{_PARTS} FROM (SELECT pg__{_CREATE}_row({{0}},{{1}},{{2}},{{3}},{{4}}) AS r) AS s",
+            _PARTS.format(f"pg__{_CREATE}_row({{0}},{{1}},{{2}},{{3}},{{4}}) AS r"),
             functions=(f"{_CREATE}_row",),
         )
         advance = TableFunction(
             _ADVANCE,
             ("name", "pg_lsn"),
             (("slot_name", "name"), ("end_lsn", "pg_lsn")),
-            f"{_PARTS} FROM (SELECT pg__{_ADVANCE}_row({{0}},{{1}}) AS r) AS s",
+            _PARTS.format(f"pg__{_ADVANCE}_row({{0}},{{1}}) AS r"),
             functions=(f"{_ADVANCE}_row",),
         )
-        return {function.name: function for function in (create, advance)}
+        read = [
+            TableFunction(
+                name,
+                ("name", "pg_lsn", "int4", VARIADIC),
+                (("lsn", "pg_lsn"), ("xid", "xid"), ("data", "bytea" if binary else "text")),
+                None,
+            )
+            for name, (binary, _) in _READ.items()
+        ]
+        return {function.name: function for function in (create, advance, *read)}
+
+    def open_rows(self) -> Mapping[str, OpenRows]:
+        """Those that give what an output plugin writes."""
+        return {name: partial(self._open, name) for name in _READ}
+
+    def _open(
+        self,
+        function: str,
+        name: str | None,
+        upto_lsn: int | None,
+        upto_nchanges: int | None,
+        options: Sequence[str | None] | None,
+    ) -> SlotChanges:
+        self._check()
+        if name is None:
+            raise NullValueNotAllowed("slot name must not be null")
+        binary, confirm = _READ[function]
+        if self._reading is None:
+            raise FeatureNotSupported(
+                f"{function} needs a running node", hint="Start it with penstock start."
+            )
+        request = SlotRequest(
+            function,
+            binary,
+            confirm,
+            _as_name(name),
+            None if upto_lsn is None else Lsn(int(upto_lsn)),
+            upto_nchanges,
+            slot_options(options),
+        )
+        return self._reading.open(request, self._facts.pid, self._check_cancelled)
+
+    def _check_cancelled(self) -> None:
+        if self._facts.cancelled():
+            raise QueryCanceled("canceling statement due to user request")
 
     def _create(
         self,

@@ -45,6 +45,7 @@ def error_response(
         ("D", error.detail),
         ("H", error.hint),
         ("P", None if position is None else str(position)),
+        ("W", error.context),
     ]
     return frame(b"E", _fields(fields, encoding))
 

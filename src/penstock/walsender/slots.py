@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog import Catalog, Slot
+from penstock.decoding import LogicalDecodingContext, OutputPlugin, find_plugin
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -29,12 +30,11 @@ from penstock.errors import (
 )
 from penstock.failpoint import AFTER_SLOT_DROP, failpoint
 from penstock.lsn import Lsn
-from penstock.sqlstate import InvalidName, NameTooLong, UndefinedFile
+from penstock.sqlstate import InvalidName, NameTooLong
 from penstock.walsender.sequencer import Position, Sequencer
 
 _VALID: Final = re.compile(r"[a-z0-9_]+")
 _NAME_SIZE: Final = 63  # NAMEDATALEN - 1, bytes
-_PLUGINS: Final = ("pgoutput",)
 _RETRY_S: Final = 0.05
 """Seconds between two questions whether a session that waits for a slot was cancelled."""
 
@@ -63,9 +63,12 @@ class Slots:
         sequencer: Sequencer,
         max_replication_slots: int,
         begin_again: Callable[[str], None] = lambda name: None,
+        plugin: Callable[[str], OutputPlugin] = find_plugin,
     ) -> None:
-        """``begin_again``: told the name of a slot that is made, for counts by name."""
+        """``begin_again``: told the name of a slot that is made, for counts by name. ``plugin``: an
+        output plugin by its name, raises PenstockError."""
         self._begin_again = begin_again
+        self.plugin = plugin
         self._catalog = catalog
         self._sequencer = sequencer
         self._max_slots = max_replication_slots
@@ -100,11 +103,7 @@ class Slots:
         Raises PenstockError (42602, 42622, 53400, 58P01, 0A000), DuplicateObject.
         """
         check_name(name)
-        if plugin not in _PLUGINS:
-            raise UndefinedFile(
-                f'could not access file "{plugin}": No such file or directory',
-                hint=f"This node has the output plugins {', '.join(_PLUGINS)}.",
-            )
+        self._try(plugin, name, two_phase=two_phase)
         if temporary and failover:
             raise FeatureNotSupported("cannot enable failover for a temporary replication slot")
         # A table that nobody knew until now is in no snapshot; so look for it first. That may take
@@ -262,6 +261,15 @@ class Slots:
             for name in [n for n, (owner, _) in self._temporary.items() if owner == pid]:
                 del self._temporary[name]
                 self._active.pop(name, None)
+
+    def _try(self, plugin: str, slot: str, *, two_phase: bool) -> None:
+        """CreateInitDecodingContext: the plugin starts once, and may refuse. Raises PenstockError
+        (58P01, 42501)."""
+        context = LogicalDecodingContext(
+            self.plugin(plugin), plugin_name=plugin, slot_name=slot, two_phase=two_phase
+        )
+        context.startup(is_init=True)
+        context.shutdown()
 
     def _get(self, name: str) -> Slot:
         if name in self._temporary:

@@ -39,9 +39,9 @@ from penstock.protocol.copy_both import (
 )
 from penstock.protocol.frontend_messages import CopyData, CopyDone
 from penstock.relation import Relation
-from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Piece
+from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Piece
 
-_TICK_S: Final = 0.05
+TICK_S: Final = 0.05
 """Seconds that one wait for something to send takes at most: how long an answer takes."""
 
 _BLOCK_BYTES: Final = 16 << 20
@@ -109,19 +109,22 @@ class Stream:
         while not self._client_done():
             self._check_timeout()
             self._check()
-            item = self._feed.next(_TICK_S)
-            match item:
-                case None:
-                    self._tell_position()
-                case Begun(transaction, streamed):
-                    self._transaction, self._begun = transaction, False
-                    self._streamed = streamed
-                case Piece():
-                    self._send_piece(item)
-                case Ended(transaction):
-                    self._end(transaction)
-                case FeedFailure(error):
-                    raise error
+            self.handle(self._feed.next(TICK_S))
+
+    def handle(self, item: Item | None) -> None:
+        """Send what comes next; None: nothing has come. Raises PenstockError of the feed."""
+        match item:
+            case None:
+                self._tell_position()
+            case Begun(transaction, streamed):
+                self._transaction, self._begun = transaction, False
+                self._streamed = streamed
+            case Piece():
+                self._send_piece(item)
+            case Ended(transaction):
+                self._end(transaction)
+            case FeedFailure(error):
+                raise error
 
     # What is sent
 

@@ -1,0 +1,75 @@
+"""What logical decoding by output plugins needs of the node, put together.
+
+In: the node's lake, log, slots and parameters. Out: ``LogicalReading`` for SQL functions, sources
+for streams, plugins by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.catalog import Catalog
+from penstock.decoding import OutputPlugin, find_plugin
+from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.node.guc import Parameters
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.walsender.decoding import Decoding, Wanted
+from penstock.walsender.every_table import EveryTable
+from penstock.walsender.lake_transactions import LakeTransactions
+from penstock.walsender.logical_reading import LogicalReading
+from penstock.walsender.relation_sync_cache import RelationSyncCache
+from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.slots import Slots
+
+
+def plugin_finder(parameters: Callable[[], Parameters]) -> Callable[[str], OutputPlugin]:
+    """Plugins that ``output_plugin_libraries`` names now."""
+    return lambda name: find_plugin(name, parameters().output_plugin_libraries)
+
+
+def subscriber_source(
+    spark: Spark, warehouse: Warehouse, catalog: Catalog, parameters: Callable[[], Parameters]
+) -> Callable[[PgoutputOptions], Decoding]:
+    """What decodes for one stream of pgoutput."""
+    version = parameters().server_version
+    return lambda options: Decoding(
+        spark,
+        warehouse,
+        catalog,
+        RelationSyncCache(catalog, options.publication_names, version),
+        Wanted.by(options),
+        lambda: parameters().logical_decoding_work_mem,
+    )
+
+
+def logical_reading(
+    spark: Spark,
+    warehouse: Warehouse,
+    catalog: Catalog,
+    sequencer: Sequencer,
+    slots: Slots,
+    parameters: Callable[[], Parameters],
+) -> LogicalReading:
+    """``parameters``: now."""
+
+    def work_mem() -> int:
+        return parameters().logical_decoding_work_mem
+
+    def transactions() -> LakeTransactions:
+        tables = EveryTable()
+        wanted = Wanted(as_rows=True, streaming=True)
+        return LakeTransactions(
+            Decoding(spark, warehouse, catalog, tables, wanted, work_mem), tables
+        )
+
+    return LogicalReading(
+        catalog,
+        sequencer,
+        slots,
+        transactions,
+        slots.plugin,
+        parameters().server_version,
+        work_mem,
+        subscriber_source(spark, warehouse, catalog, parameters),
+    )

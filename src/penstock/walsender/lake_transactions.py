@@ -1,0 +1,118 @@
+"""The lake as a source of logical decoding: commits as transactions of a reorder buffer.
+
+In: transactions of the log, decoded to rows (``decoding``). Out: what ``penstock.decoding`` takes.
+Changes are drawn when the plugin is at them. All changes of a transaction stand where it begins:
+a commit tells no order among its tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.catalog import LakeTransaction
+from penstock.decoding import (
+    Action,
+    RelationData,
+    RowBatch,
+    Transaction,
+    TruncateChange,
+    TupleColumns,
+)
+from penstock.lsn import INVALID, Lsn
+from penstock.pipeline.change_columns import read_row_stream
+from penstock.publication.members import Operation
+from penstock.relation import Relation
+from penstock.sql.text.quoting import quote_identifier
+from penstock.walsender.every_table import EveryTable
+from penstock.walsender.feed import Begun, Change, ChangeSource, Ended, Piece, TypeName
+
+_ACTIONS: Final = {
+    Operation.INSERT: Action.INSERT,
+    Operation.UPDATE: Action.UPDATE,
+    Operation.DELETE: Action.DELETE,
+}
+_VISIBLE: Final = "public"
+
+
+class LakeTransactions:
+    """For one call of a slot function, or one stream."""
+
+    def __init__(self, source: ChangeSource, tables: EveryTable) -> None:
+        """``source``: gives rows, of the tables that ``tables`` describes."""
+        self.source: Final = source
+        self._tables = tables
+
+    def items(self, transactions: Sequence[LakeTransaction]) -> Generator[Transaction, None, None]:
+        """Raises what the source raises, while it is drawn."""
+        with closing(self.source.changes(transactions)) as found:
+            for change in found:
+                if isinstance(change, Begun):
+                    rest = self.changes(change.transaction, found)
+                    yield as_transaction(change, rest)
+                    for _ in rest:  # of one that was left out
+                        pass
+
+    def changes(
+        self, transaction: LakeTransaction, found: Iterator[Change]
+    ) -> Iterator[RowBatch | TruncateChange]:
+        """Up to the transaction's end."""
+        for change in found:
+            if isinstance(change, Ended):
+                return
+            if isinstance(change, Piece):
+                yield self.piece(change, transaction.begin)
+
+    def piece(self, piece: Piece, lsn: Lsn) -> RowBatch | TruncateChange:
+        """Changes at ``lsn``."""
+        relations = tuple(self._data(relation, piece.types) for relation in piece.relations)
+        if piece.operation is Operation.TRUNCATE:
+            return TruncateChange(relations, lsn)
+        (relation,) = relations
+        columns = read_row_stream(piece.data, piece.changes)
+        new, old = (_tuples(relation, side, columns.count) for side in (columns.new, columns.old))
+        action = _ACTIONS[piece.operation]
+        return RowBatch(relation, action, new, old, lsn, rows=columns.count)
+
+    def _data(self, relation: Relation, types: Mapping[int, TypeName]) -> RelationData:
+        names = {
+            a.type_oid: _type_text(types[a.type_oid])
+            for a in relation.attributes
+            if a.type_oid in types
+        }
+        return self._tables.relation_data(relation, names)
+
+
+def _tuples(
+    relation: RelationData, columns: Mapping[int, pa.Array] | None, count: int
+) -> TupleColumns | None:
+    if columns is None:
+        return None
+    places = range(len(relation.attributes))
+    return TupleColumns.typed(relation, [columns.get(place) for place in places], count)
+
+
+def as_transaction(begun: Begun, changes: Iterator[RowBatch | TruncateChange]) -> Transaction:
+    """A commit of the lake as a source gives it."""
+    transaction = begun.transaction
+    return Transaction(
+        transaction.xid,
+        transaction.begin,
+        transaction.commit,
+        transaction.end,
+        transaction.commit_time,
+        changes,
+        transaction.origin,
+        transaction.origin_lsn or INVALID,
+        streamed=begun.streamed,
+    )
+
+
+def _type_text(name: TypeName) -> str:
+    """format_type, with public in the search path."""
+    schema, type_ = name
+    shown = quote_identifier(type_)
+    return shown if schema == _VISIBLE else f"{quote_identifier(schema)}.{shown}"

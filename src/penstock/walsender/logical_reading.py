@@ -1,0 +1,243 @@
+"""Slots read by SQL functions (logicalfuncs.c, pg_logical_slot_get_changes_guts).
+
+In: a slot's name, how far to read, the plugin's options. Out: what the plugin writes, as record
+batches that are made while they are drawn. The slot is held until the call is closed; it moves when
+the statement has succeeded. A peek leaves it where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.catalog import Catalog, LakeTransaction, Slot
+from penstock.decoding import LogicalDecodingContext, Output, OutputPlugin, OutputType
+from penstock.decoding.logical import Options
+from penstock.errors import FeatureNotSupported, InvalidParameterValue
+from penstock.lsn import Lsn
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.pgoutput.parameters import parse_parameters
+from penstock.sqlstate import NullValueNotAllowed
+from penstock.walsender.feed import ChangeSource
+from penstock.walsender.lake_transactions import LakeTransactions
+from penstock.walsender.pgoutput_reading import PgoutputReading
+from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.slots import Slots
+
+PGOUTPUT: Final = "pgoutput"
+"""Its messages are made by columns, without the plugin's interface."""
+_AT_ONCE: Final = 100
+"""Transactions that are read from the catalog at a time."""
+_FIRST_BUNDLE_BYTES: Final = 64 << 10
+_BUNDLE_BYTES: Final = 16 << 20
+"""Bytes of WAL that are decoded together, about; a larger transaction is decoded alone."""
+
+
+Process = Callable[[Sequence[LakeTransaction]], Generator[Output | Lsn, None, None]]
+"""Output of transactions, and the end of each one that is out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """A call. ``function``: its name; ``binary``: whether it gives bytes; ``confirm``: whether it
+    moves the slot. ``upto_lsn`` None: to the end; ``upto_nchanges`` None: any number of rows."""
+
+    function: str
+    binary: bool
+    confirm: bool
+    slot_name: str
+    upto_lsn: Lsn | None
+    upto_nchanges: int | None
+    options: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalReading:
+    """What calls need of the node. ``transactions``: makes the source for one call; ``plugin``:
+    by name, raises PenstockError; ``version``: major, as the node reports it."""
+
+    catalog: Catalog
+    sequencer: Sequencer
+    slots: Slots
+    transactions: Callable[[], LakeTransactions]
+    plugin: Callable[[str], OutputPlugin]
+    version: int
+    work_mem: Callable[[], int]
+    subscriber: Callable[[PgoutputOptions], ChangeSource]
+    """Decodes for slots of pgoutput, as for a subscriber."""
+
+    def context(
+        self, slot: Slot, options: Options, *, binary: bool, interrupt: Callable[[], None]
+    ) -> LogicalDecodingContext:
+        """CreateDecodingContext, to be entered. ``binary``: bytes are taken. Raises PenstockError:
+        the plugin is gone, or may not be used any more."""
+        return LogicalDecodingContext(
+            self.plugin(slot.plugin),
+            plugin_name=slot.plugin,
+            slot_name=slot.name,
+            options=options,
+            two_phase=slot.two_phase,
+            as_bytes=binary,
+            major_version=self.version,
+            work_mem=self.work_mem(),
+            interrupt=interrupt,
+        )
+
+    def open(self, request: SlotRequest, pid: int, cancelled: Callable[[], None]) -> SlotChanges:
+        """Begin a call. ``cancelled`` raises when the statement is to end. Raises PenstockError:
+        there is no such slot, another session has it, its plugin refuses."""
+        return SlotChanges(self, request, pid, cancelled)
+
+
+class SlotChanges:
+    """``pg_catalog.row_streams.RowStream`` of one call: LSN, xid, data."""
+
+    def __init__(
+        self,
+        reading: LogicalReading,
+        request: SlotRequest,
+        pid: int,
+        cancelled: Callable[[], None],
+    ) -> None:
+        self._reading = reading
+        self._request = request
+        self._rows = 0
+        self._output: Generator[Output, None, None] | None = None
+        with ExitStack() as held:
+            self._slot = held.enter_context(
+                reading.slots.held(request.slot_name, pid, version=reading.version)
+            )
+            self._end = reading.sequencer.position().lsn
+            self._at = self._slot.confirmed_flush_lsn
+            self._process = self._started(held, cancelled)
+            self._held = held.pop_all()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """As columns of the function."""
+        data = pa.binary() if self._request.binary else pa.string()
+        return pa.schema([("o1", pa.uint64()), ("o2", pa.int64()), ("o3", data)])
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Raises PenstockError, as decoding and the plugin do."""
+        schema = self.schema
+        for output in self._outputs():
+            self._rows += len(output)
+            columns = [output.lsns, output.xids.cast(pa.int64()), output.data]
+            yield pa.record_batch(
+                [column.cast(field.type) for column, field in zip(columns, schema, strict=True)],
+                schema=schema,
+            )
+
+    def succeed(self) -> None:
+        """Nothing more is read by the query: what it did not draw counts as read, as with a server,
+        whose functions give all of their rows before the query sees the first one."""
+        if not self._request.confirm:
+            return
+        for output in self._outputs():
+            self._rows += len(output)
+        self._reading.slots.confirm(self._slot.name, self._at)
+
+    @property
+    def position(self) -> Lsn:
+        """The end of the last transaction that is out."""
+        return self._at
+
+    def go_on(self) -> None:
+        """Read what has been committed since, too."""
+        self._end = self._reading.sequencer.position().lsn
+        self._output = None
+
+    def close(self) -> None:
+        """Give the slot back."""
+        if self._output is not None:
+            self._output.close()
+        self._held.close()
+
+    def _started(self, held: ExitStack, cancelled: Callable[[], None]) -> Process:
+        """The plugin, which takes the options. Raises PenstockError; 0A000 where a function for
+        text meets binary output."""
+        request, reading, plugin = self._request, self._reading, self._slot.plugin
+        if plugin == PGOUTPUT:
+            reading.plugin(plugin)  # it is still allowed
+            options = parse_parameters(request.options, reading.version)
+            self._check_output(OutputType.BINARY)
+            return PgoutputReading(reading.subscriber(options)).process
+        context = held.enter_context(
+            reading.context(self._slot, request.options, binary=request.binary, interrupt=cancelled)
+        )
+        self._check_output(context.output_type)
+        source = reading.transactions()
+
+        def process(bundle: Sequence[LakeTransaction]) -> Generator[Output | Lsn, None, None]:
+            with closing(source.items(bundle)) as transactions:
+                for transaction in transactions:
+                    yield from context.process([transaction])
+                    yield transaction.end_lsn
+
+        return process
+
+    def _check_output(self, type_: OutputType) -> None:
+        if type_ is OutputType.BINARY and not self._request.binary:
+            raise FeatureNotSupported(
+                f'logical decoding output plugin "{self._slot.plugin}" produces binary output, but '
+                f'function "{_signature(self._request.function)}" expects textual data'
+            )
+
+    def _outputs(self) -> Iterator[Output]:
+        """All, whoever draws them: the next one is where the last one stopped."""
+        if self._output is None:
+            self._output = self._decoded()
+        return self._output
+
+    def _decoded(self) -> Generator[Output, None, None]:
+        size = _FIRST_BUNDLE_BYTES
+        while bundle := self._bundle(size):
+            with closing(self._process(bundle)) as done:
+                for item in done:
+                    if isinstance(item, Output):
+                        yield item
+                        continue
+                    self._at = item
+                    if self._enough():
+                        return
+            size = min(2 * size, _BUNDLE_BYTES)
+
+    def _enough(self) -> bool:
+        most = self._request.upto_nchanges
+        return most is not None and most != 0 and self._rows >= most
+
+    def _bundle(self, size: int) -> Sequence[LakeTransaction]:
+        upto = self._end if self._request.upto_lsn is None else self._request.upto_lsn
+        with self._reading.catalog.read() as t:
+            waiting = t.transactions.after(self._at, _AT_ONCE)
+        found: list[LakeTransaction] = []
+        for transaction in waiting:
+            # The record that a transaction is read by is its commit.
+            if transaction.commit >= min(upto, self._end):
+                break
+            if found and transaction.end - found[0].begin > size:
+                break
+            found.append(transaction)
+        return found
+
+
+def _signature(function: str) -> str:
+    """regprocedure"""
+    return f"{function}(name,pg_lsn,integer,text[])"
+
+
+def slot_options(given: Sequence[str | None] | None) -> tuple[tuple[str, str], ...]:
+    """Names and values of a VARIADIC array. Raises PenstockError (22004, 22023)."""
+    if given is None:
+        raise NullValueNotAllowed("options array must not be null")
+    if any(item is None for item in given):
+        raise InvalidParameterValue("array must not contain nulls")
+    if len(given) % 2:
+        raise InvalidParameterValue("array must have even number of elements")
+    texts = [str(item) for item in given]
+    return tuple(zip(texts[::2], texts[1::2], strict=True))

@@ -1,0 +1,111 @@
+"""Slots read by SQL functions through test_decoding, on a node's port."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from penstock.pgoutput.decoder import Decoder
+from publishing.lake_node import LakeNode
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_GET = "SELECT data FROM pg_logical_slot_get_changes('{}', NULL, NULL{})"
+_PEEK = "SELECT data FROM pg_logical_slot_peek_changes('{}', NULL, NULL{})"
+
+
+def _changes(lake: LakeNode, query: str, slot: str, options: str = "") -> list[str]:
+    return [data for (data,) in lake.rows(query.format(slot, options))]
+
+
+def test_changes_are_peeked_and_got(lake: LakeNode) -> None:
+    lake.execute(
+        "CREATE TABLE decoded (id integer PRIMARY KEY, v text, n numeric(6,2))",
+        "SELECT pg_create_logical_replication_slot('decoded', 'test_decoding')",
+        "INSERT INTO decoded VALUES (1, 'one', 1.5), (2, NULL, NULL)",
+        "UPDATE decoded SET v = 'it''s' WHERE id = 2",
+        "UPDATE decoded SET id = 3 WHERE id = 1",
+        "DELETE FROM decoded WHERE id = 2",
+        "TRUNCATE decoded",
+    )
+    plain = ", 'include-xids', '0'"
+    expected = [
+        "BEGIN",
+        "table public.decoded: INSERT: id[integer]:1 v[text]:'one' n[numeric]:1.50",
+        "table public.decoded: INSERT: id[integer]:2 v[text]:null n[numeric]:null",
+        "COMMIT",
+        "BEGIN",
+        "table public.decoded: UPDATE: id[integer]:2 v[text]:'it''s' n[numeric]:null",
+        "COMMIT",
+        "BEGIN",
+        "table public.decoded: UPDATE: old-key: id[integer]:1 "
+        "new-tuple: id[integer]:3 v[text]:'one' n[numeric]:1.50",
+        "COMMIT",
+        "BEGIN",
+        "table public.decoded: DELETE: id[integer]:2",
+        "COMMIT",
+        "BEGIN",
+        "table public.decoded: TRUNCATE: (no-flags)",
+        "COMMIT",
+    ]
+    assert _changes(lake, _PEEK, "decoded", plain) == expected
+    assert _changes(lake, _PEEK, "decoded", plain) == expected
+    (first,) = lake.rows("SELECT count(*) FROM pg_logical_slot_peek_changes('decoded', NULL, 1)")
+    assert first == (4,)  # whole transactions
+    two = lake.rows("SELECT data FROM pg_logical_slot_get_changes('decoded', NULL, 5) LIMIT 1")
+    assert [data.split()[0] for (data,) in two] == ["BEGIN"]
+    assert _changes(lake, _GET, "decoded", plain) == expected[7:]  # nothing was drawn twice
+    assert _changes(lake, _GET, "decoded", plain) == []
+
+
+def test_messages_of_pgoutput(lake: LakeNode) -> None:
+    lake.execute(
+        "CREATE TABLE wired (id integer PRIMARY KEY, v text)",
+        "CREATE PUBLICATION wired FOR TABLE wired WHERE (id > 1)",
+        "SELECT pg_create_logical_replication_slot('wired', 'pgoutput')",
+        "INSERT INTO wired VALUES (1, 'one'), (2, 'two')",
+        "DELETE FROM wired",
+    )
+    call = "('wired', NULL, NULL, 'proto_version', '1', 'publication_names', 'wired')"
+    found = lake.rows(f"SELECT data FROM pg_logical_slot_peek_binary_changes{call}")
+    decoder = Decoder(1)
+    messages = [type(decoder.decode(bytes(data))).__name__ for (data,) in found]
+    assert messages == [
+        *("Begin", "RelationMessage", "Insert", "Commit"),
+        *("Begin", "Delete", "Commit"),
+    ]
+    with pytest.raises(psycopg.Error) as raised:
+        lake.rows(f"SELECT data FROM pg_logical_slot_get_changes{call}")
+    assert raised.value.sqlstate == "0A000"
+    assert raised.value.diag.message_primary == (
+        'logical decoding output plugin "pgoutput" produces binary output, but function '
+        '"pg_logical_slot_get_changes(name,pg_lsn,integer,text[])" expects textual data'
+    )
+    assert len(lake.rows(f"SELECT FROM pg_logical_slot_get_binary_changes{call}")) == 7
+    assert lake.rows(f"SELECT data FROM pg_logical_slot_get_binary_changes{call}") == []
+
+
+def test_what_is_refused(lake: LakeNode) -> None:
+    lake.execute(
+        "CREATE TABLE refused (id integer PRIMARY KEY)",
+        "SELECT pg_create_logical_replication_slot('refused', 'test_decoding')",
+        "INSERT INTO refused VALUES (1)",
+    )
+    for call, message, state in (
+        ("'nowhere', NULL, NULL", 'replication slot "nowhere" does not exist', "42704"),
+        ("NULL, NULL, NULL", "slot name must not be null", "22004"),
+        ("'refused', NULL, NULL, 'a'", "array must have even number of elements", "22023"),
+        ("'refused', NULL, NULL, 'a', NULL", "array must not contain nulls", "22023"),
+        ("'refused', NULL, NULL, 'nothing', '1'", 'option "nothing" = "1" is unknown', "22023"),
+        (
+            "'refused', NULL, NULL, 'include-xids', 'x'",
+            'could not parse value "x" for parameter "include-xids"',
+            "22023",
+        ),
+    ):
+        with pytest.raises(psycopg.Error) as raised:
+            lake.rows(f"SELECT * FROM pg_logical_slot_get_changes({call})")
+        assert (raised.value.diag.message_primary, raised.value.sqlstate) == (message, state)
+    with pytest.raises(psycopg.Error, match="could not access file"):
+        lake.rows("SELECT pg_create_logical_replication_slot('other', 'nothing_like_it')")
+    assert len(_changes(lake, _GET, "refused")) == 3  # the slot is free, and where it was
