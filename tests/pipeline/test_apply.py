@@ -365,6 +365,15 @@ def test_multiset_without_enough_equal_rows_loses_those_that_it_has(lake: Lake) 
     assert outcome.skipped is not None and outcome.skipped.delete_missing == 1
     lake.commit(table)
     assert lake.read(table) == []
+    source.insert(row(2, 7))
+    lake.follow(table, source)
+    counter = Publisher(dict(TYPES), (), FULL, rows=[row(2, 0)])
+    for number in range(1, 20):  # the table has it as it is after the seventh
+        counter.update(0, {"n": number})
+    (outcome,) = lake.stage((table, counter))
+    assert outcome.skipped is not None and outcome.skipped.update_missing == 7
+    lake.commit(table)
+    lake.check(table, counter)
 
 
 def test_zeros_of_both_signs_are_two_rows(lake: Lake) -> None:

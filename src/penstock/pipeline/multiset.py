@@ -2,16 +2,15 @@
 
 In: a run of changes whose old tuples are whole rows (REPLICA IDENTITY FULL), or inserts only. Out:
 a NetChange whose ``removed`` are whole rows but for generated columns, each with the number of
-equal ones that are to go. Equal rows are the same to the last bit: NULL is NULL, NaN is NaN, but 0
-is not -0, whatever a type's equality says, because readers see which of the two is left.
+equal ones that are to go.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +18,8 @@ import pyarrow as pa
 from penstock.errors import ProtocolViolation
 from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.changes import DELETE, INSERT, Changes, restamped
-from penstock.pipeline.columns import Integers, Mask, signs
-from penstock.pipeline.duck import connection
+from penstock.pipeline.columns import Integers, Mask
+from penstock.pipeline.equal_rows import counts, numbers
 from penstock.pipeline.history import versions
 from penstock.pipeline.net_change import NetChange, Skipped
 
@@ -31,7 +30,6 @@ def fold_multiset(
     changes: Changes,
     truncate: bool,
     with_versions: bool = False,
-    skipped: Skipped | None = None,
     *,
     soft_delete: bool = False,
 ) -> NetChange:
@@ -41,117 +39,98 @@ def fold_multiset(
     ``changes`` has no unknown cells. ``soft_delete``: as ``fold`` says; a row that stays is written
     as its DELETE has it, which is whole.
     """
-    nothing = schema.arrow().empty_table().select(list(schema.identity))
-    every = versions(changes) if with_versions else None
-    if changes.old is None or np.all(changes.operation == INSERT):
+    return _MultisetFold(table, schema, changes, truncate, with_versions, soft_delete).net()
+
+
+@dataclass(frozen=True)
+class _MultisetFold:
+    """``skipped``: what was left out by now."""
+
+    table: str
+    schema: TableSchema
+    changes: Changes
+    truncate: bool
+    with_versions: bool
+    soft_delete: bool
+    skipped: Skipped | None = None
+
+    def net(self) -> NetChange:
+        changes = self.changes
+        if changes.old is None or np.all(changes.operation == INSERT):
+            return self._net(changes.new, self._nothing)
+        both = self._both
+        index, came, gone = counts(self._compared, changes, lambda: self._numbers)
+        comes, goes = came > 0, gone > 0
+        if self.truncate and goes.any():
+            taken, _ = self._taken()
+            return self._folded_out(_stock(taken, np.zeros_like(taken)))
+        rows = both.take(pa.array(np.repeat(index[comes], came[comes])))
+        if self.soft_delete:
+            rows = pa.concat_tables([rows, _dead(changes, changes.old, lambda: self._numbers)])
+        index, gone = index[goes], gone[goes]
+
+        def without(lacking: Integers) -> NetChange:
+            few = lacking > 0
+            return self._folded_out(_stock(index[few], (gone - lacking)[few]))
+
+        removed = self._compared.take(pa.array(index))
+        return replace(self._net(rows, removed), copies=gone, without=without)
+
+    def _net(self, rows: pa.Table, removed: pa.Table) -> NetChange:
         return NetChange(
-            *(table, schema, len(changes), changes.new, nothing, nothing),
-            truncate=truncate,
-            skipped=skipped,
-            versions=every,
+            *(self.table, self.schema, len(self.changes), rows, removed, self._nothing),
+            truncate=self.truncate,
+            skipped=self.skipped,
+            versions=versions(self.changes) if self.with_versions else None,
         )
-    both = pa.concat_tables([changes.new, changes.old])
-    compared = both.select(list(schema.identity))
-    numbers = cache(lambda: _numbers(compared, changes))
-    index, came, gone = _counts(compared, changes, numbers)
-    comes, goes = came > 0, gone > 0
 
-    def without(lacking: np.ndarray) -> NetChange:
-        few = lacking > 0
-        there = (gone[goes] - lacking)[few]
-        stock = dict(zip(index[goes][few].tolist(), there.tolist(), strict=True))
-        kept = _having_rows(changes, numbers(), stock)
+    @property
+    def _nothing(self) -> pa.Table:
+        return self.schema.arrow().empty_table().select(list(self.schema.identity))
+
+    @cached_property
+    def _both(self) -> pa.Table:
+        return pa.concat_tables([self.changes.new, self.changes.old])
+
+    @property
+    def _compared(self) -> pa.Table:
+        return self._both.select(list(self.schema.identity))
+
+    @cached_property
+    def _numbers(self) -> Integers:
+        return numbers(self._compared, self.changes)
+
+    def _taken(self) -> tuple[Integers, Integers]:
+        """The rows that changes take, and how often."""
+        old = self._numbers[len(self.changes) :]
+        return np.unique(old[self.changes.operation != INSERT], return_counts=True)
+
+    def _asked(self) -> NetChange:
+        """How many there are of each row that the run takes: one question for all of them."""
+        row, most = self._taken()
+        net = self._net(self.changes.new.slice(0, 0), self._compared.take(pa.array(row)))
+        return replace(
+            net,
+            versions=None,
+            copies=most,
+            asks=True,
+            without=lambda lacking: self._folded_out(_stock(row, most - lacking)),
+        )
+
+    def _folded_out(self, stock: Mapping[int, int]) -> NetChange:
+        """Fold again without the changes that do not find their rows. ``stock``: how many there
+        are of some rows; of the others there are enough for what the run takes of them."""
+        changes = self.changes
+        kept = _having_rows(changes, self._numbers, dict(stock))
         if kept.all():
-            raise ProtocolViolation(f'changes of table "{table}" do not follow from one another')
-        more = replace(changes.skipped(~kept, schema.identity), whole_rows=True)
-        all_of_them = more if skipped is None else skipped.with_more(more)
-        left = changes.take(kept)
-        return fold_multiset(
-            *(table, schema, left, truncate, with_versions, all_of_them), soft_delete=soft_delete
-        )
-
-    rows = both.take(pa.array(np.repeat(index[comes], came[comes])))
-    if soft_delete:
-        rows = pa.concat_tables([rows, _dead(changes, changes.old, numbers)])
-    if truncate and goes.any():
-        return without(gone[goes])
-    return NetChange(
-        *(table, schema, len(changes), rows),
-        both.take(pa.array(index[goes])).select(list(schema.identity)),
-        nothing,
-        copies=gone[goes],
-        truncate=truncate,
-        skipped=skipped,
-        versions=every,
-        without=without,
-    )
-
-
-def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:
-    """Rows that come (sign 1) and go (-1), and SQL of what makes two of them the same."""
-    count = len(changes)
-    sign = np.repeat(np.array([1, -1], np.int8), count)
-    sign[:count][changes.operation == DELETE] = 0
-    sign[count:][changes.operation == INSERT] = 0
-    names = [f"c{i}" for i in range(both.num_columns)]
-    rows = both.rename_columns(names).append_column("sign", pa.array(sign))
-    rows = rows.append_column("i", pa.array(np.arange(len(sign))))
-    return rows, ", ".join([*names, *signs(zip(names, both.schema.types, strict=True))])
-
-
-def _counts(
-    both: pa.Table, changes: Changes, numbers: Callable[[], Integers]
-) -> tuple[Integers, Integers, Integers]:
-    """Per distinct row one position of it in ``both`` (ascending), how many of it are to be
-    written, and how many are taken that were there before the run. ``numbers``: ``_numbers``."""
-    rows, same = _lent(both, changes)
-    result = _query(
-        rows,
-        "select min(i) as i, sum(sign)::bigint as balance, min(sign) <> max(sign) as both "
-        f"from changes where sign <> 0 group by {same} order by 1",
-    )
-    index, balance = np.asarray(result["i"], np.int64), np.asarray(result["balance"], np.int64)
-    gone = np.maximum(-balance, 0)
-    mixed = np.asarray(result["both"], bool)
-    if mixed.any():
-        gone[mixed] = _taken(numbers(), index[mixed])
-    return index, balance + gone, gone
-
-
-def _taken(numbers: Integers, rows: Integers) -> Integers:
-    """For each of ``rows`` how far its count falls below the one before the run."""
-    count = len(numbers) // 2
-    events = np.stack([numbers[count:], numbers[:count]], axis=1).ravel()  # each old, new
-    sign = np.tile(np.array([-1, 1], np.int64), count)
-    ours = np.isin(events, rows)
-    events, sign = events[ours], sign[ours]
-    order = np.argsort(events, kind="stable")
-    events, running = events[order], np.cumsum(sign[order])
-    begins = np.searchsorted(events, rows)
-    before = running[begins] - sign[order][begins]
-    taken: Integers = np.maximum(before - np.minimum.reduceat(running, begins), 0)
-    return taken
-
-
-def _numbers(both: pa.Table, changes: Changes) -> Integers:
-    """For each row of ``both`` the position that ``_counts`` names it by; -1: it is none."""
-    rows, same = _lent(both, changes)
-    result = _query(
-        rows,
-        f"select i, min(i) over (partition by {same}) as row from changes where sign <> 0",
-    )
-    numbers = np.full(both.num_rows, -1, np.int64)
-    numbers[np.asarray(result["i"], np.int64)] = result["row"]
-    return numbers
-
-
-def _query(rows: pa.Table, query: str) -> dict[str, np.ndarray]:
-    connection().register("changes", rows)
-    try:
-        found: dict[str, np.ndarray] = connection().execute(query).fetchnumpy()
-    finally:
-        connection().unregister("changes")
-    return found
+            raise ProtocolViolation(
+                f'changes of table "{self.table}" do not follow from one another'
+            )
+        if _takes_what_was_not_made(changes, self._numbers, kept, stock):
+            return self._asked()
+        more = replace(changes.skipped(~kept, self.schema.identity), whole_rows=True)
+        skipped = more if self.skipped is None else self.skipped.with_more(more)
+        return replace(self, changes=changes.take(kept), skipped=skipped).net()
 
 
 def _having_rows(changes: Changes, numbers: Integers, stock: dict[int, int]) -> Mask:
@@ -175,6 +154,22 @@ def _having_rows(changes: Changes, numbers: Integers, stock: dict[int, int]) -> 
         if operation != DELETE:
             made[new[at]] += 1
     return kept
+
+
+def _stock(rows: Integers, there: Integers) -> dict[int, int]:
+    return dict(zip(rows.tolist(), there.tolist(), strict=True))
+
+
+def _takes_what_was_not_made(
+    changes: Changes, numbers: Integers, kept: Mask, stock: Mapping[int, int]
+) -> bool:
+    """Whether a change takes a row that one which finds no row would have made, and nobody has
+    looked how many of that row there are."""
+    count = len(changes)
+    made = numbers[:count][~kept & (changes.operation != DELETE)]
+    taken = numbers[count:][kept & (changes.operation != INSERT)]
+    unknown = np.setdiff1d(made, list(stock))
+    return bool(np.isin(taken, unknown).any())
 
 
 def _dead(changes: Changes, old: pa.Table, numbers: Callable[[], Integers]) -> pa.Table:

@@ -209,6 +209,9 @@ class NetChange:
     without: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
     """Fold again without the changes of rows that are not there: given is for each row of
     ``removed`` how many of it are missing. None: a net change that does not know its changes."""
+    asks: bool = False
+    """It does nothing: ``without`` is to be told how much of ``removed`` is missing, nothing or
+    not."""
     exists: Callable[[str, np.ndarray, LocalRows], ReplicationConflict] | None = field(
         default=None, repr=False
     )

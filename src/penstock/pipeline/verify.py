@@ -62,7 +62,8 @@ def positions_to_delete(
 def missing_rows(
     net: NetChange, results: Sequence[Located | Candidates | Written]
 ) -> np.ndarray | None:
-    """For each row of ``net.removed`` how many of it the table lacks; None: it has them all."""
+    """For each row of ``net.removed`` how many of it the table lacks; None: it has them all, and
+    that is no answer to a question."""
     count = net.removed.num_rows
     if net.copies is None:
         found = BitMap.union(
@@ -74,7 +75,7 @@ def missing_rows(
         probes = [r.probe for r in results if isinstance(r, Candidates)]
         probe = np.concatenate([np.empty(0, np.int64), *probes])
         lacking = np.maximum(net.copies - np.bincount(probe, minlength=count), 0)
-    return lacking if lacking.any() else None
+    return lacking if lacking.any() or net.asks else None
 
 
 def existing_rows(
