@@ -8,7 +8,7 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -37,13 +37,24 @@ def slices(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
         if batch.num_rows:
             yield batch
         return
-    ends = np.cumsum(sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows)))
+    for part in runs(_row_sizes(batch), max_bytes):
+        yield batch.slice(part.start, part.stop - part.start)
+
+
+def runs(size: np.ndarray, max_bytes: int) -> Iterator[slice]:
+    """Runs of rows of these sizes that come to at most so many bytes, one row at least."""
+    ends = np.cumsum(size)
     start = 0
-    while start < batch.num_rows:
+    while start < len(size):
         before = ends[start - 1] if start else 0
         stop = max(start + 1, int(np.searchsorted(ends, before + max_bytes, "right")))
-        yield batch.slice(start, stop - start)
+        yield slice(start, stop)
         start = stop
+
+
+def row_bytes(column: pa.ChunkedArray) -> np.ndarray:
+    """Of each value of a column, about."""
+    return np.concatenate([np.zeros(0), *(_sizes(chunk) for chunk in column.chunks)])
 
 
 def read_batches(
@@ -68,8 +79,8 @@ def read_batches(
 def read_rows(
     parquet: pq.ParquetFile, columns: Sequence[str], position: np.ndarray
 ) -> Iterator[tuple[slice, pa.RecordBatch]]:
-    """The rows at ascending positions of a file, run by run: which of them, and the rows. Without
-    any column some other one tells how many there are."""
+    """The rows at ascending positions of a file, run by run: which of them, and the rows. A
+    position may come several times. Without any column some other one tells how many there are."""
 
     def wanted(start: int, end: int) -> bool:
         first, last = np.searchsorted(position, (start, end))
@@ -78,8 +89,18 @@ def read_rows(
     read = columns or parquet.schema_arrow.names[:1]
     for start, batch in read_batches(parquet, read, wanted=wanted):
         low, high = np.searchsorted(position, (start, start + batch.num_rows)).tolist()
-        if low < high:
-            yield slice(low, high), batch.take(pa.array(position[low:high] - start))
+        for part in _taken_at_a_time(batch, position[low:high] - start):
+            here = slice(low + part.start, low + part.stop)
+            yield here, batch.take(pa.array(position[here] - start))
+
+
+def _taken_at_a_time(batch: pa.RecordBatch, rows: np.ndarray) -> Iterable[slice]:
+    """Rows of a batch, of which some may be taken again and again."""
+    if not len(rows):
+        return ()
+    if np.all(rows[1:] > rows[:-1]):
+        return (slice(0, len(rows)),)
+    return runs(_row_sizes(batch)[rows], BATCH_BYTES)
 
 
 def _read_group(
@@ -128,6 +149,10 @@ def _estimate(group: pq.RowGroupMetaData, columns: Sequence[str]) -> tuple[float
 
 def _has_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
     return any("DICTIONARY" in encoding for encoding in chunk.encodings)
+
+
+def _row_sizes(batch: pa.RecordBatch) -> np.ndarray:
+    return sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows))
 
 
 def _sizes(array: pa.Array) -> np.ndarray:

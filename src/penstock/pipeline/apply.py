@@ -175,7 +175,7 @@ def _folded_again(
 
 def _check_history(work: TableWork, results: Sequence[Done]) -> None:
     """Raises ReplicationConflict where old rows were not found: nothing is left out."""
-    expected = 0 if work.history_incomplete is None else work.history_incomplete.rows.num_rows
+    expected = work.history_incomplete
     mine = (r for r in results if isinstance(r, Written) and r.part == HISTORY)
     if (completed := sum(r.completed for r in mine)) != expected:
         raise ReplicationConflict(

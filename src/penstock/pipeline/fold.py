@@ -54,8 +54,8 @@ from penstock.pipeline.net_change import (
     NetChange,
     OriginDiffers,
     Skipped,
-    Versions,
 )
+from penstock.pipeline.versions import Versions
 from penstock.relation import ReplicaIdentity
 
 

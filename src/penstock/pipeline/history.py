@@ -8,7 +8,7 @@ columns that tell of a change are ``lakehouse.history_table``'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,11 +34,12 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.columnar import DecodedChunk
 from penstock.pipeline import changes as row_changes
 from penstock.pipeline.changes import Changes
-from penstock.pipeline.columns import Integers, Mask, take_either
+from penstock.pipeline.columns import Integers, Mask
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.key_events import CREATE, kind
 from penstock.pipeline.lineage import Lineage
-from penstock.pipeline.net_change import Incomplete, Versions
+from penstock.pipeline.net_change import Incomplete
+from penstock.pipeline.versions import Versions
 from penstock.pipeline.write import Destination
 
 
@@ -63,42 +64,31 @@ def versions(changes: Changes, old_rows: OldRows | None = None) -> Versions:
     pre = both[at] & begins
     of_old = pre | (changes.operation[at] == row_changes.DELETE)
     type = np.select([pre, of_old, updates[at]], [PREIMAGE, DELETE, POSTIMAGE], INSERT)
-    new, lacking, old = _with_values_sent(changes, old_rows)
-    rows = new.take(pa.array(at))
-    if changes.old is not None:
-        before = changes.old.take(pa.array(at))
-        rows = pa.Table.from_arrays(
-            [take_either(of_old, before[name], rows[name]) for name in rows.column_names],
-            schema=rows.schema,
-        )
-    missing = {name: mask[at] & ~of_old for name, mask in lacking.items()}
-    return Versions(changes.sequence[at], type, rows, missing, old[at])
+    given = changes.new if changes.old is None else pa.concat_tables([changes.new, changes.old])
+    row = at + np.where(of_old, count, 0)
+    sent, old = _cells(changes, old_rows)
+    cells = {name: np.where(of_old, row, source[at]) for name, source in sent.items()}
+    return Versions(changes.sequence[at], type, given, row, cells, old[at])
 
 
-def _with_values_sent(
-    changes: Changes, old_rows: OldRows | None
-) -> tuple[pa.Table, Mapping[str, Mask], Integers]:
-    """New rows with the unchanged values that changes before them have sent; which are still
-    lacking, and in which old row they are."""
-    new, count = changes.new, len(changes)
+def _cells(changes: Changes, old_rows: OldRows | None) -> tuple[Mapping[str, Integers], Integers]:
+    """For columns with unchanged values the changes that have sent those of each change, -1 where
+    none has; in which old row they are then."""
+    count = len(changes)
     gaps = {name: mask for name, mask in changes.unchanged.items() if mask.any()}
     old = np.full(count, -1, np.int64)
     if not gaps or old_rows is None:
-        return new, {}, old
+        return {}, old
     asked = np.flatnonzero(np.logical_or.reduce(list(gaps.values())))
     lineage = old_rows.trace(asked, gaps)
-    lacking = {}
+    cells = {}
     for name, sent in lineage.sent.items():
         if np.any(kind(lineage.origin[sent < 0]) == CREATE):
             raise old_rows.not_sent(name)
-        source = np.arange(count)
-        source[asked] = sent
-        field = new.schema.get_field_index(name)
-        cells = changes.new[name].take(pa.array(source, mask=source < 0))
-        new = new.set_column(field, new.schema.field(field), cells)
-        lacking[name] = source < 0
+        cells[name] = np.arange(count)
+        cells[name][asked] = sent
     old[asked] = np.searchsorted(old_rows.found, lineage.origin)
-    return new, lacking, old
+    return cells, old
 
 
 @dataclass(frozen=True)
@@ -154,20 +144,31 @@ class HistoryWork:
     first: int
     truncate: int | None = None
 
-    def complete(self, made: Versions) -> pa.Table:
-        """Rows in its columns that need nothing more."""
-        rows = self._rows(made.take(~made.incomplete & (made.sequence >= self.first)))
-        if self.truncate is None or self.truncate < self.first:
-            return rows
-        return pa.concat_tables([self._truncate(self.truncate), rows])
+    def complete(self, made: Versions, max_bytes: int) -> Iterator[pa.Table]:
+        """Rows in its columns that need nothing more, so many bytes at a time."""
+        first = None
+        if self.truncate is not None and self.truncate >= self.first:
+            first = self._truncate(self.truncate)
+        for part in made.take(~made.incomplete & (made.sequence >= self.first)).parts(max_bytes):
+            rows = self._rows(part)
+            yield rows if first is None else pa.concat_tables([first, rows])
+            first = None
+        if first is not None:
+            yield first
 
-    def incomplete(self, made: Versions) -> Incomplete | None:
-        """Those that do."""
-        made = made.take(made.incomplete & (made.sequence >= self.first))
-        if not len(made.sequence):
-            return None
-        missing = {name: mask for name, mask in made.missing.items() if mask.any()}
-        return Incomplete(self._rows(made), missing, made.old)
+    def incomplete(self, made: Versions, max_bytes: int) -> Iterator[Incomplete]:
+        """Those that do, likewise."""
+        for part in made.take(self._which_incomplete(made)).parts(max_bytes):
+            missing = {name: mask for name, mask in part.missing.items() if mask.any()}
+            if missing:
+                yield Incomplete(self._rows(part), missing, part.old)
+
+    def incomplete_count(self, made: Versions) -> int:
+        """How many those are."""
+        return int(self._which_incomplete(made).sum())
+
+    def _which_incomplete(self, made: Versions) -> Mask:
+        return made.incomplete & (made.sequence >= self.first)
 
     def destination(self) -> Destination:
         """For tasks."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.errors import ReplicationConflict
 from penstock.lakehouse.file_commits import FileCommit
 from penstock.lakehouse.schema import TableSchema
+from penstock.pipeline.versions import Versions
 
 KEPT: Final = 20
 """Keys of skipped changes, and of those that met a row, that are kept for the log."""
@@ -141,41 +142,6 @@ class OriginDiffers:
     rows: pa.Table
     update: np.ndarray
     local: tuple[LocalRow | None, ...]
-
-
-@dataclass(frozen=True)
-class Versions:
-    """Every row that the changes made or ended, in order, for the table's history.
-
-    ``sequence``: of the messages; ``type``: numbers of ``history_table.CHANGE_TYPES``; ``rows`` has
-    the target's columns. ``missing``, ``old``: as in ``Incomplete``, for all rows.
-    """
-
-    sequence: np.ndarray
-    type: np.ndarray
-    rows: pa.Table
-    missing: Mapping[str, np.ndarray]
-    old: np.ndarray
-
-    @property
-    def incomplete(self) -> np.ndarray:
-        """Mask of the rows with cells to be completed."""
-        found = np.zeros(len(self.sequence), bool)
-        for mask in self.missing.values():
-            found |= mask
-        return found
-
-    def take(self, kept: np.ndarray) -> Versions:
-        """Those of a mask."""
-        if kept.all():
-            return self
-        return Versions(
-            self.sequence[kept],
-            self.type[kept],
-            self.rows.filter(pa.array(kept)),
-            {name: mask[kept] for name, mask in self.missing.items()},
-            self.old[kept],
-        )
 
 
 @dataclass(frozen=True)

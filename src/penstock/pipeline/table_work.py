@@ -76,12 +76,12 @@ class TableWork:
             return self.history.table
         return self.parts[part].table
 
-    @cached_property
-    def history_incomplete(self) -> Incomplete | None:
-        """Rows of the history that need old rows."""
+    @property
+    def history_incomplete(self) -> int:
+        """How many rows of the history need old rows."""
         if self.history is None or self.net.versions is None:
-            return None
-        return self.history.incomplete(self.net.versions)
+            return 0
+        return self.history.incomplete_count(self.net.versions)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -121,7 +121,7 @@ def items_of(
     if not files:
         return items
     probe = area.put(probe_table(net, keys))
-    completing = _completing(work, places, area)
+    completing = _completing(work, places, area, options)
     dead = _dead_rows(net, area)
     for part, file in files:
         where = locate_item(number, part, net, file, probe)
@@ -167,12 +167,13 @@ def _history_items(
     if work.history is None or work.net.versions is None:
         return items
     to = work.history.destination()
-    for rows in _slices(work.history.complete(work.net.versions), options, spark):
-        payload = area.put(rows)
-        item = WriteItem(
-            number, to.storage, to.table_uri, payload, to.generated, to.layout, HISTORY
-        )
-        items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
+    for made in work.history.complete(work.net.versions, options.max_slice_bytes):
+        for rows in _slices(made, options, spark):
+            payload = area.put(rows)
+            item = WriteItem(
+                number, to.storage, to.table_uri, payload, to.generated, to.layout, HISTORY
+            )
+            items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     return items
 
 
@@ -273,18 +274,19 @@ class _Completing:
 
 
 def _completing(
-    work: TableWork, places: Sequence[Destination], area: Payloads
+    work: TableWork, places: Sequence[Destination], area: Payloads, options: ApplyOptions
 ) -> list[_Completing]:
     found = []
-    incomplete, versions = work.net.incomplete, work.history_incomplete
+    incomplete, versions = work.net.incomplete, work.net.versions
     if incomplete is not None:
         rows = _completion_table(incomplete, destinations(incomplete.rows, work.leaves))
         schema = work.net.schema.arrow()
         found.append(_Completing(incomplete, schema, dict(enumerate(places)), area.put(rows)))
     if versions is not None and work.history is not None:
         place = work.history.destination()
-        rows = _completion_table(versions, np.full(versions.rows.num_rows, HISTORY))
-        found.append(_Completing(versions, place.schema, {HISTORY: place}, area.put(rows)))
+        for made in work.history.incomplete(versions, options.max_slice_bytes):
+            rows = _completion_table(made, np.full(made.rows.num_rows, HISTORY))
+            found.append(_Completing(made, place.schema, {HISTORY: place}, area.put(rows)))
     return found
 
 

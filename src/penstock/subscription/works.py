@@ -20,8 +20,9 @@ from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.changes import DELETE, Stamped, stamp_of
 from penstock.pipeline.fold import fold
 from penstock.pipeline.history import HistoryWork, Stamps
-from penstock.pipeline.net_change import NetChange, Versions
+from penstock.pipeline.net_change import NetChange
 from penstock.pipeline.table_work import TableWork
+from penstock.pipeline.versions import Versions
 from penstock.subscription.relation_map import Share, first_message
 
 _END: Final = np.iinfo(np.int64).max
@@ -79,7 +80,7 @@ def _all_deleted(table: str, schema: TableSchema, truncate: int, stamped: Stampe
         nothing,
         keys,
         keys,
-        versions=Versions(none, none, nothing, {}, none),
+        versions=Versions(none, none, nothing, none, {}, none),
         all_ended=pa.table({name: array for name, array in values.items() if array is not None}),
     )
 
