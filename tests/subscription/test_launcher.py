@@ -56,6 +56,9 @@ class Worker:
 
     def start(self) -> None: ...
 
+    def go_on_for(self, earlier: Any) -> None:
+        self.failures = earlier.failures
+
     def stop(self) -> None:
         self.alive = False
 
@@ -118,6 +121,7 @@ def test_a_worker_that_fails_gives_way_to_those_that_wait() -> None:
     made[-1][1].fails(0)
     assert launcher.has_work
     assert step() == [1, 2]
+    assert sorted(launcher.told_of) == [1, 2], "its last error is still to be told of"
     made[-1][1].fails(1000)
     assert step() == [1, 2, 3], "who has waited longest"
     made[-1][1].fails(1000)
@@ -131,3 +135,24 @@ def test_a_worker_that_fails_gives_way_to_those_that_wait() -> None:
     wanted[1] = Wanted(replace(SUBSCRIPTION, oid=2, conninfo="host=b"), frozenset())
     assert step() == [1, 2, 3, 1, 2], "what is altered is tried at once"
     assert made[-1][1].failures == 0
+
+
+def test_a_worker_that_cannot_start_again_is_left_to_a_later_step() -> None:
+    wanted = [Wanted(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2)]
+    made: list[Worker] = []
+
+    def make(subscription: Subscription) -> Any:
+        if len(made) == 2:
+            raise RuntimeError("can't start new thread")
+        made.append(Worker(subscription))
+        return made[-1]
+
+    launcher = Launcher(lambda: wanted, make, lambda: 1)
+    launcher.step()
+    made[0].fails(0)
+    launcher.step()
+    del wanted[1]
+    launcher.step()
+    launcher.step()
+    assert not launcher.workers
+    assert not launcher.has_work, "not at once, again and again"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,6 +46,7 @@ from penstock.subscription.prepared import two_phase
 from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.stream_options import StreamOptions
+from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.upkeep import UpkeepOptions
 from penstock.subscription.worker import ApplyWorker
 
@@ -136,6 +138,8 @@ class RunningNode:
             self._make_worker,
             lambda: self._parameters.max_logical_replication_workers,
         )
+        self._unanswered: defaultdict[int, Unanswered] = defaultdict(Unanswered)
+        """By the subscription."""
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
@@ -248,6 +252,7 @@ class RunningNode:
             shown=ShownWorkers(
                 self._sessions, self._parameters.database, oid, lambda: self._owner(oid)
             ),
+            unanswered=self._unanswered[oid],
         )
 
     def _check_origin(self, subscription: Subscription) -> None:
@@ -315,7 +320,7 @@ class RunningNode:
 
     def _report_all(self) -> None:
         while not self._stopping.is_set():
-            self._reports.write(dict(self._launcher.workers))
+            self._reports.write(self._launcher.told_of)
             self._stopping.wait(_REPORT_INTERVAL)
         self._thread.join()
-        self._reports.write(dict(self._launcher.workers))
+        self._reports.write(self._launcher.told_of)

@@ -66,15 +66,6 @@ def plan(running: Mapping[int, Wanted], wanted: Mapping[int, Wanted]) -> Plan:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _GaveWay:
-    """A worker that ended for others: when another try is due (monotonic), and after how many."""
-
-    subscription: Subscription
-    due: float
-    failures: int
-
-
 class Launcher:
     """Keeps workers in step with the catalog; ``step`` is called again and again by the node.
 
@@ -97,7 +88,13 @@ class Launcher:
         """Subscriptions for which there was no worker, as the log has it."""
         self._started: dict[int, float] = {}
         """When each got its last worker."""
-        self._gave_way: dict[int, _GaveWay] = {}
+        self._gave_way: dict[int, ApplyWorker] = {}
+        """Those that ended for others, until another one goes on for them."""
+
+    @property
+    def told_of(self) -> Mapping[int, ApplyWorker]:
+        """Those that run, and those whose last error is still their subscription's."""
+        return {**self._gave_way, **self.workers}
 
     def step(self) -> None:
         """Start, stop and notify workers until what runs is what is wanted."""
@@ -130,7 +127,8 @@ class Launcher:
         }
 
     def _is_due(self, oid: int) -> bool:
-        return oid not in self._gave_way or self._gave_way[oid].due <= time.monotonic()
+        past = self._gave_way.get(oid)
+        return past is None or (past.gave_way_until or 0.0) <= time.monotonic()
 
     def _starts(self, wanted: Wanted) -> bool:
         """False: there is no worker for it now."""
@@ -146,11 +144,11 @@ class Launcher:
 
     def _start(self, wanted: Wanted) -> None:
         oid = wanted.subscription.oid
+        earlier = self._gave_way.pop(oid, None)  # where this one cannot be started, it waits
         worker = self._make_worker(wanted.subscription)
-        if oid in self._gave_way:
-            worker.failures = self._gave_way[oid].failures
+        if earlier is not None:
+            worker.go_on_for(earlier)
         worker.start()
-        self._gave_way.pop(oid, None)
         self._started[oid] = time.monotonic()
         self._running[oid] = wanted
         self.workers[oid] = worker
@@ -177,7 +175,5 @@ class Launcher:
         for oid in [oid for oid, worker in self.workers.items() if not worker.alive]:
             worker = self.workers.pop(oid)
             if worker.gave_way_until is not None:
-                self._gave_way[oid] = _GaveWay(
-                    worker.subscription, worker.gave_way_until, worker.failures
-                )
+                self._gave_way[oid] = worker
             del self._running[oid]

@@ -2,7 +2,7 @@
 
 In: a table with staged changes. Out: its commit; afterwards whether a marker that is found in a
 table is such a commit of our own, or a place taken that it can no longer arrive at. One for a
-worker, as a commit may arrive after its session.
+subscription, as a commit may arrive after its session, and after its worker.
 """
 
 from __future__ import annotations

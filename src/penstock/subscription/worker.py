@@ -61,8 +61,9 @@ class ApplyWorker:
         sync_options: Callable[[], SyncOptions],
         stream_options: Callable[[], StreamOptions],
         shown: Shown,
+        unanswered: Unanswered,
     ) -> None:
-        """Options are those that hold now."""
+        """Options are those that hold now. ``unanswered``: of all workers of the subscription."""
         self.subscription = subscription
         self.status = WorkerStatus(subscription.name, catalog.count)
         self.pid: int | None = None
@@ -85,7 +86,7 @@ class ApplyWorker:
         """In a row."""
         self.gave_way_until: float | None = None
         """Where it has ended for others: when its next try is due (``time.monotonic``)."""
-        self._unanswered = Unanswered()
+        self._unanswered = unanswered
         self._parking: Parking | None = None
         """The session's; it knows the table whose error has ended it."""
         self._copies = Copies(
@@ -102,6 +103,11 @@ class ApplyWorker:
         self._thread = threading.Thread(
             target=self._run, name=f"apply {subscription.name}", daemon=True
         )
+
+    def go_on_for(self, earlier: ApplyWorker) -> None:
+        """Before ``start``: for one that has ended for others. Its error and its numbers stay."""
+        self.failures = earlier.failures
+        self.status.go_on_from(earlier.status.snapshot())
 
     def start(self) -> None:
         """Start the thread."""

@@ -124,6 +124,10 @@ class WorkerStatus:
         with self._lock:
             return self._now
 
+    def go_on_from(self, before: WorkerSnapshot) -> None:
+        """With what another worker has told last."""
+        self._now = replace(before, state=self._now.state, changed_at=self._now.changed_at)
+
     @property
     def state(self) -> str:
         """What the worker does, in words."""
