@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.pipeline import fold as fold_of
 from penstock.pipeline.conflict import APPLY_REMOTE, KEEP_LOCAL
 from penstock.pipeline.fold import fold
-from penstock.pipeline.net_change import LocalRow, NetChange
+from penstock.pipeline.net_change import KEPT, LocalRow, NetChange
 from pipeline.history import Message, Publisher, batches
 from pipeline.test_missing_rows import _CHANGES, _KEYS, TYPES, _schema
 
@@ -25,7 +26,10 @@ Table = dict[int, dict[str, Any]]
 
 def carried_out(net: NetChange, table: Table) -> NetChange:
     """What ``apply`` does, on a dict."""
+    searches = 0
     while True:
+        searches += 1
+        assert searches < KEPT + 5, "each is a job"
         lacking = np.array([key not in table for key in net.removed["k"].to_pylist()], int)
         there = [n for n, key in enumerate(net.absent["k"].to_pylist()) if key in table]
         if net.truncate:
@@ -54,10 +58,15 @@ def carried_out(net: NetChange, table: Table) -> NetChange:
     ours=st.sets(_KEYS),
     changes=st.lists(_CHANGES, min_size=1, max_size=8),
     resolution=st.sampled_from([APPLY_REMOTE, KEEP_LOCAL]),
+    kept=st.sampled_from([1, KEPT]),
 )
 @settings(max_examples=500)
 def test_it_comes_to_what_one_change_after_the_other_does(
-    theirs: set[int], ours: set[int], changes: list[tuple[str, int, int]], resolution: str
+    theirs: set[int],
+    ours: set[int],
+    changes: list[tuple[str, int, int]],
+    resolution: str,
+    kept: int,
 ) -> None:
     publisher = Publisher(dict(TYPES), ("k",))
     model = {k: {"k": k, "v": -k} for k in ours}
@@ -95,15 +104,37 @@ def test_it_comes_to_what_one_change_after_the_other_does(
             del model[key]
         model[to] = new
     found, truncates = batches(messages, TYPES)
-    net = fold(found, _schema(("k",)), truncates=truncates, resolution=resolution)
-    net = carried_out(net, table)
+    with pytest.MonkeyPatch.context() as told:
+        told.setattr(fold_of, "KEPT", kept)
+        net = fold(found, _schema(("k",)), truncates=truncates, resolution=resolution)
+        net = carried_out(net, table)
     assert table == model
     if net.resolved is not None:
         assert net.resolved.insert_exists <= met["I"]
         assert net.resolved.update_exists <= met["U"]
         assert Counter(row.shown for row in net.resolved.local if row is not None) <= local
-        assert None not in net.resolved.local
+        assert None not in net.resolved.local or kept < KEPT
     assert bool(net.resolved) == bool(met) or any(c[0] == "T" for c in changes)
+
+
+@pytest.mark.parametrize("of_run", [False, True])
+def test_rows_that_stay_in_the_way_of_one_another(of_run: bool) -> None:
+    """UPDATE ... SET k = k + 1 where the place of the last one is taken: each stays where it is."""
+    publisher, count = Publisher(dict(TYPES), ("k",)), 600
+    rows = [{"k": k, "v": -k} for k in range(1, count + 2)]
+    messages = [Message(publisher.relation, "I", new=row) for row in rows] if of_run else []
+    for k in range(count, 0, -1):
+        new, old = {"k": k + 1, "v": k}, {"k": k, "v": None}
+        messages.append(Message(publisher.relation, "U", new=new, old=old))
+    messages.append(Message(publisher.relation, "I", new={"k": 1, "v": 8}))
+    messages.append(Message(publisher.relation, "U", new={"k": 1, "v": 9}))
+    table = {} if of_run else {row["k"]: row for row in rows}
+    net = fold(batches(messages, TYPES)[0], _schema(("k",)), resolution=KEEP_LOCAL)
+    net = carried_out(net, table)
+    assert list(table.values()) == [*rows[1:], {"k": 1, "v": 9}]
+    assert net.resolved is not None
+    assert (net.resolved.update_exists, net.resolved.insert_exists) == (count, 1)
+    assert None not in net.resolved.local
 
 
 @pytest.mark.parametrize("resolution", [APPLY_REMOTE, KEEP_LOCAL])

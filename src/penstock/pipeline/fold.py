@@ -43,6 +43,7 @@ from penstock.pipeline.lineage import (
     in_the_way,
     trace,
 )
+from penstock.pipeline.met_in_order import met_in_order
 from penstock.pipeline.multiset import fold_multiset
 from penstock.pipeline.net_change import (
     KEPT,
@@ -180,7 +181,7 @@ class _KeyedFold:
             differs=lambda at, there: self._differs(found[at], _by_change(found, there)),
             existing=None
             if self.resolution == ERROR
-            else lambda at, there: self._existing(position(made[at]), _by_change(made, there)),
+            else lambda at, there: self._existing(made[at], found, _by_change(made, there)),
         )
 
     def _dead(self, events: KeyEvents, found: Integers) -> _Dead:
@@ -204,6 +205,10 @@ class _KeyedFold:
         if not np.any(totals.balance > expected):
             return np.empty(0, np.int64), {}
         event, key = events.grouped()
+        if self._told_enough:
+            there = totals.first[totals.existed & (not self.truncate)]
+            met = met_in_order(event, key, there)
+            return met * 4 + CREATE, {}
         twice = duplicates(event, key)
         made = position(in_the_way(event, key, twice[:KEPT]))
         told = (self.changes.told(at, self.schema.key)[0] for at in made.tolist())
@@ -245,9 +250,13 @@ class _KeyedFold:
         found = position(event[kind(event) != CREATE])
         return self.changes.differs(self._mask(found), self.schema.key, local)
 
-    def _existing(self, at: Integers, local: LocalRows) -> NetChange:
-        """Fold again; ``at``: changes that give a row a key that the target has, in the rows
-        ``local``."""
+    def _existing(self, there: Integers, found: Integers, local: LocalRows) -> NetChange:
+        """Fold again; ``there``: first events of keys that are made and that the target has, in the
+        rows ``local``; ``found``: of those that it has, too."""
+        at = position(there)
+        if self.resolution == KEEP_LOCAL and self._told_enough:
+            with key_events(self.schema.key, self.changes) as events:
+                at = met_in_order(*events.grouped(), np.concatenate([there, found]))
         if self.resolution == KEEP_LOCAL:
             return self._kept(at, local)
         met = self._mask(at)
@@ -258,6 +267,12 @@ class _KeyedFold:
         """Fold again without such changes: what follows is of the rows that are there."""
         met = self._mask(at)
         return replace(self._rest(~met), resolved=self._told(met, local)).net()
+
+    @property
+    def _told_enough(self) -> bool:
+        """Of each change that is left out the row in its way is told, which takes a fold for each
+        link of a chain; from here on all of them are found at once."""
+        return self.resolved is not None and len(self.resolved.at) >= KEPT
 
     def _told(self, met: Mask, local: LocalRows) -> Met:
         more = self.changes.met(met, self.schema.key, local)
