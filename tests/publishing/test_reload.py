@@ -186,14 +186,8 @@ def a_failing_worker_gives_way(node: Reloading, database: Database) -> None:
     node.set(max_logical_replication_workers=1)
     lake.execute("ALTER SUBSCRIPTION one CONNECTION 'host=127.0.0.1 port=1'")
     wait_until(lambda: node.status("one").error is not None, "an error")
-    lake.execute("ALTER SUBSCRIPTION two CONNECTION 'host=127.0.0.1 port=1'")
-    lake.execute("ALTER SUBSCRIPTION two ENABLE")
-    wait_until(
-        lambda: min(node.status(name).error_count for name in ("one", "two")) > 2,
-        "errors, which are told of and counted while they take turns",
-    )
     database.execute("UPDATE one SET v = -1; UPDATE two SET v = -1")
-    lake.execute(f"ALTER SUBSCRIPTION two CONNECTION '{database.conninfo}'")
+    lake.execute("ALTER SUBSCRIPTION two ENABLE")
     lsn = str(database.value("SELECT pg_current_wal_flush_lsn()"))
     lake.node.wait_for(lsn, subscription="two")
     assert node.status("one").error is not None and not node.status("one").stopped

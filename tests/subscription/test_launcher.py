@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.catalog.pg_subscription import Subscription
+from penstock.errors import PenstockError
+from penstock.lsn import Lsn
 from penstock.subscription.launcher import Launcher, Plan, Wanted, plan
+from penstock.subscription.worker_status import WorkerStatus
 
 SUBSCRIPTION = Subscription(
     oid=16384,
@@ -135,6 +138,19 @@ def test_a_worker_that_fails_gives_way_to_those_that_wait() -> None:
     wanted[1] = Wanted(replace(SUBSCRIPTION, oid=2, conninfo="host=b"), frozenset())
     assert step() == [1, 2, 3, 1, 2], "what is altered is tried at once"
     assert made[-1][1].failures == 0
+
+
+def test_the_numbers_of_a_worker_that_gave_way_go_on() -> None:
+    earlier, status = WorkerStatus("s"), WorkerStatus("s")
+    earlier.copy_failed("public.t", PenstockError("no right"))
+    earlier.failed(PenstockError("no route"))
+    earlier.state = "stopped"
+    status.go_on_from(earlier.snapshot())
+    assert (status.snapshot().error, status.snapshot().error_count) == ("no route", 2)
+    assert status.state == "starting"
+    assert not status.progressed_since_failure()
+    status.cut(Lsn(7), [])
+    assert status.snapshot().error == "no right"
 
 
 def test_a_worker_that_cannot_start_again_is_left_to_a_later_step() -> None:

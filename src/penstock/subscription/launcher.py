@@ -18,9 +18,12 @@ from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import report
-from penstock.subscription.worker import ApplyWorker
+from penstock.subscription.worker import CONNECTING, ApplyWorker
 
 log = logging.getLogger(__name__)
+
+_POLL: Final = 0.1
+"""Seconds between two looks at a worker that is to end."""
 
 _OUT_OF_WORKERS: Final = report(
     "WARNING",
@@ -168,7 +171,7 @@ class Launcher:
     def join(self, timeout: float | None = None) -> bool:
         """Wait for every worker's end, at most ``timeout`` seconds for one that connects and gets
         no answer; whether all have come."""
-        ended = [worker.join_unless_hanging(timeout) for worker in self.workers.values()]
+        ended = [_joined(worker, timeout) for worker in self.workers.values()]
         return all(ended)
 
     def _bury(self) -> None:
@@ -177,3 +180,17 @@ class Launcher:
             if worker.gave_way_until is not None:
                 self._gave_way[oid] = worker
             del self._running[oid]
+
+
+def _joined(worker: ApplyWorker, timeout: float | None) -> bool:
+    """Whether it has ended; ``timeout`` counts while a publisher does not answer, and nothing
+    else."""
+    until = None if timeout is None else time.monotonic() + timeout
+    while not worker.join(_POLL):
+        if worker.status.state == CONNECTING and until is not None and time.monotonic() > until:
+            log.warning(
+                'subscription "%s": the publisher does not answer, its worker is left behind',
+                worker.subscription.name,
+            )
+            return False
+    return True

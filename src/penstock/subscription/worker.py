@@ -41,7 +41,7 @@ from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
-_CONNECTING: Final = "connecting"
+CONNECTING: Final = "connecting"
 _POLL: Final = 0.1
 """Seconds between two looks at a running copy when nothing streams."""
 
@@ -121,18 +121,6 @@ class ApplyWorker:
         """Wait for the end; whether it has come."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
-
-    def join_unless_hanging(self, timeout: float | None) -> bool:
-        """As ``join``; ``timeout`` counts while a publisher does not answer, and nothing else."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while not self.join(_POLL):
-            if self.status.state == _CONNECTING and until is not None and time.monotonic() > until:
-                log.warning(
-                    'subscription "%s": the publisher does not answer, its worker is left behind',
-                    self.subscription.name,
-                )
-                return False
-        return True
 
     @property
     def alive(self) -> bool:
@@ -231,7 +219,7 @@ class ApplyWorker:
         # Before the tables are read: what changes from now on ends the session.
         self._changed.clear()
         self._parking = None
-        self.status.state = _CONNECTING
+        self.status.state = CONNECTING
         self._catalog.check_origin()
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
