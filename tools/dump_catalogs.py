@@ -36,7 +36,12 @@ BUILTIN: Final = {
           FROM pg_operator WHERE oid < 16384 AND oprcode <> 0 ORDER BY oid""",
     "sql/builtin/pg_proc.tsv": """
         SELECT oid, proname, prokind, proretset::int, provolatile, proisstrict::int, prorettype,
-               provariadic, pronargdefaults, array_to_string(proargtypes::oid[], ' ')
+               provariadic, pronargdefaults, array_to_string(proargtypes::oid[], ' '),
+               (SELECT coalesce(string_agg(a.name, ' ' ORDER BY a.n), '')
+                  FROM unnest(proargnames) WITH ORDINALITY AS a (name, n)
+                 WHERE proargmodes IS NULL OR proargmodes[a.n] IN ('i', 'b', 'v')),
+               (SELECT coalesce(string_agg(pg_get_function_arg_default(oid, n), ';' ORDER BY n), '')
+                  FROM generate_series(pronargs - pronargdefaults + 1, pronargs) AS n)
           FROM pg_proc
          WHERE oid < 16384 AND pronamespace = 'pg_catalog'::regnamespace
            AND NOT (proargtypes::oid[] && '{2275,2281}'::oid[] AND prokind <> 'w')

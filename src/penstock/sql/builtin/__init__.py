@@ -44,7 +44,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A row of pg_proc. ``kind``: f, a, w, p; ``volatility``: i, s, v; ``variadic``: oid or 0."""
+    """A row of pg_proc. ``kind``: f, a, w, p; ``volatility``: i, s, v; ``variadic``: oid or 0.
+
+    ``names``: of the arguments, () where they have none; ``default_values``: of the last
+    arguments, as expressions.
+    """
 
     oid: int
     name: str
@@ -56,6 +60,8 @@ class Function:
     variadic: int
     defaults: int
     arguments: tuple[int, ...]
+    names: tuple[str, ...]
+    default_values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,8 @@ def functions() -> Mapping[int, Function]:
             int(r[7]),
             int(r[8]),
             tuple(int(oid) for oid in r[9].split()),
+            tuple(r[10].split(" ")) if r[10] else (),
+            tuple(r[11].split(";")) if r[11] else (),
         )
         for r in _rows("pg_proc")
     }

@@ -174,6 +174,14 @@ class FuncCall(Expression):
 
 
 @dataclass(frozen=True, slots=True)
+class NamedArg(Expression):
+    """``name => argument`` in a call."""
+
+    name: str
+    argument: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class ACase(Expression):
     """``CASE [argument] WHEN ... THEN ... [ELSE default] END``."""
 

@@ -29,6 +29,7 @@ from penstock.sql.grammar.expressions import (
     Expression,
     FuncCall,
     Indirection,
+    NamedArg,
     ParamRef,
     SortBy,
     SqlValueFunction,
@@ -98,7 +99,6 @@ _REFUSED: Final = {
     "JsonObjectConstructor": "JSON_OBJECT",
     "JsonParseExpr": "JSON()",
     "MergeSupportFunc": "MERGE_ACTION",
-    "NamedArgExpr": "a named argument",
     "XmlExpr": "an expression of SQL/XML",
 }
 """Kinds of nodes as they are written."""
@@ -123,6 +123,7 @@ class RawExpressions:
             "ColumnRef": self._column,
             "FuncCall": self._call,
             "MinMaxExpr": self._min_max,
+            "NamedArgExpr": self._named_argument,
             "NullTest": self._null_test,
             "ParamRef": lambda n: ParamRef(int(n.take("number") or 0)),
             "RowExpr": self._row,
@@ -270,6 +271,10 @@ class RawExpressions:
 
     def _min_max(self, raw: RawNode) -> Expression:
         return AMinMax(raw.take("op") == "IS_GREATEST", self.all(raw.nodes("args")))
+
+    def _named_argument(self, raw: RawNode) -> Expression:
+        raw.expect("argnumber", -1)
+        return NamedArg(raw.take("name"), self.required(raw.node("arg")))
 
     def _row(self, raw: RawNode) -> Expression:
         raw.ignore("row_format")

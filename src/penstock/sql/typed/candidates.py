@@ -25,10 +25,12 @@ _CASTS_HINT: Final = "You might need to add explicit type casts."
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A row with the types that its arguments are matched against."""
+    """A row with the types that its arguments are matched against. ``places``: of arguments by
+    names, which of the function's each of the call's is; () where they are in its order."""
 
     row: Operator | Function
     arguments: tuple[int, ...]
+    places: tuple[int, ...] = ()
 
 
 _T = TypeVar("_T")
@@ -75,14 +77,23 @@ def _same_for_unknown(wanted: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(known[0] if oid == UNKNOWN and known else oid for oid in wanted)
 
 
-def find_function(name: str, wanted: Sequence[int], *, variadic: bool = False) -> Candidate | None:
+def find_function(
+    name: str, wanted: Sequence[int], *, variadic: bool = False, names: Sequence[str] = ()
+) -> Candidate | None:
     """The function with the types of its arguments; None where no name and number fits.
 
     Raises 42725 where several fit equally well. Variadic arguments are repeated, defaults left out;
-    ``variadic``: the last argument is the array of them.
+    ``variadic``: the last argument is the array of them. ``names``: of the last arguments, where
+    the call names them.
     """
     candidates = []
     for function in functions_by_name().get(name, ()):
+        if names:
+            places = _places(function, len(wanted), variadic, names)
+            if places:
+                types = tuple(function.arguments[place] for place in places)
+                candidates.append(Candidate(function, types, places))
+            continue
         arguments = _arguments(function, len(wanted), variadic)
         if arguments is not None:
             candidates.append(Candidate(function, arguments))
@@ -94,19 +105,40 @@ def find_function(name: str, wanted: Sequence[int], *, variadic: bool = False) -
         return matching[0] if matching else None
     chosen = select_candidate(wanted, matching)
     if len(chosen) != 1:
-        shown = ", ".join(type_name(oid) for oid in wanted)
         raise AmbiguousFunction(
-            f"function {name}({shown}) is not unique",
+            f"function {signature(name, wanted, names)} is not unique",
             hint=f"Could not choose a best candidate function. {_CASTS_HINT}",
         )
     return chosen[0]
 
 
+def signature(name: str, wanted: Sequence[int], names: Sequence[str] = ()) -> str:
+    """func_signature_string: a call as errors show it."""
+    shown = [type_name(oid) for oid in wanted]
+    first = len(wanted) - len(names)
+    shown[first:] = [f"{n} => {type_}" for n, type_ in zip(names, shown[first:], strict=True)]
+    return f"{name}({', '.join(shown)})"
+
+
+def _places(
+    function: Function, count: int, variadic: bool, names: Sequence[str]
+) -> tuple[int, ...]:
+    """MatchNamedCall: where each argument goes, () where the function does not have them so.
+    Arguments that are repeated have no names."""
+    if (function.variadic and not variadic) or count > len(function.arguments):
+        return ()
+    places = list(range(count - len(names)))
+    for name in names:
+        if name not in function.names or function.names.index(name) in places:
+            return ()
+        places.append(function.names.index(name))
+    needed = set(range(len(function.arguments) - function.defaults))
+    return tuple(places) if needed <= set(places) else ()
+
+
 def _arguments(function: Function, count: int, variadic: bool) -> tuple[int, ...] | None:
     declared = function.arguments
-    if variadic:
-        return declared if function.variadic and count == len(declared) else None
-    if function.variadic and count >= len(declared):
+    if function.variadic and not variadic and count >= len(declared):
         last = ANY if function.variadic == ANY else function.variadic
         return (*declared[:-1], *([last] * (count - len(declared) + 1)))
     if len(declared) - function.defaults <= count <= len(declared):

@@ -55,6 +55,7 @@ from penstock.sql.grammar.expressions import (
     Expression,
     FuncCall,
     Indirection,
+    NamedArg,
     ParamRef,
     SqlValueFunction,
     TypeCast,
@@ -212,6 +213,10 @@ class ExpressionAnalysis:
                 hint='Strings are compared by their bytes, as by collation "C".',
             )
         return CollateExpr(node.type, node, name)
+
+    @transform.register
+    def _named_argument(self, raw: NamedArg) -> Node:
+        return self.transform(raw.argument)  # the call asks for the name
 
     @transform.register
     def _call(self, raw: FuncCall) -> Node:

@@ -25,6 +25,7 @@ from penstock.sql.grammar.parsenodes import (
 )
 from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.typed.coercion import select_common_type, to_common_type, to_target
+from penstock.sql.typed.function_analysis import names_of
 from penstock.sql.typed.generated_column import expanded
 from penstock.sql.typed.operator_analysis import make_operator
 from penstock.sql.typed.primnodes import (
@@ -136,7 +137,8 @@ class FromClause:
             raise FeatureNotSupported("this function is not supported in FROM")
         name = call.name if isinstance(call, SqlValueFunction) else call.name[-1]
         known = self._relations.around.functions.get(name)
-        if isinstance(call, FuncCall) and name == SERIES and not raw.ordinality:
+        counts = name == SERIES and not raw.ordinality
+        if isinstance(call, FuncCall) and counts and not names_of(call):
             bounds = _bounds([expressions.transform(argument) for argument in call.arguments])
             if bounds is not None:
                 type_, start, stop, step = bounds

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, PenstockError, WrongObjectType
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError, WrongObjectType
 from penstock.pgtypes.pg_type import UNKNOWN
 from penstock.sql.builtin import Function, functions, functions_by_name
 from penstock.sql.builtin.type_cache import named_type
-from penstock.sql.grammar.expressions import FuncCall
-from penstock.sql.text.quoting import type_name
-from penstock.sql.typed.candidates import find_function
+from penstock.sql.grammar.expressions import FuncCall, NamedArg
+from penstock.sql.typed.candidates import Candidate, find_function, signature
 from penstock.sql.typed.coercion import Path, coerce, pathway
+from penstock.sql.typed.default_arguments import default_argument
 from penstock.sql.typed.operator_analysis import coerced
 from penstock.sql.typed.primnodes import (
     Const,
@@ -39,7 +39,8 @@ def call(
     """The typed call of a plain function. ``clause``: where it stands, in which there are no
     aggregates; ``sets``: it may return them. Raises 42883, 42725, 42803, 42809, 42P20, 0A000."""
     name = function_name(raw)
-    if len(arguments) == 1 and _exact(name, [arguments[0].type]) is None:
+    plain = len(arguments) == 1 and not names_of(raw)
+    if plain and _exact(name, [arguments[0].type]) is None:
         coercion = _as_coercion(name, arguments[0])
         if coercion is not None:
             _check_decorations(raw, name, FUNCTION)
@@ -63,19 +64,48 @@ def function_name(raw: FuncCall) -> str:
 def found_function(
     raw: FuncCall, arguments: Sequence[Node]
 ) -> tuple[Function, tuple[Node, ...], int]:
-    """The function of any kind, its coerced arguments, its result (func_get_detail). Raises
-    PenstockError (42883, 42725, 42809)."""
-    name = function_name(raw)
+    """The function of any kind, its coerced arguments in its order, its result (func_get_detail).
+    Raises PenstockError (42601, 42883, 42725, 42809)."""
+    name, names = function_name(raw), names_of(raw)
     wanted = [argument.type for argument in arguments]
-    found = find_function(name, wanted, variadic=raw.variadic)
+    found = find_function(name, wanted, variadic=raw.variadic, names=names)
     if found is None:
-        shown = ", ".join(type_name(oid) for oid in wanted)
-        raise UndefinedFunction(f"function {name}({shown}) does not exist", hint=_HINT)
+        shown = signature(name, wanted, names)
+        raise UndefinedFunction(f"function {shown} does not exist", hint=_HINT)
     function = functions()[found.row.oid]
     _check_decorations(raw, name, function.kind)
+    if names and function.kind in (AGGREGATE, WINDOW):
+        kind = "aggregates" if function.kind == AGGREGATE else "window functions"
+        raise FeatureNotSupported(f"{kind} cannot use named arguments")
     if function.kind == AGGREGATE and not arguments and not raw.star:
         raise WrongObjectType(f"{name}(*) must be used to call a parameterless aggregate function")
-    return function, *coerced(tuple(arguments), found.arguments, function.result)
+    nodes, result = coerced(tuple(arguments), found.arguments, function.result)
+    return function, _in_order(function, found, nodes), result
+
+
+def names_of(raw: FuncCall) -> tuple[str, ...]:
+    """Of the last arguments. Raises SqlSyntaxError (42601): one comes twice, or before others that
+    have none."""
+    names: list[str] = []
+    for argument in raw.arguments:
+        if not isinstance(argument, NamedArg):
+            if names:
+                raise SqlSyntaxError("positional argument cannot follow named argument")
+        elif argument.name in names:
+            raise SqlSyntaxError(f'argument name "{argument.name}" used more than once')
+        else:
+            names.append(argument.name)
+    return tuple(names)
+
+
+def _in_order(function: Function, found: Candidate, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """reorder_function_arguments, up to the last that was given."""
+    if not found.places:
+        return nodes
+    given = dict(zip(found.places, nodes, strict=True))
+    return tuple(
+        given[n] if n in given else default_argument(function, n) for n in range(max(given) + 1)
+    )
 
 
 def not_allowed(raw: FuncCall, clause: str) -> PenstockError:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.sql.grammar.expressions import ColumnRef, Expression, FuncCall, Indirection
+from penstock.sql.grammar.expressions import ColumnRef, Expression, FuncCall, Indirection, NamedArg
 from penstock.sql.grammar.parsenodes import (
     Alias,
     RangeFunction,
@@ -60,9 +60,16 @@ def spread(raw: SelectStmt) -> SelectStmt:
     names = [f"argument {n}" for n, _ in enumerate(call.arguments, 1)]
     inner = tuple(map(ResTarget, call.arguments, names))
     below = RangeSubselect(replace(raw, targets=inner), Alias(_MOVED))
-    passed = tuple(ColumnRef((_MOVED, name)) for name in names)
+    passed = tuple(
+        _named_alike(argument, ColumnRef((_MOVED, name)))
+        for argument, name in zip(call.arguments, names, strict=True)
+    )
     over = RangeFunction(replace(call, arguments=passed), Alias(_SPREAD))
     return SelectStmt(targets=(ResTarget(Star((_SPREAD,))),), from_=(below, over))
+
+
+def _named_alike(argument: Expression, value: Expression) -> Expression:
+    return NamedArg(argument.name, value) if isinstance(argument, NamedArg) else value
 
 
 def as_select(raw: SelectStmt) -> SelectStmt | None:
