@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fix_postgres import Database
-from penstock.catalog import Catalog, Member, PublicationNamespace, Slot
+from penstock.catalog import Catalog, EmittedMessage, Member, PublicationNamespace, Slot
 from penstock.errors import DuplicateObject, PenstockError, UndefinedObject
 from penstock.lsn import Lsn
 from penstock.relation import ReplicaIdentity
@@ -184,6 +184,28 @@ def test_transactions_are_in_one_order_and_positions_stay(catalog: Catalog) -> N
         assert t.transactions.after(second.end, 10) == ()
         assert t.transactions.versions() == {7: 6, 8: 0}
         assert t.transactions.oldest() == start
+
+
+def test_messages_are_in_the_same_order(catalog: Catalog) -> None:
+    alone, whole = EmittedMessage(False, "é"), EmittedMessage(True, "")
+    with catalog.write() as t:
+        first = t.transactions.emit(alone, b"\0one", commit_time=5)
+        second = t.transactions.append([], commit_time=6, size=8)
+        third = t.transactions.emit(whole, b"", commit_time=7)
+        fourth = t.transactions.emit(alone, b"x" * 9000, commit_time=8)
+    log = (first, second, third, fourth)
+    assert [each.xid for each in log] == [2, 3, 4, 4], "one of no transaction takes none"
+    assert [each.begin for each in log[1:]] == [each.end for each in log[:3]]
+    assert (first.commit, first.message_end) == (first.begin, first.end)
+    assert third.begin < third.commit == third.message_end < third.end
+    assert fourth.end - fourth.begin > 9000
+    with catalog.read() as t:
+        assert t.transactions.after(first.begin, 9) == log
+        assert t.transactions.after(Lsn(first.begin + 1), 9) == log[1:]
+        assert t.transactions.after(first.end, 9) == log[1:]
+        assert t.transactions.boundary(Lsn(first.begin + 1)) == first.end
+        assert [t.transactions.content(each) for each in (first, third)] == [b"\0one", b""]
+        assert t.transactions.next_xid() == 5
 
 
 def test_old_transactions_are_pruned_but_the_position_is_kept(catalog: Catalog) -> None:

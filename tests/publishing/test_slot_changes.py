@@ -58,6 +58,20 @@ def test_changes_are_peeked_and_got(lake: LakeNode) -> None:
     assert _changes(lake, _GET, "decoded", plain) == []
 
 
+def test_messages_of_sessions(lake: LakeNode) -> None:
+    lake.execute(
+        "SELECT pg_create_logical_replication_slot(slot_name => 'told', plugin => 'test_decoding')",
+        "SELECT pg_logical_emit_message(true, 'pre', 'one')",
+        "SELECT pg_logical_emit_message(false, 'pre', 'two')",
+    )
+    assert _changes(lake, _GET, "told", ", 'include-xids', '0'") == [
+        "BEGIN",
+        "message: transactional: 1 prefix: pre, sz: 3 content:one",
+        "COMMIT",
+        "message: transactional: 0 prefix: pre, sz: 3 content:two",
+    ]
+
+
 def test_messages_of_pgoutput(lake: LakeNode) -> None:
     lake.execute(
         "CREATE TABLE wired (id integer PRIMARY KEY, v text)",

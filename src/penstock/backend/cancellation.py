@@ -60,6 +60,16 @@ class Cancellation:
         self._ended = True
         self.request()
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is to run any more."""
+        return self._ended
+
+    def forget(self) -> None:
+        """What was asked for has been done: what comes next in the query string runs."""
+        self._group = next(self._groups)
+        self._requested.clear()
+
     @contextmanager
     def interrupting(self, action: Callable[[], None]) -> Iterator[None]:
         """While inside, a request calls ``action``, from any thread."""

@@ -273,6 +273,7 @@ class ReplicationCommands:
                         confirm=lambda flush: services.slots.confirm(name, flush),
                         timeout_s=services.wal_sender_timeout_s,
                         check=self._cancellation.check,
+                        told=services.sync_rep.tell,
                     ).run()
                 except RequiredChangesRemoved:
                     services.check_warehouse()  # raises: it is not there, and nothing is lost

@@ -19,6 +19,7 @@ from penstock.backend.prepared_queries import BoundValues, describe_query, descr
 from penstock.backend.replication import ReplicationCommands
 from penstock.backend.services import SessionServices
 from penstock.backend.session_settings import SessionSettings
+from penstock.backend.standby_wait import StandbyWait, reads
 from penstock.backend.transaction_block import TransactionBlock
 from penstock.catalog import Role
 from penstock.errors import FeatureNotSupported
@@ -66,7 +67,6 @@ from penstock.sqlstate import InvalidCursorName, InvalidSqlStatementName
 
 _ISOLATION = "transaction_isolation"
 _WARNING = "01000"
-_READS = ("select", "with", "values", "table")
 
 
 class SessionRunner:
@@ -85,6 +85,9 @@ class SessionRunner:
         self._warnings: list[Notice] = []
         self._block = TransactionBlock(services.sequencer.position)
         self._commands = NodeCommands(services, self._block, self._cancellation)
+        self._standbys = StandbyWait(
+            services, lambda: self._settings.show("synchronous_commit"), self._cancellation
+        )
         self._replication = ReplicationCommands(
             context, services, self._block, self._settings.show, self._cancellation
         )
@@ -119,7 +122,7 @@ class SessionRunner:
             case ShowVariable(name=name):
                 title = None if name is None else self._settings.title(name)
                 description = replace(description, fields=_show_fields(title))
-            case QueryStatement() if _reads(statement):
+            case QueryStatement() if reads(statement):
                 at, role = self._block.now(), self._role()
                 facts = self._facts(role)
                 description = describe_query(self._services, text, types, at, facts, role)
@@ -174,7 +177,11 @@ class SessionRunner:
         self._block.check()
         self._services.snapshots.withdraw(self._context.pid)
         self._learn_types()
-        yield from self._in_session(statement, text, parameters)
+        before = None if self._block.open else self._standbys.before(statement)
+        for answer in self._in_session(statement, text, parameters):
+            if isinstance(answer, Done):
+                yield from self._standbys.after(before)
+            yield answer
 
     def _in_session(
         self, statement: Statement, text: str, parameters: BoundValues
@@ -234,7 +241,7 @@ class SessionRunner:
                 request = copy_request(statement)
                 copied = services.lake.copy(request, self._block.snapshot(), role)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
-            case QueryStatement() if _reads(statement):
+            case QueryStatement() if reads(statement):
                 rows = self._query(text, parameters)
                 yield from self._warned()
                 yield rows
@@ -282,7 +289,8 @@ class SessionRunner:
         """A query of the catalogs, which may end sessions: this one, too."""
         self._block.check_catalogs()
         catalogs, facts = self._services.catalog_queries, self._facts(self._role())
-        rows = catalogs.query(text, parameters.values, facts, parameters.types)
+        with self._standbys.query(self._warnings):
+            rows = catalogs.query(text, parameters.values, facts, parameters.types)
         self._cancellation.check()
         return rows
 
@@ -325,14 +333,17 @@ class SessionRunner:
         else:
             if statement.chain:
                 self._block.check_chain(tag)
+            commits = self._block.commits(tag)
+            before = self._standbys.now() if commits and self._block.commands else None
             try:
-                if self._block.commits(tag):
+                if commits:
                     self._commands.commit(self._role())
             except BaseException:
                 self._block.end(tag)
                 raise
             end = self._block.chained if statement.chain else self._block.end
             tag, warning = end(tag)
+            yield from self._standbys.after(before)
         if warning is not None:
             yield warning
         yield Done(tag)
@@ -365,6 +376,8 @@ class SessionRunner:
             set_config=self._set_config,
             warn=self._warn,
             cancelled=self._cancellation.requested,
+            in_block=self._block.open,
+            wrote=self._standbys.wrote,
         )
 
     def _set_config(self, name: str, value: str, is_local: bool) -> str:
@@ -375,10 +388,6 @@ class SessionRunner:
     def _tell_name(self) -> None:
         name = self._settings.show("application_name")
         self._services.sessions.name(self._context.pid, name)
-
-
-def _reads(statement: Statement) -> bool:
-    return not isinstance(statement, QueryStatement) or statement.kind in _READS
 
 
 def _show_fields(name: str | None) -> tuple[FieldDescription, ...]:

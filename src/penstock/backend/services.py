@@ -26,6 +26,7 @@ from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
+from penstock.walsender.syncrep import SyncRep
 
 
 class CatalogQueries(Protocol):
@@ -124,5 +125,7 @@ class SessionServices:
     reading: LogicalReading | None = None
     """Of slots with output plugins; None: nothing decodes for them."""
     sessions: Sessions = field(default_factory=Sessions)
+    sync_rep: SyncRep = field(default_factory=lambda: SyncRep(Senders(), lambda: ""))
+    """Who waits for which streams; by default nobody for any."""
     check_warehouse: Callable[[], None] = lambda: None
     """Raises where the warehouse is not there, so that missing files mean nothing."""

@@ -18,11 +18,17 @@ from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableS
 from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.catalog.pg_transactions import LakeTransaction, Member, Sequenced
+from penstock.catalog.pg_transactions import (
+    EmittedMessage,
+    LakeTransaction,
+    Member,
+    Sequenced,
+)
 
 __all__ = [
     "Catalog",
     "CatalogTransaction",
+    "EmittedMessage",
     "LakeTable",
     "LakeTransaction",
     "Member",

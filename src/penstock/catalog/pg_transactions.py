@@ -2,7 +2,8 @@
 
 In: a connection inside a transaction. Out: frozen ``LakeTransaction`` rows, and how far each table
 has been sequenced. Who finds the commits is left to the sequencer (walsender). A transaction's
-changes are not here: they are what lies between two versions of its tables.
+changes are not here: they are what lies between two versions of its tables. Messages that sessions
+emit are in the same order; what one says is read by itself, as it may be long.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     ColumnElement,
     Connection,
+    LargeBinary,
     RowMapping,
     String,
     Table,
@@ -36,6 +39,9 @@ _LAST_XID: Final = (1 << 32) - 1
 _COMMIT_RECORD: Final = 48
 """Bytes between a transaction's commit_lsn and its end, as of a commit record."""
 _ALIGNMENT: Final = 8
+_MESSAGE_RECORD: Final = 24 + 2 + 24 + 1
+"""Bytes of a message's record besides its prefix and content: headers, xl_logical_message, the end
+of the prefix."""
 
 _TRANSACTION: Final = Table(
     "penstock_transaction",
@@ -48,7 +54,11 @@ _TRANSACTION: Final = Table(
     Column("origin", String(64)),
     Column("origin_lsn", LsnColumn),
     Column("members", Text, nullable=False),
+    Column("message_transactional", Boolean),  # and the others: NULL where there is no message
+    Column("message_prefix", Text),
+    Column("message_content", LargeBinary),
 )
+_READ: Final = tuple(c for c in _TRANSACTION.c if c.name != "message_content")
 _SEQUENCED: Final = Table(
     "penstock_sequenced",
     METADATA,
@@ -85,9 +95,20 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class EmittedMessage:
+    """What a session has emitted (pg_logical_emit_message), but for its content."""
+
+    transactional: bool
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
 class LakeTransaction:
     """One committed transaction. ``begin`` < ``commit`` < ``end``; ``end`` of one is ``begin`` of
     the next.
+
+    ``message``: what it consists of instead of changes. One that is not transactional is a record
+    by itself, of no transaction: ``commit`` is its ``begin``, and ``xid`` the one before.
 
     ``commit_time``: microseconds since the Unix epoch. ``origin``: where a subscription wrote it,
     the name of its replication origin, and the position there; of a dropped one, or of another
@@ -102,6 +123,17 @@ class LakeTransaction:
     members: tuple[Member, ...]
     origin: str | None = None
     origin_lsn: Lsn | None = None
+    message: EmittedMessage | None = None
+
+    @property
+    def is_transaction(self) -> bool:
+        """Whether it has a beginning and a commit."""
+        return self.message is None or self.message.transactional
+
+    @property
+    def message_end(self) -> Lsn:
+        """Where the record of its message ends."""
+        return self.commit if self.is_transaction else self.end
 
 
 class PgTransactions:
@@ -114,6 +146,11 @@ class PgTransactions:
         """The end of the last transaction: where the next one begins (pg_current_wal_lsn)."""
         end = self._connection.execute(select(func.max(_TRANSACTION.c.end_lsn))).scalar_one()
         return FIRST_LSN if end is None else Lsn(end)
+
+    def next_xid(self) -> int:
+        """The ID that the next transaction is given."""
+        last = self._last()
+        return _FIRST_XID if last is None else _next_xid(last.xid)
 
     def versions(self) -> Mapping[int, int]:
         """Table oid -> the version up to which its commits are in the log."""
@@ -157,6 +194,32 @@ class PgTransactions:
             self.advance(member.relation, member.to_version, member.table_id)
         return transaction
 
+    def emit(self, message: EmittedMessage, content: bytes, *, commit_time: int) -> LakeTransaction:
+        """Put a message at the end (LogLogicalMessage)."""
+        last = self._last()
+        begin = FIRST_LSN if last is None else last.end
+        xid = _FIRST_XID - 1 if last is None else last.xid
+        size = _align(_MESSAGE_RECORD + len(message.prefix.encode()) + len(content))
+        commit = end = Lsn(begin + size)
+        if message.transactional:
+            xid, end = _next_xid(xid), Lsn(commit + _COMMIT_RECORD)
+        else:
+            commit = begin
+        emitted = LakeTransaction(xid, begin, commit, end, commit_time, (), message=message)
+        row = _values(emitted) | {
+            "message_transactional": message.transactional,
+            "message_prefix": message.prefix,
+            "message_content": content,
+        }
+        self._connection.execute(_TRANSACTION.insert().values(**row))
+        return emitted
+
+    def content(self, transaction: LakeTransaction) -> bytes:
+        """Of a transaction's message. It is there as long as a slot needs it."""
+        c = _TRANSACTION.c
+        query = select(c.message_content).where(c.end_lsn == transaction.end)
+        return bytes(self._connection.execute(query).scalar_one())
+
     def advance(self, relid: int, version: int, table_id: str | None = None) -> None:
         """Record how far a table has been sequenced; also the first time. ``table_id`` None: the
         one that is recorded."""
@@ -178,7 +241,7 @@ class PgTransactions:
         The place of the commit counts, not its end (SnapBuildXactNeedsSkip): who asks for what
         comes after the finish LSN of a transaction + 1 does not want that transaction.
         """
-        query = select(_TRANSACTION).where(_after(lsn))
+        query = select(*_READ).where(_after(lsn))
         query = query.order_by(_TRANSACTION.c.end_lsn).limit(limit)
         return tuple(_transaction(row) for row in self._connection.execute(query).mappings())
 
@@ -207,7 +270,7 @@ class PgTransactions:
         ).rowcount
 
     def _last(self) -> LakeTransaction | None:
-        query = select(_TRANSACTION).order_by(_TRANSACTION.c.end_lsn.desc()).limit(1)
+        query = select(*_READ).order_by(_TRANSACTION.c.end_lsn.desc()).limit(1)
         row = self._connection.execute(query).mappings().one_or_none()
         return None if row is None else _transaction(row)
 
@@ -240,6 +303,9 @@ def _values(transaction: LakeTransaction) -> dict[str, Any]:
 
 
 def _transaction(row: RowMapping) -> LakeTransaction:
+    transactional, message = row["message_transactional"], None
+    if transactional is not None:
+        message = EmittedMessage(transactional, row["message_prefix"])
     return LakeTransaction(
         xid=row["xid"],
         begin=row["begin_lsn"],
@@ -249,6 +315,7 @@ def _transaction(row: RowMapping) -> LakeTransaction:
         members=tuple(map(_member, json.loads(row["members"]))),
         origin=row["origin"],
         origin_lsn=row["origin_lsn"],
+        message=message,
     )
 
 

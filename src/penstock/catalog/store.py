@@ -42,7 +42,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 18
+SCHEMA_VERSION: Final = 19
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -84,6 +84,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     16: _add_what_is_missing,
     # What columns of jsonb become.
     17: _add_what_is_missing,
+    # Messages that sessions emit.
+    18: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

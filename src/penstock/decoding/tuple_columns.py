@@ -71,12 +71,13 @@ class TupleColumn:
     def _few(self) -> list[str | None] | None:
         """The texts of a short column whose type needs no formatting: a call of Arrow's costs as
         much as a hundred values."""
-        if self._text is not None or len(self.values) > _FEW:
+        values = self.values
+        if self._text is not None or values is None or len(values) > _FEW:
             return None
-        if pa.types.is_string(self.values.type):
-            return list(self.values.to_pylist())
-        if pa.types.is_integer(self.values.type):
-            return [None if value is None else str(value) for value in self.values.to_pylist()]
+        if pa.types.is_string(values.type):
+            return list(values.to_pylist())
+        if pa.types.is_integer(values.type):
+            return [None if value is None else str(value) for value in values.to_pylist()]
         return None
 
     def binary_at(self, row: int) -> bytes | None:

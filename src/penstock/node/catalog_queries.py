@@ -80,6 +80,7 @@ class NodeQueries:
             connections,
             reload,
             self.reading,
+            dict if serving is None else serving.sync_rep.states,
         )
         self._parameters = parameters
 

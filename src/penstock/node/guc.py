@@ -20,6 +20,7 @@ from penstock.errors import ConfigurationError, InvalidParameterValue
 from penstock.guc import INT_MAX
 from penstock.node.guc_values import (
     Boolean,
+    Checked,
     Integer,
     ParameterKind,
     Real,
@@ -27,6 +28,7 @@ from penstock.node.guc_values import (
     String,
     Strings,
 )
+from penstock.walsender import syncrep_gram
 
 FILE_NAME: Final = "penstock.toml"
 
@@ -74,6 +76,7 @@ RELOADED: Final = frozenset(
         "ssl_key_file",
         "max_slot_keep_age",
         "wal_sender_timeout",
+        "synchronous_standby_names",
         "authentication_timeout",
         "idle_session_timeout",
         "sequencer_interval",
@@ -185,6 +188,8 @@ class Parameters:
     output_plugin_libraries: tuple[str, ...] = parameter(tuple(BUNDLED), Strings())
     """Output plugins that slots may have, by the names of their entry points."""
     wal_sender_timeout: float = milliseconds(60.0)
+    synchronous_standby_names: str = parameter("", Checked(syncrep_gram.parse))
+    """Subscribers that have to confirm what a session commits before it goes on; empty: none."""
     authentication_timeout: float = parameter(60.0, Integer(1, 600, "s"))
     idle_session_timeout: float = milliseconds(0.0)
     sequencer_interval: float = milliseconds(0.1, 1)
@@ -282,6 +287,8 @@ def _build(kind: type[_T], raw: Mapping[str, Any], path: Path, **given: Any) -> 
 
 def _in_file(error: InvalidParameterValue, path: Path, hint: str | None) -> ConfigurationError:
     detail = f'In file "{path}".'
+    if error.detail is not None:
+        detail = f"{error.detail} {detail}"
     return ConfigurationError(error.message, detail=detail, hint=hint, sqlstate=error.sqlstate)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
@@ -105,6 +106,23 @@ class String:
         if "\0" in value or not re.fullmatch(self.pattern, value, re.DOTALL):
             raise _invalid(name, value, self.hint)
         return value
+
+    def show(self, value: Any) -> str:
+        """As the Protocol says."""
+        return json.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """config_string with a check of its own, which raises PostgreSQL's error."""
+
+    check: Callable[[str], object]
+
+    def read(self, name: str, value: Any) -> str:
+        """As the Protocol says."""
+        text = String().read(name, value)
+        self.check(text)
+        return text
 
     def show(self, value: Any) -> str:
         """As the Protocol says."""

@@ -58,7 +58,7 @@ def logical_reading(
 
     def transactions() -> LakeTransactions:
         tables = EveryTable()
-        wanted = Wanted(as_rows=True, streaming=True)
+        wanted = Wanted(streaming=True, messages=True, as_rows=True)
         return LakeTransactions(
             Decoding(spark, warehouse, catalog, tables, wanted, work_mem), tables
         )

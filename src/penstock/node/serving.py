@@ -41,6 +41,7 @@ from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.sequencer_thread import SequencerThread
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
+from penstock.walsender.syncrep import SyncRep
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class ServingNode:
         now = self._parameters
         self._thread = SequencerThread(self.sequencer, now.sequencer_interval, self._keep_up)
         self.senders = Senders()
+        self.sync_rep = SyncRep(self.senders, lambda: self._parameters.synchronous_standby_names)
         self.sessions = sessions
         self.slots = Slots(
             catalog,
@@ -142,6 +144,7 @@ class ServingNode:
             self._shown.update(_settings(now))
             self._thread.interval_s = now.sequencer_interval
             self._retention.max_keep_age_s = now.max_slot_keep_age
+            self.sync_rep.tell()
 
     def _keep_up(self) -> None:
         """Logs with gaps are found, slots that are too old given up, what none needs forgotten."""
@@ -182,6 +185,7 @@ class ServingNode:
                 self._connections,
                 lambda: reload_told(self._folder, self.reload),
                 self.reading,
+                self.sync_rep.states,
             ),
             lake=lake,
             jobs=spark,
@@ -197,6 +201,7 @@ class ServingNode:
             reading=self.reading,
             sessions=self.sessions,
             check_warehouse=warehouse.check_there,
+            sync_rep=self.sync_rep,
         )
 
     def _backend_options(self, tls: ssl.SSLContext | None) -> BackendOptions:
@@ -235,6 +240,7 @@ def _settings(parameters: Parameters) -> Mapping[str, str]:
         **shown,
         "server_version": f"{version}.0",
         "server_version_num": f"{version * 10000}",
+        "synchronous_standby_names": parameters.synchronous_standby_names,
         "track_commit_timestamp": "on" if parameters.track_commit_timestamp else "off",
     }
 

@@ -15,6 +15,7 @@ from penstock.catalog import Catalog, Sequenced
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pg_catalog import CatalogDatabase, CatalogTable
 from penstock.pg_catalog.connections import Connections
+from penstock.pg_catalog.message_functions import MESSAGE_FUNCTIONS, MessageFunctions
 from penstock.pg_catalog.origin_functions import ORIGIN_FUNCTIONS, OriginFunctions
 from penstock.pg_catalog.relations import relation_oids
 from penstock.pg_catalog.session_facts import SessionFacts
@@ -33,6 +34,7 @@ from penstock.pg_catalog.subscription_views import (
     stat_subscription_stats,
 )
 from penstock.pg_catalog.table_columns import TableColumns
+from penstock.pg_catalog.wal_functions import WAL_FUNCTIONS, WalFunctions
 from penstock.protocol.answers import Cells, Description, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.relation import TableName
@@ -40,9 +42,17 @@ from penstock.stats.backend_status import Activity, Sessions
 from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.senders import Senders
 from penstock.walsender.slots import Slots, SlotState
+from penstock.walsender.syncrep import SyncState
 from penstock.walsender.troubles import Trouble, Troubles
 
-_FUNCTIONS = SLOT_FUNCTIONS | SIGNAL_FUNCTIONS | STATISTICS_FUNCTIONS | ORIGIN_FUNCTIONS
+_FUNCTIONS = (
+    SLOT_FUNCTIONS
+    | SIGNAL_FUNCTIONS
+    | STATISTICS_FUNCTIONS
+    | ORIGIN_FUNCTIONS
+    | MESSAGE_FUNCTIONS
+    | WAL_FUNCTIONS
+)
 _NEVER = ("spill_txns", "spill_count", "spill_bytes")
 """Columns of pg_stat_replication_slots about what a node does not do."""
 
@@ -62,10 +72,13 @@ class NodeCatalogs:
         connections: Connections | None = None,
         reload: Callable[[], None] = lambda: None,
         reading: LogicalReading | None = None,
+        sync_states: Callable[[], Mapping[int, SyncState]] = dict,
     ) -> None:
         """``connections``: of the node; None: kept here. ``reload``: of its parameters.
-        ``reading``: of slots, None where nothing decodes."""
+        ``reading``: of slots, None where nothing decodes. ``sync_states``: of streams, by their
+        pids."""
         self._reading = reading
+        self._sync_states = sync_states
         self._reload = reload
         self._connections = connections or Connections()
         self._catalog = catalog
@@ -122,7 +135,14 @@ class NodeCatalogs:
         statistics = StatisticsFunctions(self._catalog, facts)
         origins = OriginFunctions(self._catalog, self._warehouse, self._sessions, facts)
         more = {**slots.functions(), **signals.functions(), **statistics.functions()}
-        in_from = {**slots.table_functions(), **origins.table_functions()}
+        messages = MessageFunctions(self._slots.sequencer.emit, facts)
+        wal = WalFunctions(self._catalog, facts)
+        more = {**more, **messages.functions(), **wal.functions()}
+        in_from = {
+            **slots.table_functions(),
+            **origins.table_functions(),
+            **wal.table_functions(),
+        }
         return CatalogDatabase(
             self._snapshot(facts),
             facts,
@@ -169,7 +189,9 @@ class NodeCatalogs:
                     "pg_prepared_xacts": prepared_xacts(
                         t.prepared_xacts.all(), names[NODE_OWNER], facts.database
                     ),
-                    "pg_stat_replication": stat_replication(self._senders.all(), names, facts),
+                    "pg_stat_replication": stat_replication(
+                        self._senders.all(), names, facts, self._sync_states()
+                    ),
                     "pg_stat_replication_slots": self._stat_replication_slots(states),
                     "pg_replication_slots": [_slot(state, facts.database) for state in states],
                 },

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from penstock.errors import PenstockError
 from penstock.pg_catalog.functions import PythonFunction
-from penstock.pgtypes.pg_type import DATE, FLOATS, NUMERIC, TIMESTAMP, TIMESTAMPTZ, types
+from penstock.pgtypes.pg_type import BYTEA, DATE, FLOATS, NUMERIC, TIMESTAMP, TIMESTAMPTZ, types
 from penstock.sql.text.array_literals import split_array
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from penstock.sql.to_duckdb.catalog_lowering import (
@@ -28,6 +28,7 @@ from penstock.sqlstate import NumericValueOutOfRange
 _CALENDAR: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
 _AS_TEXT: Final = _CALENDAR | FLOATS | {NUMERIC}
 """What DuckDB does not take from Python as it is, NaN among it."""
+_HEX: Final = r"\x"
 _OID_LIMIT: Final = 1 << 32
 _INT4_LIMIT: Final = 1 << 31
 
@@ -54,6 +55,8 @@ def _parameter(text: str, oid: int) -> Any:
 
 def read_value(text: str, oid: int) -> Any:
     """What the input function reads, as DuckDB holds it."""
+    if oid == BYTEA:
+        return bytes.fromhex(canonical(text, oid).removeprefix(_HEX))
     if oid not in READ_FROM_TEXT:
         return text
     read = canonical(text, oid)

@@ -13,7 +13,8 @@ SetConfig = Callable[[str, str, bool], str]
 class SessionFacts:
     """Who asks. ``version``: reported major version. ``settings``: current values by lower-case
     name; ``set_config``: what changes them, None: nothing is kept. ``user``: "" when the role is
-    gone. ``warn`` tells the client; ``cancelled``: whether the query is to end."""
+    gone. ``warn`` tells the client; ``cancelled``: whether the query is to end. ``in_block``:
+    whether it is part of a transaction block. ``wrote``: told that the query commits something."""
 
     user: str
     database: str
@@ -26,6 +27,8 @@ class SessionFacts:
     role_oid: int = 0
     warn: Callable[[str], None] = lambda _: None
     cancelled: Callable[[], bool] = lambda: False
+    in_block: bool = False
+    wrote: Callable[[], None] = lambda: None
 
     @property
     def search_path(self) -> tuple[str, ...]:

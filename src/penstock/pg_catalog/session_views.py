@@ -14,6 +14,7 @@ from typing import Final
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.stats.backend_status import IDLE, Activity, BackendType
 from penstock.walsender.senders import Sender
+from penstock.walsender.syncrep import ASYNC, SyncState
 
 _TYPED_SINCE: Final = 17
 _WORKER: Final = "logical replication worker"
@@ -49,9 +50,13 @@ def stat_activity(
 
 
 def stat_replication(
-    senders: Iterable[Sender], roles: Mapping[int, str], facts: SessionFacts
+    senders: Iterable[Sender],
+    roles: Mapping[int, str],
+    facts: SessionFacts,
+    sync: Mapping[int, SyncState],
 ) -> list[Row]:
-    """All see pid, user and application; the rest superusers, and partly that user."""
+    """All see pid, user and application; the rest superusers, and partly that user. ``sync``: by
+    pid, of those that commits may wait for."""
     return [
         {
             "pid": sender.pid,
@@ -59,7 +64,7 @@ def stat_replication(
             "usename": roles.get(sender.role),
             "application_name": sender.application_name,
             **(_connection(sender) if _may_see(sender.role, facts) else {}),
-            **(_progress(sender) if facts.superuser else {}),
+            **(_progress(sender, sync.get(sender.pid, ASYNC)) if facts.superuser else {}),
         }
         for sender in senders
     ]
@@ -95,7 +100,7 @@ def _connection(session: Activity | Sender) -> Row:
     }
 
 
-def _progress(sender: Sender) -> Row:
+def _progress(sender: Sender, sync: SyncState) -> Row:
     """pg_stat_get_wal_senders, for pg_read_all_stats"""
     return {
         "state": "streaming",
@@ -103,8 +108,8 @@ def _progress(sender: Sender) -> Row:
         "write_lsn": sender.state.write,
         "flush_lsn": sender.state.flush,
         "replay_lsn": sender.state.apply,
-        "sync_priority": 0,
-        "sync_state": "async",
+        "sync_priority": sync.priority,
+        "sync_state": sync.state,
     }
 
 

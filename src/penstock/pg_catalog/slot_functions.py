@@ -26,14 +26,16 @@ from penstock.walsender.logical_reading import (
 from penstock.walsender.slots import Slots, check_replication
 
 _CREATE: Final = "pg_create_logical_replication_slot"
+_COPY: Final = "pg_copy_logical_replication_slot"
 _ADVANCE: Final = "pg_replication_slot_advance"
 _DROP: Final = "pg_drop_replication_slot"
+_COPIED: Final = ("name", "name", "text", "text")
+_LEFT_OUT: Final = "''"
+"""As copying is told of an argument that is left out: there is a function without it."""
 _NAME_SIZE: Final = 63
 _REFUSED: Final = {
     "pg_create_physical_replication_slot": ("name", "bool", "bool"),
     "pg_copy_physical_replication_slot": ("name", "name", "bool"),
-    "pg_copy_logical_replication_slot": ("name", "name", "bool", "name"),
-    "pg_logical_emit_message": ("bool", "text", "text", "bool"),
 }
 
 _READ: Final = {
@@ -44,7 +46,7 @@ _READ: Final = {
 }
 """Name -> whether it gives bytes, whether it moves the slot."""
 
-SLOT_FUNCTIONS: Final = frozenset({_CREATE, _ADVANCE, _DROP, *_READ, *_REFUSED})
+SLOT_FUNCTIONS: Final = frozenset({_CREATE, _COPY, _ADVANCE, _DROP, *_READ, *_REFUSED})
 
 _PARTS: Final = (
     "SELECT split_part(s.r, ' ', 1) AS o1, CAST(split_part(s.r, ' ', 2) AS UBIGINT) AS o2 "
@@ -77,6 +79,10 @@ class SlotFunctions:
             f"{_CREATE}_row": PythonFunction(
                 CatalogFunction(f"{_CREATE}_row", create, "text"), self._create_row
             ),
+            _COPY: PythonFunction(CatalogFunction(_COPY, _COPIED, "record", _LEFT_OUT), self._copy),
+            f"{_COPY}_row": PythonFunction(
+                CatalogFunction(f"{_COPY}_row", _COPIED, "text", _LEFT_OUT), self._copy_row
+            ),
             _ADVANCE: PythonFunction(
                 CatalogFunction(_ADVANCE, ("name", "pg_lsn"), "record"), self._advance
             ),
@@ -99,6 +105,14 @@ class SlotFunctions:
             _PARTS.format(f"pg__{_CREATE}_row({{0}},{{1}},{{2}},{{3}},{{4}}) AS r"),
             functions=(f"{_CREATE}_row",),
         )
+        copy = TableFunction(
+            _COPY,
+            _COPIED,
+            (("slot_name", "name"), ("lsn", "pg_lsn")),
+            _PARTS.format(f"pg__{_COPY}_row({{0}},{{1}},{{2}},{{3}}) AS r"),
+            functions=(f"{_COPY}_row",),
+            left_out=_LEFT_OUT,
+        )
         advance = TableFunction(
             _ADVANCE,
             ("name", "pg_lsn"),
@@ -115,7 +129,7 @@ class SlotFunctions:
             )
             for name, (binary, _) in _READ.items()
         ]
-        return {function.name: function for function in (create, advance, *read)}
+        return {function.name: function for function in (create, copy, advance, *read)}
 
     def open_rows(self) -> Mapping[str, OpenRows]:
         """Those that give what an output plugin writes."""
@@ -170,7 +184,7 @@ class SlotFunctions:
         two_phase: bool | None,
         failover: bool | None,
     ) -> str | None:
-        if plugin is None:
+        if plugin is None or temporary is None or two_phase is None or failover is None:
             return None
         self._check()
         name = _as_name(name)
@@ -179,11 +193,32 @@ class SlotFunctions:
             _as_name(plugin),
             pid=self._facts.pid,
             database=self._database,
-            temporary=bool(temporary),
-            two_phase=bool(two_phase),
-            failover=bool(failover),
+            temporary=temporary,
+            two_phase=two_phase,
+            failover=failover,
         )
         return f"{name} {int(position.lsn)}"
+
+    def _copy(
+        self, source: str, name: str | None, temporary: str | None, plugin: str | None
+    ) -> str | None:
+        return _record(self._copy_row(source, name, temporary, plugin))
+
+    def _copy_row(
+        self, source: str, name: str | None, temporary: str | None, plugin: str | None
+    ) -> str | None:
+        if name is None or temporary is None or plugin is None:
+            return None
+        self._check()
+        name = _as_name(name)
+        lsn = self._slots.copy(
+            _as_name(source),
+            name,
+            pid=self._facts.pid,
+            temporary=None if not temporary else temporary == "true",
+            plugin=_as_name(plugin) or None,
+        )
+        return f"{name} {int(lsn)}"
 
     def _advance(self, name: str, upto: int | None) -> str | None:
         return _record(self._advance_row(name, upto))

@@ -29,7 +29,7 @@ from penstock.lakehouse.table_changes import FilePart, TableChanges, table_chang
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.messages import Truncate
+from penstock.pgoutput.messages import LogicalMessage, Truncate
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
@@ -69,7 +69,8 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How one transaction is sent. ``relations``: by number of the work."""
+    """How one transaction is sent. ``relations``: by number of the work. ``header``: of its
+    message, where that is sent."""
 
     transaction: LakeTransaction
     xid: int | None
@@ -77,6 +78,7 @@ class _Plan:
     relations: Mapping[int, Relation]
     items: Sequence[ChangeItem]
     types: Mapping[int, TypeName]
+    header: XLogDataHeader | None
 
 
 class Published(Protocol):
@@ -98,18 +100,25 @@ class Published(Protocol):
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """How changes are wanted. ``binary``: values where types have a send function; ``streaming``:
-    large transactions in blocks; ``local_only``: none with an origin; ``as_rows``: for output
-    plugins, pieces are streams of ``pipeline.change_columns``."""
+    large transactions in blocks; ``local_only``: none with an origin; ``messages``: those of
+    sessions, too; ``as_rows``: for output plugins, pieces are streams of
+    ``pipeline.change_columns``."""
 
     binary: bool = False
     streaming: bool = False
     local_only: bool = False
+    messages: bool = False
     as_rows: bool = False
 
     @classmethod
     def by(cls, options: PgoutputOptions) -> Wanted:
         """As a subscriber asks for it."""
-        return cls(options.binary, options.streaming is not None, options.origin == _ORIGIN_NONE)
+        return cls(
+            options.binary,
+            options.streaming is not None,
+            options.origin == _ORIGIN_NONE,
+            options.messages,
+        )
 
 
 class Decoding:
@@ -153,6 +162,8 @@ class Decoding:
                 yield Begun(plan.transaction, plan.xid is not None)
                 if plan.emptied is not None:
                     yield plan.emptied
+                if plan.header is not None:
+                    yield self._message(plan.transaction, plan.header, plan.xid)
                 while waiting is not None and waiting.work in plan.relations:
                     if isinstance(waiting, Failed):
                         raise _translated(waiting.error)
@@ -188,7 +199,9 @@ class Decoding:
         if transaction.origin is None or not self._wanted.local_only:
             members = sorted(transaction.members, key=lambda m: m.relation)
             works = [work for member in members if (work := self._work(member)) is not None]
-        xid = transaction.xid if works and self._streams(transaction) else None
+        message = transaction.message is not None and self._wanted.messages
+        whole = (works or message) and transaction.is_transaction
+        xid = transaction.xid if whole and self._streams(transaction) else None
         sent_at = time.time_ns() // 1000
         header = XLogDataHeader(transaction.begin, sent_at)
         numbered = {next(numbers): work for work in works}
@@ -206,7 +219,21 @@ class Decoding:
                 for item in self._items(number, work, header, xid)
             ],
             types,
+            header if message else None,
         )
+
+    def _message(
+        self, transaction: LakeTransaction, header: XLogDataHeader, xid: int | None
+    ) -> Piece:
+        """pgoutput_message: whatever is published. It is at the end of its own record."""
+        emitted = transaction.message
+        assert emitted is not None
+        with self._catalog.read() as t:
+            content = t.transactions.content(transaction)
+        lsn = transaction.message_end
+        message = LogicalMessage(emitted.transactional, lsn, emitted.prefix, content, xid=xid)
+        data = b"" if self._wanted.as_rows else xlog_data(lsn, header.send_time, encode(message))
+        return Piece((), data, 1, message=message)
 
     def _types(self) -> dict[int, TypeName]:
         """The node's own; one that is gone has no name any more."""

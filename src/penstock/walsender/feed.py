@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.lsn import Lsn
+from penstock.pgoutput.messages import LogicalMessage
 from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.sequencer import Sequencer
@@ -47,8 +48,9 @@ class Piece:
     """Changes of ``relations`` in a row: whole messages, each a CopyData message with its header.
 
     ``data`` goes to the client as it is; for an output plugin it is a stream of
-    ``pipeline.change_columns``. ``relations``: one, but for TRUNCATE. ``types``: schema and name of
-    the node's own types by oid, those of the relations' columns among them.
+    ``pipeline.change_columns``. ``relations``: one, but for TRUNCATE and messages of sessions.
+    ``types``: schema and name of the node's own types by oid, those of the relations' columns among
+    them.
     """
 
     relations: tuple[Relation, ...]
@@ -56,11 +58,13 @@ class Piece:
     changes: int
     types: Mapping[int, TypeName] = field(default_factory=dict)
     operation: Operation = Operation.INSERT
+    message: LogicalMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A transaction has begun; ``streamed``: it is sent in blocks (protocol version 2)."""
+    """A transaction, or a message of none, has begun; ``streamed``: it is sent in blocks (protocol
+    version 2)."""
 
     transaction: LakeTransaction
     streamed: bool = False

@@ -7,7 +7,7 @@ a commit tells no order among its tables.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Final
 
@@ -16,12 +16,14 @@ import pyarrow as pa
 from penstock.catalog import LakeTransaction
 from penstock.decoding import (
     Action,
+    MessageChange,
     RelationData,
     RowBatch,
     Transaction,
     TruncateChange,
     TupleColumns,
 )
+from penstock.decoding.reorder_buffer import Item
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.change_columns import read_row_stream
 from penstock.publication.members import Operation
@@ -37,6 +39,8 @@ _ACTIONS: Final = {
 }
 _VISIBLE: Final = "public"
 
+Decoded = RowBatch | TruncateChange | MessageChange
+
 
 class LakeTransactions:
     """For one call of a slot function, or one stream."""
@@ -46,28 +50,34 @@ class LakeTransactions:
         self.source: Final = source
         self._tables = tables
 
-    def items(self, transactions: Sequence[LakeTransaction]) -> Generator[Transaction, None, None]:
-        """Raises what the source raises, while it is drawn."""
+    def items(
+        self, transactions: Sequence[LakeTransaction]
+    ) -> Generator[tuple[Iterable[Item], Lsn], None, None]:
+        """What is to be processed of each, and where it ends. Raises what the source raises, while
+        it is drawn."""
         with closing(self.source.changes(transactions)) as found:
             for change in found:
                 if isinstance(change, Begun):
                     rest = self.changes(change.transaction, found)
-                    yield as_transaction(change, rest)
+                    yield items_of(change, rest), change.transaction.end
                     for _ in rest:  # of one that was left out
                         pass
 
-    def changes(
-        self, transaction: LakeTransaction, found: Iterator[Change]
-    ) -> Iterator[RowBatch | TruncateChange]:
+    def changes(self, transaction: LakeTransaction, found: Iterator[Change]) -> Iterator[Decoded]:
         """Up to the transaction's end."""
         for change in found:
             if isinstance(change, Ended):
                 return
             if isinstance(change, Piece):
-                yield self.piece(change, transaction.begin)
+                yield self.piece(change, transaction)
 
-    def piece(self, piece: Piece, lsn: Lsn) -> RowBatch | TruncateChange:
-        """Changes at ``lsn``."""
+    def piece(self, piece: Piece, transaction: LakeTransaction) -> Decoded:
+        """Changes, where the transaction begins; a message at the end of its record."""
+        if piece.message is not None:
+            told = piece.message
+            xid = transaction.xid if told.transactional else None
+            return MessageChange(told.transactional, told.prefix, told.content, told.lsn, xid)
+        lsn = transaction.begin
         relations = tuple(self._data(relation, piece.types) for relation in piece.relations)
         if piece.operation is Operation.TRUNCATE:
             return TruncateChange(relations, lsn)
@@ -95,10 +105,12 @@ def _tuples(
     return TupleColumns.typed(relation, [columns.get(place) for place in places], count)
 
 
-def as_transaction(begun: Begun, changes: Iterator[RowBatch | TruncateChange]) -> Transaction:
-    """A commit of the lake as a source gives it."""
+def items_of(begun: Begun, changes: Iterator[Decoded]) -> Iterable[Item]:
+    """An entry of the log as a source gives it: a transaction, or a message of none."""
     transaction = begun.transaction
-    return Transaction(
+    if not transaction.is_transaction:
+        return (change for change in changes if isinstance(change, MessageChange))
+    whole = Transaction(
         transaction.xid,
         transaction.begin,
         transaction.commit,
@@ -109,6 +121,7 @@ def as_transaction(begun: Begun, changes: Iterator[RowBatch | TruncateChange]) -
         transaction.origin_lsn or INVALID,
         streamed=begun.streamed,
     )
+    return (whole,)
 
 
 def _type_text(name: TypeName) -> str:

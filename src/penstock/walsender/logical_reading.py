@@ -175,9 +175,9 @@ class SlotChanges:
 
         def process(bundle: Sequence[LakeTransaction]) -> Generator[Output | Lsn, None, None]:
             with closing(source.items(bundle)) as transactions:
-                for transaction in transactions:
-                    yield from context.process([transaction])
-                    yield transaction.end_lsn
+                for items, end in transactions:
+                    yield from context.process(items)
+                    yield end
 
         return process
 

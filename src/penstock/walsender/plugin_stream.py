@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.decoding import LogicalDecodingContext, Output, RowBatch, TruncateChange
+from penstock.decoding import LogicalDecodingContext, Output
 from penstock.failpoint import AFTER_COMMIT_SENT, INSIDE_TRANSACTION, failpoint
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.protocol.answers import Duplex
 from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Piece
-from penstock.walsender.lake_transactions import LakeTransactions, as_transaction
+from penstock.walsender.lake_transactions import Decoded, LakeTransactions, items_of
 from penstock.walsender.stream import TICK_S, SenderState, Stream
 from penstock.wire_rows import bytes_of, framed, joined, lengths
 
@@ -45,9 +45,12 @@ class PluginStream(Stream):
         confirm: Callable[[Lsn], Lsn],
         timeout_s: Callable[[], float],
         check: Callable[[], None] = lambda: None,
+        told: Callable[[], None] = lambda: None,
     ) -> None:
         """``context``: started; ``lake``: what the feed's source is of."""
-        super().__init__(wire, feed, state, confirm=confirm, timeout_s=timeout_s, check=check)
+        super().__init__(
+            wire, feed, state, confirm=confirm, timeout_s=timeout_s, check=check, told=told
+        )
         self._context, self._lake = context, lake
 
     def run(self) -> None:
@@ -64,7 +67,7 @@ class PluginStream(Stream):
             return
         transaction = item.transaction
         self._transaction = transaction
-        for output in self._context.process([as_transaction(item, self._changes(item))]):
+        for output in self._context.process(items_of(item, self._changes(item))):
             messages = _copy_data(output)
             self._put(messages)
             self._begun = True
@@ -75,7 +78,7 @@ class PluginStream(Stream):
         self._transaction, self._begun = None, False
         self.state.sent = transaction.end
 
-    def _changes(self, begun: Begun) -> Iterator[RowBatch | TruncateChange]:
+    def _changes(self, begun: Begun) -> Iterator[Decoded]:
         """Of the transaction that has begun, as the feed has them."""
         while True:
             item = self._feed.next(TICK_S)
@@ -86,7 +89,7 @@ class PluginStream(Stream):
                     raise error
                 case Piece():
                     failpoint(INSIDE_TRANSACTION)
-                    yield self._lake.piece(item, begun.transaction.begin)
+                    yield self._lake.piece(item, begun.transaction)
             if self._client_done():
                 raise _ClientDone
             self._check_timeout()

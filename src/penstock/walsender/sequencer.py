@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.catalog import Catalog, Member
-from penstock.failpoint import AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
+from penstock.catalog import Catalog, EmittedMessage, Member
+from penstock.failpoint import AFTER_EMIT, AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.commit_order import (
@@ -34,6 +34,7 @@ from penstock.walsender.commit_order import (
     finish_moves,
     follows,
     in_order,
+    now,
     together,
 )
 from penstock.walsender.cut_commits import CutCommits, transaction
@@ -98,13 +99,18 @@ class Sequencer:
                 stale += not appended
                 if appended and not (self._mixed and any(item.of_cut for item in found)):
                     break  # else commits of others come after the cut, and maybe further cuts
-        with self._catalog.read() as t:
-            # asked, not counted: another process may have appended
-            end = t.transactions.end()
-        with self._grown:
-            if end > self._end:
-                self._end = end
-                self._grown.notify_all()
+        self._tell()
+
+    def emit(self, message: EmittedMessage, content: bytes) -> Lsn:
+        """Put a message into the log, after every commit that there is; the end of its record,
+        which is durable. Raises StorageError."""
+        self.step()
+        with self._lock, self._catalog.write() as t:
+            time_ = self._times.next(t, now())
+            emitted = t.transactions.emit(message, content, commit_time=time_)
+        failpoint(AFTER_EMIT)
+        self._tell()
+        return emitted.message_end
 
     @contextmanager
     def one_transaction(self) -> Iterator[None]:
@@ -147,6 +153,15 @@ class Sequencer:
         """Look for logs with gaps, and for other logs in their places (``following``)."""
         with self._lock:
             self._following.check_logs()
+
+    def _tell(self) -> None:
+        with self._catalog.read() as t:
+            # asked, not counted: another process may have appended
+            end = t.transactions.end()
+        with self._grown:
+            if end > self._end:
+                self._end = end
+                self._grown.notify_all()
 
     def _found_whole(self) -> list[Found]:
         """What there is. A session that moves rows between tables commits all of it in one go,

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.catalog import Catalog, Slot
+from penstock.catalog import Catalog, CatalogTransaction, Slot
 from penstock.decoding import LogicalDecodingContext, OutputPlugin, find_plugin
 from penstock.errors import (
     DuplicateObject,
@@ -70,7 +70,7 @@ class Slots:
         self._begin_again = begin_again
         self.plugin = plugin
         self._catalog = catalog
-        self._sequencer = sequencer
+        self.sequencer: Final = sequencer
         self._max_slots = max_replication_slots
         self._lock = threading.Condition()
         self._active: dict[str, int] = {}
@@ -103,37 +103,80 @@ class Slots:
         Raises PenstockError (42602, 42622, 53400, 58P01, 0A000), DuplicateObject.
         """
         check_name(name)
+        self._check_new(name)
         self._try(plugin, name, two_phase=two_phase)
         if temporary and failover:
             raise FeatureNotSupported("cannot enable failover for a temporary replication slot")
         # A table that nobody knew until now is in no snapshot; so look for it first. That may take
         # its time: nobody who holds or moves another slot waits for it.
-        self._sequencer.step(discover=True)
-        with self._lock:
-            if name in self._temporary:
-                raise DuplicateObject(f'replication slot "{name}" already exists')
-            # A temporary slot takes its place in the limit for as long as it is made.
-            with self._catalog.write() as t:
-                position = Position(t.transactions.end(), t.transactions.versions())
-                slot = Slot(
-                    name=name,
-                    plugin=plugin,
-                    database=database,
-                    restart_lsn=position.lsn,
-                    confirmed_flush_lsn=position.lsn,
-                    two_phase=two_phase,
-                    two_phase_at=position.lsn if two_phase else None,
-                    failover=failover,
-                    inactive_since=time.time(),
-                )
-                t.slots.create(slot, self._max_slots - len(self._temporary))
-                if temporary:
-                    t.slots.delete(name)
-            self._dropped.pop(name, None)
-            if temporary:
-                self._temporary[name] = pid, slot
-            self._begin_again(name)
+        self.sequencer.step(discover=True)
+        with self._lock, self._catalog.write() as t:
+            position = Position(t.transactions.end(), t.transactions.versions())
+            slot = Slot(
+                name=name,
+                plugin=plugin,
+                database=database,
+                restart_lsn=position.lsn,
+                confirmed_flush_lsn=position.lsn,
+                two_phase=two_phase,
+                two_phase_at=position.lsn if two_phase else None,
+                failover=failover,
+                inactive_since=time.time(),
+            )
+            self._add(t, slot, pid if temporary else None)
         return position
+
+    def copy(
+        self, source: str, name: str, *, pid: int, temporary: bool | None, plugin: str | None
+    ) -> Lsn:
+        """pg_copy_logical_replication_slot: a slot at the position of another one, which may be in
+        use; where that is. ``temporary``, ``plugin``: None, as the other's. Raises as ``create``,
+        and PenstockError (42704, 55000)."""
+        with self._lock:
+            self._to_copy(source)
+        check_name(name)
+        self._check_new(name)
+        if plugin is not None:
+            self._try(plugin, name, two_phase=False)
+        with self._lock:
+            slot = self._to_copy(source)
+            copied = replace(
+                slot,
+                name=name,
+                plugin=plugin or slot.plugin,
+                two_phase=False,
+                two_phase_at=None,
+                failover=False,
+                inactive_since=time.time(),
+            )
+            lasts = source not in self._temporary if temporary is None else not temporary
+            with self._catalog.write() as t:
+                self._add(t, copied, None if lasts else pid)
+        return copied.confirmed_flush_lsn
+
+    def _to_copy(self, source: str) -> Slot:
+        slot = self._get(source)
+        if slot.invalidation_reason is not None:
+            raise NotInPrerequisiteState("cannot copy a replication slot that doesn't reserve WAL")
+        return slot
+
+    def _check_new(self, name: str) -> None:
+        """What a plugin is not asked for. Raises DuplicateObject."""
+        with self._lock, self._catalog.read() as t:
+            if name in self._temporary or t.slots.find(name) is not None:
+                raise DuplicateObject(f'replication slot "{name}" already exists')
+
+    def _add(self, t: CatalogTransaction, slot: Slot, pid: int | None) -> None:
+        """``pid``: of the session that a temporary slot is for."""
+        if slot.name in self._temporary:
+            raise DuplicateObject(f'replication slot "{slot.name}" already exists')
+        # A temporary slot takes its place in the limit for as long as it is made.
+        t.slots.create(slot, self._max_slots - len(self._temporary))
+        self._dropped.pop(slot.name, None)
+        if pid is not None:
+            t.slots.delete(slot.name)
+            self._temporary[slot.name] = pid, slot
+        self._begin_again(slot.name)
 
     @contextmanager
     def held(self, name: str, pid: int, *, version: int) -> Iterator[Slot]:
@@ -197,7 +240,7 @@ class Slots:
         if upto <= 0:
             raise InvalidParameterValue("invalid target WAL LSN")
         with self.held(name, pid, version=version) as slot:
-            target = min(upto, self._sequencer.position().lsn)
+            target = min(upto, self.sequencer.position().lsn)
             if target < slot.confirmed_flush_lsn:
                 raise NotInPrerequisiteState(
                     f"cannot advance replication slot to {target}, "

@@ -81,8 +81,11 @@ class Stream:
         confirm: Callable[[Lsn], Lsn],
         timeout_s: Callable[[], float],
         check: Callable[[], None] = lambda: None,
+        told: Callable[[], None] = lambda: None,
     ) -> None:
-        """``timeout_s``: wal_sender_timeout now, 0 for none. ``check`` raises when it is to end."""
+        """``timeout_s``: wal_sender_timeout now, 0 for none. ``check`` raises when it is to end.
+        ``told``: of what the client has said, once it is in ``state``."""
+        self._told_others = told
         self._wire = wire
         self._feed = feed
         self.state = state
@@ -133,7 +136,7 @@ class Stream:
         assert transaction is not None
         if self._streamed:
             self._open_block(transaction)
-        elif not self._begun:
+        elif not self._begun and transaction.is_transaction:
             self._begin(transaction)
         # A worker that applies a streamed transaction may not have seen what was sent before it.
         known = self._streamed_relations if self._streamed else self._relations
@@ -258,6 +261,7 @@ class Stream:
         if flush > self._confirmed:
             self._confirmed = self._confirm(flush)
             failpoint(AFTER_CONFIRM)
+        self._told_others()
         if update.reply_requested:
             self._keepalive()
 

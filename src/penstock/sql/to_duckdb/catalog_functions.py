@@ -11,17 +11,22 @@ from typing import Final
 
 ANY: Final = "any"
 """An argument that is handed over as its text."""
+OF_BYTEA: Final = "_bytea"
+"""Ends the name of a function beside one that takes text."""
 VARIADIC: Final = "variadic"
 """The last argument of a table function: any number of texts, or an array of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogFunction:
-    """``arguments``: type names; those that a call leaves out are NULL."""
+    """``arguments``: type names. ``left_out``: SQL for those that a call leaves out. ``once``: a
+    call has an effect that lasts, and nothing that refuses a second one."""
 
     name: str
     arguments: tuple[str, ...]
     returns: str
+    left_out: str = "NULL"
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class TableFunction:
     query: str | None
     tables: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
+    left_out: str = "NULL"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Final
 from penstock.pgtypes.pg_type import (
     BOOL,
     BPCHAR,
+    BYTEA,
     INT4,
-    INTEGERS,
     NAME,
     NUMERIC,
     RECORD,
@@ -26,8 +26,10 @@ from penstock.pgtypes.type_names import length_of
 from penstock.sql.builtin import functions
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
+from penstock.sql.to_duckdb.calls_once import check_once
 from penstock.sql.to_duckdb.catalog_functions import (
     ANY,
+    OF_BYTEA,
     CatalogFunction,
     RowSource,
     TableFunction,
@@ -45,8 +47,8 @@ from penstock.sql.to_duckdb.catalog_templates import (
     template,
     texts,
 )
+from penstock.sql.to_duckdb.counted_rows import counting, has_set
 from penstock.sql.to_duckdb.duckdb_functions import output_text
-from penstock.sql.to_duckdb.duckdb_predicate import stripped
 from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
 from penstock.sql.to_duckdb.duckdb_values import (
     STRINGS,
@@ -63,7 +65,6 @@ from penstock.sql.typed.grouping import nodes_of
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
     CoerceViaIO,
-    Const,
     FieldSelect,
     Form,
     FuncExpr,
@@ -72,12 +73,10 @@ from penstock.sql.typed.primnodes import (
     Param,
     RelabelType,
     SubscriptingRef,
-    children,
 )
 from penstock.sql.typed.query_nodes import (
     Aggref,
     Cte,
-    FromNode,
     FunctionScan,
     OutputColumn,
     Query,
@@ -111,6 +110,7 @@ def compile_catalog_query(
     with limited_depth():
         compiler = CatalogCompiler(functions_, table_functions)
         sql, values = compiler.query(lowered(query))
+        check_once(query, sql, functions_)
     shown = [output_column(value, f"q.c{n}") for n, value in enumerate(values, 1)]
     if any(shown):
         columns = [f"{text or f'q.c{n}'} AS c{n}" for n, text in enumerate(shown, 1)]
@@ -196,7 +196,9 @@ class CatalogCompiler(QueryCompiler):
             )
             return Value(f"unnest({rows})", RECORD)
         if node.name in self._functions:
-            known = self.python(node.name, values)
+            bytea = f"{node.name}{OF_BYTEA}"
+            binary = bytea in self._functions and BYTEA in (value.type for value in values)
+            known = self.python(bytea if binary else node.name, values)
             if node.type in THROUGH_TEXT and self._functions[node.name].returns == "text":
                 return Value(f"CAST({known.sql} AS {duckdb_type(node.type, None)})", node.type)
             return replace(known, type=node.type)
@@ -233,14 +235,14 @@ class CatalogCompiler(QueryCompiler):
         return self.python("concat_ws_ta", [separator, items])
 
     def python(self, name: str, values: Sequence[Value]) -> Value:
-        """A function that looks into the catalogs; what is left out is NULL."""
+        """A function that looks into the catalogs."""
         function = self._functions[name]
         self.called.add(name)
         cells = [
             f"CAST({value.sql} AS {'VARCHAR' if kind == ANY else held_as(kind)})"
             for kind, value in zip(function.arguments, values, strict=False)
         ]
-        cells += ["NULL"] * (len(function.arguments) - len(cells))
+        cells += [function.left_out] * (len(function.arguments) - len(cells))
         sql = f"pg__{name}({', '.join(cells)})"
         match function.returns:
             case "pg_lsn":
@@ -300,7 +302,7 @@ class CatalogCompiler(QueryCompiler):
         """As of the lake; rows of a series in FROM come in its order (a nested loop)."""
         query = postponed(query)
         around, self._counted = self._counted, ""
-        counted = [order for order in map(_counting, query.from_) if order]
+        counted = [order for order in map(counting, query.from_) if order]
         if counted:
             self._counted = counted[0]
         try:
@@ -309,7 +311,7 @@ class CatalogCompiler(QueryCompiler):
             around, self._counted = self._counted, around
         plain = not (query.sort or query.grouped or query.distinct or query.distinct_on)
         unlimited = query.limit is None and not query.offset
-        if counted and plain and unlimited and not any(map(_has_set, nodes_of(query))):
+        if counted and plain and unlimited and not any(map(has_set, nodes_of(query))):
             sql += f" ORDER BY {around}"
         return sql, values
 
@@ -356,36 +358,12 @@ class CatalogCompiler(QueryCompiler):
         return f"LATERAL ({sql}) AS {node.name}({names})"
 
 
-def _counting(node: FromNode) -> str:
-    """How the rows of a function are sorted that counts; "" for any other."""
-    if isinstance(node, SeriesScan):
-        return f"{node.name}.c1{' DESC' if node.step < 0 else ''}"
-    if not isinstance(node, FunctionScan) or node.function not in _COUNTED:
-        return ""
-    step = getattr(node.call, "arguments", ())[2:]
-    if not step:
-        return f"{node.name}.c1"
-    constant = stripped(step[0])
-    if not isinstance(constant, Const) or constant.text is None or constant.type not in INTEGERS:
-        raise refused(f"{node.function} with a computed step")
-    return f"{node.name}.c1{' DESC' if int(constant.text) < 0 else ''}"
-
-
-_COUNTED: Final = frozenset({SERIES, "generate_subscripts"})
-
-
 def _shape(oid: int) -> tuple[int, int] | None:
     return (38, 6) if NUMERIC in (oid, element(oid)) else None
 
 
 def _column_shape(column: OutputColumn) -> tuple[int, int] | None:
     return _LSN if column.type == NUMERIC and column.typmod >= 0 else _shape(column.type)
-
-
-def _has_set(node: Node) -> bool:
-    if isinstance(node, FuncExpr) and node.oid and functions()[node.oid].returns_set:
-        return True
-    return any(map(_has_set, children(node)))
 
 
 __all__ = ["NAME", "SERIES_TOO_LONG", "CatalogSql", "array", "compile_catalog_query"]

@@ -21,7 +21,7 @@ def argument_cells(function: TableFunction, values: Sequence[Value]) -> list[str
     cells = [
         f"CAST({value.sql} AS {held_as(kind)})" for kind, value in zip(plain, values, strict=False)
     ]
-    cells += ["NULL"] * (len(plain) - len(cells))
+    cells += [function.left_out] * (len(plain) - len(cells))
     if len(plain) == len(function.arguments):
         return cells
     rest = values[len(plain) :]

@@ -1,0 +1,61 @@
+"""pg_logical_emit_message (logicalfuncs.c): a record in the node's log, for those who subscribe.
+
+In: what puts it there, the session that asks. Out: functions for ``pg_catalog``, one for each type
+of the content. A message is durable when its position is told, whatever ``flush`` says, and lasts,
+whatever becomes of the query: one that belongs to a transaction is a transaction of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from penstock.catalog import EmittedMessage
+from penstock.errors import FeatureNotSupported
+from penstock.lsn import Lsn
+from penstock.pg_catalog import PythonFunction
+from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.sql.to_duckdb.catalog_functions import OF_BYTEA, CatalogFunction
+
+_EMIT: Final = "pg_logical_emit_message"
+_FIRST: Final = ("bool", "text")
+
+MESSAGE_FUNCTIONS: Final = frozenset({_EMIT})
+
+Emit = Callable[[EmittedMessage, bytes], Lsn]
+"""Puts a message into the log; where its record ends."""
+
+
+class MessageFunctions:
+    """For one session."""
+
+    def __init__(self, emit: Emit, facts: SessionFacts) -> None:
+        self._emit = emit
+        self._facts = facts
+
+    def functions(self) -> Mapping[str, PythonFunction]:
+        """By name."""
+        signatures = (
+            CatalogFunction(_EMIT, (*_FIRST, "text", "bool"), "pg_lsn", once=True),
+            CatalogFunction(f"{_EMIT}{OF_BYTEA}", (*_FIRST, "bytea", "bool"), "pg_lsn", once=True),
+        )
+        return {s.name: PythonFunction(s, self._message, strict=False) for s in signatures}
+
+    def _message(
+        self,
+        transactional: bool | None,
+        prefix: str | None,
+        content: str | bytes | None,
+        flush: bool | None,
+    ) -> int | None:
+        if transactional is None or prefix is None or content is None or flush is None:
+            return None
+        if transactional and self._facts.in_block:
+            raise FeatureNotSupported(
+                "transactional messages cannot be emitted inside a transaction block",
+                hint="Emit it outside of BEGIN ... COMMIT, or one that is not transactional.",
+            )
+        if transactional:
+            self._facts.wrote()
+        data = content.encode() if isinstance(content, str) else bytes(content)
+        return int(self._emit(EmittedMessage(transactional, prefix), data))

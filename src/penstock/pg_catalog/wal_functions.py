@@ -1,0 +1,179 @@
+"""Positions and transactions in the node's log by SQL functions (xlogfuncs.c, xid8funcs.c,
+committs.c).
+
+In: the catalog, the session that asks. Out: functions for ``pg_catalog``, alone and in FROM. The
+log has no files: their names are those that a server with segments of 16 MB would give. A change
+has its transaction ID from when it is put into the log, and a query has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from penstock.catalog import Catalog
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, NotInPrerequisiteState
+from penstock.pg_catalog import PythonFunction
+from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
+
+_NAME: Final = "pg_walfile_name"
+_OFFSET: Final = "pg_walfile_name_offset"
+_SPLIT: Final = "pg_split_walfile_name"
+_LAST: Final = "pg_last_committed_xact"
+_TIMESTAMP: Final = "pg_xact_commit_timestamp"
+_ORIGIN: Final = "pg_xact_commit_timestamp_origin"
+
+_SEGMENT: Final = 16 << 20
+"""wal_segment_size"""
+_PER_ID: Final = (1 << 32) // _SEGMENT
+_TIMELINE: Final = 1
+_POSITIONS: Final = 1 << 64
+_FILE: Final = re.compile(r"([0-9A-F]{8})([0-9A-F]{8})([0-9A-F]{8})", re.IGNORECASE)
+_OWN_SEGMENT_SINCE: Final = 17
+"""Before, the first position of a segment was counted to the one before."""
+
+# name(arguments) returns
+_CURRENT: Final = {"pg_current_xact_id": "xid8", "txid_current": "int8"}
+_ASSIGNED: Final = {
+    "pg_current_xact_id_if_assigned": "xid8",
+    "txid_current_if_assigned": "int8",
+}
+_STATUS: Final = {"pg_xact_status": "xid8", "txid_status": "int8"}
+_COMMIT_TIMES: Final = {
+    _LAST: ((), "record"),
+    _TIMESTAMP: (("xid",), "timestamptz"),
+    _ORIGIN: (("xid",), "record"),
+}
+
+WAL_FUNCTIONS: Final = frozenset(
+    {_NAME, _OFFSET, _SPLIT, *_CURRENT, *_ASSIGNED, *_STATUS, *_COMMIT_TIMES}
+)
+
+
+class WalFunctions:
+    """For one session."""
+
+    def __init__(self, catalog: Catalog, facts: SessionFacts) -> None:
+        self._catalog = catalog
+        self._facts = facts
+
+    def functions(self) -> Mapping[str, PythonFunction]:
+        """By name."""
+        positions: tuple[tuple[str, str, str, Callable[..., Any]], ...] = (
+            (_NAME, "pg_lsn", "text", self._walfile),
+            (_OFFSET, "pg_lsn", "record", self._walfile_offset),
+            (_SPLIT, "text", "record", self._split),
+            (f"{_SPLIT}_row", "text", "text", _split),
+            *((name, type_, "text", self._status) for name, type_ in _STATUS.items()),
+        )
+        found = {
+            name: PythonFunction(CatalogFunction(name, (argument,), returns), call)
+            for name, argument, returns, call in positions
+        }
+        for name, returns in _CURRENT.items():
+            function = CatalogFunction(name, (), returns)
+            found[name] = PythonFunction(function, _refuse(name), strict=False)
+        for name, returns in _ASSIGNED.items():
+            function = CatalogFunction(name, (), returns)
+            found[name] = PythonFunction(function, lambda: None, strict=False)
+        for name, (arguments, returns) in _COMMIT_TIMES.items():
+            function = CatalogFunction(name, arguments, returns)
+            found[name] = PythonFunction(function, self._commit_times, strict=bool(arguments))
+        last = CatalogFunction(f"{_LAST}_allowed", (), "bool")
+        origin = CatalogFunction(f"{_ORIGIN}_allowed", ("xid",), "bool")
+        found[last.name] = PythonFunction(last, self._commit_times, strict=False)
+        found[origin.name] = PythonFunction(origin, self._commit_times)
+        return found
+
+    def table_functions(self) -> Mapping[str, TableFunction]:
+        """Those that give a row of several columns."""
+        found = (
+            TableFunction(
+                _OFFSET,
+                ("pg_lsn",),
+                (("file_name", "text"), ("file_offset", "int4")),
+                f"SELECT pg__{_NAME}({{0}}) AS o1, CAST({{0}} % {_SEGMENT} AS INTEGER) AS o2",
+                functions=(_NAME,),
+            ),
+            TableFunction(
+                _SPLIT,
+                ("text",),
+                (("segment_number", "numeric"), ("timeline_id", "int8")),
+                "SELECT CAST(split_part(s.r, ' ', 1) AS DECIMAL(38,0)) AS o1, "
+                "CAST(split_part(s.r, ' ', 2) AS BIGINT) AS o2 "
+                f"FROM (SELECT pg__{_SPLIT}_row({{0}}) AS r) AS s",
+                functions=(f"{_SPLIT}_row",),
+            ),
+            TableFunction(
+                _LAST,
+                (),
+                (("xid", "xid"), ("timestamp", "timestamptz"), ("roident", "oid")),
+                "SELECT CAST(NULL AS BIGINT) AS o1, CAST(NULL AS TIMESTAMP) AS o2, "
+                f"CAST(NULL AS BIGINT) AS o3 WHERE pg__{_LAST}_allowed()",
+                functions=(f"{_LAST}_allowed",),
+            ),
+            TableFunction(
+                _ORIGIN,
+                ("xid",),
+                (("timestamp", "timestamptz"), ("roident", "oid")),
+                "SELECT CAST(NULL AS TIMESTAMP) AS o1, CAST(NULL AS BIGINT) AS o2 "
+                f"FROM (SELECT pg__{_ORIGIN}_allowed({{0}}) AS r) AS s WHERE s.r IS NULL",
+                functions=(f"{_ORIGIN}_allowed",),
+            ),
+        )
+        return {function.name: function for function in found}
+
+    def _walfile(self, position: int) -> str:
+        at = position
+        if self._facts.version < _OWN_SEGMENT_SINCE:
+            at = (position - 1) % _POSITIONS
+        number = at // _SEGMENT
+        return f"{_TIMELINE:08X}{number // _PER_ID:08X}{number % _PER_ID:08X}"
+
+    def _walfile_offset(self, position: int) -> str:
+        return f"({self._walfile(position)},{position % _SEGMENT})"
+
+    def _split(self, name: str) -> str:
+        return f"({_split(name).replace(' ', ',')})"
+
+    def _status(self, xid: int) -> str | None:
+        """What is in the log is committed; all that comes was never given out."""
+        with self._catalog.read() as t:
+            coming = t.transactions.next_xid()
+        if xid >= coming:
+            raise InvalidParameterValue(f"transaction ID {xid} is in the future")
+        return "committed" if xid > 0 else None
+
+    def _commit_times(self, *_: object) -> None:
+        if self._facts.settings.get("track_commit_timestamp") == "on":
+            raise FeatureNotSupported(
+                "functions of commit timestamps are not supported",
+                detail='The parameter "track_commit_timestamp" concerns conflicts of '
+                "subscriptions: which of two changes of a row was the later one.",
+            )
+        raise NotInPrerequisiteState(
+            "could not get commit timestamp data",
+            hint='Make sure the configuration parameter "track_commit_timestamp" is set.',
+        )
+
+
+def _split(name: str) -> str:
+    """The number of the segment, and the timeline. Raises InvalidParameterValue."""
+    found = _FILE.fullmatch(name)
+    if found is None:
+        raise InvalidParameterValue(f'invalid WAL file name "{name}"')
+    timeline, high, low = (int(part, 16) for part in found.groups())
+    return f"{high * _PER_ID + low} {timeline}"
+
+
+def _refuse(name: str) -> Callable[[], None]:
+    def call() -> None:
+        raise FeatureNotSupported(
+            f"{name} is not supported",
+            detail="A change has its transaction ID from when it is put into the node's log; "
+            "a query has none.",
+        )
+
+    return call
