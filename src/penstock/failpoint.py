@@ -39,7 +39,17 @@ AFTER_SLOT_DROP: Final = "after-slot-drop"
 """The client has no answer yet."""
 BEFORE_ARRIVAL: Final = "before-arrival"
 """Rows of an UPDATE have left their partition, and have not come to another one."""
+AFTER_BLOCK_INTENT: Final = "after-block-intent"
+"""It is written down what a transaction block commits; none of its tables has it."""
+BETWEEN_BLOCK_COMMITS: Final = "between-block-commits"
+"""A table of a transaction block has its commit."""
+AFTER_BLOCK_COMMITS: Final = "after-block-commits"
+"""All of them have; the log of transactions does not know it, and the intent is still there."""
+AFTER_BLOCK_UNDONE: Final = "after-block-undone"
+"""A table's commit of a transaction block was taken back."""
 
+BLOCK_NAMES: Final = (AFTER_BLOCK_INTENT, BETWEEN_BLOCK_COMMITS, AFTER_BLOCK_COMMITS)
+"""Those that every COMMIT of a block over several tables passes."""
 NAMES: Final = (
     AFTER_RECEIVE,
     BETWEEN_COMMITS,

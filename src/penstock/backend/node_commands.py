@@ -35,6 +35,7 @@ class NodeCommands:
         try:
             if not self._block.open:
                 return self._services.run_command(statement, role, check)
+            self._block.check_command()
             if blocks is None or not blocks.takes(statement):
                 raise self._block.refusal("This statement")
             tried = (*self._block.commands, statement)

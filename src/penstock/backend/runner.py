@@ -21,6 +21,7 @@ from penstock.backend.services import SessionServices
 from penstock.backend.session_settings import SessionSettings
 from penstock.backend.standby_wait import StandbyWait, reads
 from penstock.backend.transaction_block import TransactionBlock
+from penstock.backend.transactions import Transactions
 from penstock.catalog import Role
 from penstock.errors import FeatureNotSupported
 from penstock.pg_catalog.session_facts import SessionFacts
@@ -53,7 +54,6 @@ from penstock.sql import (
     ShowVariable,
     Statement,
     Transaction,
-    TransactionKind,
     Truncate,
     Unlisten,
     parse,
@@ -87,6 +87,14 @@ class SessionRunner:
         self._commands = NodeCommands(services, self._block, self._cancellation)
         self._standbys = StandbyWait(
             services, lambda: self._settings.show("synchronous_commit"), self._cancellation
+        )
+        self._transactions = Transactions(
+            services,
+            self._block,
+            self._commands,
+            self._cancellation,
+            self._standbys,
+            self._settings.show,
         )
         self._replication = ReplicationCommands(
             context, services, self._block, self._settings.show, self._cancellation
@@ -163,6 +171,7 @@ class SessionRunner:
 
     def close(self) -> None:
         """The session ends."""
+        self._block.abandon()
         self._services.snapshots.withdraw(self._context.pid)
         self._services.slots.end_session(self._context.pid)
 
@@ -172,7 +181,7 @@ class SessionRunner:
         for message in statement.notices:
             yield Notice("NOTICE", message, sqlstate="42622")
         if isinstance(statement, Transaction):
-            yield from self._transaction(statement)
+            yield from self._transactions.run(statement, self._role)
             return
         self._block.check()
         self._services.snapshots.withdraw(self._context.pid)
@@ -246,9 +255,8 @@ class SessionRunner:
                 yield from self._warned()
                 yield rows
             case QueryStatement(kind=kind):
-                self._block.refuse(kind.upper())
                 with self._cancellation.running():
-                    outcome = services.lake.change(text, role, self._cancellation)
+                    outcome = self._transactions.change(kind.upper(), text, role)
                 yield from outcome.notices
                 yield Done(outcome.tag)
             case CreateTableAs():
@@ -322,31 +330,6 @@ class SessionRunner:
             value = self._block.isolation or self._settings.show(f"default_{_ISOLATION}")
         fields = _show_fields(self._settings.title(name))
         return Rows(fields, [[value.encode()]], "SHOW", counted=False)
-
-    def _transaction(self, statement: Transaction) -> Iterator[Answer]:
-        tag = statement.kind.value
-        if statement.kind in (TransactionKind.BEGIN, TransactionKind.START):
-            self._block.check()
-            modes = statement.modes
-            isolation = modes.isolation or self._settings.show("default_transaction_isolation")
-            warning = self._block.begin(isolation, modes.read_only)
-        else:
-            if statement.chain:
-                self._block.check_chain(tag)
-            commits = self._block.commits(tag)
-            before = self._standbys.now() if commits and self._block.commands else None
-            try:
-                if commits:
-                    self._commands.commit(self._role())
-            except BaseException:
-                self._block.end(tag)
-                raise
-            end = self._block.chained if statement.chain else self._block.end
-            tag, warning = end(tag)
-            yield from self._standbys.after(before)
-        if warning is not None:
-            yield warning
-        yield Done(tag)
 
     def _require_database(self) -> None:
         if not self._context.parameters.database:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from penstock.backend.cancellation import Jobs
 from penstock.catalog import Catalog, Role
+from penstock.executor.block import LakeBlock
 from penstock.executor.lake import CopyRequest
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pgoutput.options import PgoutputOptions
@@ -72,6 +73,16 @@ class Lake(Protocol):
         """INSERT, UPDATE, DELETE: one commit."""
 
     def truncate(self, relations: Iterable[RangeVar], role: Role) -> CommandOutcome: ...
+
+    def open_block(self) -> LakeBlock: ...
+
+    def stage(
+        self, text: str, at: Position, role: Role, interrupts: Interrupts, block: LakeBlock
+    ) -> CommandOutcome:
+        """INSERT, UPDATE, DELETE of a transaction block."""
+
+    def commit(self, block: LakeBlock) -> None:
+        """Raises PenstockError (40001): nothing of it."""
 
 
 RunCommand = Callable[[Statement, Role, Callable[[], None]], CommandOutcome]

@@ -1,16 +1,18 @@
 """The transaction block of one session (xact.c), as far as a publisher needs one.
 
-In: BEGIN, COMMIT, what runs in between, and errors. Out: the state that ReadyForQuery tells, and
-which consistent point a statement reads. Blocks read: they are what a subscriber copies a table
-in. Commands that a block may have are kept for its end (``node_commands``).
+In: BEGIN, COMMIT, savepoints, what runs in between, and errors. Out: the state that ReadyForQuery
+tells, and which consistent point a statement reads, with what the block has changed itself.
+Commands that a block may have are kept for its end (``node_commands``); rows that it changes are
+staged (``executor.block``). A block has the one or the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState, PenstockError
+from penstock.executor.block import LakeBlock, Staged
 from penstock.protocol.answers import Notice
 from penstock.protocol.backend_messages import TransactionStatus
 from penstock.sql import Statement
@@ -18,6 +20,16 @@ from penstock.sqlstate import ActiveSqlTransaction, InFailedSqlTransaction
 from penstock.walsender.sequencer import Position
 
 _ONE_SNAPSHOT = ("repeatable read", "serializable")
+
+
+@dataclass(frozen=True, slots=True)
+class _Savepoint:
+    """What the block was then."""
+
+    name: str
+    read_only: bool
+    commands: tuple[Statement, ...]
+    staged: Staged
 
 
 @dataclass(slots=True)
@@ -28,6 +40,12 @@ class _Block:
     queried: bool = False
     failed: bool = False
     commands: tuple[Statement, ...] = ()
+    rows: LakeBlock | None = None
+    savepoints: list[_Savepoint] = field(default_factory=list)
+
+    def read(self, position: Position) -> Position:
+        """With what it has changed."""
+        return position if self.rows is None else self.rows.at(position)
 
 
 class TransactionBlock:
@@ -76,6 +94,39 @@ class TransactionBlock:
         assert self._block is not None
         self._block.commands = commands
 
+    @property
+    def rows(self) -> LakeBlock | None:
+        """Rows of the lake that it has changed."""
+        return None if self._block is None else self._block.rows
+
+    def changing(self, what: str, open_rows: Callable[[], LakeBlock]) -> LakeBlock:
+        """Where a statement stages its rows. Raises PenstockError (25006, 0A000)."""
+        block = self._block
+        assert block is not None
+        if block.read_only:
+            raise PenstockError(
+                f"cannot execute {what} in a read-only transaction", sqlstate="25006"
+            )
+        if block.isolation == "serializable":
+            raise FeatureNotSupported(
+                f"{what} in a SERIALIZABLE transaction block is not supported",
+                hint="REPEATABLE READ is.",
+            )
+        if block.commands:
+            raise FeatureNotSupported(
+                f"{what} after commands in a transaction block is not supported"
+            )
+        if block.rows is None:
+            block.rows = open_rows()
+        return block.rows
+
+    def check_command(self) -> None:
+        """Raises FeatureNotSupported where the block has changed rows."""
+        if self._block is not None and self._block.rows is not None:
+            raise FeatureNotSupported(
+                "commands after changes of rows in a transaction block are not supported"
+            )
+
     def commits(self, tag: str) -> bool:
         """Whether this end of the block does what is in it."""
         return self._block is not None and not self._block.failed and tag == "COMMIT"
@@ -120,8 +171,54 @@ class TransactionBlock:
         if self._block is None:
             missing = Notice("WARNING", "there is no transaction in progress", sqlstate="25P01")
             return tag, missing
-        failed, self._block = self._block.failed, None
+        failed = self._block.failed
+        self.abandon()
         return ("ROLLBACK" if failed else tag), None
+
+    def abandon(self) -> None:
+        """What is not committed leaves nothing."""
+        block, self._block = self._block, None
+        if block is not None and block.rows is not None:
+            block.rows.end()
+
+    # Savepoints
+
+    def define_savepoint(self, name: str) -> None:
+        """DefineSavepoint. Raises PenstockError (25P01, 25P02)."""
+        block = self._in_block("SAVEPOINT")
+        self.check()
+        staged = {} if block.rows is None else block.rows.staged
+        block.savepoints.append(_Savepoint(name, block.read_only, block.commands, staged))
+
+    def release_savepoint(self, name: str) -> None:
+        """ReleaseSavepoint. Raises PenstockError (25P01, 25P02, 3B001)."""
+        block = self._in_block("RELEASE SAVEPOINT")
+        self.check()
+        del block.savepoints[self._place(block, name) :]
+
+    def rollback_to_savepoint(self, name: str) -> None:
+        """RollbackToSavepoint, in a failed block too. Raises PenstockError (25P01, 3B001)."""
+        block = self._in_block("ROLLBACK TO SAVEPOINT")
+        place = self._place(block, name)
+        del block.savepoints[place + 1 :]
+        savepoint = block.savepoints[place]
+        block.read_only, block.commands = savepoint.read_only, savepoint.commands
+        if block.rows is not None:
+            block.rows.staged = savepoint.staged
+        block.failed = False
+
+    def _in_block(self, what: str) -> _Block:
+        if self._block is None:
+            raise PenstockError(f"{what} can only be used in transaction blocks", sqlstate="25P01")
+        return self._block
+
+    @staticmethod
+    def _place(block: _Block, name: str) -> int:
+        """Of the last savepoint of that name."""
+        places = [n for n, savepoint in enumerate(block.savepoints) if savepoint.name == name]
+        if not places:
+            raise PenstockError(f'savepoint "{name}" does not exist', sqlstate="3B001")
+        return places[-1]
 
     def set_modes(self, isolation: str | None, read_only: bool | None) -> Notice | None:
         """SET TRANSACTION. Raises PenstockError (25001)."""
@@ -136,6 +233,10 @@ class TransactionBlock:
             if block.queried:
                 raise ActiveSqlTransaction(
                     "SET TRANSACTION ISOLATION LEVEL must be called before any query",
+                )
+            if block.savepoints:
+                raise ActiveSqlTransaction(
+                    "SET TRANSACTION ISOLATION LEVEL must not be called in a subtransaction",
                 )
             block.isolation = isolation
         if read_only is not None:
@@ -208,13 +309,14 @@ class TransactionBlock:
         return self._block.snapshot if self._block and self._block.snapshot else self._now()
 
     def snapshot(self) -> Position:
-        """What a query reads: the block's snapshot where it keeps one, else the end of the log."""
+        """What a query reads: the block's snapshot where it keeps one, else the end of the log;
+        with what the block has changed. Raises PenstockError (40001)."""
         block = self._block
-        if block is None or block.isolation not in _ONE_SNAPSHOT:
-            if block is not None:
-                block.queried = True
+        if block is None:
             return self._now()
+        block.queried = True
+        if block.isolation not in _ONE_SNAPSHOT:
+            return block.read(self._now())
         if block.snapshot is None:
             block.snapshot = self._now()
-        block.queried = True
-        return block.snapshot
+        return block.read(block.snapshot)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from penstock.catalog.block_commits import BlockCommits
 from penstock.catalog.cut_requests import CutRequest, CutRequests
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.node_lock import NodeLock
@@ -61,6 +62,7 @@ class CatalogTransaction:
     types: PgType
     cut_requests: CutRequests
     prepared_xacts: PgPreparedXacts
+    block_commits: BlockCommits
 
     def members(
         self,
@@ -371,6 +373,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgType(connection),
         CutRequests(connection),
         PgPreparedXacts(connection),
+        BlockCommits(connection),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from sqlalchemy import Connection, Engine, inspect
 
 from penstock.catalog import (
+    block_commits,
     cut_requests,
     pg_authid,
     pg_class,
@@ -42,7 +43,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 19
+SCHEMA_VERSION: Final = 20
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -86,10 +87,13 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     17: _add_what_is_missing,
     # Messages that sessions emit.
     18: _add_what_is_missing,
+    # Transaction blocks whose commits are under way.
+    19: METADATA.create_all,
 }
 """By version: what makes a schema of that version one of the next."""
 
 _TABLES: Final = (
+    block_commits,
     cut_requests,
     pg_authid,
     pg_class,

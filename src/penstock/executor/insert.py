@@ -18,6 +18,8 @@ from penstock.errors import CommitConflict, FeatureNotSupported, ReplicationConf
 from penstock.executor.constraints import ROUTE, check_found, check_partition
 from penstock.executor.partitions import PartitionRules, Routing
 from penstock.executor.routes import (
+    OpenTable,
+    Route,
     check_columns,
     destination,
     not_of_replication,
@@ -50,26 +52,19 @@ class InsertByFiles:
         except FeatureNotSupported:
             return None
         check_columns(self._tables, table, rows.known, appends)
-        schema = schema_of(rows.known).arrow()
-        destinations = [destination(append, schema) for append in appends]
-        writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
-        try:
-            with writer:
-                for batch in _whole(rows, schema):
-                    routed.check(batch)
-                    writer.add(batch)
-        except ReplicationConflict as error:
-            raise not_of_replication(error) from None
-        self._commit(table, appends, writer)
-        return sum(file.rows for _, file in writer.files)
+        files = write_rows(routed, appends, rows)
+        self._commit(table, appends, files)
+        return sum(file.rows for _, file in files)
 
     def _open(self, leaf: LakeTable) -> Append:
         warehouse = self._warehouse
         return Append(warehouse.storage, warehouse.store, leaf.uri or "", leaf.qualified_name)
 
-    def _commit(self, table: LakeTable, appends: Sequence[Append], writer: RoutedWriter) -> None:
+    def _commit(
+        self, table: LakeTable, appends: Sequence[Append], files: Sequence[tuple[int, WrittenFile]]
+    ) -> None:
         waiting: dict[int, list[WrittenFile]] = {}
-        for at, file in writer.files:
+        for at, file in files:
             waiting.setdefault(at, []).append(file)
         done: list[str] = []
         while waiting:
@@ -78,11 +73,29 @@ class InsertByFiles:
                 appends[at].commit(waiting.pop(at))
                 done.append(appends[at].name)
             except BaseException as error:
-                for number, files in waiting.items():
-                    appends[number].remove(files)
+                for number, rest in waiting.items():
+                    appends[number].remove(rest)
                 if isinstance(error, (CommitConflict, FeatureNotSupported)):
                     raise altered_error(table, done) from None
                 raise
+
+
+def write_rows(
+    routed: Route, opened: Sequence[OpenTable], rows: NewRows
+) -> list[tuple[int, WrittenFile]]:
+    """Files in the folders of the leaves, with the number of each file's. Raises PenstockError;
+    nothing is left then."""
+    schema = schema_of(rows.known).arrow()
+    destinations = [destination(leaf, schema) for leaf in opened]
+    writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
+    try:
+        with writer:
+            for batch in _whole(rows, schema):
+                routed.check(batch)
+                writer.add(batch)
+    except ReplicationConflict as error:
+        raise not_of_replication(error) from None
+    return writer.files
 
 
 def _whole(rows: NewRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
@@ -16,6 +16,8 @@ from pyspark.errors import PySparkException
 
 from penstock.catalog import Catalog, LakeTable, Role
 from penstock.errors import PenstockError
+from penstock.executor.block import LakeBlock
+from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.modify import ModifyTables
 from penstock.executor.select import LakeSelect
 from penstock.executor.tables import LakeTables
@@ -32,7 +34,7 @@ from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import RangeVar
 from penstock.sql.grammar.copy_query import CopyForm, CopyTarget
 from penstock.sql.to_duckdb.session_values import SessionValues
-from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
+from penstock.sqlstate import InvalidColumnReference, SerializationFailure, UndefinedColumn
 from penstock.walsender.lake_columns import LakeColumn, sent_type, table_column
 from penstock.walsender.sequencer import Position, Sequencer
 
@@ -62,6 +64,7 @@ class SparkLake:
         self._warehouse = warehouse
         self._tables = LakeTables(warehouse, catalog, sequencer)
         self._select = LakeSelect(spark, warehouse, self._tables)
+        self.blocks: Final = CommitBlocks(warehouse, catalog, sequencer)
         self._changes = ModifyTables(
             spark, warehouse, catalog, sequencer, self._tables, self._select
         )
@@ -77,7 +80,12 @@ class SparkLake:
         targets = request.columns or tuple(CopyTarget(c.name) for c in columns if not c.generated)
         _check_names(targets, columns, request)
         predicate, used = self._predicate(request, columns, table)
-        tables = [self._copy_table(leaf, version, targets, used) for leaf, version in sources]
+        tables = [
+            replace(
+                self._copy_table(leaf, version, targets, used), files=self._tables.staged(leaf, at)
+            )
+            for leaf, version in sources
+        ]
         chunks = copy_to(
             self._spark,
             self._warehouse.storage,
@@ -139,6 +147,31 @@ class SparkLake:
         """INSERT, UPDATE or DELETE: one commit of each table with rows. Raises PenstockError."""
         with spark_errors():
             return self._changes.change(text, role, interrupts)
+
+    # Transaction blocks
+
+    def open_block(self) -> LakeBlock:
+        """What a block stages its changes in."""
+        return LakeBlock(self._warehouse)
+
+    def stage(
+        self, text: str, at: Position, role: Role, interrupts: Interrupts, block: LakeBlock
+    ) -> CommandOutcome:
+        """INSERT, UPDATE or DELETE of a block, at a position of it. Raises PenstockError."""
+        return self._changes.stage(text, at, role, interrupts, block)
+
+    def commit(self, block: LakeBlock) -> None:
+        """What it has staged. Raises PenstockError: nothing of it (40001), or as ``CommitBlocks``
+        says."""
+        changes = block.changes
+        try:
+            self.blocks.commit(changes)
+        except SerializationFailure:
+            raise  # nothing names its files
+        except BaseException:
+            block.end(changes)
+            raise
+        block.end(changes)
 
     def truncate(self, relations: Iterable[RangeVar], role: Role) -> CommandOutcome:
         """TRUNCATE: one commit a table."""

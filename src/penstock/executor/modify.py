@@ -13,6 +13,8 @@ from contextlib import ExitStack
 
 from penstock.catalog import Catalog, Role
 from penstock.errors import FeatureNotSupported
+from penstock.executor.block import LakeBlock
+from penstock.executor.block_statements import BlockStatements
 from penstock.executor.insert import InsertByFiles, InsertBySpark
 from penstock.executor.rows import LakeRows, as_functions
 from penstock.executor.select import LakeSelect
@@ -27,7 +29,7 @@ from penstock.protocol.answers import CommandOutcome
 from penstock.sql import RangeVar
 from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
-from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.sequencer import Position, Sequencer
 
 
 class ModifyTables:
@@ -47,6 +49,7 @@ class ModifyTables:
         self._spark_inserts = InsertBySpark(spark, catalog, tables)
         self._truncates = TruncateTables(spark, warehouse, sequencer)
         self._rewrites = Rewrites(warehouse, catalog, sequencer, tables)
+        self._of_blocks = BlockStatements(catalog, tables, self._rewrites)
         self._spark = spark
         self._sequencer = sequencer
         self._tables = tables
@@ -77,6 +80,21 @@ class ModifyTables:
                 tag = f"{planned.kind.upper()} {count}"
         self._sequencer.step()
         return CommandOutcome(tag)
+
+    def stage(
+        self, text: str, at: Position, role: Role, interrupts: Interrupts, block: LakeBlock
+    ) -> CommandOutcome:
+        """One statement of a transaction block, at a position of it. Raises PenstockError."""
+        statement = parse_query(text)
+        if isinstance(statement, SelectStmt):
+            raise FeatureNotSupported("this statement changes nothing")
+        table = self._tables.find(statement.relation, role, owner=True)
+        if isinstance(statement, InsertStmt):
+            new = self._rows.new_rows(statement, table, at, role, interrupts)
+            return CommandOutcome(f"INSERT 0 {self._of_blocks.insert(table, new, at, block)}")
+        planned = self._rows.plan(statement, table, at, role, interrupts)
+        count = self._of_blocks.rewrite(table, planned, at, interrupts, block)
+        return CommandOutcome(f"{planned.kind.upper()} {count}")
 
     def truncate(self, relations: Iterable[RangeVar], role: Role) -> CommandOutcome:
         """TRUNCATE: one commit a table, and one transaction to subscribers.

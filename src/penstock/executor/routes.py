@@ -104,7 +104,7 @@ def schema_of(columns: Sequence[LakeColumn]) -> TableSchema:
     )
 
 
-class _Opened(Protocol):
+class OpenTable(Protocol):
     """A table that rows are written to."""
 
     @property
@@ -120,7 +120,7 @@ class _Opened(Protocol):
 
 
 def check_columns(
-    tables: LakeTables, table: LakeTable, known: Sequence[LakeColumn], opened: Sequence[_Opened]
+    tables: LakeTables, table: LakeTable, known: Sequence[LakeColumn], opened: Sequence[OpenTable]
 ) -> None:
     """Whether a table and its leaves, as they are opened, still have the columns that rows were
     made for. Raises PenstockError (40001)."""
@@ -137,7 +137,7 @@ def _fits(leaf: pa.Schema, rows: pa.Schema) -> bool:
     return bool(mine == theirs)
 
 
-def destination(table: _Opened, rows: pa.Schema) -> Destination:
+def destination(table: OpenTable, rows: pa.Schema) -> Destination:
     """Of rows whose generated columns are made already, as all others."""
     own = table.schema.arrow()
     at = tuple(rows.get_field_index(name) for name in own.names)

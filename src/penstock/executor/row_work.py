@@ -114,12 +114,16 @@ class LeafWork:
 
     def pairs_mark(self) -> Mapping[str, object]:
         """User metadata of the commit; writes the files that it names."""
+        return pairs_mark(self.table.version, self.write_pairs())
+
+    def write_pairs(self) -> Sequence[WrittenFile]:
+        """Files that say which new row was which old one."""
         pairs = [table for table in self._pairs if table.num_rows]
         if pairs:
             folder, storage = pairs_folder(self.table.uri), self.table.storage
             storage.create_folder(folder)
             self._pair_files = FileWriter(storage, folder, pairs[0].schema).write(pairs)
-        return pairs_mark(self.table.version, self._pair_files)
+        return self._pair_files
 
     def remove(self) -> None:
         """What was written and is not staged."""

@@ -286,14 +286,17 @@ def outrun(table: LakeTable) -> PenstockError:
     return serialization_failure(f'Others have always committed to table "{table.name}" first.')
 
 
-def serialization_failure(detail: str | None, done: Sequence[str] = ()) -> PenstockError:
+def serialization_failure(
+    detail: str | None, done: Sequence[str] = (), *, again: str = "statement"
+) -> PenstockError:
     """Other writers were first. ``done``: tables whose part of the statement is committed already.
+    ``again``: what may be tried again.
 
     Then it is not 40001, upon which clients run a statement again: that part would be done twice.
     """
     message = "could not serialize access due to concurrent update"
     if not done:
-        return SerializationFailure(message, detail=detail, hint="Run the statement again.")
+        return SerializationFailure(message, detail=detail, hint=f"Run the {again} again.")
     named = ", ".join(f'"{name}"' for name in done)
     return StatementCompletionUnknown(
         message,

@@ -100,6 +100,7 @@ class LakeSelect:
                     version,
                     tuple(CopyColumn(ScanColumn(name, c.stored, c.type)) for name, c in wanted)
                     or (CopyColumn(ScanColumn(ROW.name, ROW.name, ROW.type)),),
+                    self._tables.staged(leaf, at),
                 )
             )
         schema = pa.schema(types) if types else self.schema(item, at, role)

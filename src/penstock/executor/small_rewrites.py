@@ -34,6 +34,11 @@ _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 """Readers of the feed are to see which new row was which old one; Delta's own UPDATE tells them."""
 
 
+def has_change_feed(table: DeltaTable) -> bool:
+    """Whether Delta alone is to change its rows."""
+    return table.properties.get(_CHANGE_FEED, "false").lower() == "true"
+
+
 class SmallRewrites:
     """For every session."""
 
@@ -72,7 +77,7 @@ class SmallRewrites:
         except FeatureNotSupported:
             return None
         size = sum(file.size for table in found for file in table.files.values())
-        fed = any(t.properties.get(_CHANGE_FEED, "false").lower() == "true" for t in found)
+        fed = any(map(has_change_feed, found))
         return None if size > MAX_BYTES or fed else found
 
     def _load(self, leaf: LakeTable) -> DeltaTable:

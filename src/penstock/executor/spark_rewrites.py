@@ -99,10 +99,8 @@ class Rewrites:
 
     def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
         """None: it is left to Spark, and nothing was done. Raises PenstockError."""
-        leaves = self._tables.leaves(table)
-        self._check_identity(leaves, Operation(change.kind))
-        with self._catalog.read() as t:
-            filled = _is_filled(t, table, leaves)
+        self.check_identity(self._tables.leaves(table), Operation(change.kind))
+        filled = self.is_filled(table)
         return self._small.run(table, change, interrupts, filled=filled)
 
     def run_by_spark(self, table: LakeTable, change: Change, session: SparkSession) -> int:
@@ -111,7 +109,7 @@ class Rewrites:
         columns = self._tables.columns(table)
         with self._catalog.read() as t:
             partitions = PartitionRules(t.tables.all(), columns)
-            filled = _is_filled(t, table, leaves)
+        filled = self.is_filled(table)
         changed = {name for name, _ in change.settings}
         if any(changed & partitions.keys_above(leaf) for leaf in leaves):
             constraint = partitions.constraint(table)
@@ -137,7 +135,13 @@ class Rewrites:
             leaves = [leaf for leaf in leaves if self._touches(leaf, change_of(leaf), session)]
         return sum(self._commit(leaf, change_of(leaf), session) for leaf in leaves)
 
-    def _check_identity(self, leaves: Sequence[LakeTable], command: Operation) -> None:
+    def is_filled(self, table: LakeTable) -> bool:
+        """Whether a subscription fills the table, one of its partitions, or what it is of."""
+        leaves = self._tables.leaves(table)
+        with self._catalog.read() as t:
+            return _is_filled(t, table, leaves)
+
+    def check_identity(self, leaves: Sequence[LakeTable], command: Operation) -> None:
         """CheckCmdReplicaIdentity: what could not be published is not done."""
         with self._catalog.read() as t:
             members = t.members()
@@ -194,7 +198,6 @@ def _run(
 
 
 def _is_filled(t: CatalogTransaction, table: LakeTable, leaves: Sequence[LakeTable]) -> bool:
-    """Whether a subscription fills the table, one of its partitions, or what it is a part of."""
     names = {(one.schema, one.name) for one in (table, *leaves)}
     above: LakeTable | None = table
     while above is not None and above.parent is not None:

@@ -6,18 +6,30 @@ checks them; versions and columns. A partitioned table is its leaves.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.catalog import Catalog, LakeTable, Role
 from penstock.errors import InsufficientPrivilege
+from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.state import load, load_at
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.scan import ScanFile
 from penstock.sql import RangeVar
 from penstock.sqlstate import UndefinedTable
 from penstock.walsender.lake_columns import LakeColumn, columns_of, spark_type
 from penstock.walsender.sequencer import Position, Sequencer
 
 _PUBLIC: Final = "public"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPosition(Position):
+    """A consistent point with what a transaction block has changed. ``staged``: the files of the
+    tables that it has changed, by oid."""
+
+    staged: Mapping[int, Mapping[str, DataFile]]
 
 
 class LakeTables:
@@ -66,6 +78,12 @@ class LakeTables:
         if version is None:
             raise UndefinedTable(f'relation "{table.qualified_name}" does not exist')
         return version
+
+    @staticmethod
+    def staged(table: LakeTable, at: Position) -> tuple[ScanFile, ...] | None:
+        """The files of a leaf that a transaction block has changed; None: those of its version."""
+        files = at.staged.get(table.oid) if isinstance(at, BlockPosition) else None
+        return None if files is None else tuple(map(ScanFile.of, files.values()))
 
     def columns(self, table: LakeTable, version: int | None = None) -> tuple[LakeColumn, ...]:
         """At a version, or now; a partitioned table has a Delta table without rows for them."""

@@ -26,6 +26,7 @@ _PORTABLE: Final = struct.pack("<I", 1681511377)
 _NATIVE: Final = struct.pack(">I", 1681511376)
 """Magic of its older format, big endian: no keys, but a length before each bitmap."""
 _VERSION: Final = b"\x01"
+_INLINE: Final = "i"
 _UUID_LENGTH: Final = 20
 """Characters of a UUID in Z85."""
 _BASE85: Final = (
@@ -108,10 +109,30 @@ class VectorFile:
         }
 
 
+def inline(bitmap: BitMap) -> Descriptor:
+    """A descriptor that holds the vector itself."""
+    blob = serialize(bitmap)
+    return {
+        "storageType": _INLINE,
+        "pathOrInlineDv": z85_encode(blob + bytes(-len(blob) % 4)),
+        "sizeInBytes": len(blob),
+        "cardinality": len(bitmap),
+    }
+
+
+def of_inline(descriptor: Descriptor) -> BitMap:
+    """The reverse of ``inline``."""
+    return deserialize(_inline_blob(descriptor))
+
+
+def _inline_blob(descriptor: Descriptor) -> bytes:
+    return z85_decode(descriptor["pathOrInlineDv"])[: descriptor["sizeInBytes"]]
+
+
 def read(storage: Storage, table_uri: str, descriptor: Descriptor) -> BitMap:
     """The positions that a descriptor stands for, checked against sizes, CRC and cardinality."""
-    if descriptor["storageType"] == "i":
-        blob = z85_decode(descriptor["pathOrInlineDv"])[: descriptor["sizeInBytes"]]
+    if descriptor["storageType"] == _INLINE:
+        blob = _inline_blob(descriptor)
         where = "inline"
     else:
         where = vector_uri(table_uri, descriptor)

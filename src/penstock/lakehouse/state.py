@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -87,7 +87,7 @@ class TableState:
         self.last_app_id = None
         for action in actions:
             if body := action.get("add"):
-                added.append(_data_file(body))
+                added.append(data_file(body))
             elif body := action.get("remove"):
                 self.files.pop(body["path"], None)
             elif body := action.get("txn"):
@@ -148,17 +148,23 @@ def load_at(storage: Storage, table_uri: str, version: int) -> TableState:
     return state
 
 
-def refresh(storage: Storage, table_uri: str, state: TableState) -> bool:
-    """Follow entries that came since; True when there were any."""
+def refresh(storage: Storage, table_uri: str, state: TableState, upto: int | None = None) -> bool:
+    """Follow entries that came since, up to a version; True when there were any."""
     before = state.version
-    while (actions := read_entry(storage, table_uri, state.version + 1)) is not None:
+    while (upto is None or state.version < upto) and (
+        actions := read_entry(storage, table_uri, state.version + 1)
+    ) is not None:
         state.apply(state.version + 1, actions)
     return state.version != before
 
 
-def load_vectors(storage: Storage, table_uri: str, state: TableState) -> None:
-    """Read the deletion vectors (and rows, where statistics lack them) of all files."""
-    todo = [f for f in state.files.values() if f.rows < 0 or (f.descriptor and not f.deleted)]
+def load_vectors(
+    storage: Storage, table_uri: str, state: TableState, paths: Collection[str] | None = None
+) -> None:
+    """Read the deletion vectors (and rows, where statistics lack them) of all files, or some."""
+    files = state.files.values()
+    chosen = files if paths is None else (file for file in files if file.path in paths)
+    todo = [f for f in chosen if f.rows < 0 or (f.descriptor and not f.deleted)]
 
     def complete(file: DataFile) -> DataFile:
         if file.rows < 0:
@@ -231,7 +237,8 @@ def _with_maps(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _data_file(body: Mapping[str, Any]) -> DataFile:
+def data_file(body: Mapping[str, Any]) -> DataFile:
+    """What an add action describes, its vector unread."""
     stats = statistics.from_json(body.get("stats"))
     return DataFile(
         path=body["path"],

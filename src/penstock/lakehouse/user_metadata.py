@@ -48,6 +48,32 @@ def _parse(text: Any) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+_BLOCK: Final = "penstock.block"
+_UNDONE: Final = "penstock.undone"
+
+
+def block_mark(group: str, relations: Iterable[int], *, undone: bool = False) -> Mapping[str, Any]:
+    """For each commit of a transaction block over several tables.
+
+    ``relations``: oids of all of them; ``undone``: this commit takes back the one before.
+    """
+    mark = {**group_mark(group), _BLOCK: sorted(relations)}
+    return {**mark, _UNDONE: True} if undone else mark
+
+
+def block_of(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    """Oids of the tables of the block that a commit is a part of; empty: of none, or of one."""
+    found = user_metadata(actions).get(_BLOCK)
+    if not isinstance(found, list) or group_of(actions) is None:
+        return frozenset()
+    return frozenset(oid for oid in found if isinstance(oid, int))
+
+
+def is_undone(actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a commit takes back another one of its block."""
+    return user_metadata(actions).get(_UNDONE) is True
+
+
 _TRUNCATE: Final = "penstock.truncate"
 _RELATIONS: Final = "penstock.relations"
 MARK: Final[Mapping[str, object]] = {_TRUNCATE: True}

@@ -116,6 +116,7 @@ class ServingNode:
 
     def start(self) -> None:
         """Put in order what there is, then accept clients. Raises ConfigurationError."""
+        self._blocks.finish()
         self.sequencer.step(discover=True)
         self._server.start()
         self._thread.start()
@@ -150,6 +151,7 @@ class ServingNode:
         """Logs with gaps are found, slots that are too old given up, what none needs forgotten."""
         # An unmounted warehouse has no logs at all, which says nothing about the slots.
         self._warehouse.check_there()
+        self._blocks.finish()
         self.sequencer.check_logs()
         self._retention.check()
         # The end comes first: a slot that is made meanwhile begins there, or later.
@@ -161,6 +163,7 @@ class ServingNode:
     def _session_services(self, spark: Cluster, warehouse: Warehouse) -> SessionServices:
         parameters, catalog = self._parameters, self._catalog
         lake = SparkLake(spark, warehouse, catalog, self.sequencer)
+        self._blocks = lake.blocks
         commands = SessionCommands(
             catalog,
             warehouse,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -68,11 +68,13 @@ class CopyColumn:
 
 @dataclass(frozen=True)
 class CopyTable:
-    """A table at a version; columns in the order of the copy."""
+    """A table at a version; columns in the order of the copy. ``files``: that it has there, None:
+    as its log says."""
 
     uri: str
     version: int
     columns: tuple[CopyColumn, ...]
+    files: tuple[ScanFile, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -168,9 +170,9 @@ def _read(
 ) -> Iterator[tuple[int, bytes]]:
     folder = f"{staging}/{uuid.uuid4()}"
     files = [
-        (number, ScanFile.of(file), sum(column.sent for column in table.columns))
+        (number, file, sum(column.sent for column in table.columns))
         for number, table in enumerate(tables)
-        for file in load_at(storage, table.uri, table.version).files.values()
+        for file in _files(storage, table)
     ]
     items = (
         [
@@ -189,6 +191,12 @@ def _read(
         for wave in waves(files)
     )
     yield from _messages_of_waves(spark, storage, items, folder)
+
+
+def _files(storage: Storage, table: CopyTable) -> Iterable[ScanFile]:
+    if table.files is not None:
+        return table.files
+    return map(ScanFile.of, load_at(storage, table.uri, table.version).files.values())
 
 
 def _messages_of_waves(

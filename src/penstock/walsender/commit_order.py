@@ -60,7 +60,8 @@ class Found:
     """A transaction that is not in the log yet. ``moment``: where it stands among others,
     ``time``: when it was committed; microseconds since the Unix epoch. ``of_cut``: over all tables
     of a subscription; any other is one commit of one table, or of those of its ``group``.
-    ``arrivals``: rows that it took to other tables, whose commits may be lacking."""
+    ``arrivals``: rows that it took to other tables, whose commits may be lacking. ``block``: oids
+    of the tables of its transaction block; ``undone``: it takes back the one before."""
 
     members: tuple[Member, ...]
     moment: int
@@ -72,6 +73,8 @@ class Found:
     of_cut: bool = False
     group: str | None = None
     arrivals: tuple[Arrivals, ...] = ()
+    block: frozenset[int] = frozenset()
+    undone: bool = False
 
 
 def in_order(
@@ -109,7 +112,7 @@ def together(found: Sequence[Found]) -> list[Found]:
             place = own[0]
         else:
             continue
-        members = _by_relation(member for other in own for member in found[other].members)
+        members = by_relation(member for other in own for member in found[other].members)
         size = sum(found[other].size for other in own)
         for other in own:
             order[other] = None
@@ -142,7 +145,7 @@ def _would_pass(span: Sequence[Found], group: str) -> bool:
     return False
 
 
-def _by_relation(members: Iterable[Member]) -> tuple[Member, ...]:
+def by_relation(members: Iterable[Member]) -> tuple[Member, ...]:
     """One for each table: several commits of it follow one another."""
     whole: dict[int, Member] = {}
     for member in members:
@@ -175,10 +178,10 @@ def finish_moves(
                 arrived, here = arrived or put, True
             if not here:
                 unfinished.add(arrivals.group)
-    return arrived, _whole(found, unfinished)
+    return arrived, without_unfinished(found, unfinished)
 
 
-def _whole(found: Sequence[Found], unfinished: Collection[str | None]) -> list[Found]:
+def without_unfinished(found: Sequence[Found], unfinished: Collection[str | None]) -> list[Found]:
     """Without what belongs to an unfinished group, and what comes after it in its tables."""
     waiting: set[int] = set()
     whole: list[Found] = []

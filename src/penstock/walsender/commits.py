@@ -16,7 +16,7 @@ from penstock.errors import StorageError
 from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.row_moves import Arrivals, arrivals_of
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.user_metadata import group_of, is_truncate
+from penstock.lakehouse.user_metadata import block_of, group_of, is_truncate, is_undone
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
@@ -45,6 +45,8 @@ class TableCommit:
     applied: tuple[str, Lsn] | None = None
     group: str | None = None
     arrivals: tuple[Arrivals, ...] = ()
+    block: frozenset[int] = frozenset()
+    undone: bool = False
 
 
 def newest_version(storage: Storage, uri: str) -> int | None:
@@ -100,7 +102,10 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
             if kind == "add" and body["path"] not in removed:
                 size += int(body.get("size") or 0)
     group, arrivals = group_of(actions), arrivals_of(actions)
-    return TableCommit(version, time, size, changes, table_id, applied, group, arrivals)
+    block, undone = block_of(actions), is_undone(actions)
+    return TableCommit(
+        version, time, size, changes, table_id, applied, group, arrivals, block, undone
+    )
 
 
 def _position(version: object) -> Lsn:

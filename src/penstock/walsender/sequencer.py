@@ -28,6 +28,7 @@ from penstock.catalog import Catalog, EmittedMessage, Member
 from penstock.failpoint import AFTER_EMIT, AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.walsender.block_order import one_by_block, whole_blocks
 from penstock.walsender.commit_order import (
     CommitTimes,
     Found,
@@ -92,7 +93,7 @@ class Sequencer:
                 self._following.discover()
                 self._discovered = time.monotonic()
             stale = 0
-            while stale < _TRIES and (found := together(self._found_whole())):
+            while stale < _TRIES and (found := self._transactions()):
                 failpoint(BEFORE_SEQUENCE)
                 appended = self._append(found)
                 failpoint(AFTER_SEQUENCE)
@@ -163,6 +164,9 @@ class Sequencer:
                 self._end = end
                 self._grown.notify_all()
 
+    def _transactions(self) -> list[Found]:
+        return together(one_by_block(self._found_whole()))
+
     def _found_whole(self) -> list[Found]:
         """What there is. A session that moves rows between tables commits all of it in one go,
         under our lock: what lacks its second commit was stopped, and is finished here."""
@@ -198,7 +202,9 @@ class Sequencer:
             for oid, version in upto.items()
             if not self._following.goes_on(by_oid[oid], followed.at[oid], version)
         }
-        return [f for f in found if f.of_cut or f.members[0].relation not in gone]
+        whole = {table.oid for table in followed.own()} - gone
+        there = [f for f in found if f.of_cut or f.members[0].relation not in gone]
+        return whole_blocks(there, whole)
 
     def _look(
         self, followed: Followed, behind: Mapping[int, Sequence[Found]]
@@ -234,6 +240,8 @@ class Sequencer:
                             lsn,
                             group=commit.group,
                             arrivals=commit.arrivals,
+                            block=commit.block,
+                            undone=commit.undone,
                         )
                     )
             found[table.oid] = commits

@@ -64,15 +64,23 @@ class TransactionKind(Enum):
     START = "START TRANSACTION"
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
+    SAVEPOINT = "SAVEPOINT"
+    RELEASE = "RELEASE"
+    ROLLBACK_TO = "ROLLBACK TO SAVEPOINT"
+    PREPARE = "PREPARE TRANSACTION"
+    COMMIT_PREPARED = "COMMIT PREPARED"
+    ROLLBACK_PREPARED = "ROLLBACK PREPARED"
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction(Statement):
-    """BEGIN, START TRANSACTION, COMMIT and END, ROLLBACK and ABORT; ``chain``: AND CHAIN."""
+    """BEGIN, START TRANSACTION, COMMIT and END, ROLLBACK and ABORT; ``chain``: AND CHAIN. Those of
+    savepoints and of prepared transactions; ``name``: of the one or the other."""
 
     kind: TransactionKind
     modes: TransactionModes = TransactionModes()
     chain: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +132,12 @@ _KINDS: Final = {
     "START": TransactionKind.START,
     "COMMIT": TransactionKind.COMMIT,
     "ROLLBACK": TransactionKind.ROLLBACK,
-}
-_OTHER_KINDS: Final = {
-    "PREPARE": "PREPARE TRANSACTION",
-    "ROLLBACK_TO": "ROLLBACK TO SAVEPOINT",
+    "SAVEPOINT": TransactionKind.SAVEPOINT,
+    "RELEASE": TransactionKind.RELEASE,
+    "ROLLBACK_TO": TransactionKind.ROLLBACK_TO,
+    "PREPARE": TransactionKind.PREPARE,
+    "COMMIT_PREPARED": TransactionKind.COMMIT_PREPARED,
+    "ROLLBACK_PREPARED": TransactionKind.ROLLBACK_PREPARED,
 }
 
 
@@ -166,9 +176,8 @@ def _show(raw: RawNode, _source: Source) -> ShowVariable:
 
 def _transaction(raw: RawNode, _source: Source) -> Transaction:
     kind = raw.take("kind").removeprefix(_TRANSACTION)
-    if kind not in _KINDS:
-        raise not_supported(_OTHER_KINDS.get(kind, kind.replace("_", " ")))
-    return Transaction(_KINDS[kind], _modes(raw, "options"), bool(raw.take("chain")))
+    name = raw.take("savepoint_name") or raw.take("gid") or ""
+    return Transaction(_KINDS[kind], _modes(raw, "options"), bool(raw.take("chain")), name)
 
 
 def _modes(raw: RawNode, field: str) -> TransactionModes:

@@ -1,0 +1,98 @@
+"""Statements that begin and end transactions, and those that change rows within one (xact.c).
+
+In: parsed statements of one session. Out: answers. The state of the block is
+``transaction_block``'s, the rows are the lake's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from penstock.backend.cancellation import Cancellation
+from penstock.backend.node_commands import NodeCommands
+from penstock.backend.services import SessionServices
+from penstock.backend.standby_wait import StandbyWait
+from penstock.backend.transaction_block import TransactionBlock
+from penstock.catalog import Role
+from penstock.errors import FeatureNotSupported
+from penstock.protocol.answers import Answer, CommandOutcome, Done, Notice
+from penstock.sql import Transaction, TransactionKind
+
+_Ended = tuple[str, Sequence[Notice]]
+"""The tag, and what comes before it."""
+
+
+class Transactions:
+    """Of one session. ``show``: a setting."""
+
+    def __init__(
+        self,
+        services: SessionServices,
+        block: TransactionBlock,
+        commands: NodeCommands,
+        cancellation: Cancellation,
+        standbys: StandbyWait,
+        show: Callable[[str], str],
+    ) -> None:
+        self._services = services
+        self._block = block
+        self._commands = commands
+        self._cancellation = cancellation
+        self._standbys = standbys
+        self._show = show
+
+    def change(self, what: str, text: str, role: Role) -> CommandOutcome:
+        """INSERT, UPDATE or DELETE: a commit, or staged in the block. Raises PenstockError."""
+        lake = self._services.lake
+        if not self._block.open:
+            return lake.change(text, role, self._cancellation)
+        rows = self._block.changing(what, lake.open_block)
+        return lake.stage(text, self._block.snapshot(), role, self._cancellation, rows)
+
+    def run(self, statement: Transaction, role: Callable[[], Role]) -> Iterator[Answer]:
+        """Raises PenstockError; where COMMIT does, the block has ended."""
+        tag, warnings = self._run(statement, role)
+        yield from warnings
+        yield Done(tag)
+
+    def _run(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
+        tag = statement.kind.value
+        match statement.kind:
+            case TransactionKind.BEGIN | TransactionKind.START:
+                self._block.check()
+                modes = statement.modes
+                isolation = modes.isolation or self._show("default_transaction_isolation")
+                warning = self._block.begin(isolation, modes.read_only)
+                return tag, () if warning is None else (warning,)
+            case TransactionKind.SAVEPOINT:
+                self._block.define_savepoint(statement.name)
+                return tag, ()
+            case TransactionKind.RELEASE:
+                self._block.release_savepoint(statement.name)
+                return tag, ()
+            case TransactionKind.ROLLBACK_TO:
+                self._block.rollback_to_savepoint(statement.name)
+                return "ROLLBACK", ()
+            case TransactionKind.COMMIT | TransactionKind.ROLLBACK:
+                return self._end(statement, role)
+        raise FeatureNotSupported(f"{tag} is not supported")
+
+    def _end(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
+        tag = statement.kind.value
+        if statement.chain:
+            self._block.check_chain(tag)
+        commits = self._block.commits(tag)
+        writes = commits and (self._block.commands or self._block.rows is not None)
+        before = self._standbys.now() if writes else None
+        try:
+            if commits:
+                self._commands.commit(role())
+                if self._block.rows is not None:
+                    self._services.lake.commit(self._block.rows)
+        except BaseException:
+            self._block.end(tag)
+            raise
+        end = self._block.chained if statement.chain else self._block.end
+        tag, warning = end(tag)
+        waited = tuple(self._standbys.after(before))
+        return tag, waited if warning is None else (*waited, warning)

@@ -1,0 +1,170 @@
+"""Puts what a transaction has staged of a table, and takes it back.
+
+In: a staged change, and the mark of its transaction where it is one over several tables. Out: one
+version more of the table, durable on return, or CommitConflict; whoever looks again for a commit
+with that mark finds it, so that after a crash nothing is put twice. Which tables are committed, and
+when one is taken back, is left to the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from penstock.errors import CommitConflict, PenstockError, StorageError
+from penstock.lakehouse import protocol
+from penstock.lakehouse.actions import Action, commit_info, lines, now_ms
+from penstock.lakehouse.deletion_vectors import VectorFile
+from penstock.lakehouse.log import read_entry
+from penstock.lakehouse.log_store import LogStore, may_be_there
+from penstock.lakehouse.staged_change import StagedChange
+from penstock.lakehouse.state import TableState, load, load_vectors
+from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.user_metadata import block_mark, group_of, is_undone
+
+log = logging.getLogger(__name__)
+
+MakeEntry = Callable[[VectorFile], Sequence[Action]]
+"""The actions of an entry, whose vectors go to a file of their own at every try."""
+_CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
+_DEFAULT_INTERVAL: Final = "10"
+"""Commits between two checkpoints (Delta's default)."""
+_FENCE: Final = "FENCE"
+"""commitInfo.operation of a version without changes, in the place of one that may yet come."""
+
+
+class StagedCommit:
+    """Of one table. ``group`` and ``relations``: of its transaction, None where it has only this
+    table."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        store: LogStore,
+        change: StagedChange,
+        group: str | None = None,
+        relations: Collection[int] = (),
+    ) -> None:
+        self.change: Final = change
+        self._storage = storage
+        self._store = store
+        self._group = group
+        self._relations = relations
+
+    def check(self) -> TableState:
+        """Whether it can be committed now; to which version. Raises CommitConflict."""
+        state = load(self._storage, self.change.uri)
+        if state is None or state.version < self.change.version:
+            raise CommitConflict(f'table "{self.change.name}" was dropped')
+        self._check(state)
+        return state
+
+    def put(self, state: TableState | None = None) -> int:
+        """The version that has it. ``state``: what ``check`` gave, just now, before the first try.
+
+        Raises CommitConflict: nothing was put; StorageError: it may have been.
+        """
+        while True:
+            if state is None and self._group is not None:
+                there, seen = self._find(undone=False)
+                if there is not None:
+                    return there
+                state = self.check()
+                if not self._seen_all(seen, state):
+                    state = None
+                    continue
+            state = state or self.check()
+            mark = self._mark(undone=False)
+            if self._put(state, partial(self.change.entry, state, mark)):
+                return state.version + 1
+            state = None
+
+    def undo(self) -> None:
+        """Take it back where it was put, and see to it that it will not be. Raises StorageError."""
+        while True:
+            if self._find(undone=True)[0] is not None:
+                return
+            there, seen = self._find(undone=False)
+            state = load(self._storage, self.change.uri)
+            if state is None or state.metadata.get("id") != self.change.table_id:
+                return  # it was dropped, with all that was in it
+            if not self._seen_all(seen, state):
+                continue
+            if there is None and self._storage.is_local:
+                return
+            make: MakeEntry = partial(_fence, state)
+            if there is not None:
+                load_vectors(self._storage, self.change.uri, state, self._touched())
+                make = partial(self.change.undo_entry, state, self._mark(undone=True))
+            if self._put(state, make):
+                return
+
+    def checkpoint(self, version: int, properties: Mapping[str, str]) -> None:
+        """Where one is due. The rows are in the table whatever becomes of it."""
+        if version % int(properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_INTERVAL)):
+            return
+        try:
+            self._store.checkpoint(self.change.uri, properties)
+        except PenstockError as error:
+            log.warning('checkpoint of table "%s": %s', self.change.name, error.message)
+
+    def _mark(self, *, undone: bool) -> Mapping[str, object]:
+        if self._group is None:
+            return {}
+        return block_mark(self._group, self._relations, undone=undone)
+
+    def _touched(self) -> set[str]:
+        return {*self.change.gone, *self.change.added}
+
+    def _check(self, state: TableState) -> None:
+        protocol.check_writable(self.change.name, state.protocol, state.metadata)
+        load_vectors(self._storage, self.change.uri, state, self.change.gone.keys())
+        self.change.check(state)
+
+    def _find(self, *, undone: bool) -> tuple[int | None, int]:
+        """The version of the commit, or of the one that has taken it back, None where there is
+        none; and up to which version was looked."""
+        version, found = self.change.version, None
+        while (entry := read_entry(self._storage, self.change.uri, version + 1)) is not None:
+            version += 1
+            if found is None and group_of(entry) == self._group and is_undone(entry) is undone:
+                found = version
+        return found, version
+
+    def _seen_all(self, seen: int, state: TableState) -> bool:
+        """False where there is more by now. Raises StorageError where it is not to be seen."""
+        if seen >= state.version:
+            return True
+        if read_entry(self._storage, self.change.uri, seen + 1) is None:
+            raise StorageError(
+                f'log of table "{self.change.uri}" has no entry for version {seen + 1}',
+                sqlstate="XX001",
+            )
+        return False
+
+    def _put(self, state: TableState, make: MakeEntry) -> bool:
+        """False where another writer was first."""
+        storage, uri, vectors = self._storage, self.change.uri, VectorFile()
+        actions = make(vectors)
+        vector_uri = f"{uri}/{vectors.name}"
+        if not vectors.empty:
+            storage.write(vector_uri, bytes(vectors.content))
+        version = state.version + 1
+        try:
+            self._store.put(uri, version, lines(actions))
+        except BaseException as error:
+            if not vectors.empty and not may_be_there(storage, uri, version, error):
+                storage.remove(vector_uri)
+            if isinstance(error, CommitConflict):
+                return False
+            raise
+        return True
+
+
+def _fence(state: TableState, _: VectorFile) -> list[Action]:
+    info = commit_info(
+        _FENCE, now=now_ms(), user_metadata={}, blind_append=False, read_version=state.version
+    )
+    return [info]

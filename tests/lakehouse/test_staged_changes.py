@@ -1,0 +1,136 @@
+"""What a transaction block stages of a table: its view, its commit, the way back, conflicts.
+
+delta-rs reads what was committed, as an independent judge.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyroaring import BitMap
+
+from lakehouse.tables import accounts, commit, delta_rs_ids, write
+from penstock.errors import CommitConflict
+from penstock.lakehouse.staged_change import StagedChange, from_json, to_json
+from penstock.lakehouse.staged_commit import StagedCommit
+from penstock.lakehouse.state import TableState, load, load_vectors
+from penstock.lakehouse.table import DeltaTable
+
+
+def made(folder: Path, ids: Iterable[int]) -> DeltaTable:
+    """A table of one file."""
+    table = accounts(folder)
+    also(table, 1, written=write(table, ids))
+    return table
+
+
+def also(table: DeltaTable, lsn: int, **staged: Any) -> None:
+    """A commit of others."""
+    table.stage(**staged)
+    commit(table, lsn)
+
+
+_KINDS = ("insert", "update", "delete")
+
+
+def state_of(table: DeltaTable) -> TableState:
+    state = load(table.storage, table.uri)
+    assert state is not None
+    load_vectors(table.storage, table.uri, state)
+    return state
+
+
+class Model:
+    """Rows by file and position, beside what is staged."""
+
+    def __init__(self, table: DeltaTable, ids: Sequence[int]) -> None:
+        (path,) = table.files
+        self.table, self.state = table, state_of(table)
+        self.change = StagedChange.of(7, table.uri, table.name, self.state)
+        self.rows = {(path, at): id_ for at, id_ in enumerate(ids)}
+
+    def statement(self, random: Random, new: Sequence[int]) -> None:
+        """Some rows go, others come."""
+        kind = random.choice(_KINDS)
+        gone = [] if kind == "insert" else random.sample(list(self.rows), len(self.rows) // 3)
+        positions: dict[str, BitMap] = {}
+        for path, at in gone:
+            positions.setdefault(path, BitMap()).add(at)
+            del self.rows[path, at]
+        written = [] if kind == "delete" else write(self.table, new)
+        self.change = self.change.with_rows(kind, self.state, positions, written)
+        for file in written:
+            self.rows |= {(file.path, at): id_ for at, id_ in enumerate(new)}
+
+
+def live_rows(model: Model) -> int:
+    """Of the files that the transaction sees."""
+    state = model.state.copy()
+    state.files = model.change.files(model.state)
+    load_vectors(model.table.storage, model.table.uri, state)
+    return sum(file.live_rows for file in state.files.values())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_statements_add_up_to(tmp_path: Path, seed: int) -> None:
+    """Beside a commit of others that leaves these rows alone; and taken back again."""
+    random, before = Random(seed), list(range(30))
+    table = made(tmp_path, before)
+    model = Model(table, before)
+    for number in range(5):
+        model.statement(random, range(100 * (number + 1), 100 * (number + 1) + 9))
+    assert live_rows(model) == len(model.rows)
+    change = from_json(json.loads(json.dumps(to_json(model.change))))
+    assert to_json(change) == to_json(model.change)
+    also(table, 9, written=write(table, [7000, 7001]))
+    table.reload()
+    storage, store = table.storage, table._store
+    done = StagedCommit(storage, store, change, "the block", [7, 8])
+    version = done.put()
+    assert delta_rs_ids(table) == sorted([*model.rows.values(), 7000, 7001])
+    assert done.put() == version, "it is there already"
+    done.undo()
+    assert delta_rs_ids(table) == sorted([*before, 7000, 7001])
+    done.undo()
+    newest = load(storage, table.uri)
+    assert newest is not None and newest.version == version + 1
+
+
+def test_rows_that_others_have_changed(tmp_path: Path) -> None:
+    """Of one file: other rows of it are no conflict, nor is the way back after that."""
+    table = made(tmp_path, range(10))
+    (path,) = table.files
+    state = state_of(table)
+    change = StagedChange.of(7, table.uri, table.name, state)
+    change = change.with_rows("update", state, {path: BitMap([1, 2])}, write(table, [101, 102]))
+    also(table, 9, deleted={path: BitMap([5])})
+    done = StagedCommit(table.storage, table._store, change, "g", [7, 8])
+    done.put()
+    assert delta_rs_ids(table) == [0, 3, 4, 6, 7, 8, 9, 101, 102]
+    table.reload()
+    also(table, 10, deleted={path: BitMap([6])})
+    done.undo()
+    assert delta_rs_ids(table) == [0, 1, 2, 3, 4, 7, 8, 9]
+    late = change.with_rows("delete", state, {path: BitMap([6])}, ())
+    with pytest.raises(CommitConflict, match="others have changed rows"):
+        StagedCommit(table.storage, table._store, late).put()
+
+
+def test_a_table_that_was_altered_or_dropped(tmp_path: Path) -> None:
+    table = made(tmp_path, range(3))
+    state = state_of(table)
+    change = StagedChange.of(7, table.uri, table.name, state)
+    change = change.with_rows("insert", state, {}, write(table, [5]))
+    table.drop_columns(["owner"])
+    commit(table, 9)
+    with pytest.raises(CommitConflict, match="was altered"):
+        StagedCommit(table.storage, table._store, change).put()
+    table.storage.discard_folder(table.uri)
+    with pytest.raises(CommitConflict, match="was dropped"):
+        StagedCommit(table.storage, table._store, change).put()
+    StagedCommit(table.storage, table._store, change, "g", [7]).undo()
