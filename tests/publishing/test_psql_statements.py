@@ -29,12 +29,10 @@ SELECT * FROM blocks;
 COMMIT;
 """,
     )
-    assert printed.count("ERROR:  0A000: ") == 2, printed
-    assert "INSERT cannot run inside a transaction block" in printed
-    assert "TRUNCATE cannot run inside a transaction block" in printed
+    assert printed.count("ERROR:  ") == 1, printed
+    assert "ERROR:  0A000: TRUNCATE cannot run inside a transaction block" in printed
     assert "HINT:  One statement is one commit of the lake" in printed
-    assert "current transaction is aborted" in printed
-    assert lake.rows("SELECT a FROM blocks") == [(2,)]
+    assert sorted(lake.rows("SELECT a FROM blocks")) == [(1,), (2,)]
 
 
 _REFUSED = [

@@ -5,7 +5,7 @@ In: the URL of a state store, SQLite by default. Out: ``Catalog`` and frozen row
 of SQLAlchemy. Nothing here decides: commands change the catalog, workers record their progress.
 """
 
-from penstock.catalog.block_commits import BlockCommit, BlockState
+from penstock.catalog.block_commits import BlockCommit
 from penstock.catalog.catalog import Catalog, CatalogTransaction
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_authid import Role
@@ -28,7 +28,6 @@ from penstock.catalog.pg_transactions import (
 
 __all__ = [
     "BlockCommit",
-    "BlockState",
     "Catalog",
     "CatalogTransaction",
     "EmittedMessage",

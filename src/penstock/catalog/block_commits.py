@@ -1,17 +1,17 @@
-"""Transaction blocks on tables of the lake that are prepared, or whose commits are under way.
+"""Transaction blocks over several tables of the lake whose commits are under way.
 
-In: a connection inside a transaction. Out: frozen rows. A row is there from PREPARE TRANSACTION, or
-from before the first table's commit, until after the last table's, or until those that were made
-are taken back: what finds one after a crash finishes it. What it does is JSON, whose meaning is the
-executor's.
+In: a connection inside a transaction. Out: frozen rows. A row is there from before the first
+table's commit until after the last table's, or until those that were made are taken back: what
+finds one after a crash finishes it. What it does is JSON, whose meaning is the executor's.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from enum import Enum
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, Text, func, select
+from sqlalchemy import Boolean, Column, Connection, RowMapping, String, Table, Text, select
 
 from penstock.catalog.metadata import METADATA
 
@@ -19,35 +19,21 @@ _TABLE = Table(
     "penstock_block_commit",
     METADATA,
     Column("block", String(36), primary_key=True),
-    Column("state", String(8), nullable=False),
+    Column("undone", Boolean, nullable=False),
+    Column("relations", Text, nullable=False),
     Column("content", Text, nullable=False),
-    Column("gid", String(200)),
-    Column("owner", BigInteger),
-    Column("prepare_time", BigInteger),
-    Column("xid", BigInteger),
 )
-
-
-class BlockState(Enum):
-    """What becomes of a block: it waits, all of its commits are made, or none is to be left."""
-
-    PREPARED = "prepared"
-    COMMITS = "commits"
-    UNDONE = "undone"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCommit:
-    """``block``: its id, which its commits bear. ``gid``, ``owner`` (a role's oid),
-    ``prepare_time`` (microseconds since 1970) and ``xid``: of PREPARE TRANSACTION."""
+    """``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: no
+    commit of it is to be left."""
 
     block: str
-    state: BlockState
+    relations: tuple[int, ...]
     content: str
-    gid: str | None = None
-    owner: int | None = None
-    prepare_time: int | None = None
-    xid: int | None = None
+    undone: bool = False
 
 
 class BlockCommits:
@@ -57,25 +43,24 @@ class BlockCommits:
         self._connection = connection
 
     def all(self) -> tuple[BlockCommit, ...]:
-        """Those that are there."""
-        rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.xid)).mappings()
-        return tuple(map(_row, rows))
+        """Those that are under way."""
+        return tuple(map(_row, self._connection.execute(select(_TABLE)).mappings()))
 
-    def prepared(self, gid: str) -> BlockCommit | None:
-        """The one of that name that waits."""
-        return next(
-            (one for one in self.all() if one.state is BlockState.PREPARED and one.gid == gid), None
-        )
-
-    def next_xid(self) -> int:
-        """A number for the next one that is prepared."""
-        last = self._connection.execute(select(func.max(_TABLE.c.xid))).scalar_one()
-        return 1 if last is None else int(last) + 1
+    def touch(self, relations: Iterable[int]) -> bool:
+        """Whether any of them commits to one of these tables."""
+        wanted = set(relations)
+        found = self._connection.execute(select(_TABLE.c.relations)).scalars()
+        return any(wanted.intersection(json.loads(text)) for text in found)
 
     def put(self, commit: BlockCommit) -> None:
         """Insert one, or replace the one of that block."""
         self.delete(commit.block)
-        values = {**asdict(commit), "state": commit.state.value}
+        values = {
+            "block": commit.block,
+            "undone": commit.undone,
+            "relations": json.dumps(commit.relations),
+            "content": commit.content,
+        }
         self._connection.execute(_TABLE.insert().values(**values))
 
     def delete(self, block: str) -> None:
@@ -84,12 +69,5 @@ class BlockCommits:
 
 
 def _row(row: RowMapping) -> BlockCommit:
-    return BlockCommit(
-        row["block"],
-        BlockState(row["state"]),
-        row["content"],
-        row["gid"],
-        row["owner"],
-        row["prepare_time"],
-        row["xid"],
-    )
+    relations = tuple(json.loads(row["relations"]))
+    return BlockCommit(row["block"], relations, row["content"], row["undone"])

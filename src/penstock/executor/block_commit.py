@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from penstock.catalog import BlockCommit, BlockState, Catalog
+from penstock.catalog import BlockCommit, Catalog
 from penstock.errors import CommitConflict, PenstockError, StorageError
 from penstock.executor.block import outrun_block
 from penstock.failpoint import (
@@ -65,10 +65,28 @@ class CommitBlocks:
         except StorageError as error:
             log.warning("a transaction block is not finished yet: %s", error.message)
 
+    def settled(self, relations: Iterable[int]) -> bool:
+        """False where commits to these tables were under way: what was read of them may be half a
+        block. They are over on return, unless they wait for a store."""
+        with self._catalog.read() as t:
+            under_way = t.block_commits.touch(relations)
+        if under_way:
+            with self._sequencer.one_transaction():
+                pass
+        return not under_way
+
+    def finish_those_of(self, relations: Collection[int]) -> None:
+        """Before everything in these tables is changed. Raises PenstockError (40001): one waits."""
+        if not self.settled(relations):
+            self.finish()
+            if not self.settled(relations):
+                raise outrun_block(CommitConflict("a transaction block is not finished yet"))
+
     def _commit(
         self, changes: Sequence[StagedChange]
     ) -> list[tuple[StagedCommit, tuple[int, TableState]]]:
-        block = BlockCommit(str(uuid.uuid4()), BlockState.COMMITS, _content(changes))
+        relations = tuple(change.relation for change in changes)
+        block = BlockCommit(str(uuid.uuid4()), relations, _content(changes))
         commits = self._commits(block, changes)
         try:
             states = [commit.check() for commit in commits]
@@ -103,7 +121,7 @@ class CommitBlocks:
     def _take_back(
         self, block: BlockCommit, commits: Sequence[StagedCommit], error: PenstockError
     ) -> None:
-        undone = replace(block, state=BlockState.UNDONE)
+        undone = replace(block, undone=True)
         try:
             self._keep(undone)
         except PenstockError as why:
@@ -126,11 +144,11 @@ class CommitBlocks:
 
     def _finish_all(self) -> None:
         with self._catalog.read() as t:
-            left = [block for block in t.block_commits.all() if block.state in _UNDER_WAY]
+            left = t.block_commits.all()
         for block in left:
             changes = [from_json(found) for found in json.loads(block.content)]
             commits = self._commits(block, changes)
-            if block.state is BlockState.UNDONE:
+            if block.undone:
                 self._undo(block, commits)
                 continue
             try:
@@ -141,9 +159,8 @@ class CommitBlocks:
 
     def _commits(self, block: BlockCommit, changes: Sequence[StagedChange]) -> list[StagedCommit]:
         storage, store = self._warehouse.storage, self._warehouse.store
-        relations = [change.relation for change in changes]
         group = block.block if len(changes) > 1 else None
-        return [StagedCommit(storage, store, change, group, relations) for change in changes]
+        return [StagedCommit(storage, store, change, group, block.relations) for change in changes]
 
     def _keep(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
@@ -152,9 +169,6 @@ class CommitBlocks:
     def _forget(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.delete(block.block)
-
-
-_UNDER_WAY: Final = (BlockState.COMMITS, BlockState.UNDONE)
 
 
 def _content(changes: Sequence[StagedChange]) -> str:

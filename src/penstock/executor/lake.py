@@ -66,7 +66,7 @@ class SparkLake:
         self._select = LakeSelect(spark, warehouse, self._tables)
         self.blocks: Final = CommitBlocks(warehouse, catalog, sequencer)
         self._changes = ModifyTables(
-            spark, warehouse, catalog, sequencer, self._tables, self._select
+            spark, warehouse, catalog, sequencer, self._tables, self._select, self.blocks
         )
 
     # COPY

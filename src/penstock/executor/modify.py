@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from penstock.catalog import Catalog, Role
 from penstock.errors import FeatureNotSupported
 from penstock.executor.block import LakeBlock
+from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.block_statements import BlockStatements
 from penstock.executor.insert import InsertByFiles, InsertBySpark
 from penstock.executor.rows import LakeRows, as_functions
@@ -43,15 +44,17 @@ class ModifyTables:
         sequencer: Sequencer,
         tables: LakeTables,
         select: LakeSelect,
+        blocks: CommitBlocks,
     ) -> None:
         self._rows = LakeRows(warehouse, tables, select)
         self._inserts = InsertByFiles(warehouse, catalog, tables)
         self._spark_inserts = InsertBySpark(spark, catalog, tables)
         self._truncates = TruncateTables(spark, warehouse, sequencer)
-        self._rewrites = Rewrites(warehouse, catalog, sequencer, tables)
+        self._rewrites = Rewrites(warehouse, catalog, sequencer, tables, blocks)
         self._of_blocks = BlockStatements(catalog, tables, self._rewrites)
         self._spark = spark
         self._sequencer = sequencer
+        self._blocks = blocks
         self._tables = tables
 
     def change(self, text: str, role: Role, interrupts: Interrupts) -> CommandOutcome:
@@ -103,6 +106,7 @@ class ModifyTables:
         """
         tables = [self._tables.find(relation, role, owner=True) for relation in relations]
         members = {m.oid: m for table in tables for m in self._tables.tree(table)}
+        self._blocks.finish_those_of(members)
         self._truncates.run(members)
         self._sequencer.step()
         return CommandOutcome("TRUNCATE TABLE")

@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported
+from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.routes import Route, check_columns, route
 from penstock.executor.row_moves import Departures, RowMoves, check_not_filled
 from penstock.executor.row_work import LeafWork
@@ -43,12 +44,18 @@ class SmallRewrites:
     """For every session."""
 
     def __init__(
-        self, warehouse: Warehouse, catalog: Catalog, tables: LakeTables, moves: RowMoves
+        self,
+        warehouse: Warehouse,
+        catalog: Catalog,
+        tables: LakeTables,
+        moves: RowMoves,
+        blocks: CommitBlocks,
     ) -> None:
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
         self._moves = moves
+        self._blocks = blocks
 
     def run(
         self, table: LakeTable, change: RowChange, interrupts: Interrupts, *, filled: bool
@@ -63,6 +70,8 @@ class SmallRewrites:
             opened = self._open(found.leaves)
             if opened is None:
                 return None
+            if not self._blocks.settled(leaf.oid for leaf in found.leaves):
+                continue
             check_columns(self._tables, found.table, change.known, opened)
             try:
                 return self._attempt(found, change, opened, interrupts, filled=filled)
@@ -169,6 +178,8 @@ class SmallRewrites:
             opened = self._open(found.leaves)
             if opened is None:
                 break
+            if not self._blocks.settled(leaf.oid for leaf in found.leaves):
+                continue
             check_columns(self._tables, found.table, change.known, opened)
             work = LeafWork(found, number, opened, change, interrupts, stay=True)
             try:

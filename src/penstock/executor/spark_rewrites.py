@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
+from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.constraints import check_partition
 from penstock.executor.partitions import PartitionRules
 from penstock.executor.row_moves import RowMoves
@@ -89,13 +90,18 @@ class Rewrites:
     """For every session."""
 
     def __init__(
-        self, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer, tables: LakeTables
+        self,
+        warehouse: Warehouse,
+        catalog: Catalog,
+        sequencer: Sequencer,
+        tables: LakeTables,
+        blocks: CommitBlocks,
     ) -> None:
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
         self._moves = RowMoves(warehouse, sequencer)
-        self._small = SmallRewrites(warehouse, catalog, tables, self._moves)
+        self._small = SmallRewrites(warehouse, catalog, tables, self._moves, blocks)
 
     def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
         """None: it is left to Spark, and nothing was done. Raises PenstockError."""

@@ -1,0 +1,152 @@
+"""A node is killed between the commits of a transaction block's tables.
+
+Part of ``make faults`` only: ``make test`` has ``publishing/test_transaction_blocks.py``. Readers
+on the port see the block's rows in all of its tables or in none, before and after; another writer
+at the same rows makes it none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyroaring import BitMap
+
+from faults.heavy import part_of_make_faults
+from faults.node_process import NodeProcess
+from penstock import failpoint
+from penstock.catalog import Catalog
+from penstock.embedded import free_port, wait_until
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+
+pytestmark = [part_of_make_faults, pytest.mark.faults, pytest.mark.slow]
+
+_PASSWORD = "secret of the bank"
+_BLOCK = (
+    "BEGIN",
+    "UPDATE a SET v = v - 10 WHERE id = 1",
+    "UPDATE b SET v = v + 10 WHERE id = 1",
+    "INSERT INTO c VALUES (1, 10)",
+    "COMMIT",
+)
+_BEFORE = {"a": [(1, 100)], "b": [(1, 100)], "c": []}
+_AFTER = {"a": [(1, 90)], "b": [(1, 110)], "c": [(1, 10)]}
+
+
+class Bank:
+    """A node that is killed, its tables and its log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node, port = NodeProcess(folder / "node"), free_port()
+        self.conninfo = (
+            f"host=127.0.0.1 port={port} dbname=lake user=b password='{_PASSWORD}' "
+            "connect_timeout=5"
+        )
+        self.node.init({"port": port})
+        self.node.sql(f"CREATE ROLE b LOGIN SUPERUSER PASSWORD '{_PASSWORD}'")
+
+    def start(self, stop_at: str = "") -> None:
+        self.node.start(stop_at) if stop_at else self.node.start()
+        wait_until(self._there, "the port")
+
+    def _there(self) -> bool:
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.conninfo):
+            return True
+        return False
+
+    def run(self, *statements: str) -> None:
+        with psycopg.connect(self.conninfo, autocommit=True) as session:
+            for statement in statements:
+                session.execute(statement)
+
+    def make_tables(self) -> None:
+        self.start()
+        for table in "abc":
+            self.run(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)")
+        self.run("INSERT INTO a VALUES (1, 100)", "INSERT INTO b VALUES (1, 100)")
+        self.node.stop()
+
+    def rows(self) -> dict[str, list[tuple[int, int]]]:
+        with psycopg.connect(self.conninfo, autocommit=True) as session:
+            return {t: session.execute(f"SELECT id, v FROM {t}").fetchall() for t in "abc"}
+
+    def log(self) -> list[tuple[str, ...]]:
+        """Tables of the transactions of the log; and nothing of a block is left."""
+        state = f"sqlite:///{self.node.folder / 'state.db'}"
+        with Catalog.open(state) as catalog, catalog.read() as t:
+            assert t.block_commits.all() == ()
+            found = t.transactions.after(Lsn(0), 1000)
+        return [tuple(sorted(m.uri.rpartition("/")[2] for m in one.members)) for one in found]
+
+
+@pytest.mark.parametrize("place", failpoint.BLOCK_NAMES)
+@pytest.mark.parametrize("passes", [1, 2])
+def test_killed_between_two_tables(tmp_path: Path, place: str, passes: int) -> None:
+    if passes == 2 and place != failpoint.BETWEEN_BLOCK_COMMITS:
+        pytest.skip("a block passes it once")
+    bank = Bank(tmp_path)
+    try:
+        bank.make_tables()
+        bank.start(f"{place}:{passes}")
+        with pytest.raises(psycopg.OperationalError):
+            bank.run(*_BLOCK)
+        assert bank.node.wait_end(60) == -signal.SIGKILL, bank.node.log_tail()
+        bank.start()
+        assert bank.rows() == _AFTER
+        assert bank.log()[-1] == ("a", "b", "c")
+        assert ("a",) not in bank.log()[2:]
+    finally:
+        bank.node.close()
+
+
+@pytest.mark.parametrize("killed", ["", failpoint.BETWEEN_BLOCK_COMMITS, "undone"])
+def test_another_writer_was_first(tmp_path: Path, killed: str) -> None:
+    """It takes away the row of the second table that the block changes."""
+    bank = Bank(tmp_path)
+    try:
+        bank.make_tables()
+        bank.start(f"{failpoint.BETWEEN_BLOCK_COMMITS}:1{'' if killed else ':stop'}")
+        errors: list[Exception] = []
+
+        def commit() -> None:
+            try:
+                bank.run(*_BLOCK)
+            except psycopg.Error as error:
+                errors.append(error)
+
+        client = threading.Thread(target=commit)
+        client.start()
+        warehouse = Warehouse(bank.node.warehouse_uri)
+        wait_until(lambda: _version(warehouse, "a") == 2, "the commit of the first table")
+        other = warehouse.open("public", "b")
+        assert other is not None
+        (path,) = other.files
+        other.stage(deleted={path: BitMap([0])})
+        other.commit(app_id="somebody else", operation="DELETE")
+        if not killed:
+            bank.node.signal(signal.SIGCONT, group=True)
+        else:
+            assert bank.node.wait_end(60) == -signal.SIGKILL
+            if killed == "undone":
+                bank.node.start(failpoint.AFTER_BLOCK_UNDONE)
+                assert bank.node.wait_end(60) == -signal.SIGKILL
+            bank.start()
+        client.join(60)
+        assert bank.rows() == {**_BEFORE, "b": []}
+        log = bank.log()
+        assert log[-1] == ("b",), "of the other writer"
+        assert log.count(("a",)) <= 1 and ("a", "b", "c") not in log
+        (error,) = errors
+        assert killed or isinstance(error, psycopg.errors.SerializationFailure)
+    finally:
+        bank.node.close()
+
+
+def _version(warehouse: Warehouse, name: str) -> int:
+    table = warehouse.open("public", name)
+    return -1 if table is None else table.version
