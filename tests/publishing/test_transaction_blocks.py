@@ -19,7 +19,7 @@ from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock import failpoint
 from penstock.embedded import wait_until
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.executor import block_commit
 from penstock.lakehouse.staged_commit import StagedCommit
 from publishing.heard import heard, listen
@@ -224,6 +224,35 @@ def test_one_that_stops_between_two_tables_goes_on(
     for table in (one, two):
         assert lake.rows(f"SELECT * FROM {table}") == [(1,)]
     assert members(lake) == [*known, {one, two}]
+
+
+def test_a_store_that_fails_between_two_tables(
+    lake: LakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block is rolled back: at once, or when the store can be written again."""
+    lake.execute("CREATE TABLE m (id int)", "CREATE TABLE n (id int)", "INSERT INTO m VALUES (1)")
+    known, put = members(lake), StagedCommit.put
+
+    def failing(commit: StagedCommit, *state: Any) -> int:
+        if commit.change.name == "public.n":
+            raise StorageError("the disk is full", sqlstate="53100")
+        return put(commit, *state)
+
+    def failing_undo(commit: StagedCommit) -> None:
+        raise StorageError("the disk is full", sqlstate="53100")
+
+    for undo in (StagedCommit.undo, failing_undo):
+        with monkeypatch.context() as patched, contextlib.closing(lake.connect()) as session:
+            patched.setattr(StagedCommit, "put", failing)
+            patched.setattr(StagedCommit, "undo", undo)
+            session.execute("BEGIN; DELETE FROM m; INSERT INTO n VALUES (1)")
+            with pytest.raises(psycopg.errors.DiskFull):
+                session.execute("COMMIT")
+        assert (lake.rows("SELECT * FROM m"), lake.rows("SELECT * FROM n")) == ([(1,)], [])
+        lake.execute("BEGIN; UPDATE m SET id = 1; INSERT INTO n SELECT 5 FROM n; COMMIT")
+        assert lake.rows("SELECT * FROM m") == [(1,)]
+        assert members(lake) == [*known, {"m"}]
+        known = members(lake)
 
 
 def test_another_writer_between_two_tables(
