@@ -16,6 +16,7 @@ from penstock.errors import PenstockError
 from penstock.pgtypes.variant import DEPTH_LIMIT, VARIANT, encoded, variants
 from penstock.pgtypes.variant_text import compared_text, variant_text
 from penstock.sql.text.json_literals import read_jsonb
+from pgtypes import plain_variant
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=80)
 _NUMBERS = (
@@ -23,11 +24,18 @@ _NUMBERS = (
     | st.decimals(allow_nan=False, allow_infinity=False, places=7, min_value=-(10**20))
     | st.sampled_from([0, 1, -1, 127, 128, -128, -129, 2**31, -(2**63), 2**63, Decimal("0.00")])
 )
-_VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | _NUMBERS | _TEXTS,
-    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(_TEXTS, inner, max_size=8),
-    max_leaves=30,
-)
+
+
+def _values(keys: st.SearchStrategy[str], most: int) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        st.none() | st.booleans() | _NUMBERS | _TEXTS,
+        lambda inner: st.lists(inner, max_size=most) | st.dictionaries(keys, inner, max_size=most),
+        max_leaves=30,
+    )
+
+
+_VALUES: st.SearchStrategy[Any] = _values(_TEXTS, 8)
+_OF_FEW_KEYS = _values(st.sampled_from(["a", "b", "bb", "é", "", "😀", "ｚ"]), 4)
 
 
 def _json(value: Any) -> str:
@@ -56,6 +64,19 @@ def test_others_read_the_value(value: Any) -> None:
     text = read_jsonb(_json(value))
     assert _read(text) == json.loads(text, parse_float=Decimal)
     assert _text(text) == text
+
+
+@given(st.lists(_OF_FEW_KEYS | _VALUES, max_size=8))
+def test_what_is_remembered_changes_no_byte(values: list[Any]) -> None:
+    texts: list[str | None] = [read_jsonb(_json(value)) for value in values]
+    both = variants(pa.array([None, *texts, None, *texts, "{}"], pa.string()).slice(1))
+    wanted = [plain_variant.encoded(text) for text in [*texts, *texts, "{}"] if text is not None]
+    assert both.is_valid().to_pylist() == [True] * len(texts) + [False] + [True] * len(texts) + [
+        True
+    ]
+    found = both.filter(both.is_valid())
+    parts = (found.field(name).to_pylist() for name in ("value", "metadata"))
+    assert list(zip(*parts, strict=True)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -87,6 +108,7 @@ def test_large_ones() -> None:
         text = read_jsonb(json.dumps(value))
         assert _read(text) == value
         assert _text(text) == text
+        assert encoded(text) == plain_variant.encoded(text)
 
 
 def test_fields_are_where_spark_looks_for_them() -> None:

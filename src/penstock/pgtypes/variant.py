@@ -12,16 +12,18 @@ rounds.
 from __future__ import annotations
 
 import json
-import math
 import struct
-from collections.abc import Mapping, Sequence
-from decimal import Decimal
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
 
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
 from penstock.pgtypes.family import shown
+from penstock.pgtypes.variant_numbers import Unfit, fraction, integer
 
 VARIANT: Final = pa.struct(
     [pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), False)]
@@ -45,17 +47,15 @@ _SHORT: Final = 63
 """Bytes of a string whose length is in its first byte."""
 _FEW: Final = 255
 """Elements or fields whose number is one byte."""
-_DIGITS: Final = 38
 _VERSION: Final = 1
 _NULL: Final = b"\x00"
 _TRUE: Final = b"\x04"
 _FALSE: Final = b"\x08"
-_INTEGERS: Final = ((1, 0x0C), (2, 0x10), (4, 0x14), (8, 0x18))
-"""Bytes, and the first byte of such a value."""
-_DOUBLE: Final = 0x1C
-_DECIMALS: Final = ((9, 4, 0x20), (18, 8, 0x24), (_DIGITS, 16, 0x28))
-"""Digits, and digits behind the point, up to which there are so many bytes."""
 _STRING: Final = 0x40
+_REMEMBERED: Final = 1024
+_REMEMBERED_CHARACTERS: Final = 2048
+"""Of keys, in all, that are remembered with what was made of them."""
+_Made = TypeVar("_Made")
 
 
 def type_name(kind: pa.DataType) -> str:
@@ -66,14 +66,12 @@ def type_name(kind: pa.DataType) -> str:
 def variants(texts: pa.Array) -> pa.Array:
     """Texts of jsonb as ``VARIANT``, null for NULL. Raises ValueNotRepresentable (22003, 54000),
     ProtocolViolation (22P02)."""
-    values: list[bytes] = []
-    metadata: list[bytes] = []
-    for text in texts.to_pylist():
-        value, dictionary = (b"", b"") if text is None else encoded(text)
-        values.append(value)
-        metadata.append(dictionary)
+    distinct = texts.dictionary_encode()
+    made = [encoded(text) for text in distinct.dictionary.to_pylist()]
+    made.append((b"", b""))
+    rows = [made[number] for number in distinct.indices.fill_null(-1).to_pylist()]
     return pa.StructArray.from_arrays(
-        [pa.array(values, pa.binary()), pa.array(metadata, pa.binary())],
+        [pa.array([row[part] for row in rows], pa.binary()) for part in range(len(VARIANT))],
         fields=list(VARIANT),
         mask=texts.is_null(),
     )
@@ -84,12 +82,12 @@ def encoded(text: str) -> tuple[bytes, bytes]:
     ids: dict[str, int] = {}
     try:
         value = _encoded(_JSON.decode(text), ids, DEPTH_LIMIT)
-        metadata = _dictionary(ids)
+        metadata = _dictionaries.of(tuple(ids))
     except RecursionError:
         raise _too_deep(text) from None
     except json.JSONDecodeError:
         raise _no_json(text) from None
-    except _Unfit as error:
+    except Unfit as error:
         raise _unfit(text, error.args[0]) from None
     except UnicodeEncodeError:
         raise _no_json(text) from None
@@ -105,23 +103,13 @@ def encoded(text: str) -> tuple[bytes, bytes]:
     return value, metadata
 
 
-class _Fraction(str):
-    """A number with a point, or an exponent, as it was written."""
-
-    __slots__ = ()
-
-
-class _Unfit(Exception):
-    """What does not fit, in words."""
-
-
 def _no_json(text: str) -> NoReturn:
     raise ProtocolViolation(
         f'invalid input syntax for type json: "{shown(text)}"', sqlstate="22P02"
     )
 
 
-_JSON: Final = json.JSONDecoder(parse_float=_Fraction, parse_constant=_no_json)
+_JSON: Final = json.JSONDecoder(parse_float=fraction, parse_constant=_no_json)
 
 
 def _unfit(text: str, why: str) -> ValueNotRepresentable:
@@ -143,54 +131,92 @@ def _too_deep(text: str) -> ValueNotRepresentable:
 
 
 def _encoded(value: Any, ids: dict[str, int], depth: int) -> bytes:
-    """One frame of Python's stack for each level."""
-    kind = type(value)
-    if kind is str:
-        raw: bytes = value.encode()
-        size = len(raw)
-        if size <= _SHORT:
-            return bytes((size << 2 | 1,)) + raw
-        return struct.pack("<BI", _STRING, size) + raw
-    if kind is int:
-        return _integer(value)
-    if value is None:
-        return _NULL
-    if kind is bool:
-        return _TRUE if value else _FALSE
-    if kind is _Fraction:
-        return _fraction(value)
+    """One frame of Python's stack for each level. Scalars are made in the loops."""
+    scalar = _SCALARS.get(type(value))
+    if scalar is not None:
+        return scalar(value)
     if not depth:
         raise RecursionError
     parts: list[bytes] = []
-    offsets = [0]
-    if kind is list:
+    add, depth = parts.append, depth - 1
+    if type(value) is list:
         for inner in value:
-            parts.append(_encoded(inner, ids, depth - 1))
-            offsets.append(offsets[-1] + len(parts[-1]))
+            scalar = _SCALARS.get(type(inner))
+            add(_encoded(inner, ids, depth) if scalar is None else scalar(inner))
+        offsets = list(accumulate(map(len, parts), initial=0))
         return b"".join((_array(offsets), *parts))
     numbers: list[int] = []
     for key, inner in value.items():
         numbers.append(ids.setdefault(key, len(ids)))
-        parts.append(_encoded(inner, ids, depth - 1))
-        offsets.append(offsets[-1] + len(parts[-1]))
-    return b"".join((_object(value, numbers, offsets), *parts))
+        scalar = _SCALARS.get(type(inner))
+        add(_encoded(inner, ids, depth) if scalar is None else scalar(inner))
+    *begins, size = accumulate(map(len, parts), initial=0)
+    shape, offset_size = _shapes.of(tuple(value), tuple(numbers)), _size_of(size)
+    ends = _numbers((*shape.ordered(begins), size), offset_size)
+    return b"".join((shape.headers[offset_size - 1], shape.fields, ends, *parts))
 
 
-def _object(keys: Mapping[str, Any], numbers: Sequence[int], offsets: Sequence[int]) -> bytes:
-    """What comes before the fields' values. ``numbers``: the keys', in the dictionary."""
-    place = {key: at for at, key in enumerate(keys)}
-    order = [place[key] for key in _in_order(keys)]
-    many, size = len(order) > _FEW, offsets[-1]
-    id_size, offset_size = _size_of(max(numbers, default=0)), _size_of(size)
-    header = many << 6 | (id_size - 1) << 4 | (offset_size - 1) << 2 | _OBJECT
-    return b"".join(
-        (
-            bytes((header,)),
-            len(order).to_bytes(4 if many else 1, "little"),
-            _numbers([numbers[at] for at in order], id_size),
-            _numbers([*(offsets[at] for at in order), size], offset_size),
+def _string(value: str) -> bytes:
+    raw = value.encode()
+    size = len(raw)
+    if size <= _SHORT:
+        return _SHORT_HEADERS[size] + raw
+    return struct.pack("<BI", _STRING, size) + raw
+
+
+_SHORT_HEADERS: Final = tuple(bytes((size << 2 | 1,)) for size in range(_SHORT + 1))
+_SMALL: Final = {value: integer(value) for value in range(-128, 1024)}
+_SCALARS: Final[Mapping[type, Callable[[Any], bytes]]] = {
+    str: _string,
+    int: lambda value: _SMALL.get(value) or integer(value),
+    bytes: lambda value: value,  # a fraction
+    bool: lambda value: _TRUE if value else _FALSE,
+    type(None): lambda _: _NULL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What objects of the same keys have in common. ``headers``: the first byte, by the size of
+    offsets; ``fields``: how many there are, and their keys' numbers in order; ``ordered``: takes
+    something of each key into that order."""
+
+    headers: tuple[bytes, ...]
+    fields: bytes
+    ordered: Callable[[Sequence[int]], Sequence[int]]
+
+    @classmethod
+    def of(cls, keys: tuple[str, ...], numbers: tuple[int, ...]) -> _Shape:
+        """``numbers``: the keys', in the dictionary."""
+        place = {key: at for at, key in enumerate(keys)}
+        order = [place[key] for key in _in_order(keys)]
+        many, id_size = len(order) > _FEW, _size_of(max(numbers, default=0))
+        first = many << 6 | (id_size - 1) << 4 | _OBJECT
+        count = len(order).to_bytes(4 if many else 1, "little")
+        return cls(
+            tuple(bytes((first | (size - 1) << 2,)) for size in range(1, 5)),
+            count + _numbers([numbers[at] for at in order], id_size),
+            itemgetter(*order) if len(order) > 1 else tuple,
         )
-    )
+
+
+class _Remembered(Generic[_Made]):
+    """What was made of keys before: most objects have those of another one."""
+
+    def __init__(self, make: Callable[[tuple[str, ...], tuple[int, ...]], _Made]) -> None:
+        self._make = make
+        self._known: dict[tuple[tuple[str, ...], tuple[int, ...]], _Made] = {}
+
+    def of(self, keys: tuple[str, ...], numbers: tuple[int, ...] = ()) -> _Made:
+        """The same as before, or new."""
+        found = self._known.get((keys, numbers))
+        if found is None:
+            found = self._make(keys, numbers)
+            if len(keys) <= _FEW and sum(map(len, keys)) <= _REMEMBERED_CHARACTERS:
+                if len(self._known) >= _REMEMBERED:
+                    self._known.clear()
+                self._known[keys, numbers] = found
+        return found
 
 
 def _array(offsets: Sequence[int]) -> bytes:
@@ -202,60 +228,19 @@ def _array(offsets: Sequence[int]) -> bytes:
     return b"".join((bytes((header,)), counted, _numbers(offsets, offset_size)))
 
 
-def _in_order(keys: Mapping[str, Any]) -> list[str]:
+def _in_order(keys: Collection[str]) -> list[str]:
     """As Java compares strings, by which Spark looks for a field in a large object."""
     if "".join(keys).isascii():
         return sorted(keys)
     return sorted(keys, key=lambda key: key.encode("utf-16-be"))
 
 
-def _integer(value: int) -> bytes:
-    for size, first in _INTEGERS:
-        if -(1 << (8 * size - 1)) <= value < 1 << (8 * size - 1):
-            return bytes((first,)) + value.to_bytes(size, "little", signed=True)
-    return _decimal(value, 0) or _double(Decimal(value))
-
-
-def _fraction(text: str) -> bytes:
-    """As jsonb prints them: without an exponent."""
-    whole, _, behind = text.partition(".")
-    try:
-        number, scale = int(whole + behind), len(behind)
-    except ValueError:  # an exponent, or too many digits
-        return _double(Decimal(text))
-    return _decimal(number, scale) or _double(Decimal(text))
-
-
-def _decimal(number: int, scale: int) -> bytes | None:
-    """A number of so many digits behind the point; None where there is no such variant."""
-    for digits, size, first in _DECIMALS:
-        if scale <= digits and -(10**digits) < number < 10**digits:
-            return bytes((first, scale)) + number.to_bytes(size, "little", signed=True)
-    if scale and not number % 10:
-        while scale and not number % 10:
-            number, scale = number // 10, scale - 1
-        return _decimal(number, scale)
-    return None
-
-
-def _double(value: Decimal) -> bytes:
-    double = float(value)
-    if math.isinf(double) or Decimal(repr(double)) != value:
-        raise _Unfit(
-            f'The number "{shown(value)}" is neither a decimal of up to {_DIGITS} digits nor '
-            "exactly a double."
-        )
-    return struct.pack("<Bd", _DOUBLE, double)
-
-
-def _dictionary(ids: Mapping[str, int]) -> bytes:
-    keys = [key.encode() for key in ids]
-    offsets = [0]
-    for key in keys:
-        offsets.append(offsets[-1] + len(key))
-    size = _size_of(max(offsets[-1], len(keys)))
+def _dictionary(keys: tuple[str, ...], _numbers_of_keys: tuple[int, ...] = ()) -> bytes:
+    raw = [key.encode() for key in keys]
+    offsets = list(accumulate(map(len, raw), initial=0))
+    size = _size_of(max(offsets[-1], len(raw)))
     header = bytes((_VERSION | (size - 1) << 6,))
-    return b"".join((header, _numbers([len(keys), *offsets], size), *keys))
+    return b"".join((header, _numbers([len(raw), *offsets], size), *raw))
 
 
 def _size_of(number: int) -> int:
@@ -272,3 +257,7 @@ def _numbers(numbers: Sequence[int], size: int) -> bytes:
     if size in _FORMATS:
         return struct.pack(f"<{len(numbers)}{_FORMATS[size]}", *numbers)
     return b"".join(number.to_bytes(size, "little") for number in numbers)
+
+
+_shapes: Final = _Remembered(_Shape.of)
+_dictionaries: Final = _Remembered(_dictionary)

@@ -195,9 +195,8 @@ def _of_jsonb(key: str) -> tuple[int, bytes]:
     return len(raw), raw
 
 
-def _string(text: str) -> str:
-    """As jsonb prints it (escape_json): DEL is no control character there."""
-    return json.dumps(text, ensure_ascii=False)
+_string: Final = json.JSONEncoder(ensure_ascii=False).encode
+"""A text as jsonb prints it (escape_json): DEL is no control character there."""
 
 
 _WORDS: Final = ("null", "true", "false")
