@@ -81,7 +81,10 @@ def encoded(text: str) -> tuple[bytes, bytes]:
     """(value, metadata) of the text of one jsonb. Raises as ``variants``."""
     ids: dict[str, int] = {}
     try:
-        value = _encoded(_JSON.decode(text), ids, DEPTH_LIMIT)
+        read, end = _JSON.raw_decode(text)
+        if end < len(text):  # never of jsonb
+            read = _JSON.decode(text)
+        value = _encoded(read, ids, DEPTH_LIMIT)
         metadata = _dictionaries.of(tuple(ids))
     except RecursionError:
         raise _too_deep(text) from None
