@@ -298,6 +298,16 @@ def test_a_column_that_spark_has_made_takes_jsonb_only() -> None:
         columns_added(have, TableSchema.of_relation(relation(ID, Attribute("v", JSON))), table="t")
 
 
+def test_a_partition_copied_again_has_the_types_of_its_root() -> None:
+    """In columns that a subscription has made; those of CREATE TABLE are the node's."""
+    own = Column("id", "id", pa.int64(), INT8, local=True)
+    leaf = TableSchema(
+        (own, Column("v1", "v", pa.string(), JSONB), Column("n", "n", pa.int64(), INT8)), ("id",)
+    )
+    root = TableSchema((replace(own, type=pa.int32()), Column("v", "v", VARIANT, JSONB)), ("id",))
+    assert leaf.as_leaf_of(root) == TableSchema((own, Column("v1", "v", VARIANT, JSONB)), ("id",))
+
+
 def test_a_variant_is_no_key() -> None:
     wanted = TableSchema.of_relation(relation(Attribute("v", JSONB, key=True)))
     made = NewColumns(variants=True).schema(wanted)

@@ -18,6 +18,7 @@ from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.protocol import VARIANT_TYPE
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.table_layout import TableLayout
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.pg_type import INT8, JSONB, TEXT
 from penstock.pgtypes.text_output import text_output
@@ -90,6 +91,17 @@ def test_null_has_no_parts(tmp_path: Path) -> None:
             (ScanColumn("v", "v", VARIANT),),
         )
         assert text_output(batch.column(0).slice(3)).equals(text_output(column))
+
+
+def test_no_table_is_clustered_by_one(tmp_path: Path) -> None:
+    """Nor becomes one that was clustered by its text."""
+    text = TableSchema((_SCHEMA.columns[0], Column("v", "v", pa.string(), JSONB)), ("id",))
+    warehouse, layout = Warehouse(str(tmp_path), fsync=False), TableLayout(cluster_by=("v",))
+    with pytest.raises(FeatureNotSupported, match="cannot be clustered"):
+        warehouse.create("public", "t", _SCHEMA, layout)
+    table = warehouse.create("public", "t", text, layout)
+    with pytest.raises(FeatureNotSupported, match="cannot be clustered"):
+        table.replace(_SCHEMA)
 
 
 def test_no_column_is_generated_of_one() -> None:

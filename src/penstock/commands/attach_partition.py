@@ -31,13 +31,16 @@ from penstock.errors import (
     VersionGone,
     WrongObjectType,
 )
+from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_changes import table_changes
 from penstock.lsn import Lsn
+from penstock.pgtypes.variant import VARIANT, type_name
 from penstock.sql import PartitionBound
 from penstock.sql.text.quoting import quote_identifier
 
 _MISMATCH = "42804"
+_MAKE_OF_PARENT: Final = "Make the partition from its parent: CREATE TABLE ... PARTITION OF {}."
 
 
 def attach(
@@ -69,7 +72,7 @@ def attach(
     for member in members:
         check_joins(transaction, scope, parent, (member.schema, member.name))
         _check_columns(scope, parent, member)
-        _check_stored_names(scope, parent, member)
+        _check_stored(scope, parent, member)
         check_history_sent(transaction, scope, parent, member)
     partition_rows.check(transaction, scope, parent, bound)
     partition = replace(
@@ -115,20 +118,29 @@ def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> 
         check_same_generation(mine, column)
 
 
-def _check_stored_names(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
+def _check_stored(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
     """Rows are written to partitions by the parent's names in Delta, which differ from PostgreSQL's
-    where two of those differ in case only."""
+    where two of those differ in case only; and as the parent has them, jsonb as variants or not."""
     tables = [open_delta(scope, table) for table in (parent, child)]
     if tables[1] is None:
         raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
-    theirs, own = ({} if t is None else dict(t.schema.renamed) for t in tables)
-    if theirs != own:
+    root, leaf = (TableSchema(()) if table is None else table.schema for table in tables)
+    if dict(root.renamed) != dict(leaf.renamed):
         raise FeatureNotSupported(
             f'ATTACH PARTITION of table "{child.name}" is not supported, whose columns are stored '
             "under other names",
-            hint="Make the partition from its parent: CREATE TABLE ... PARTITION OF "
-            f"{quote_identifier(parent.name)}.",
+            hint=_MAKE_OF_PARENT.format(quote_identifier(parent.name)),
         )
+    for column in root.columns:
+        own = leaf.by_source.get(column.source, column)
+        if (own.type == VARIANT) != (column.type == VARIANT):
+            raise PenstockError(
+                f'child table "{child.name}" has different type for column "{column.source}"',
+                detail=f"In Delta it is {type_name(own.type)} there, and {type_name(column.type)} "
+                "in the parent.",
+                hint=_MAKE_OF_PARENT.format(quote_identifier(parent.name)),
+                sqlstate=_MISMATCH,
+            )
 
 
 _AT_ONCE: Final = 1000

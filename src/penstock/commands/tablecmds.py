@@ -23,6 +23,7 @@ from penstock.commands.define_relation import Definition, define
 from penstock.commands.namespace import (
     creation_schema,
     find_schema,
+    open_delta,
     register,
     warehouse_of,
 )
@@ -110,6 +111,9 @@ def _create_table(
         if definition.parent is not None:
             inherit_indexes(transaction, definition.parent, table)
         schema = table_schema(namespace.name, name, definition)
+        root = None if definition.parent is None else open_delta(scope, definition.parent)
+        if root is not None:
+            schema = schema.as_leaf_of(root.schema)
         warehouse.create(namespace.name, name, schema)
     return CommandResult("CREATE TABLE", definition.notices)
 

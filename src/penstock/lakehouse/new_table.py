@@ -14,7 +14,7 @@ from penstock.lakehouse.actions import Action, first_entry
 from penstock.lakehouse.checkpoint import RETENTIONS
 from penstock.lakehouse.schema import KEY, SOURCE, TableSchema
 from penstock.lakehouse.statistics import INDEXED_COLUMNS
-from penstock.lakehouse.table_layout import TableLayout, check_clustering, check_layout
+from penstock.lakehouse.table_layout import TableLayout, check_new_layout
 
 RETENTION: Final = "interval 2 days"
 """How long old log entries and removed files of new tables serve readers of old cuts. A table with
@@ -25,8 +25,7 @@ _INDEXED: Final = "delta.dataSkippingNumIndexedCols"
 
 def new_table_entry(name: str, schema: TableSchema, layout: TableLayout) -> list[Action]:
     """Raises FeatureNotSupported where it cannot be laid out so."""
-    check_layout(name, layout, schema.arrow())
-    check_clustering(name, layout, schema.arrow())
+    check_new_layout(name, layout, schema.arrow())
     return first_entry(
         schema.delta_json(),
         protocol.for_new_table(

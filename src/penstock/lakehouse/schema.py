@@ -244,6 +244,20 @@ class TableSchema:
         )
         return TableSchema(columns, self.key)
 
+    def as_leaf_of(self, root: TableSchema) -> TableSchema:
+        """This schema, of a partition without rows, where the root's columns that a subscription
+        has made are of other types by now, or are gone."""
+        made = {column.source: column for column in root.columns if not column.own}
+        columns = tuple(
+            replace(c, type=m.type, type_oid=m.type_oid, typmod=m.typmod, as_text=m.as_text)
+            if (m := made.get(c.source)) is not None
+            else c
+            for c in self.columns
+            if c.own or c.source in root.by_source
+        )
+        names = {column.name for column in columns}
+        return TableSchema(columns, self.key if names.issuperset(self.key) else ())
+
     def with_primary_key(self, sources: Collection[str]) -> TableSchema:
         """This schema with another PRIMARY KEY of the node's own, which is the key of its rows from
         then on. Without one, the key that rows are known by stays."""

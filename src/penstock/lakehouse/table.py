@@ -36,7 +36,7 @@ from penstock.lakehouse.schema import DROPPED, UNFILLED, Column, TableSchema
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout, check_layout
+from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout, check_layout, check_new_layout
 from penstock.lakehouse.user_metadata import MARK
 
 _TRUSTED_SECONDS: Final = 3600.0
@@ -233,7 +233,7 @@ class DeltaTable:
     def replace(self, schema: TableSchema) -> None:
         """Stage another table in place of this one: no rows, and the columns and key of ``schema``.
         It is no TRUNCATE, so the commit is not marked as one. Raises FeatureNotSupported."""
-        check_layout(self.name, self.layout, schema.arrow())
+        check_new_layout(self.name, self.layout, schema.arrow())
         self._staging.remove_all(truncate=False)
         if schema != self.schema or self.unfilled or self.dropped:
             self._staged_schema, self._replaced = schema, True

@@ -77,8 +77,10 @@ def check_layout(table: str, layout: TableLayout, columns: pa.Schema) -> None:
         )
 
 
-def check_clustering(table: str, layout: TableLayout, columns: pa.Schema) -> None:
-    """Raise FeatureNotSupported for what Delta would not cluster a new table by."""
+def check_new_layout(table: str, layout: TableLayout, columns: pa.Schema) -> None:
+    """Raise FeatureNotSupported where no new table could be laid out so, or Delta would not cluster
+    it."""
+    check_layout(table, layout, columns)
     for name in layout.cluster_by:
         if not has_order(columns.field(name).type):
             raise FeatureNotSupported(

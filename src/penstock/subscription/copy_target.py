@@ -147,13 +147,14 @@ def copy_target(
     table = _replaceable(warehouse, relation, rel, app_id, name_of)
     if table is None:
         return ensure_table(warehouse, info, must_be_empty=True, layouts=layouts, new=new)
-    log.info(
-        'table "%s" is copied again: %d rows of version %d at %s are replaced',
-        table.name,
-        table.rows,
-        table.version,
-        table.uri,
-    )
+    if table.app_ids:
+        log.info(
+            'table "%s" is copied again: %d rows of version %d at %s are replaced',
+            table.name,
+            table.rows,
+            table.version,
+            table.uri,
+        )
     wanted = TableSchema.of_relation(relation, _key_for(info, table))
     table.replace(copied_again(table.schema, wanted, table=table.name, new=new))
     return table
@@ -181,11 +182,13 @@ def _replaceable(
 
 
 def _is_ours(table: DeltaTable, relation: Relation, rel: SubscriptionRel, app_id: str) -> bool:
-    """Whether it holds this row's earlier copy. While a table is out of the subscription
-    its rows are its readers': with rows that they have changed since, it is theirs; and where
-    another relation has the name now, it may be all that is left of the old one."""
+    """Whether it holds this row's earlier copy, or was made for one that has failed. While a table
+    is out of the subscription its rows are its readers': with rows that they have changed since, it
+    is theirs; and where another relation has the name now, it may be all that is left of the old
+    one."""
     if table.transaction_version(app_id) is None:
-        return False
+        filled = bool(table.rows or table.app_ids)
+        return not (filled or any(column.own for column in table.schema.columns))
     if not rel.returned:
         return True
     return rel.relid == relation.oid and not table.changed_by_others(app_id)
@@ -219,7 +222,9 @@ def copy_leaves(
             raise _not_empty(leaf)
         if leaf.rows:
             check_alone(leaf, app_id, name_of)
-            leaf.replace(leaf.schema)
+        made = leaf.schema.as_leaf_of(root.schema)
+        if leaf.rows or made != leaf.schema:
+            leaf.replace(made)
         leaf.add_columns(leaf.schema.lacking(root.schema.columns))
         check_columns(leaf, root.schema)
     return Leaves(leaves, routing)
