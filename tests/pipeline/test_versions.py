@@ -12,11 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
+from penstock.lakehouse import batches as reading
 from penstock.lakehouse.batches import BATCH_BYTES, read_rows
-from penstock.lakehouse.history_table import CHANGE_TYPES, DELETE, INSERT, PREIMAGE
+from penstock.lakehouse.history_table import CHANGE_TYPES, DELETE, INSERT, PREIMAGE, open_history
+from penstock.lsn import Lsn
+from penstock.pipeline.apply import run_batch
 from penstock.pipeline.fold import fold
+from penstock.pipeline.history import HistoryWork
+from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.relation import ReplicaIdentity
-from pipeline.history import Message, Publisher, Row, batches
+from penstock.subscription.history import TransactionStamps
+from pipeline.history import Message, Publisher, Row, batches, multiset
+from pipeline.lake import Lake
 from pipeline.test_fold import apply_to, folded, histories, schema_of
 
 _POSTIMAGE = CHANGE_TYPES.index("update_postimage")
@@ -105,3 +112,38 @@ def test_an_old_row_that_many_versions_need(tmp_path: Path) -> None:
             assert batch.nbytes <= BATCH_BYTES
             many = here.stop
     assert many == len(position)
+
+
+def test_in_files_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BATCH_BYTES", 2500)
+    spark: Any = None  # so little is done here
+    lake = Lake(spark, tmp_path, ApplyOptions(here_seconds=9.0, max_slice_bytes=3000))
+    types = {"a": pa.int32(), "n": pa.int64(), "big": pa.string(), "more": pa.string()}
+    publisher = Publisher(types, ("a",))
+    for a in range(4):
+        publisher.insert({"a": a, "n": 0, "big": f"{a}" * 1000, "more": "m" * a})
+    table = lake.create(publisher)
+    history = open_history(lake.warehouse, ("public", "t"), table.schema)
+    expected: list[Row] = []
+    for chunk in range(3):
+        for n in range(10 * chunk):
+            at, more = n % 4, {} if n % 3 else {"more": f"{n}" * 900}
+            publisher.update(at, {"n": n, **more}, frozenset({"big", "more"}))
+            if n == 15:
+                publisher.update(at, {"a": 70}, frozenset({"big", "more"}))
+        messages = publisher.take_messages()
+        expected += [message.new for message in messages if message.new is not None]
+        changes, _ = batches(messages, types)
+        stamps = TransactionStamps().ahead(Lsn(chunk), 0)
+        net = fold(changes, table.schema, with_versions=True)
+        work = TableWork(table, net, history=HistoryWork(history, stamps, 0))
+        run_batch(spark, [work], lake.options)
+        lake.commit(history)
+        lake.commit(table)
+    lake.check(table, publisher)
+    told = [{name: row[name] for name in types} for row in lake.read(history) if _is_new(row)]
+    assert multiset(told) == multiset(expected)
+
+
+def _is_new(row: Row) -> bool:
+    return row["_change_type"] in ("insert", "update_postimage")
