@@ -119,7 +119,8 @@ class _Parser:
         token = self._peek
         if token.kind == "open":
             return _invalid(self._text, "unterminated quoted identifier at end of input")
-        at = "end of input" if token.kind == _END else f'or near "{token.text}"'
+        near = '"' if token.kind == "quoted" else token.text  # the scanner is at its end
+        at = "end of input" if token.kind == _END else f'or near "{near}"'
         return _invalid(self._text, f"syntax error at {at}")
 
 
