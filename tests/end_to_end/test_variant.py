@@ -14,6 +14,7 @@ from end_to_end.local_node import LocalNode
 from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
+from penstock.errors import PenstockError
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -188,30 +189,31 @@ INSERT INTO bag SELECT n, jsonb_build_object('n', n, 'f', n / 7.0) FROM generate
 CREATE TABLE leafy (id int PRIMARY KEY);
 INSERT INTO leafy SELECT generate_series(1, 9);
 CREATE TABLE exact (id int PRIMARY KEY, v jsonb);
+CREATE TABLE copied (id int PRIMARY KEY, v jsonb);
+INSERT INTO copied VALUES (1, '{"pi": %s}');
 CREATE TABLE keyed (v jsonb PRIMARY KEY);
 CREATE TABLE parted (id int PRIMARY KEY, v jsonb);
 CREATE TABLE clustered (id int PRIMARY KEY, v jsonb);
 CREATE PUBLICATION p FOR ALL TABLES
 """
+_PI = f"3.{'14159' * 10}"
 
 
 def test_others_and_limits(
     local_node: Callable[..., LocalNode], database: Database, spark: Any
 ) -> None:
     """Tables and files of other writers, columns that come later, what is refused."""
-    database.execute(_OTHERS)
+    database.execute(_OTHERS % _PI)
     node = local_node(compact_small_files=3)
     lake = _Lake(node, spark, database)
     spark.sql(
         f"CREATE TABLE {lake.path('own')} (id int, v variant) USING delta"
         " TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
     )
-    node.node.sql("CREATE TABLE leafy (id int PRIMARY KEY) PARTITION BY HASH (id)")
-    for rest in (0, 1):
-        node.node.sql(
-            f"CREATE TABLE leafy_{rest} PARTITION OF leafy"
-            f" FOR VALUES WITH (MODULUS 2, REMAINDER {rest})"
-        )
+    node.node.sql("CREATE TABLE leafy (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    leaf = "CREATE TABLE leafy_{0} PARTITION OF leafy FOR VALUES FROM ({0}) TO ({1})"
+    for low, high in ((0, 5), (5, 50)):
+        node.node.sql(leaf.format(low, high))
     node.subscribe(
         "s",
         database,
@@ -219,14 +221,22 @@ def test_others_and_limits(
         "jsonb_as = variant, on_table_error = park, schema_change = follow,"
         " partition_by = 'parted (v)', cluster_by = 'clustered (v)'",
     )
-    wait_until(lambda: len(lake.errors()) == 3, "three tables that cannot be made", 90)
+    wait_until(lambda: len(lake.errors()) == 4, "four tables that cannot be made", 90)
+    node.wait_for(
+        "s", "the others", lambda s: sum(t.state == "r" for t in s.tables) == 4, fails=False
+    )
     errors = lake.errors()
     assert "cannot be a variant" in errors["keyed"]
     assert "is variant" in errors["parted"]
     assert "is variant" in errors["clustered"]
+    assert "cannot be represented as a variant" in errors["copied"]
     database.execute("DROP TABLE keyed, parted, clustered")
+    node.node.sql("ALTER SUBSCRIPTION s SET (jsonb_as = text)")
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH TABLE copied")  # as the hint says
     node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
     lake.check("own", "id")
+    assert lake.types("copied")["v"] == "string"
+    node.node.sql("ALTER SUBSCRIPTION s SET (jsonb_as = variant)")
 
     database.execute("INSERT INTO bag SELECT n + 50, v FROM bag")
     node.caught_up("s", database)
@@ -246,19 +256,27 @@ def test_others_and_limits(
     lake.check("bag", "n")
     lake.check("own", "id")
     lake.check("own", "id", "w")
-    leaves = [row for name in ("leafy_0", "leafy_1") for row in lake.sql(name, "id, to_json(v)")]
-    assert sorted(leaves) == [*((n, None) for n in range(1, 10)), (10, '{"k":1}')]
+    node.node.sql(leaf.format(50, 99))  # as its root is by now
+    node.node.sql("CREATE TABLE leafy_99 (id int PRIMARY KEY, v jsonb)")
+    with pytest.raises(PenstockError, match='different type for column "v"'):
+        node.node.sql("ALTER TABLE leafy ATTACH PARTITION leafy_99 FOR VALUES FROM (99) TO (100)")
+    database.execute("INSERT INTO leafy VALUES (60, '2.50')")
+    node.caught_up("s", database)
+    leaves = [row for n in (0, 5, 50) for row in lake.sql(f"leafy_{n}", "id, to_json(v)")]
+    assert sorted(leaves) == [*((n, None) for n in range(1, 10)), (10, '{"k":1}'), (60, "2.5")]
     assert node.node.verify(subscription="s").equal
 
-    database.execute(f"INSERT INTO exact VALUES (1, '{{\"pi\": 3.{'14159' * 10}}}')")
+    database.execute(f"INSERT INTO exact VALUES (1, '{{\"pi\": {_PI}}}')")
     node.caught_up_but_parked("s", database)
     told = lake.errors()["exact"]
     assert "cannot be represented as a variant" in told
     assert "jsonb_as = text" in told
     node.node.sql("ALTER SUBSCRIPTION s SET (jsonb_as = text)")
-    node.node.sql("ALTER SUBSCRIPTION s REFRESH TABLE exact")
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH TABLE exact, leafy")
     node.caught_up("s", database)
     assert lake.types("exact")["v"] == "string"
+    assert {lake.types(f"leafy_{n}")["v"] for n in (0, 5, 50)} == {"string"}
+    assert lake.sql("leafy_50", "id, v") == [(60, "2.50")]
     assert lake.types("own")["v"] == "variant"
     database.execute("ALTER TABLE bag ALTER v TYPE json; INSERT INTO bag VALUES (0, '{\"a\":1}')")
     node.wait_for("s", "a new copy", lambda status: lake.types("bag")["v"] == "string", fails=False)
