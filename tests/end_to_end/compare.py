@@ -6,6 +6,7 @@ rows that are missing and rows too many, as multisets, so that doubled rows coun
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -17,6 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from psycopg import sql
 from psycopg.types.json import set_json_loads
+from pyspark.sql.variant_utils import VariantUtils
 
 from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP
 from penstock.lakehouse.schema import DELETED_AT
@@ -131,11 +133,22 @@ def _rows(table: pa.Table) -> Iterator[Row]:
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(_plain, value))
+    if isinstance(value, dict):  # a variant, as delta-rs gives it
+        found = VariantUtils.to_python(value["value"], value["metadata"])
+        return json.dumps(_ordered(found), ensure_ascii=False)
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, float) and value != value:
         return "NaN"
     return value
+
+
+def _ordered(value: Any) -> Any:
+    """With keys in jsonb's order."""
+    if isinstance(value, dict):
+        keys = sorted(value, key=lambda key: (len(key.encode()), key.encode()))
+        return {key: _ordered(value[key]) for key in keys}
+    return [_ordered(each) for each in value] if isinstance(value, list) else value
 
 
 def _text(raw: bytes | str) -> str:

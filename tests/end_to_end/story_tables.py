@@ -34,7 +34,12 @@ _TYPES: Final[Sequence[tuple[str, str, bool]]] = (
     ("timestamp", "timestamp '1999-12-31 23:59:59.999999' - {i} * interval '1 day'", False),
     ("timestamptz", "timestamptz '2021-03-04 05:06:07.89+02' + {i} * interval '1 s'", False),
     ("uuid", "md5({i}::text)::uuid", False),
-    ("jsonb", "jsonb_build_object('i', {i}, 'b', 'a', 'n', NULL)", False),
+    (
+        "jsonb",
+        "jsonb_build_object('i', {i}, 'b', 'a', 'n', NULL,"
+        f" 'big', CASE WHEN {{i}} % 4 = 0 THEN {_LARGE} END)",
+        False,
+    ),
     ("json", '\'{{"k":  1, "k": 2}}\'::json', False),
     ("integer[]", "ARRAY[{i}, NULL, -{i}]", False),
     ("text[]", "ARRAY['a,b', NULL, '\"x\"', 'é' || {i}]", False),

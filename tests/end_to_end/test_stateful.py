@@ -113,6 +113,7 @@ class Disturbed:
             "metadata_columns": str(story.seed % 5 in (3, 4)).lower(),
             "history": str(story.seed % 5 == 1).lower(),
             "conflict_resolution": rng.choice(["error", "apply_remote", "keep_local"]),
+            "jsonb_as": rng.choice(["text", "variant", "variant"]),
         }
         text = ", ".join(f"{name} = {value}" for name, value in options.items())
         story.tell("subscribe", text)
@@ -328,7 +329,7 @@ def _step(story: Story, node: Disturbed) -> None:
     ("version", "seed"),
     [
         (18, _SEED),
-        *(in_make_faults(18, seed) for seed in (3, 4, 8, 9, 11)),
+        *(in_make_faults(18, seed) for seed in (2, 3, 4, 8, 9, 11)),
         *(in_make_faults(14, seed) for seed in (20, 22)),
     ],
 )
