@@ -72,11 +72,9 @@ class TupleColumn:
         """The texts of a short column whose type needs no formatting: a call of Arrow's costs as
         much as a hundred values."""
         values = self.values
-        if self._text is not None or values is None or len(values) > _FEW:
+        if values is None or self._text is not None or len(values) > _FEW:
             return None
-        if pa.types.is_string(values.type):
-            return list(values.to_pylist())
-        if pa.types.is_integer(values.type):
+        if pa.types.is_string(values.type) or pa.types.is_integer(values.type):
             return [None if value is None else str(value) for value in values.to_pylist()]
         return None
 
