@@ -86,6 +86,8 @@ class Slots:
     def run(self, transactions: Iterator[list[str]]) -> None:
         for statements in transactions:
             self.connection.execute(";".join(statements))
+        # What was rolled back last is flushed by this commit, before anybody reads.
+        self.connection.execute("SELECT pg_logical_emit_message(true, 'end', '')")
 
     def pgoutput(self, **options: str) -> list[tuple[Lsn, int, bytes]]:
         wanted = {"publication_names": "p,p_inserts", "messages": "true", **options}
