@@ -74,7 +74,8 @@ class History:
 
     def __init__(self, seed: int, tables: int = 8, identities: Sequence[str] = IDENTITIES) -> None:
         self._random = random.Random(seed)
-        kinds = list(_VALUES)
+        """``without``: a type that the server has not."""
+        kinds = [kind for kind in _VALUES if kind != without]
         self._random.shuffle(kinds)
         share = -(-len(kinds) // tables)
         self.tables: list[tuple[str, dict[str, str]]] = []
