@@ -72,7 +72,9 @@ WITHOUT_IDENTITY: Final = "nothing"
 class History:
     """Tables and what happens to them."""
 
-    def __init__(self, seed: int, tables: int = 8, identities: Sequence[str] = IDENTITIES) -> None:
+    def __init__(
+        self, seed: int, tables: int = 8, identities: Sequence[str] = IDENTITIES, without: str = ""
+    ) -> None:
         self._random = random.Random(seed)
         """``without``: a type that the server has not."""
         kinds = [kind for kind in _VALUES if kind != without]
