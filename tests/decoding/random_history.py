@@ -75,8 +75,8 @@ class History:
     def __init__(
         self, seed: int, tables: int = 8, identities: Sequence[str] = IDENTITIES, without: str = ""
     ) -> None:
-        self._random = random.Random(seed)
         """``without``: a type that the server has not."""
+        self._random = random.Random(seed)
         kinds = [kind for kind in _VALUES if kind != without]
         self._random.shuffle(kinds)
         share = -(-len(kinds) // tables)
