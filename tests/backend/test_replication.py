@@ -244,7 +244,7 @@ def test_a_snapshot_is_used_in_its_own_transaction(lake: LakeServer) -> None:
         ([START.format("x")], "42704", 'replication slot "x" does not exist'),
         ([CREATE, CREATE], "42710", 'replication slot "s" already exists'),
         ([CREATE.replace("s ", '"S" ')], "42602", "contains invalid character"),
-        ([CREATE.replace("pgoutput", "wal2json")], "58P01", 'could not access file "wal2json"'),
+        ([CREATE.replace("pgoutput", "other")], "58P01", 'could not access file "other"'),
         ([CREATE.replace("nothing", "use")], "XX000", "must be called inside a transaction"),
         (["BEGIN", CREATE.replace("nothing", "export")], "XX000", "must not be called inside"),
         (["BEGIN", CREATE, START.format("s")], "25001", "cannot run inside a transaction block"),

@@ -14,13 +14,14 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.pgoutput.options import PgoutputOptions
-from penstock.walsender.decoding import Decoding, Wanted
+from penstock.walsender.decoding import Decoding
 from penstock.walsender.every_table import EveryTable
 from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.relation_sync_cache import RelationSyncCache
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.slots import Slots
+from penstock.walsender.wanted import Wanted
 
 
 def plugin_finder(parameters: Callable[[], Parameters]) -> Callable[[str], OutputPlugin]:

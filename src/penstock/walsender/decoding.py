@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
 from penstock.errors import (
@@ -30,7 +30,6 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import LogicalMessage, Truncate
-from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
 from penstock.pipeline.scan import ScanFile
@@ -40,10 +39,10 @@ from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
 from penstock.walsender.lake_columns import LakeColumn, as_then, columns_at
+from penstock.walsender.wanted import Published, Wanted
 
 _PAIRED: Final = 4
 """Times the memory for decoding: old and new rows that one task keeps in DuckDB, as Arrow data."""
-_ORIGIN_NONE: Final = "none"
 
 log = logging.getLogger(__name__)
 
@@ -79,46 +78,6 @@ class _Plan:
     items: Sequence[ChangeItem]
     types: Mapping[int, TypeName]
     header: XLogDataHeader | None
-
-
-class Published(Protocol):
-    """What of each table goes out (``relation_sync_cache``)."""
-
-    def publishes(self, table: LakeTable) -> bool:
-        """Whether anything of it may go out; cheap."""
-
-    def names(self, table: LakeTable) -> bool:
-        """Whether the table, or what it is a partition of, was asked for by its own name."""
-
-    def has(self, publications: Sequence[int]) -> bool:
-        """Whether one of these (oids) counts."""
-
-    def of(self, table: LakeTable, columns: tuple[LakeColumn, ...]) -> PublishedTable | None:
-        """How it goes out, None: not at all. ``columns``: all of the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """How changes are wanted. ``binary``: values where types have a send function; ``streaming``:
-    large transactions in blocks; ``local_only``: none with an origin; ``messages``: those of
-    sessions, too; ``as_rows``: for output plugins, pieces are streams of
-    ``pipeline.change_columns``."""
-
-    binary: bool = False
-    streaming: bool = False
-    local_only: bool = False
-    messages: bool = False
-    as_rows: bool = False
-
-    @classmethod
-    def by(cls, options: PgoutputOptions) -> Wanted:
-        """As a subscriber asks for it."""
-        return cls(
-            options.binary,
-            options.streaming is not None,
-            options.origin == _ORIGIN_NONE,
-            options.messages,
-        )
 
 
 class Decoding:

@@ -18,7 +18,7 @@ from penstock.walsender.lake_columns import LakeColumn, column_type
 
 
 class EveryTable:
-    """``decoding.Published`` without publications; for one stream."""
+    """``wanted.Published`` without publications; for one stream."""
 
     def __init__(self) -> None:
         self._seen: dict[Relation, tuple[LakeTable, tuple[LakeColumn, ...]]] = {}

@@ -1,0 +1,57 @@
+"""What one stream gets: of which tables, and in which form.
+
+In: options of a subscriber. Out: frozen values and a Protocol for ``decoding``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from penstock.catalog import LakeTable
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.pipeline.change_item import PublishedTable
+from penstock.walsender.lake_columns import LakeColumn
+
+_ORIGIN_NONE: Final = "none"
+
+
+class Published(Protocol):
+    """What of each table goes out (``relation_sync_cache``)."""
+
+    def publishes(self, table: LakeTable) -> bool:
+        """Whether anything of it may go out; cheap."""
+
+    def names(self, table: LakeTable) -> bool:
+        """Whether the table, or what it is a partition of, was asked for by its own name."""
+
+    def has(self, publications: Sequence[int]) -> bool:
+        """Whether one of these (oids) counts."""
+
+    def of(self, table: LakeTable, columns: tuple[LakeColumn, ...]) -> PublishedTable | None:
+        """How it goes out, None: not at all. ``columns``: all of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How changes are wanted. ``binary``: values where types have a send function; ``streaming``:
+    large transactions in blocks; ``local_only``: none with an origin; ``messages``: those of
+    sessions, too; ``as_rows``: for output plugins, pieces are streams of
+    ``pipeline.change_columns``."""
+
+    binary: bool = False
+    streaming: bool = False
+    local_only: bool = False
+    messages: bool = False
+    as_rows: bool = False
+
+    @classmethod
+    def by(cls, options: PgoutputOptions) -> Wanted:
+        """As a subscriber asks for it."""
+        return cls(
+            options.binary,
+            options.streaming is not None,
+            options.origin == _ORIGIN_NONE,
+            options.messages,
+        )
