@@ -30,6 +30,8 @@ from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.pgoutput.decoder import Decoder
 
+pytestmark = pytest.mark.postgres
+
 Written = tuple[Lsn, int, str]
 _SETTINGS: dict[str, str | int | bool] = {
     "max_prepared_transactions": 5,
