@@ -90,8 +90,8 @@ class History:
             columns = {self._column(n): kind for n, kind in enumerate(mine)}
             self._create(number, identities[number % len(identities)], columns)
         with_identity = [n for n, _ in self.tables if WITHOUT_IDENTITY not in n]
-        without = [n for n, _ in self.tables if WITHOUT_IDENTITY in n]
-        of_tables = f"FOR TABLE {', '.join(without)}" if without else ""
+        lacking = [n for n, _ in self.tables if WITHOUT_IDENTITY in n]
+        of_tables = f"FOR TABLE {', '.join(lacking)}" if lacking else ""
         self.setup += [
             f"CREATE PUBLICATION p FOR TABLE {', '.join(with_identity)}",
             f"CREATE PUBLICATION p_inserts {of_tables} WITH (publish = 'insert, truncate')",

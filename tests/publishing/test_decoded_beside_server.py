@@ -17,7 +17,7 @@ from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
-_TYPES = {
+_TYPES: dict[str, tuple[str, Callable[[random.Random], str]]] = {
     "i2": ("smallint", lambda r: str(r.randint(-32768, 32767))),
     "i8": ("bigint", lambda r: str(r.randint(-(1 << 63), (1 << 63) - 1))),
     "n": ("numeric(12,3)", lambda r: f"{r.randint(-(10**9), 10**9)}.{r.randint(0, 999):03}"),
