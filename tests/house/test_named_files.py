@@ -18,7 +18,7 @@ _MODULE = re.compile(
 
 @pytest.mark.parametrize("page", PAGES)
 def test_named_files_are_there(page: str) -> None:
-    folders = ("src", "tests", "tools", "bench")
+    folders = ("src", "tests", "tools", "bench", "examples")
     known = [
         f"/{path.relative_to(ROOT)}" for name in folders for path in (ROOT / name).rglob("*.py")
     ]
