@@ -123,3 +123,31 @@ def test_what_is_refused(lake: LakeNode) -> None:
     with pytest.raises(psycopg.Error, match="could not access file"):
         lake.rows("SELECT pg_create_logical_replication_slot('other', 'nothing_like_it')")
     assert len(_changes(lake, _GET, "refused")) == 3  # the slot is free, and where it was
+
+
+def test_only_what_is_called_moves_a_slot(lake: LakeNode) -> None:
+    lake.execute(
+        "CREATE TABLE called (id integer PRIMARY KEY)",
+        "SELECT pg_create_logical_replication_slot('called', 'test_decoding')",
+        "INSERT INTO called VALUES (1)",
+    )
+    get = _GET.format("called", "")
+    # How clients ask for the columns of a query.
+    assert lake.rows(f"{get} LIMIT 0") == []
+    assert lake.rows(f"SELECT * FROM ({get}) AS asked WHERE 1 = 0") == []
+    assert lake.rows(f"WITH unread AS ({get}) SELECT 1") == [(1,)]
+    with lake.connection.cursor().copy(f"COPY ({get} LIMIT 0) TO STDOUT") as copy:
+        assert list(copy.rows()) == []
+    twice = f"WITH read AS ({get}) SELECT a.data FROM read a JOIN read b USING (data) LIMIT 1"
+    assert len(lake.rows(twice)) == 1
+    assert _changes(lake, _GET, "called") == []
+    lake.execute("DELETE FROM called")
+    with lake.connection.cursor().copy(f"COPY ({get}) TO STDOUT") as copy:
+        assert [row[0].split()[0] for row in copy.rows()] == ["BEGIN", "table", "COMMIT"]
+    assert _changes(lake, _GET, "called") == []
+    nowhere = f"COPY ({_GET.format('nowhere', '')}) TO STDOUT"
+    with (
+        pytest.raises(psycopg.Error, match="does not exist"),
+        lake.connection.cursor().copy(nowhere) as copy,
+    ):
+        list(copy.rows())

@@ -106,6 +106,7 @@ class SlotChanges:
         self._reading = reading
         self._request = request
         self._rows = 0
+        self._called = False
         self._output: Generator[Output, None, None] | None = None
         with ExitStack() as held:
             self._slot = held.enter_context(
@@ -125,6 +126,7 @@ class SlotChanges:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Raises PenstockError, as decoding and the plugin do."""
         schema = self.schema
+        self._called = True
         for output in self._outputs():
             self._rows += len(output)
             columns = [output.lsns, output.xids.cast(pa.int64()), output.data]
@@ -135,8 +137,10 @@ class SlotChanges:
 
     def succeed(self) -> None:
         """Nothing more is read by the query: what it did not draw counts as read, as with a server,
-        whose functions give all of their rows before the query sees the first one."""
-        if not self._request.confirm:
+        whose functions give all of their rows before the query sees the first one. A query that did
+        not begin to draw (LIMIT 0, WHERE false) has not called the function: clients ask so for the
+        columns alone."""
+        if not self._request.confirm or not self._called:
             return
         for output in self._outputs():
             self._rows += len(output)
