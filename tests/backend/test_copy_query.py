@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pytest
 
 import penstock.pgtypes as pgtypes
+from penstock.backend.copy_statement import copy_of_rows
 from penstock.identifiers import quoted
 from penstock.pgtypes.text_output import text_cast
+from penstock.protocol.answers import Cells, Rows
+from penstock.protocol.backend_messages import FieldDescription
+from penstock.sql import Copy, parse
 from penstock.sql.grammar.copy_query import CopyForm, CopyTarget, parse_copy_query
 from penstock.sql.text.object_names import RangeVar
 
@@ -63,3 +69,21 @@ def test_a_cast_is_not_what_is_printed() -> None:
         ),
     ):
         assert text_cast(values, oid).to_pylist() == wanted
+
+
+def test_rows_are_drawn_while_they_are_taken() -> None:
+    drawn = 0
+
+    def rows() -> Iterator[Cells]:
+        nonlocal drawn
+        for _ in range(100):
+            drawn += 1
+            yield [b"x" * 100_000, None]
+
+    fields = (FieldDescription("a", 25), FieldDescription("b", 25))
+    statement = parse("COPY (SELECT 1) TO STDOUT")
+    assert isinstance(statement, Copy)
+    chunks = iter(copy_of_rows(Rows(fields, rows()), statement).chunks)
+    first, _ = next(chunks)
+    assert first == drawn == 3
+    assert first + sum(count for count, _ in chunks) == 100

@@ -9,6 +9,7 @@ import pytest
 
 from clients.conftest import Both
 from clients.wire import Wire, query
+from penstock.embedded import wait_until
 from penstock.protocol import frontend_messages as m
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
@@ -150,3 +151,29 @@ def test_text_is_in_the_clients_encoding(both: Both) -> None:
                 m.Sync(),
             )
             assert ("D", b"\xe9") in wire.until_ready()
+
+
+def test_a_portal_that_is_left_gives_its_slot_back(both: Both) -> None:
+    """Nor does the slot move: the client has not taken all rows."""
+    both.lake.execute(
+        "SELECT pg_create_logical_replication_slot('left', 'test_decoding')",
+        "SELECT pg_logical_emit_message(true, 'p', 'content')",
+    )
+    get = "SELECT data FROM pg_logical_slot_get_changes('left', NULL, NULL)"
+    held = "SELECT count(*) FROM pg_replication_slots WHERE active"
+
+    def given_back() -> bool:
+        return both.lake.rows(held) == [(0,)]
+
+    with Wire(both.node, "lake", "lake") as wire:
+        assert wire.say(*query(get, rows=1))[-2:] == [("s",), ("Z", "I")]
+        assert given_back()
+        assert wire.say(*query("BEGIN"), *query(get, rows=1))[-2:] == [("s",), ("Z", "T")]
+        assert both.lake.rows(held) == [(1,)]
+        assert ("D", b"1") in wire.say(*query("SELECT 1"))
+        wire.say(m.Close(m.PORTAL, ""))
+        assert given_back()
+        wire.say(*query(get, rows=1))
+    wait_until(given_back, "the end of the session")
+    assert len(both.lake.rows(get)) == 3
+    both.lake.execute("SELECT pg_drop_replication_slot('left')")

@@ -6,7 +6,7 @@ table and columns that is, and who may read them, is left to the reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -15,13 +15,17 @@ import pyarrow as pa
 from penstock.backend.binary_results import in_formats
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
 from penstock.executor.lake import CopyRequest
-from penstock.protocol.answers import CopyOut, Rows
+from penstock.protocol.answers import Cells, CopyOut, Rows
 from penstock.protocol.backend_messages import BINARY_FORMAT, TEXT_FORMAT
 from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 from penstock.sql import Copy
 from penstock.sql.grammar.copy_query import CopyTarget, parse_copy_query
 
 _FORMATS: Final = {"text": False, "binary": True}
+_PORTION_BYTES: Final = 1 << 18
+"""Of rows that are sent at once."""
+_ROW_BYTES: Final = 16
+"""A row without columns takes room, too."""
 
 
 def copy_request(statement: Copy) -> CopyRequest:
@@ -41,15 +45,29 @@ def copy_request(statement: Copy) -> CopyRequest:
 
 
 def copy_of_rows(rows: Rows, statement: Copy) -> CopyOut:
-    """COPY of a query whose result is small and here: one on the catalogs."""
+    """COPY of a query on the catalogs: rows are drawn while the client takes them."""
     binary = _binary(statement)
     code = BINARY_FORMAT if binary else TEXT_FORMAT
     fields = [replace(field, format=code) for field in rows.fields]
-    cells = list(in_formats(rows.rows, fields))
-    columns = [pa.array(column, pa.binary()) for column in zip(*cells, strict=True)]
-    data = (binary_rows if binary else text_rows)(columns, len(cells))
-    portions: Iterable[tuple[int, bytes]] = [(len(cells), data)]
+    portions = _portions(in_formats(rows.rows, fields), binary=binary)
     return CopyOut(len(rows.fields), binary, binary_copy(portions) if binary else portions)
+
+
+def _portions(rows: Iterable[Cells], *, binary: bool) -> Iterator[tuple[int, bytes]]:
+    encoded = binary_rows if binary else text_rows
+    cells: list[Cells] = []
+    size = 0
+    for row in rows:
+        cells.append(row)
+        size += _ROW_BYTES + sum(len(cell) for cell in row if cell is not None)
+        if size >= _PORTION_BYTES:
+            yield len(cells), encoded(_columns(cells), len(cells))
+            cells, size = [], 0
+    yield len(cells), encoded(_columns(cells), len(cells))
+
+
+def _columns(cells: list[Cells]) -> list[pa.Array]:
+    return [pa.array(column, pa.binary()) for column in zip(*cells, strict=True)]
 
 
 def _binary(statement: Copy) -> bool:

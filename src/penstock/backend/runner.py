@@ -245,7 +245,8 @@ class SessionRunner:
             case Copy(query=str(query)) if services.catalog_queries.reads_catalog_only(query):
                 rows = self._catalog_rows(query, BoundValues())
                 yield from self._warned()
-                yield copy_of_rows(rows, statement)
+                copied = copy_of_rows(rows, statement)
+                yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case Copy():
                 request = copy_request(statement)
                 copied = services.lake.copy(request, self._block.snapshot(), role)
