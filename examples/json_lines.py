@@ -41,17 +41,15 @@ class JsonLines:
 
     def run(self) -> int:
         """Write what is there now; the number of files."""
-        files = 0
+        files, end = 0, None
+        lines: list[str] = []
         query = psycopg.sql.SQL(_QUERY).format(slot=psycopg.sql.Literal(self._slot))
         with self._connection.cursor().copy(query) as copy:
-            lines: list[str] = []
-            end = None
             for lsn, data in copy.rows():
-                if json.loads(data)["action"] != "C":
-                    lines.append(data)
-                    continue
                 lines.append(data)
-                end = lsn  # a commit stands where its transaction ends
+                if not _ends(json.loads(data)):
+                    continue
+                end = lsn
                 if len(lines) >= self._rows:
                     self._write(lines, end)
                     files, lines = files + 1, []
@@ -82,6 +80,12 @@ class JsonLines:
             "WHERE slot_name = %s AND confirmed_flush_lsn < %s",
             (lsn, self._slot, lsn),
         )
+
+
+def _ends(line: dict[str, Any]) -> bool:
+    """Whether the slot may move to where the line stands: a commit is at the end of its
+    transaction, a message that belongs to none is at its own end."""
+    return line["action"] == "C" or (line["action"] == "M" and not line["transactional"])
 
 
 def main() -> None:

@@ -50,3 +50,20 @@ def test_each_change_once(lake: LakeNode, tmp_path: Path) -> None:
     assert sorted(inserted) == list(range(_ROWS))
     subprocess.run([*command, "--once"], check=True, timeout=60)
     assert sorted(tmp_path.glob("*")) == files
+
+
+def test_messages_of_no_transaction(lake: LakeNode, tmp_path: Path) -> None:
+    """They end a file, too: one behind the last commit does not take its place."""
+    lake.execute(
+        "CREATE TABLE noted (id integer PRIMARY KEY)",
+        "SELECT pg_create_logical_replication_slot('noted', 'wal2json')",
+        "INSERT INTO noted VALUES (1)",
+        "SELECT pg_logical_emit_message(false, 'note', 'one')",
+    )
+    command = [sys.executable, str(_SCRIPT), "--conninfo", lake.conninfo(), "--slot", "noted"]
+    command += ["--folder", str(tmp_path), "--rows", "1", "--once"]
+    for _ in range(2):
+        subprocess.run(command, check=True, timeout=60)
+        files = sorted(tmp_path.glob("*.jsonl"))
+        lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        assert [line["action"] for line in lines] == ["B", "I", "C", "M"]
