@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from faults.heavy import in_make_faults
 from fix_postgres import Database
@@ -69,6 +70,10 @@ def test_each_change_comes_once(
     three = "table public.streamed: DELETE: id[integer]:1"
     assert reader.run() == sorted([one, two, three])
     assert reader.run() == sorted([one, two, three])
+    execute("INSERT INTO streamed VALUES (4)")
+    execute("SELECT pg_replication_slot_advance('spark', pg_current_wal_flush_lsn())")
+    with pytest.raises(StreamingQueryException, match="changes of the batch may be gone"):
+        reader.run()
     execute("SELECT pg_drop_replication_slot('spark')")
 
 

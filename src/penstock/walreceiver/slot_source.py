@@ -119,7 +119,8 @@ class SlotStreamReader(DataSourceStreamReader):
         return [SlotRange(start[_LSN], end[_LSN])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """In a task. Raises psycopg.Error: the slot is in use, or the plugin refuses."""
+        """In a task. Raises psycopg.Error: the slot is in use, or the plugin refuses; and
+        ConfigurationError: somebody else has moved the slot, and some of the batch may be gone."""
         assert isinstance(partition, SlotRange)
         with self._connect() as connection:
             # The batch before this one is in the checkpoint, or there would not be this one.
@@ -128,6 +129,7 @@ class SlotStreamReader(DataSourceStreamReader):
                 kinds = ["text", "int8", "bytea" if self._options.binary else "text"]
                 copy.set_types(kinds)
                 yield from copy.rows()
+            self._check_not_beyond(connection, partition.start)
 
     def commit(self, end: dict[str, str]) -> None:
         """What the checkpoint has, nobody needs any more."""
@@ -156,6 +158,18 @@ class SlotStreamReader(DataSourceStreamReader):
         if behind == (True,):
             connection.execute(
                 "SELECT pg_replication_slot_advance(%s, %s)", (self._options.slot, lsn)
+            )
+
+    def _check_not_beyond(self, connection: psycopg.Connection[Any], start: str) -> None:
+        """After the reading: where the slot is now, it was at most then."""
+        confirmed = self._confirmed(connection)
+        moved = connection.execute("SELECT %s::pg_lsn > %s::pg_lsn", (confirmed, start))
+        if moved.fetchone() == (True,):
+            raise ConfigurationError(
+                f'replication slot "{self._options.slot}" is at {confirmed}, and the batch begins '
+                f"at {start}: changes of the batch may be gone",
+                hint="Nobody but this query may move the slot. Make a slot, and begin again with "
+                "another checkpoint and a copy of the tables.",
             )
 
     def _query(self, end: str) -> sql.Composed:
