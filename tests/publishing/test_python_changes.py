@@ -42,7 +42,8 @@ def test_batches_of_a_slot(lake: LakeNode) -> None:
         changes.confirm(first[2].schema.metadata[b"end_lsn"].decode())
         changes.confirm(1 << 62)  # never beyond what has been given
     with lake.node.changes("batched") as changes:
-        assert _kinds(list(changes)) == ["begin", "change", "commit"]
+        assert _kinds([next(iter(changes))]) == ["begin"]
+        assert _kinds(list(changes)) == ["change", "commit"]  # nothing is lost with an iterator
 
 
 def test_a_program_that_follows(lake: LakeNode) -> None:

@@ -48,9 +48,17 @@ class SlotChanges:
         self._given = found.confirmed_flush_lsn
         request = SlotRequest("Node.changes", True, False, slot, None, None, tuple(options.items()))
         self._stream = reading.open(request, _PID, self._check)
+        self._batches = self._drawn()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Batches as the plugin writes them; with ``follow`` without an end."""
+        """Batches as the plugin writes them; with ``follow`` without an end. Every iterator goes on
+        where the last one stopped."""
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def _drawn(self) -> Iterator[pa.RecordBatch]:
         while not self._stopping.is_set():
             for some in self._stream.batches():
                 for data in some.column(2):
