@@ -35,3 +35,19 @@ def test_a_slot_that_is_made_is_told(tmp_path: Path) -> None:
         assert made == ["a", "b"]
     finally:
         server.close()
+
+
+def test_a_reading_that_outlives_its_session_gives_back_its_own_slot_alone(tmp_path: Path) -> None:
+    server = LakeServer(tmp_path)
+    try:
+        slots = Slots(server.catalog, server.sequencer, 4)
+        slots.create("t", "pgoutput", pid=1, database=5, temporary=True)
+        left = slots.held("t", 1, version=18)
+        left.__enter__()
+        slots.end_session(1)
+        slots.create("t", "pgoutput", pid=2, database=5)
+        with slots.held("t", 2, version=18):
+            left.__exit__(None, None, None)
+            assert [state.active_pid for state in slots.all()] == [2]
+    finally:
+        server.close()

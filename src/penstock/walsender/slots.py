@@ -200,7 +200,9 @@ class Slots:
             yield slot
         finally:
             with self._lock:
-                self._active.pop(name, None)
+                # A session's temporary slot may have ended before its reading did.
+                if self._active.get(name) == pid:
+                    del self._active[name]
                 self._touch(name)
                 self._lock.notify_all()
 
