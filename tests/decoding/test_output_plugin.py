@@ -315,6 +315,9 @@ def test_progress_is_told() -> None:
     plugin = plugin_of(*BASIC, commit=skip)
     texts(plugin, [transaction(inserts(1))], update_progress=lambda *p: told.append(p))
     assert told == [(100, 7, False), (208, 7, True)]
+    told.clear()
+    texts(plugin, [transaction(inserts(250))], update_progress=lambda *p: told.append(p))
+    assert len(told) == 4  # after each hundred changes, too
 
 
 def test_what_was_prepared_before_goes_out_with_its_verdict() -> None:

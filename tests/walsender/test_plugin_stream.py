@@ -1,19 +1,28 @@
-"""What a plugin passes by does not end its stream."""
+"""The stream of a plugin: what it passes by does not end it; its client is heard while it works."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+import time
+from collections.abc import Callable, Sequence
 
 from penstock.catalog import EmittedMessage, LakeTransaction
-from penstock.decoding import LogicalDecodingContext, find_plugin
+from penstock.decoding import (
+    Change,
+    LogicalDecodingContext,
+    OutputPlugin,
+    RelationData,
+    ReorderBufferTXN,
+    find_plugin,
+)
 from penstock.lsn import Lsn
 from penstock.pgoutput.messages import LogicalMessage
-from penstock.protocol.frontend_messages import FrontendMessage
+from penstock.protocol.frontend_messages import CopyData, FrontendMessage
 from penstock.walsender.every_table import EveryTable
 from penstock.walsender.feed import Begun, Ended, Feed, Item, Piece
 from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.plugin_stream import PluginStream
-from penstock.walsender.stream import SenderState
+from penstock.walsender.stream import TICK_S, SenderState
 
 
 class _Client:
@@ -21,12 +30,13 @@ class _Client:
 
     def __init__(self) -> None:
         self.data = b""
+        self.says: list[FrontendMessage] = []
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
         self.data += data
 
     def next_message(self, timeout_s: float) -> FrontendMessage | None:
-        return None
+        return self.says.pop(0) if self.says else None
 
 
 class _Items(Feed):
@@ -47,12 +57,38 @@ def _told(place: int, origin: str | None, content: bytes) -> list[Item]:
     return [Begun(transaction), Piece((), b"", 1, message=told), Ended(transaction)]
 
 
-def test_a_transaction_that_a_filter_passes_by() -> None:
-    feed = _Items([*_told(1000, "east", b"not local"), *_told(1048, None, b"local")])
-    client, state = _Client(), SenderState("s", Lsn(1000))
-    options = [("only-local", "1")]
+class _Slow(OutputPlugin):
+    """Takes its time, and writes nothing; meanwhile the client asks for a keepalive."""
+
+    def __init__(self, client: _Client) -> None:
+        self._client = client
+
+    def begin(self, ctx: LogicalDecodingContext, txn: ReorderBufferTXN) -> None:
+        """Writes nothing."""
+
+    def change(
+        self,
+        ctx: LogicalDecodingContext,
+        txn: ReorderBufferTXN,
+        relation: RelationData,
+        change: Change,
+    ) -> None:
+        """Does not come."""
+
+    def commit(self, ctx: LogicalDecodingContext, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
+        now = Lsn(1000), Lsn(1000), Lsn(1000)
+        self._client.says.append(CopyData(struct.pack("!cQQQqb", b"r", *now, 0, 1)))
+        time.sleep(2 * TICK_S)
+        ctx.update_progress()
+        self.answer = self._client.data
+
+
+def _stream(
+    plugin: OutputPlugin, client: _Client, feed: _Items, options: Sequence[tuple[str, str]] = ()
+) -> SenderState:
+    state = SenderState("s", Lsn(1000))
     with LogicalDecodingContext(
-        find_plugin("test_decoding"), plugin_name="test_decoding", slot_name="s", options=options
+        plugin, plugin_name="p", slot_name="s", options=options, as_bytes=True
     ) as context:
         stream = PluginStream(
             context,
@@ -65,6 +101,21 @@ def test_a_transaction_that_a_filter_passes_by() -> None:
         )
         while feed.waiting:
             stream.handle(feed.next(0))
+    return state
+
+
+def test_a_transaction_that_a_filter_passes_by() -> None:
+    feed = _Items([*_told(1000, "east", b"not local"), *_told(1048, None, b"local")])
+    client = _Client()
+    state = _stream(find_plugin("test_decoding"), client, feed, [("only-local", "1")])
     assert b"content:local" in client.data
     assert b"not local" not in client.data
     assert (state.sent, state.transactions) == (Lsn(1096), 1)
+
+
+def test_a_client_is_answered_while_a_plugin_works() -> None:
+    client = _Client()
+    plugin = _Slow(client)
+    begun, _, ended = _told(1000, None, b"")
+    _stream(plugin, client, _Items([begun, ended]))
+    assert plugin.answer[:1] + plugin.answer[5:6] == b"dk"

@@ -121,7 +121,7 @@ class LogicalDecodingContext:
         self._slot_two_phase = two_phase
         self._as_bytes = as_bytes
         self._piece_bytes = piece_bytes
-        self._update_progress = update_progress
+        self.tell_progress = update_progress
         self._interrupt = interrupt
         self._warn = warn
         self._writes = Writes()
@@ -216,8 +216,8 @@ class LogicalDecodingContext:
 
     def update_progress(self, skipped_xact: bool = False) -> None:
         """OutputPluginUpdateProgress."""
-        if self._update_progress is not None:
-            self._update_progress(self._first_location, self._xid, skipped_xact)
+        if self.tell_progress is not None:
+            self.tell_progress(self._first_location, self._xid, skipped_xact)
 
     def move_to(self, lsn: Lsn) -> None:
         """Writes from here on, in this callback, stand at ``lsn``: in ``change_batch``, for a

@@ -34,6 +34,8 @@ _STREAMING_PREPARED: Final = "logical streaming at prepare time"
 _PIECE_ROWS: Final = 65_536
 _PIECE_BYTES: Final = 16 << 20
 """Of a batch that is given to a plugin at once."""
+_CHANGES_THRESHOLD: Final = 100
+"""Changes after which progress is told."""
 _FEW_ROWS: Final = 8
 """Fewer are faster one by one."""
 
@@ -198,8 +200,10 @@ class Replay:
                 ctx.update_progress()
                 yield
                 continue
-            for change in part.changes():
+            for number, change in enumerate(part.changes(), 1):
                 ctx.call(name, txn, part.relation, change, at=change.lsn, xid=txn.xid)
+                if number % _CHANGES_THRESHOLD == 0:
+                    ctx.update_progress()
                 yield
             ctx.update_progress()
 

@@ -52,6 +52,8 @@ class PluginStream(Stream):
             wire, feed, state, confirm=confirm, timeout_s=timeout_s, check=check, told=told
         )
         self._context, self._lake = context, lake
+        self._listened = time.monotonic()
+        context.tell_progress = self._progress
 
     def run(self) -> None:
         """As ``Stream.run``; raises what the plugin raises, too."""
@@ -80,6 +82,15 @@ class PluginStream(Stream):
             self.state.transactions += 1
         self._transaction, self._begun = None, False
         self.state.sent = transaction.end
+
+    def _progress(self, lsn: Lsn, xid: int, skipped_xact: bool) -> None:
+        """Hear the client while the plugin works (WalSndUpdateProgress)."""
+        now = time.monotonic()
+        if now - self._listened >= TICK_S:
+            self._listened = now
+            self._client_done()
+            self._check_timeout()
+            self._check()
 
     def _changes(self, begun: Begun) -> Iterator[Decoded]:
         """Of the transaction that has begun, as the feed has them."""
