@@ -105,6 +105,7 @@ class SlotChanges:
     ) -> None:
         self._reading = reading
         self._request = request
+        self._check_cancelled = cancelled
         self._rows = 0
         self._called = False
         self._output: Generator[Output, None, None] | None = None
@@ -203,6 +204,7 @@ class SlotChanges:
         while bundle := self._bundle(size):
             with closing(self._process(bundle)) as done:
                 for item in done:
+                    self._check_cancelled()
                     if isinstance(item, Output):
                         yield item
                         continue

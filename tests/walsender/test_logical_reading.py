@@ -1,0 +1,81 @@
+"""Calls of slot functions: how far they read, and where they leave the slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_lake import LakeServer
+from penstock.catalog import EmittedMessage, LakeTransaction
+from penstock.decoding import find_plugin
+from penstock.lsn import Lsn
+from penstock.sqlstate import QueryCanceled
+from penstock.walsender.feed import Begun, Changes, Ended
+from penstock.walsender.logical_reading import LogicalReading, SlotChanges, SlotRequest
+from penstock.walsender.slots import Slots
+
+_OPTIONS = (("proto_version", "1"), ("publication_names", "p"))
+
+
+class _Nothing:
+    """Of every transaction."""
+
+    def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
+        for transaction in transactions:
+            yield Begun(transaction)
+            yield Ended(transaction)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LakeServer]:
+    with closing(LakeServer(tmp_path)) as server:
+        yield server
+
+
+def test_a_cancelled_call_leaves_the_slot_where_it_is(server: LakeServer) -> None:
+    slots = Slots(server.catalog, server.sequencer, 4)
+    begin = slots.create("s", "pgoutput", pid=1, database=5).lsn
+    ends = [server.sequencer.emit(EmittedMessage(False, "p"), b"") for _ in range(300)]
+    left = 150
+
+    def cancelled() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise QueryCanceled("canceling statement due to user request")
+
+    def confirmed() -> Lsn:
+        return slots.all()[0].slot.confirmed_flush_lsn
+
+    with closing(opened(server, slots, lambda: None)) as call:
+        call.succeed()  # nobody has asked for its rows
+    assert confirmed() == begin
+    with closing(opened(server, slots, cancelled)) as call, pytest.raises(QueryCanceled):
+        list(call.batches())
+    assert confirmed() == begin
+    with closing(opened(server, slots, lambda: None, upto=ends[9])) as call:
+        assert list(call.batches()) == []
+        call.succeed()
+    assert confirmed() == ends[9]
+
+
+def opened(
+    server: LakeServer, slots: Slots, cancelled: Any, upto: Lsn | None = None
+) -> SlotChanges:
+    """pg_logical_slot_get_binary_changes"""
+    reading = LogicalReading(
+        server.catalog,
+        server.sequencer,
+        slots,
+        lambda: pytest.fail("of no other plugin"),
+        find_plugin,
+        18,
+        lambda: 1 << 20,
+        lambda options: _Nothing(),
+    )
+    request = SlotRequest("f", True, True, "s", upto, None, _OPTIONS)
+    return reading.open(request, 1, cancelled)
