@@ -62,7 +62,6 @@ _REFUSED = [
     ("VACUUM plain", "VACUUM"),
     ("ANALYZE plain", "ANALYZE"),
     ("EXPLAIN SELECT * FROM plain", "EXPLAIN"),
-    ("SAVEPOINT s", "SAVEPOINT"),
     ("PREPARE s AS SELECT 1", "PREPARE"),
     ("DECLARE c CURSOR FOR SELECT 1", "DECLARE"),
     ("LISTEN x", "LISTEN"),
@@ -72,7 +71,6 @@ _REFUSED = [
     ("SELECT * FROM plain FOR UPDATE", "FOR UPDATE"),
     ("SELECT a INTO other FROM plain", "INTO"),
     ("SELECT pg_create_physical_replication_slot('x')", "pg_create_physical_replication_slot"),
-    ("SELECT * FROM pg_logical_slot_get_changes('x', NULL, NULL)", "pg_logical_slot_get_changes"),
 ]
 
 

@@ -289,6 +289,7 @@ def test_another_writer_between_two_tables(lake: LakeNode, monkeypatch: pytest.M
         lake.execute("BEGIN; DELETE FROM g; UPDATE h SET v = 20 WHERE id = 1; COMMIT")
     assert (lake.rows("SELECT * FROM g"), lake.rows("SELECT * FROM h")) == ([(1, 1)], [])
     assert members(lake) == [*known, {"h"}, {"g", "h"}, {"h"}]
+    lake.execute("DROP PUBLICATION g")
 
 
 def _delete_as_others(lake: LakeNode, position: int) -> None:
