@@ -15,7 +15,7 @@ import pytest
 from pyroaring import BitMap
 
 from lakehouse.tables import accounts, commit, delta_rs_ids, write
-from penstock.errors import CommitConflict
+from penstock.errors import CommitConflict, FeatureNotSupported
 from penstock.lakehouse.staged_change import StagedChange, from_json, to_json
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.state import TableState, load, load_vectors
@@ -119,6 +119,33 @@ def test_rows_that_others_have_changed(tmp_path: Path) -> None:
     late = change.with_rows("delete", state, {path: BitMap([6])}, ())
     with pytest.raises(CommitConflict, match="others have changed rows"):
         StagedCommit(table.storage, table._store, late).put()
+
+
+def test_files_that_vacuum_has_taken(tmp_path: Path) -> None:
+    """Nothing is committed that nobody can read."""
+    table = made(tmp_path, range(3))
+    state, written = state_of(table), write(table, [5])
+    change = StagedChange.of(7, table.uri, table.name, state)
+    change = change.with_rows("insert", state, {}, written)
+    table.storage.remove(f"{table.uri}/{written[0].path}")
+    with pytest.raises(CommitConflict, match="were removed"):
+        StagedCommit(table.storage, table._store, change, "g", [7, 8]).put()
+    assert delta_rs_ids(table) == [0, 1, 2]
+
+
+def test_a_feature_that_came_before_the_way_back(tmp_path: Path) -> None:
+    """A commit without what it asks for would damage the table."""
+    table = made(tmp_path, range(3))
+    state = state_of(table)
+    change = StagedChange.of(7, table.uri, table.name, state)
+    change = change.with_rows("insert", state, {}, write(table, [5]))
+    done = StagedCommit(table.storage, table._store, change, "g", [7, 8])
+    version = done.put()
+    features = [*state.protocol["writerFeatures"], "rowTracking"]
+    protocol = {"protocol": {**state.protocol, "writerFeatures": features}}
+    table._store.put(table.uri, version + 1, [json.dumps(protocol)])
+    with pytest.raises(FeatureNotSupported, match="rowTracking"):
+        done.undo()
 
 
 def test_a_table_that_was_altered_or_dropped(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from faults.heavy import HEAVY, in_make_faults
 from fix_postgres import Database
 from penstock import failpoint
 from penstock.embedded import wait_until
-from penstock.errors import PenstockError, StorageError
+from penstock.errors import StorageError
 from penstock.executor import block_commit
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse
@@ -212,7 +212,7 @@ def test_one_that_stops_between_two_tables_goes_on(
 
     def stop(name: str) -> None:
         if name == place:
-            raise PenstockError(name)
+            raise RuntimeError(name)
 
     with monkeypatch.context() as patched:
         patched.setattr(block_commit, "failpoint", stop)

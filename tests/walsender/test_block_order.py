@@ -72,6 +72,8 @@ def test_a_block_that_was_taken_back_changes_nothing_of_its_own() -> None:
     between = [commit(A, 1, "g", A, B), commit(A, 2), undone(A, 3, "g", A, B), commit(A, 4)]
     there = one_by_block(whole_blocks(between, ALL))
     assert (shown(there), there[0].changes) == ([[(A, 0, 3)], [(A, 3, 4)]], True)
+    between[1] = replace(between[1], changes=False)
+    assert one_by_block(between)[0].changes, "OPTIMIZE may have copied rows of it, which stay"
 
 
 def test_where_each_of_two_would_come_first_they_are_one() -> None:

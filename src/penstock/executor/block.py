@@ -38,6 +38,7 @@ class LakeBlock:
         self._warehouse: Final = warehouse
         self._states: dict[int, TableState] = {}
         self._written: list[str] = []
+        self._kept: set[str] = set()
 
     @property
     def changes(self) -> list[StagedChange]:
@@ -100,17 +101,21 @@ class LakeBlock:
         """They go with the block unless its commit names them."""
         self._written += [file_uri(folder, file.path) for file in files]
 
-    def end(self, kept: Iterable[StagedChange] = ()) -> None:
-        """Remove the files that nobody needs. ``kept``: what was committed."""
-        needed = set()
-        for change in kept:
-            needed |= {file_uri(change.uri, path) for path in change.paths()}
+    def keep(self, changes: Iterable[StagedChange]) -> None:
+        """What versions of tables may name from now on stays: those that are taken back are read as
+        well, by who looks at older versions or follows a table's log."""
+        self._kept = set()
+        for change in changes:
+            self._kept |= {file_uri(change.uri, path) for path in change.paths()}
             folder = pairs_folder(change.uri)
-            needed |= {file_uri(folder, file.path) for file in change.pairs}
-        for uri in self._written:
-            if uri not in needed:
-                self._warehouse.storage.remove(uri)
+            self._kept |= {file_uri(folder, file.path) for file in change.pairs}
+
+    def end(self) -> None:
+        """Remove the files that nobody needs."""
+        gone = [uri for uri in self._written if uri not in self._kept]
         self.staged, self._states, self._written = {}, {}, []
+        for uri in gone:
+            self._warehouse.storage.remove(uri)
 
     def _state(self, oid: int, uri: str, version: int) -> TableState:
         """Followed from statement to statement, so that few entries are read again."""

@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.catalog import BlockCommit, Catalog
-from penstock.errors import CommitConflict, PenstockError, StorageError
-from penstock.executor.block import outrun_block
+from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError, StorageError
+from penstock.executor.block import LakeBlock, outrun_block
 from penstock.failpoint import (
     AFTER_BLOCK_COMMITS,
     AFTER_BLOCK_INTENT,
@@ -35,6 +35,9 @@ from penstock.walsender.sequencer import Sequencer
 
 log = logging.getLogger(__name__)
 
+_TRIES: Final = 3
+"""To find tables without a block whose commits are under way."""
+
 
 class CommitBlocks:
     """For every session."""
@@ -44,26 +47,39 @@ class CommitBlocks:
         self._catalog: Final = catalog
         self._sequencer: Final = sequencer
 
-    def commit(self, changes: Sequence[StagedChange]) -> None:
-        """All of them. Raises PenstockError: none (40001: others were first at some row); what a
-        store raises leaves it open until ``finish``."""
+    def commit(self, block: LakeBlock) -> None:
+        """What it has staged. Raises PenstockError: nothing of it (40001: others were first at some
+        row); what a store raises leaves it open until ``finish``."""
+        changes = block.changes
         if not changes:
             return
         with self._sequencer.one_transaction():
-            self._finish_all()  # what is left over comes first, in each table
-            made = self._commit(changes)
-        self._sequencer.step()
+            # What is left over comes first, in each table.
+            for left in self._left():
+                if not _tables(changes).isdisjoint(left.relations):
+                    self._finish(left)
+            made = self._commit(block, changes)
+        try:
+            self._sequencer.step()
+        except StorageError as error:  # it is committed, and what it has done is not done again
+            log.warning("a transaction block is not in the log yet: %s", error.message)
         for commit, (version, state) in made:
             commit.checkpoint(version, state.properties)
 
     def finish(self) -> None:
         """Whatever a crash, or an error of a store, has left between two commits. What cannot be
         finished now is left for the next time."""
-        try:
-            with self._sequencer.one_transaction():
-                self._finish_all()
-        except StorageError as error:
-            log.warning("a transaction block is not finished yet: %s", error.message)
+        with self._sequencer.one_transaction():
+            try:
+                left = self._left()
+            except StorageError as error:
+                log.warning("transaction blocks are not finished yet: %s", error.message)
+                return
+            for block in left:
+                try:
+                    self._finish(block)
+                except PenstockError as error:
+                    log.warning("a transaction block is not finished yet: %s", error.report())
 
     def settled(self, relations: Iterable[int]) -> bool:
         """False where commits to these tables were under way: what was read of them may be half a
@@ -76,28 +92,51 @@ class CommitBlocks:
         return not under_way
 
     def finish_those_of(self, relations: Collection[int]) -> None:
-        """Before everything in these tables is changed. Raises PenstockError (40001): one waits."""
-        if not self.settled(relations):
+        """Before their newest versions are read or changed as a whole. Raises PenstockError
+        (40001): one waits."""
+        for _ in range(_TRIES):
+            if self.settled(relations):
+                return
             self.finish()
-            if not self.settled(relations):
-                raise outrun_block(CommitConflict("a transaction block is not finished yet"))
+        raise outrun_block(CommitConflict("a transaction block is not finished yet"))
 
     def _commit(
-        self, changes: Sequence[StagedChange]
+        self, staged: LakeBlock, changes: Sequence[StagedChange]
     ) -> list[tuple[StagedCommit, tuple[int, TableState]]]:
         relations = tuple(change.relation for change in changes)
         block = BlockCommit(str(uuid.uuid4()), relations, _content(changes))
         commits = self._commits(block, changes)
         try:
             states = [commit.check() for commit in commits]
+            staged.keep(changes)
             if len(changes) == 1:
-                return [(commits[0], (commits[0].put(states[0]), states[0]))]
-            self._keep(block)
+                return [(commits[0], (self._put_one(staged, commits[0], states[0]), states[0]))]
+            self._note(staged, block)
             failpoint(AFTER_BLOCK_INTENT)
             versions = self._put_all(block, commits, states)
         except CommitConflict as error:
             raise outrun_block(error) from None
         return list(zip(commits, zip(versions, states, strict=True), strict=True))
+
+    def _note(self, staged: LakeBlock, block: BlockCommit) -> None:
+        """Write it down. A store that has not answered may have it: then nobody is to find it."""
+        try:
+            self._keep(block)
+        except StorageError as error:
+            try:
+                self._forget(block)
+            except StorageError as why:
+                raise _unknown(error, why) from error
+            staged.keep(())
+            raise
+
+    @staticmethod
+    def _put_one(staged: LakeBlock, commit: StagedCommit, state: TableState) -> int:
+        try:
+            return commit.put(state)
+        except CommitConflict:
+            staged.keep(())  # nothing names its files
+            raise
 
     def _put_all(
         self,
@@ -105,17 +144,20 @@ class CommitBlocks:
         commits: Sequence[StagedCommit],
         states: Sequence[TableState | None],
     ) -> list[int]:
-        """Raises CommitConflict, StorageError: none of them are left, now or after ``finish``."""
+        """Raises PenstockError: none of them are left, now or after ``finish``."""
         versions = []
         try:
             for commit, state in zip(commits, states, strict=True):
                 versions.append(commit.put(state))
                 failpoint(BETWEEN_BLOCK_COMMITS)
-        except (CommitConflict, StorageError) as error:
+        except PenstockError as error:
             self._take_back(block, commits, error)
             raise
         failpoint(AFTER_BLOCK_COMMITS)
-        self._forget(block)
+        try:
+            self._forget(block)
+        except StorageError as error:  # who finds it finds the commits as well
+            log.warning("a transaction block is committed, and noted still: %s", error.message)
         return versions
 
     def _take_back(
@@ -125,16 +167,11 @@ class CommitBlocks:
         try:
             self._keep(undone)
         except PenstockError as why:
-            raise StatementCompletionUnknown(
-                "it is not known yet whether the transaction block is committed",
-                detail=f"{error.message}; and then: {why.message}",
-                hint="It is committed or rolled back, as a whole, when its tables and the node's "
-                "state can be written again.",
-            ) from error
+            raise _unknown(error, why) from error
         try:
             self._undo(undone, commits)
-        except StorageError as why:
-            log.error("a transaction block will be rolled back later: %s", why.message)
+        except PenstockError as why:
+            log.error("a transaction block will be rolled back later: %s", why.report())
 
     def _undo(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> None:
         for commit in commits:
@@ -142,20 +179,22 @@ class CommitBlocks:
             failpoint(AFTER_BLOCK_UNDONE)
         self._forget(block)
 
-    def _finish_all(self) -> None:
+    def _left(self) -> tuple[BlockCommit, ...]:
         with self._catalog.read() as t:
-            left = t.block_commits.all()
-        for block in left:
-            changes = [from_json(found) for found in json.loads(block.content)]
-            commits = self._commits(block, changes)
-            if block.undone:
-                self._undo(block, commits)
-                continue
-            try:
-                self._put_all(block, commits, [None] * len(commits))
-                log.info("a transaction block over %d tables was committed", len(commits))
-            except CommitConflict as error:
-                log.warning("a transaction block was rolled back: %s", error.message)
+            return t.block_commits.all()
+
+    def _finish(self, block: BlockCommit) -> None:
+        """Raises PenstockError: it is left over still, unless it is committed or rolled back."""
+        changes = [from_json(found) for found in json.loads(block.content)]
+        commits = self._commits(block, changes)
+        if block.undone:
+            self._undo(block, commits)
+            return
+        try:
+            self._put_all(block, commits, [None] * len(commits))
+            log.info("a transaction block over %d tables was committed", len(commits))
+        except (CommitConflict, FeatureNotSupported) as error:
+            log.warning("a transaction block was rolled back: %s", error.report())
 
     def _commits(self, block: BlockCommit, changes: Sequence[StagedChange]) -> list[StagedCommit]:
         storage, store = self._warehouse.storage, self._warehouse.store
@@ -169,6 +208,19 @@ class CommitBlocks:
     def _forget(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.delete(block.block)
+
+
+def _unknown(error: PenstockError, then: PenstockError) -> StatementCompletionUnknown:
+    return StatementCompletionUnknown(
+        "it is not known yet whether the transaction block is committed",
+        detail=f"{error.message}; and then: {then.message}",
+        hint="It is committed or rolled back, as a whole, when its tables and the node's state can "
+        "be written again.",
+    )
+
+
+def _tables(changes: Iterable[StagedChange]) -> set[int]:
+    return {change.relation for change in changes}
 
 
 def _content(changes: Sequence[StagedChange]) -> str:

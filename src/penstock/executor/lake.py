@@ -34,7 +34,7 @@ from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import RangeVar
 from penstock.sql.grammar.copy_query import CopyForm, CopyTarget
 from penstock.sql.to_duckdb.session_values import SessionValues
-from penstock.sqlstate import InvalidColumnReference, SerializationFailure, UndefinedColumn
+from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
 from penstock.walsender.lake_columns import LakeColumn, sent_type, table_column
 from penstock.walsender.sequencer import Position, Sequencer
 
@@ -163,15 +163,10 @@ class SparkLake:
     def commit(self, block: LakeBlock) -> None:
         """What it has staged. Raises PenstockError: nothing of it (40001), or as ``CommitBlocks``
         says."""
-        changes = block.changes
         try:
-            self.blocks.commit(changes)
-        except SerializationFailure:
-            raise  # nothing names its files
-        except BaseException:
-            block.end(changes)
-            raise
-        block.end(changes)
+            self.blocks.commit(block)
+        finally:
+            block.end()
 
     def truncate(self, relations: Iterable[RangeVar], role: Role) -> CommandOutcome:
         """TRUNCATE: one commit a table."""

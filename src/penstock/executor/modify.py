@@ -76,6 +76,8 @@ class ModifyTables:
                 planned = self._rows.plan(statement, table, at, role, interrupts)
                 count = self._rewrites.run(table, planned, interrupts)
                 if count is None:
+                    leaves = self._tables.leaves(table)
+                    self._blocks.finish_those_of({leaf.oid for leaf in leaves})
                     session = session_of_a_statement(self._spark)
                     functions = as_functions(planned, session, tolerant=is_partitioned(table))
                     change = stack.enter_context(functions)

@@ -102,7 +102,7 @@ def with_features(protocol: Mapping[str, Any], features: Collection[str]) -> dic
 def check_writable(table: str, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
     """Raise FeatureNotSupported unless commits by files keep everything that the table promises."""
     properties: Mapping[str, str] = metadata.get("configuration") or {}
-    features = set(protocol.get("writerFeatures") or ()) | set(protocol.get("readerFeatures") or ())
+    features = _features(protocol)
     vectors_on = properties.get(ENABLE_VECTORS, "false").lower() == "true"
     if DELETION_VECTORS not in features or not vectors_on:
         raise FeatureNotSupported(
@@ -114,13 +114,23 @@ def check_writable(table: str, protocol: Mapping[str, Any], metadata: Mapping[st
             f'target table "{table}" takes appended rows only',
             hint="ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly')",
         )
-    refused = sorted(f for f in features - _ALWAYS if not _unused(f, properties))
+    check_features(table, protocol, metadata)
+
+
+def check_features(table: str, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+    """Raise FeatureNotSupported for features that no commit by files keeps up."""
+    properties: Mapping[str, str] = metadata.get("configuration") or {}
+    refused = sorted(f for f in _features(protocol) - _ALWAYS if not _unused(f, properties))
     if refused:
         raise FeatureNotSupported(
             f'target table "{table}" has table features that replication does not maintain: '
             f"{', '.join(refused)}",
             hint=f"ALTER TABLE ... DROP FEATURE {refused[0]}, if Delta can drop it. {_NEW_TABLE}",
         )
+
+
+def _features(protocol: Mapping[str, Any]) -> set[str]:
+    return {*(protocol.get("writerFeatures") or ()), *(protocol.get("readerFeatures") or ())}
 
 
 def check_readable(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:

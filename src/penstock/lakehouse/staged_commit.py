@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
@@ -17,6 +18,7 @@ from penstock.errors import CommitConflict, PenstockError, StorageError
 from penstock.lakehouse import protocol
 from penstock.lakehouse.actions import Action, commit_info, lines, now_ms
 from penstock.lakehouse.deletion_vectors import VectorFile
+from penstock.lakehouse.files import file_uri
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.log_store import LogStore, may_be_there
 from penstock.lakehouse.staged_change import StagedChange
@@ -31,6 +33,8 @@ MakeEntry = Callable[[VectorFile], Sequence[Action]]
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
 _DEFAULT_INTERVAL: Final = "10"
 """Commits between two checkpoints (Delta's default)."""
+_STATS: Final = 8
+"""Files looked for at a time; object stores answer slowly."""
 _FENCE: Final = "FENCE"
 """commitInfo.operation of a version without changes, in the place of one that may yet come."""
 
@@ -82,7 +86,8 @@ class StagedCommit:
             state = None
 
     def undo(self) -> None:
-        """Take it back where it was put, and see to it that it will not be. Raises StorageError."""
+        """Take it back where it was put, and see to it that it will not be. Raises StorageError,
+        FeatureNotSupported: the table has got a feature since that we do not keep up."""
         while True:
             if self._find(undone=True)[0] is not None:
                 return
@@ -96,6 +101,8 @@ class StagedCommit:
                 return
             make: MakeEntry = partial(_fence, state)
             if there is not None:
+                protocol.check_features(self.change.name, state.protocol, state.metadata)
+                self._say_rewritten(state)
                 load_vectors(self._storage, self.change.uri, state, self._touched())
                 make = partial(self.change.undo_entry, state, self._mark(undone=True))
             if self._put(state, make):
@@ -122,6 +129,28 @@ class StagedCommit:
         protocol.check_writable(self.change.name, state.protocol, state.metadata)
         load_vectors(self._storage, self.change.uri, state, self.change.gone.keys())
         self.change.check(state)
+        self._check_files()
+
+    def _check_files(self) -> None:
+        """Where they have waited for long, VACUUM takes them for what nobody needs."""
+        uris = [file_uri(self.change.uri, path) for path in self.change.paths()]
+        with ThreadPoolExecutor(_STATS) as pool:
+            there = pool.map(self._storage.exists, uris)
+            if not all(there):
+                raise CommitConflict(
+                    f'files that this transaction has written for table "{self.change.name}" were '
+                    "removed"
+                )
+
+    def _say_rewritten(self, state: TableState) -> None:
+        lost = len(self.change.added.keys() - state.files.keys())
+        if lost:
+            log.error(
+                'table "%s": others have rewritten or removed %d files of a transaction block that '
+                "is rolled back: rows that they have copied stay",
+                self.change.name,
+                lost,
+            )
 
     def _find(self, *, undone: bool) -> tuple[int | None, int]:
         """The version of the commit, or of the one that has taken it back, None where there is

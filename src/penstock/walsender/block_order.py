@@ -83,14 +83,15 @@ class _Span:
         members = by_relation(member for item in items for member in item.members)
         last = next(item for item in reversed(items) if item.group == self.group)
         # What was taken back changes nothing: the next commits of its tables start after it.
-        told = [item for item in items if item.group != self.group] if last.undone else items
+        # Others may have rewritten files of it, and say so of rows that stay: OPTIMIZE, too.
+        others = [item for item in items if item.group != self.group]
         return replace(
             last,
             members=members,
             moment=max(item.moment for item in items),
             time=max(item.time for item in items),
             size=sum(item.size for item in items),
-            changes=any(item.changes for item in told),
+            changes=bool(others) if last.undone else any(item.changes for item in items),
             group=None,
             block=frozenset(),
             undone=False,

@@ -1,0 +1,176 @@
+"""Transaction blocks whose tables others change between the blocks' commits, or after a crash.
+
+Without Spark: others write by ``DeltaTable``, or entries of a log themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import deltalake
+import psycopg
+import pytest
+from pyroaring import BitMap
+
+from penstock import failpoint
+from penstock.catalog import BlockCommit
+from penstock.catalog.block_commits import BlockCommits
+from penstock.errors import StorageError
+from penstock.executor import block_commit
+from penstock.executor.block_commit import CommitBlocks
+from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.staged_commit import StagedCommit
+from penstock.lakehouse.table import DeltaTable
+from publishing.lake_node import LakeNode
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeNode]:
+    with LakeNode(tmp_path_factory.mktemp("beside") / "node", None) as started:
+        yield started
+
+
+def opened(lake: LakeNode, name: str) -> DeltaTable:
+    assert lake.node.serving is not None
+    table = lake.node.serving._warehouse.open("public", name)
+    assert table is not None
+    return table
+
+
+def after_put(monkeypatch: Patch, table: str, act: Callable[[], None]) -> None:
+    """Others act when a block has put its commit of a table."""
+    put = StagedCommit.put
+
+    def patched(commit: StagedCommit, *state: Any) -> int:
+        version = put(commit, *state)
+        if commit.change.name == f"public.{table}":
+            act()
+        return version
+
+    monkeypatch.setattr(StagedCommit, "put", patched)
+
+
+def delete_all(table: DeltaTable) -> None:
+    gone = {path: BitMap(range(file.rows)) for path, file in table.files.items()}
+    table.stage(deleted=gone)
+    table.commit(app_id="somebody else", operation="DELETE")
+
+
+def optimize(table: DeltaTable) -> None:
+    """Every file of live rows alone is copied."""
+    for path, file in list(table.files.items()):
+        if file.deleted:
+            continue
+        copy = f"copy-{path}"
+        content = table.storage.read(f"{table.uri}/{path}")
+        table.storage.write(f"{table.uri}/{copy}", content)
+        table.stage(rewritten={path: WrittenFile(copy, file.size, file.rows, file.stats)})
+    table.commit(app_id="somebody else", operation="OPTIMIZE", data_change=False)
+
+
+def test_what_was_taken_back_can_be_read(lake: LakeNode, monkeypatch: Patch) -> None:
+    """By who looks at an older version; and what others have copied of it is told to slots."""
+    lake.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    lake.execute("INSERT INTO b VALUES (1)", "CREATE PUBLICATION ab FOR TABLE a, b")
+    lake.execute("SELECT pg_create_logical_replication_slot('ab', 'test_decoding')")
+
+    def others() -> None:
+        optimize(opened(lake, "a"))
+        delete_all(opened(lake, "b"))
+
+    with monkeypatch.context() as patched:
+        after_put(patched, "a", others)
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            lake.execute("BEGIN; INSERT INTO a VALUES (7); DELETE FROM b; COMMIT")
+    lake.execute("ROLLBACK")
+    uri = opened(lake, "a").uri
+    for version in range(opened(lake, "a").version + 1):
+        for file in deltalake.DeltaTable(uri, version=version).file_uris():
+            assert Path(unquote(urlparse(file).path)).exists(), version
+    assert lake.rows("SELECT * FROM a") == [(7,)], "nobody can tell the copy from others' rows"
+    told = lake.rows("SELECT data FROM pg_logical_slot_get_changes('ab', NULL, NULL)")
+    assert ("table public.a: INSERT: id[integer]:7",) in told
+
+
+@contextlib.contextmanager
+def stopped(monkeypatch: Patch, place: str) -> Iterator[None]:
+    """What stands for kill -9."""
+
+    def stop(name: str) -> None:
+        if name == place:
+            raise RuntimeError(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(block_commit, "failpoint", stop)
+        yield
+
+
+def test_a_table_that_may_not_be_written_after_a_crash(lake: LakeNode, monkeypatch: Patch) -> None:
+    """The block is rolled back, the node starts, and other blocks go on meanwhile."""
+    for table in "cde":
+        lake.execute(f"CREATE TABLE {table} (id int)")
+    with (
+        stopped(monkeypatch, failpoint.BETWEEN_BLOCK_COMMITS),
+        lake.connect() as session,
+        pytest.raises(psycopg.Error),
+    ):
+        session.execute("BEGIN; INSERT INTO c VALUES (1); INSERT INTO d VALUES (1); COMMIT")
+    d = opened(lake, "d")
+    metadata = {
+        **d.state.metadata,
+        "configuration": {**d.properties, "delta.appendOnly": "true"},
+    }
+    d._store.put(d.uri, d.version + 1, [json.dumps({"metaData": metadata})])
+    lake.execute("BEGIN; INSERT INTO e VALUES (1); INSERT INTO e VALUES (2); COMMIT")
+    assert opened(lake, "c").rows == 1, "not taken back by others"
+    assert lake.node.serving is not None
+    lake.node.serving._blocks.finish()
+    assert opened(lake, "c").rows == 0
+    with lake.node._catalog.read() as t:
+        assert t.block_commits.all() == ()
+    assert lake.rows("SELECT count(*) FROM e") == [(2,)]
+    lake.execute("BEGIN; INSERT INTO c VALUES (2); INSERT INTO e VALUES (3); COMMIT")
+    assert lake.rows("SELECT * FROM c") == [(2,)]
+
+
+def test_a_state_store_whose_answer_is_lost(lake: LakeNode, monkeypatch: Patch) -> None:
+    """A block whose COMMIT has failed is not committed later; one that is there has not failed."""
+    lake.execute("CREATE TABLE f (id int)", "CREATE TABLE g (id int)")
+    put = BlockCommits.put
+
+    def lost(commits: BlockCommits, block: BlockCommit) -> None:
+        put(commits, block)
+        commits._connection.commit()
+        raise StorageError("no answer", sqlstate="58030")
+
+    def failing(commits: CommitBlocks, block: BlockCommit) -> None:
+        raise StorageError("no answer", sqlstate="58030")
+
+    assert lake.node.serving is not None
+    cases = ((False, True, "58030"), (True, True, "40003"), (True, False, None))
+    for number, (forgetting_fails, noting_fails, sqlstate) in enumerate(cases, 1):
+        with monkeypatch.context() as patched, contextlib.closing(lake.connect()) as session:
+            if noting_fails:
+                patched.setattr(BlockCommits, "put", lost)
+            if forgetting_fails:
+                patched.setattr(CommitBlocks, "_forget", failing)
+            raised = None
+            session.execute(
+                f"BEGIN; INSERT INTO f VALUES ({number}); INSERT INTO g VALUES ({number})"
+            )
+            try:
+                session.execute("COMMIT")
+            except psycopg.Error as error:
+                raised = error.sqlstate
+        assert raised == sqlstate
+        lake.node.serving._blocks.finish()
+    lake.node.serving.sequencer.step()
+    there = sorted(lake.rows("SELECT * FROM f"))
+    assert there == sorted(lake.rows("SELECT * FROM g")) == [(2,), (3,)]
