@@ -174,3 +174,25 @@ def test_a_state_store_whose_answer_is_lost(lake: LakeNode, monkeypatch: Patch) 
     lake.node.serving.sequencer.step()
     there = sorted(lake.rows("SELECT * FROM f"))
     assert there == sorted(lake.rows("SELECT * FROM g")) == [(2,), (3,)]
+
+
+@pytest.mark.parametrize("undoing_fails", [False, True])
+def test_a_last_commit_whose_answer_is_lost(
+    lake: LakeNode, monkeypatch: Patch, *, undoing_fails: bool
+) -> None:
+    """The log has the block: it is not taken back behind the back of those who were told."""
+    h, i = f"h{undoing_fails:d}", f"i{undoing_fails:d}"
+    lake.execute(f"CREATE TABLE {h} (id int)", f"CREATE TABLE {i} (id int)")
+
+    def lost() -> None:
+        raise StorageError("no answer", sqlstate="58030")
+
+    with monkeypatch.context() as patched:
+        after_put(patched, i, lost)
+        if undoing_fails:
+            patched.setattr(StagedCommit, "undo", lambda commit: lost())
+        lake.execute(f"BEGIN; INSERT INTO {h} VALUES (1); INSERT INTO {i} VALUES (1); COMMIT")
+    assert lake.node.serving is not None
+    lake.node.serving._blocks.finish()
+    for table in (h, i):
+        assert lake.rows(f"SELECT * FROM {table}") == [(1,)] and opened(lake, table).rows == 1

@@ -64,7 +64,8 @@ class CommitBlocks:
         except StorageError as error:  # it is committed, and what it has done is not done again
             log.warning("a transaction block is not in the log yet: %s", error.message)
         for commit, (version, state) in made:
-            commit.checkpoint(version, state.properties)
+            if version is not None:
+                commit.checkpoint(version, state.properties)
 
     def finish(self) -> None:
         """Whatever a crash, or an error of a store, has left between two commits. What cannot be
@@ -102,7 +103,7 @@ class CommitBlocks:
 
     def _commit(
         self, staged: LakeBlock, changes: Sequence[StagedChange]
-    ) -> list[tuple[StagedCommit, tuple[int, TableState]]]:
+    ) -> list[tuple[StagedCommit, tuple[int | None, TableState]]]:
         relations = tuple(change.relation for change in changes)
         block = BlockCommit(str(uuid.uuid4()), relations, _content(changes))
         commits = self._commits(block, changes)
@@ -143,16 +144,18 @@ class CommitBlocks:
         block: BlockCommit,
         commits: Sequence[StagedCommit],
         states: Sequence[TableState | None],
-    ) -> list[int]:
-        """Raises PenstockError: none of them are left, now or after ``finish``."""
-        versions = []
+    ) -> list[int | None]:
+        """None: it is there without being answered for. Raises PenstockError: none of them are
+        left, now or after ``finish``."""
+        versions: list[int | None] = []
         try:
             for commit, state in zip(commits, states, strict=True):
                 versions.append(commit.put(state))
                 failpoint(BETWEEN_BLOCK_COMMITS)
         except PenstockError as error:
-            self._take_back(block, commits, error)
-            raise
+            if self._take_back(block, commits, error):
+                raise
+            versions = [None] * len(commits)
         failpoint(AFTER_BLOCK_COMMITS)
         try:
             self._forget(block)
@@ -162,16 +165,29 @@ class CommitBlocks:
 
     def _take_back(
         self, block: BlockCommit, commits: Sequence[StagedCommit], error: PenstockError
-    ) -> None:
+    ) -> bool:
+        """False where all of them are there nevertheless: a store has done what it has not said."""
         undone = replace(block, undone=True)
         try:
+            if self._is_there(commits):
+                return False
             self._keep(undone)
         except PenstockError as why:
             raise _unknown(error, why) from error
         try:
             self._undo(undone, commits)
         except PenstockError as why:
+            if isinstance(error, StorageError) and not self._warehouse.storage.is_local:
+                raise _unknown(error, why) from error  # the last commit may come yet
             log.error("a transaction block will be rolled back later: %s", why.report())
+        return True
+
+    def _is_there(self, commits: Sequence[StagedCommit]) -> bool:
+        """Whether the log has it, or will: every table that is left has its commit, and none was
+        taken back (``block_order``). It is not taken back from then on."""
+        self._warehouse.check_there()  # else every table is taken for dropped
+        found = [there for commit in commits if (there := commit.there()) is not None]
+        return bool(found) and all(found)
 
     def _undo(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> None:
         for commit in commits:
@@ -188,7 +204,10 @@ class CommitBlocks:
         changes = [from_json(found) for found in json.loads(block.content)]
         commits = self._commits(block, changes)
         if block.undone:
-            self._undo(block, commits)
+            if self._is_there(commits):
+                self._forget(block)
+            else:
+                self._undo(block, commits)
             return
         try:
             self._put_all(block, commits, [None] * len(commits))

@@ -108,6 +108,17 @@ class StagedCommit:
             if self._put(state, make):
                 return
 
+    def there(self) -> bool | None:
+        """Whether it was put, and not taken back. None: the table was dropped. Raises
+        StorageError."""
+        while True:
+            there, seen = self._find(undone=False)
+            state = load(self._storage, self.change.uri)
+            if state is None or state.metadata.get("id") != self.change.table_id:
+                return None
+            if self._seen_all(seen, state):
+                return there is not None and self._find(undone=True)[0] is None
+
     def checkpoint(self, version: int, properties: Mapping[str, str]) -> None:
         """Where one is due. The rows are in the table whatever becomes of it."""
         if version % int(properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_INTERVAL)):
