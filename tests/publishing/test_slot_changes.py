@@ -136,6 +136,15 @@ def test_only_what_is_called_moves_a_slot(lake: LakeNode) -> None:
     assert lake.rows(f"{get} LIMIT 0") == []
     assert lake.rows(f"SELECT * FROM ({get}) AS asked WHERE 1 = 0") == []
     assert lake.rows(f"WITH unread AS ({get}) SELECT 1") == [(1,)]
+    call = "pg_logical_slot_get_changes('called', NULL, NULL, 'include-xids', '0')"
+    advance = "pg_replication_slot_advance('called', pg_current_wal_lsn())"
+    for query, state in (
+        (f"SELECT 1 / (length(data) - 5) FROM {call}", "22012"),  # after some rows
+        (f"SELECT {advance} FROM {call}", "55006"),
+    ):
+        with pytest.raises(psycopg.Error) as raised:
+            lake.rows(query)
+        assert raised.value.sqlstate == state
     with lake.connection.cursor().copy(f"COPY ({get} LIMIT 0) TO STDOUT") as copy:
         assert list(copy.rows()) == []
     twice = f"WITH read AS ({get}) SELECT a.data FROM read a JOIN read b USING (data) LIMIT 1"
