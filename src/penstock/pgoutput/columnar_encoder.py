@@ -21,7 +21,8 @@ from penstock.lsn import Lsn
 from penstock.pgoutput.messages import OldTuple
 from penstock.wire_rows import Lengths, counted_prefix, framed, joined
 
-_HEADER: Final = struct.Struct("!cIcQQq")
+HEADER: Final = struct.Struct("!cIcQQq")
+"""d, length, w, start and end of the data, time of sending."""
 _LENGTH_AT: Final = 1
 _NULL: Final = b"n"
 
@@ -44,7 +45,7 @@ class XLogDataHeader:
     def bytes(self) -> bytes:
         """As the head of a CopyData message whose length is still to be written."""
         time = self.send_time - EPOCH_MICROSECONDS
-        return _HEADER.pack(b"d", 0, b"w", self.lsn, self.lsn, time)
+        return HEADER.pack(b"d", 0, b"w", self.lsn, self.lsn, time)
 
 
 Tuple = Sequence[EncodedColumn]
@@ -102,5 +103,12 @@ def _messages(
             prefix, size = counted_prefix(column.cells, b"b" if column.binary else b"t", _NULL)
             parts += [prefix, column.cells]
             sizes += size
-    start = header.bytes() + head
-    return joined([framed(start, _LENGTH_AT, _LENGTH_AT, sizes + constant), *parts])
+    return xlog_data_messages(parts, sizes + constant, header, head)
+
+
+def xlog_data_messages(
+    parts: Sequence[pa.Array | bytes], sizes: Lengths, header: XLogDataHeader, head: bytes = b""
+) -> pa.Array:
+    """A CopyData message with XLogData for each row of ``parts``, which are ``sizes`` bytes
+    together. ``head``: what the data of all begins with."""
+    return joined([framed(header.bytes() + head, _LENGTH_AT, _LENGTH_AT, sizes), *parts])

@@ -23,18 +23,15 @@ from penstock.lsn import Lsn
 from penstock.pgoutput.messages import LogicalMessage
 from penstock.publication.members import Operation
 from penstock.relation import Relation
+from penstock.walsender.bundles import Bundles
 from penstock.walsender.sequencer import Sequencer
 
 _PIECES: Final = 8
 """Pieces that wait to be sent."""
 _WAITING_BYTES: Final = 32 << 20
 """Of all pieces that wait; a single row may have more."""
-_AT_ONCE: Final = 100
-"""Transactions read from the catalog at a time."""
-_FIRST_BUNDLE_BYTES: Final = 64 << 10
 _BUNDLE_BYTES: Final = 4 << 20
-"""Bytes of WAL that are decoded together, about; a larger transaction is decoded alone. The first
-of what waits are few, so that a client has work soon, then each time twice as many."""
+"""Bytes of WAL that are decoded together, about."""
 _WAIT_S: Final = 0.5
 
 TypeName = tuple[str, str]
@@ -146,14 +143,13 @@ class Feed:
     def __init__(
         self, catalog: Catalog, sequencer: Sequencer, source: ChangeSource, start: Lsn
     ) -> None:
-        self._catalog = catalog
         self._sequencer = sequencer
         self._source = source
         self._at = start
         self._items = _Waiting(_PIECES)
         self._stopping = threading.Event()
         self._waited_s = 0.0
-        self._bundle_bytes = _FIRST_BUNDLE_BYTES
+        self._bundles = Bundles(catalog, _BUNDLE_BYTES)
         self._thread = threading.Thread(target=self._run, name="decoding", daemon=True)
 
     def start(self) -> None:
@@ -195,7 +191,8 @@ class Feed:
         try:
             while not self._stopping.is_set():
                 current, coming = coming, None
-                bundle = self._bundle(decoded_to) if current is None or _succeeded(current) else []
+                goes_on = current is None or _succeeded(current)
+                bundle = self._bundles.after(decoded_to) if goes_on else []
                 if bundle:
                     coming = ahead.submit(_start, self._source.changes(bundle))
                     decoded_to = bundle[-1].end
@@ -203,23 +200,11 @@ class Feed:
                     self._hand_out(current.result())
                 elif coming is None:
                     self._sequencer.wait(self._at, _WAIT_S, self._stopping)
-                    self._bundle_bytes = _FIRST_BUNDLE_BYTES
+                    self._bundles.begin_again()
         finally:
             # Nobody takes these: closing them removes what waits in the staging area.
             if coming is not None and _succeeded(coming):
                 coming.result().rest.close()
-
-    def _bundle(self, position: Lsn) -> list[LakeTransaction]:
-        """The next transactions: a job for each would cost more than what it does."""
-        with self._catalog.read() as t:
-            waiting = t.transactions.after(position, _AT_ONCE)
-        found: list[LakeTransaction] = []
-        for transaction in waiting:
-            if found and transaction.end - found[0].begin > self._bundle_bytes:
-                break
-            found.append(transaction)
-        self._bundle_bytes = min(2 * self._bundle_bytes, _BUNDLE_BYTES)
-        return found
 
     def _hand_out(self, started: _Started) -> None:
         began, count, sent = time.monotonic(), 0, 0

@@ -22,6 +22,7 @@ from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.parameters import parse_parameters
 from penstock.sqlstate import NullValueNotAllowed
+from penstock.walsender.bundles import Bundles
 from penstock.walsender.feed import ChangeSource
 from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.pgoutput_reading import PgoutputReading
@@ -30,11 +31,8 @@ from penstock.walsender.slots import Slots
 
 PGOUTPUT: Final = "pgoutput"
 """Its messages are made by columns, without the plugin's interface."""
-_AT_ONCE: Final = 100
-"""Transactions that are read from the catalog at a time."""
-_FIRST_BUNDLE_BYTES: Final = 64 << 10
 _BUNDLE_BYTES: Final = 16 << 20
-"""Bytes of WAL that are decoded together, about; a larger transaction is decoded alone."""
+"""Bytes of WAL that are decoded together, about."""
 
 
 Process = Callable[[Sequence[LakeTransaction]], Generator[Output | Lsn, None, None]]
@@ -200,8 +198,11 @@ class SlotChanges:
         return self._output
 
     def _decoded(self) -> Generator[Output, None, None]:
-        size = _FIRST_BUNDLE_BYTES
-        while bundle := self._bundle(size):
+        bundles = Bundles(self._reading.catalog, _BUNDLE_BYTES)
+        upto = self._request.upto_lsn
+        end = self._end if upto is None else min(upto, self._end)
+        # The record that a transaction is read by is its commit.
+        while bundle := bundles.after(self._at, end):
             with closing(self._process(bundle)) as done:
                 for item in done:
                     self._check_cancelled()
@@ -211,25 +212,10 @@ class SlotChanges:
                     self._at = item
                     if self._enough():
                         return
-            size = min(2 * size, _BUNDLE_BYTES)
 
     def _enough(self) -> bool:
         most = self._request.upto_nchanges
         return most is not None and most != 0 and self._rows >= most
-
-    def _bundle(self, size: int) -> Sequence[LakeTransaction]:
-        upto = self._end if self._request.upto_lsn is None else self._request.upto_lsn
-        with self._reading.catalog.read() as t:
-            waiting = t.transactions.after(self._at, _AT_ONCE)
-        found: list[LakeTransaction] = []
-        for transaction in waiting:
-            # The record that a transaction is read by is its commit.
-            if transaction.commit >= min(upto, self._end):
-                break
-            if found and transaction.end - found[0].begin > size:
-                break
-            found.append(transaction)
-        return found
 
 
 def _signature(function: str) -> str:

@@ -6,7 +6,6 @@ messages there are, and in which order, is the stream's alone (``stream``).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Final
@@ -16,11 +15,11 @@ import pyarrow as pa
 from penstock.catalog import LakeTransaction
 from penstock.decoding import Output
 from penstock.lsn import Lsn
+from penstock.pgoutput.columnar_encoder import HEADER
 from penstock.protocol.frontend_messages import FrontendMessage
 from penstock.walsender.feed import Begun, ChangeSource, Ended
 from penstock.walsender.stream import SenderState, Stream
 
-_HEADER: Final = struct.Struct("!cIcQQq")
 _OUTPUT_BYTES: Final = 1 << 20
 
 
@@ -44,10 +43,10 @@ class _Messages(Stream):
         at, kept = 0, bytes(self._kept)
         self._kept.clear()
         while at < len(kept):
-            _, length, _, lsn, _, _ = _HEADER.unpack_from(kept, at)
+            _, length, _, lsn, _, _ = HEADER.unpack_from(kept, at)
             end = at + 1 + length
             lsns.append(lsn)
-            data.append(kept[at + _HEADER.size : end])
+            data.append(kept[at + HEADER.size : end])
             at = end
         return Output(
             pa.array(lsns, pa.uint64()),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +16,12 @@ import pyarrow as pa
 from penstock.decoding import LogicalDecodingContext, Output
 from penstock.failpoint import AFTER_COMMIT_SENT, INSIDE_TRANSACTION, failpoint
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar_encoder import XLogDataHeader
+from penstock.pgoutput.columnar_encoder import XLogDataHeader, xlog_data_messages
 from penstock.protocol.answers import Duplex
 from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Piece
 from penstock.walsender.lake_transactions import Decoded, LakeTransactions, items_of
 from penstock.walsender.stream import TICK_S, SenderState, Stream
-from penstock.wire_rows import bytes_of, framed, joined, lengths
-
-_LENGTH_AT: Final = 1
+from penstock.wire_rows import data_of, lengths
 
 
 class _ClientDone(Exception):
@@ -118,7 +115,6 @@ def _copy_data(output: Output) -> bytes:
     out = bytearray()
     for start, stop in zip(starts, [*starts[1:], len(at)], strict=True):
         part = data.slice(start, stop - start)
-        head = XLogDataHeader(Lsn(int(at[start])), send_time).bytes()
-        messages = joined([framed(head, _LENGTH_AT, _LENGTH_AT, lengths(part)), part])
-        out += bytes_of(messages).tobytes()
+        header = XLogDataHeader(Lsn(int(at[start])), send_time)
+        out += data_of(xlog_data_messages([part], lengths(part), header))
     return bytes(out)
