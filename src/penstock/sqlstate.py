@@ -5,6 +5,8 @@ Those that the product raises, and no others; what is caught by its kind stands 
 
 from __future__ import annotations
 
+from typing import Self
+
 from penstock.errors import (
     DuplicateObject,
     InvalidParameterValue,
@@ -243,6 +245,11 @@ class CantChangeRuntimeParam(PenstockError):
 
 class QueryCanceled(PenstockError):
     default_sqlstate = "57014"
+
+    @classmethod
+    def by_user(cls) -> Self:
+        """To be raised (ProcessInterrupts)."""
+        return cls("canceling statement due to user request")
 
 
 class UndefinedFile(PenstockError):

@@ -110,4 +110,4 @@ class Cancellation:
     def check(self) -> None:
         """Raises PenstockError (57014) when it is requested."""
         if self.requested():
-            raise QueryCanceled("canceling statement due to user request") from None
+            raise QueryCanceled.by_user() from None

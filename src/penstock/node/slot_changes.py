@@ -101,7 +101,7 @@ class SlotChanges:
 
     def _check(self) -> None:
         if self._stopping.is_set():
-            raise QueryCanceled("canceling statement due to user request")
+            raise QueryCanceled.by_user()
 
 
 def _batch(data: pa.Buffer) -> pa.RecordBatch:

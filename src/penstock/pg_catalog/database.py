@@ -298,7 +298,7 @@ class CatalogDatabase:
             return self._errors[0]
         text = str(error)
         if isinstance(error, duckdb.InterruptException) and self._session.cancelled():
-            return QueryCanceled("canceling statement due to user request")
+            return QueryCanceled.by_user()
         if isinstance(error, duckdb.InterruptException):
             return QueryCanceled(
                 "canceling statement due to statement timeout",

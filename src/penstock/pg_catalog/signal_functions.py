@@ -133,7 +133,7 @@ class SignalFunctions:
             if session.ended.wait(min(_TICK_S, left)):
                 return True
             if self._facts.cancelled():
-                raise QueryCanceled("canceling statement due to user request")
+                raise QueryCanceled.by_user()
         return False
 
     def _found(self, pid: int) -> Session | None:

@@ -164,7 +164,7 @@ class SlotFunctions:
 
     def _check_cancelled(self) -> None:
         if self._facts.cancelled():
-            raise QueryCanceled("canceling statement due to user request")
+            raise QueryCanceled.by_user()
 
     def _create(
         self,
