@@ -100,7 +100,9 @@ partitions: 10000 by default, for which VACUUM of a small table takes minutes.""
 _LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "penstock.pipeline.worker_daemon",
 }
+"""The last one: executors elsewhere may get penstock with each task only."""
 
 
 def session_jars(warehouse: str = "") -> list[Path]:

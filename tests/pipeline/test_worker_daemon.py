@@ -1,0 +1,39 @@
+"""Python workers begin with their modules imported, by a process that may be forked."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.pipeline.job import run_job
+
+_THREADS = """
+import pathlib, penstock.pipeline.worker_daemon
+for name in pathlib.Path("/proc/self/task").glob("*/comm"):
+    print(name.read_text().strip())
+"""
+_ALLOWED = {"jemalloc_bg_thd"}
+"""Its locks are free in a fork."""
+
+
+@pytest.mark.spark
+def test_a_worker_has_imported_what_tasks_run(spark: SparkSession) -> None:
+    def begin(name: str) -> Iterator[tuple[bool, bool]]:
+        yield name in sys.modules, gc.get_freeze_count() > 0
+
+    assert run_job(spark, [(1.0, "penstock.pipeline.tasks")], begin, "test") == [(True, True)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_daemon_has_no_thread_that_a_fork_would_miss() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _THREADS], stdout=subprocess.PIPE, text=True, check=True
+    )
+    main, *others = sorted(done.stdout.split(), key=lambda name: name in _ALLOWED)
+    assert main not in _ALLOWED
+    assert set(others) <= _ALLOWED
