@@ -12,7 +12,7 @@ export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-subscribing bench-publishing bench-memory lint format clean
+.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-subscribing bench-publishing bench-slots bench-memory lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
@@ -28,6 +28,7 @@ help:
 	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1, FUZZ=300)'
 	@echo 'make bench       beside PostgreSQL 18 at the other end, as ratios (ARGS=--help);'
 	@echo '                 make bench-subscribing or make bench-publishing for one half'
+	@echo 'make bench-slots  changes read from a slot by SQL, beside PostgreSQL 17 (ARGS=--help)'
 	@echo 'make bench-memory  peaks of memory with wide rows and many files (ARGS=--help)'
 	@echo 'make lint        ruff, mypy --strict, import-linter'
 	@echo 'make format      let ruff format and fix what it can'
@@ -129,6 +130,9 @@ bench-subscribing: $(STAMPS)/jars
 
 bench-publishing: $(STAMPS)/jars
 	$(BIN)/python bench/publishing.py $(ARGS)
+
+bench-slots: $(STAMPS)/jars
+	$(BIN)/python bench/slot_changes.py $(ARGS)
 
 bench-memory: $(STAMPS)/jars
 	$(BIN)/python bench/memory.py $(ARGS)

@@ -44,6 +44,8 @@ from servers import Server
 
 _MIB: Final = 1 << 20
 _LONG: Final = 1800.0
+_WORKERS: Final = {b"pyspark.daemon", b"penstock.pipeline.worker_daemon"}
+"""Modules of which Spark's Python workers are forks."""
 _SCHEMA: Final = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
@@ -90,7 +92,7 @@ class Meter:
         command = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
         if command[0].endswith(b"postgres"):
             return
-        kind = "worker" if b"pyspark.daemon" in command else "driver"
+        kind = "worker" if _WORKERS & set(command) else "driver"
         if command[0].endswith(b"java"):
             kind = "jvm"
         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])

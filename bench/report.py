@@ -45,8 +45,8 @@ class Comparison:
         )
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> str:
-    head = f"{'':<44} {'PostgreSQL 18':>22} {'Penstock':>22} {'ratio':>8}"
+def comparison_table(comparisons: Sequence[Comparison], *, native: str = "PostgreSQL 18") -> str:
+    head = f"{'':<44} {native:>22} {'Penstock':>22} {'ratio':>8}"
     lines = [head, *(comparison.line() for comparison in comparisons)]
     for comparison in comparisons:
         if len(comparison.native) > 1:
