@@ -20,15 +20,18 @@ from penstock.executor.routes import Route, destination, not_of_replication, sch
 from penstock.executor.row_moves import APP_ID
 from penstock.executor.row_pairs import distinct_rows, pair_schema, paired_columns
 from penstock.executor.rows import Computed, RowChange
+from penstock.executor.skipping import wanted_keys
+from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import TARGET_FILE_BYTES, FileWriter, WrittenFile
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.duck import connection
+from penstock.pipeline.prune import candidates
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan_positions
-from penstock.walsender.lake_columns import LakeColumn
+from penstock.walsender.lake_columns import LakeColumn, columns_of
 
 _ROWS: Final = 10_000
 """Of which values are computed at a time, as Spark does it: new values may be larger than old ones.
@@ -142,7 +145,7 @@ class LeafWork:
         columns = self._change.known if updates else _used(self._change)
         scanned = [ScanColumn(c.delta, c.stored, c.type) for c in columns]
         storage, uri = self.table.storage, self.table.uri
-        for path, file in list(self.table.files.items()):
+        for path, file in self._files():
             for positions, batch in _portions(
                 scan_positions(storage, uri, ScanFile.of(file), scanned)
             ):
@@ -159,6 +162,15 @@ class LeafWork:
                     yield new, leaves
                 if len(meant):
                     self.gone.setdefault(path, BitMap()).update(meant.tolist())
+
+    def _files(self) -> list[tuple[str, DataFile]]:
+        """Those that may have rows that are meant."""
+        files = self.table.files
+        keys = wanted_keys(columns_of(self.table.state), self._change.equal)
+        if keys is None:
+            return list(files.items())
+        may_have = set(map(id, candidates(files.values(), keys)))
+        return [(path, file) for path, file in files.items() if id(file) in may_have]
 
     def _meant(self, positions: Integers, batch: pa.RecordBatch) -> tuple[Integers, pa.RecordBatch]:
         """Those that the condition holds for."""

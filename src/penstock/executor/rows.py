@@ -30,6 +30,7 @@ from penstock.pipeline.evaluate import Evaluation, as_kept
 from penstock.pipeline.query import Interrupts
 from penstock.sql.grammar.default_grammar import NOW, default_text
 from penstock.sql.grammar.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
+from penstock.sql.to_duckdb.conditions import conjuncts, equal_to
 from penstock.sql.to_duckdb.duckdb_change import (
     CompiledExpression,
     compile_expression,
@@ -106,12 +107,14 @@ class Computed:
 @dataclass(frozen=True, slots=True)
 class RowChange:
     """UPDATE or DELETE. ``kind``: update or delete; ``known``: the table's columns when it was
-    planned; ``where`` None: every row."""
+    planned; ``where`` None: every row. ``equal``: columns that it wants to be a constant, with its
+    text."""
 
     kind: str
     known: tuple[LakeColumn, ...]
     settings: tuple[tuple[LakeColumn, Computed], ...]
     where: Computed | None
+    equal: tuple[tuple[str, str], ...] = ()
 
 
 @contextmanager
@@ -130,6 +133,7 @@ def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) ->
     try:
         settings = tuple((column.delta, call(value)) for column, value in change.settings)
         where = "" if change.where is None else call(change.where)
+        where = " AND ".join([*_known_to_delta(change), where] if where else [])
         tried = tuple(
             (column.delta, call(value, tolerant=True))
             for column, value in (change.settings if tolerant else ())
@@ -138,6 +142,14 @@ def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) ->
     finally:
         for name in functions:
             session.sql(f"DROP TEMPORARY FUNCTION {name}")
+
+
+def _known_to_delta(change: RowChange) -> Iterator[str]:
+    """What of the condition Delta understands: it leaves out files by it."""
+    columns = {column.name: column for column in change.known}
+    for name, text in change.equal:
+        if pa.types.is_integer(columns[name].type):
+            yield f"{quoted(columns[name].delta)} = {int(text)}"
 
 
 class LakeRows:
@@ -218,6 +230,7 @@ class LakeRows:
             known,
             tuple((columns[name], computed(node, columns[name])) for name, node in plan.settings),
             None if plan.where is None else computed(plan.where, None),
+            equal_to(plan.target.columns, conjuncts(plan.where)),
         )
 
     def _ship(

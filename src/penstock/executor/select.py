@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.catalog import Role
 from penstock.errors import FeatureNotSupported
+from penstock.executor.skipping import wanted_keys
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.schema import ROW
@@ -101,6 +102,7 @@ class LakeSelect:
                     tuple(CopyColumn(ScanColumn(name, c.stored, c.type)) for name, c in wanted)
                     or (CopyColumn(ScanColumn(ROW.name, ROW.name, ROW.type)),),
                     self._tables.staged(leaf, at),
+                    wanted_keys(columns.values(), item.equal),
                 )
             )
         schema = pa.schema(types) if types else self.schema(item, at, role)

@@ -15,7 +15,6 @@ from penstock.errors import InsufficientPrivilege
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.state import load, load_at
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pipeline.scan import ScanFile
 from penstock.sql import RangeVar
 from penstock.sqlstate import UndefinedTable
 from penstock.walsender.lake_columns import LakeColumn, columns_of, spark_type
@@ -80,10 +79,10 @@ class LakeTables:
         return version
 
     @staticmethod
-    def staged(table: LakeTable, at: Position) -> tuple[ScanFile, ...] | None:
+    def staged(table: LakeTable, at: Position) -> tuple[DataFile, ...] | None:
         """The files of a leaf that a transaction block has changed; None: those of its version."""
         files = at.staged.get(table.oid) if isinstance(at, BlockPosition) else None
-        return None if files is None else tuple(map(ScanFile.of, files.values()))
+        return None if files is None else tuple(files.values())
 
     def columns(self, table: LakeTable, version: int | None = None) -> tuple[LakeColumn, ...]:
         """At a version, or now; a partitioned table has a Delta table without rows for them."""

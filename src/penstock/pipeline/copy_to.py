@@ -24,6 +24,7 @@ import pyarrow.ipc
 from penstock.errors import ConnectionFailure, PenstockError, StorageError
 from penstock.lakehouse.batches import slices
 from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.object_store import without_secrets
 from penstock.lakehouse.state import load_at
 from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
@@ -32,6 +33,7 @@ from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_waves import waves
 from penstock.pipeline.duck import connection
 from penstock.pipeline.job import FOR_A_CLIENT, HERE_BYTES, run_job
+from penstock.pipeline.prune import candidates
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
@@ -69,12 +71,13 @@ class CopyColumn:
 @dataclass(frozen=True)
 class CopyTable:
     """A table at a version; columns in the order of the copy. ``files``: that it has there, None:
-    as its log says."""
+    as its log says. ``keys``: only files that may have one of them are read; None: all are."""
 
     uri: str
     version: int
     columns: tuple[CopyColumn, ...]
-    files: tuple[ScanFile, ...] | None = None
+    files: tuple[DataFile, ...] | None = None
+    keys: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -194,9 +197,10 @@ def _read(
 
 
 def _files(storage: Storage, table: CopyTable) -> Iterable[ScanFile]:
-    if table.files is not None:
-        return table.files
-    return map(ScanFile.of, load_at(storage, table.uri, table.version).files.values())
+    files: Iterable[DataFile] | None = table.files
+    if files is None:
+        files = load_at(storage, table.uri, table.version).files.values()
+    return map(ScanFile.of, files if table.keys is None else candidates(files, table.keys))
 
 
 def _messages_of_waves(

@@ -6,12 +6,25 @@ is made of them is left to ``duckdb_query``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
+from penstock.pgtypes.pg_type import INT2, INT4, INT8, TEXT, VARCHAR
 from penstock.sql.grammar.expressions import BoolOp
 from penstock.sql.grammar.parsenodes import JoinType
-from penstock.sql.typed.primnodes import BoolExpr, Node, Var, children
-from penstock.sql.typed.query_nodes import FromNode, Join, SubLink, TableScan
+from penstock.sql.typed.primnodes import (
+    BoolExpr,
+    Const,
+    Node,
+    OpExpr,
+    RelabelType,
+    Var,
+    children,
+)
+from penstock.sql.typed.query_nodes import FromNode, Join, OutputColumn, SubLink, TableScan
+
+_COMPARED: Final = ({INT2, INT4, INT8}, {TEXT, VARCHAR})
+"""Types of which two values are equal where they look the same."""
 
 
 def always_there(node: FromNode) -> Iterator[TableScan]:
@@ -43,3 +56,35 @@ def relations(node: Node) -> set[str] | None:
             return None
         found |= below
     return found
+
+
+def equal_to(
+    columns: Sequence[OutputColumn], conditions: Iterable[Node]
+) -> tuple[tuple[str, str], ...]:
+    """Columns of a table, c1 and so on, that conditions want to be a constant: (name, text)."""
+    found: dict[str, str] = {}
+    for condition in conditions:
+        pair = _equality(condition)
+        if pair is not None:
+            variable, text = pair
+            found.setdefault(columns[int(variable.name[1:]) - 1].name, text)
+    return tuple(found.items())
+
+
+def _equality(node: Node) -> tuple[Var, str] | None:
+    """``column = constant``, the column and the constant's text, of integers, text and varchar;
+    None: it is something else, or the types are others."""
+    if not (isinstance(node, OpExpr) and node.name == "=" and len(node.arguments) == 2):
+        return None
+    sides = [_as_it_is(argument) for argument in node.arguments]
+    for left, right in (sides, sides[::-1]):
+        if not (isinstance(left, Var) and isinstance(right, Const)) or left.system:
+            continue
+        kinds = [kind for kind in _COMPARED if {left.type, right.type} <= kind]
+        if kinds and right.text is not None:
+            return left, right.text
+    return None
+
+
+def _as_it_is(node: Node) -> Node:
+    return node.argument if isinstance(node, RelabelType) else node

@@ -81,9 +81,9 @@ def compile_expression(
     with limited_depth():
         value = compiler.value(node)
     own, *others = compiler.tables
-    inputs: Sequence[TableInput] = [compiler.input(scan, None) for scan in others]
+    inputs: Sequence[TableInput] = [compiler.input(scan) for scan in others]
     sql = value.sql if column is None else stored(value, column)
-    return CompiledExpression(sql, own.name, compiler.input(own, None).columns, tuple(inputs))
+    return CompiledExpression(sql, own.name, compiler.input(own).columns, tuple(inputs))
 
 
 def compile_generation(

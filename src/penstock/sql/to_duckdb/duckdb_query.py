@@ -15,7 +15,7 @@ from penstock.pgtypes.pg_type import BPCHAR, NUMERIC, VARCHAR
 from penstock.sql.builtin import functions
 from penstock.sql.grammar.parsenodes import SetOperation, SubLinkKind
 from penstock.sql.text.limits import limited_depth
-from penstock.sql.to_duckdb.conditions import always_there, conjuncts, relations
+from penstock.sql.to_duckdb.conditions import always_there, conjuncts, equal_to, relations
 from penstock.sql.to_duckdb.duckdb_aggregates import aggregate, check_groupable, window_function
 from penstock.sql.to_duckdb.duckdb_functions import fitted, output_text
 from penstock.sql.to_duckdb.duckdb_numeric import NumericCompiler
@@ -68,11 +68,13 @@ class TableInput:
     """A table that a query reads. ``columns``: which of the scan's, as (c1, column), one at least.
 
     ``predicate``: SQL over those, without the relation's name; None: every row counts.
+    ``equal``: what it asks of columns, (name, text), wherever a row counts.
     """
 
     scan: TableScan
     columns: tuple[tuple[str, OutputColumn], ...]
     predicate: str | None
+    equal: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ def compile_query(query: Query, session: SessionValues | None = None) -> Compile
     compiler = QueryCompiler(session)
     with limited_depth():
         sql, values = compiler.query(query)
-        predicates = compiler.predicates(query)
-    inputs = tuple(compiler.input(scan, predicates.get(scan.name)) for scan in compiler.tables)
+        asked = compiler.conditions(query)
+    inputs = tuple(compiler.input(scan, asked.get(scan.name, ())) for scan in compiler.tables)
     once = len(inputs) == 1 and not compiler.nested
     return CompiledQuery(sql, values, inputs, once)
 
@@ -200,16 +202,18 @@ class QueryCompiler(NumericCompiler):
 
     # Inputs
 
-    def input(self, scan: TableScan, predicate: str | None) -> TableInput:
-        """What is to be read of a table."""
+    def input(self, scan: TableScan, asked: Sequence[tuple[Node, str]] = ()) -> TableInput:
+        """What is to be read of a table. ``asked``: of each row that counts, with the SQL."""
         known = [(f"c{number}", column) for number, column in _numbered(scan.columns)]
         used = [item for item in known if (scan.name, item[0]) in self._used]
-        return TableInput(scan, tuple(used or known[:1]), predicate)
+        predicate = " AND ".join(sql for _, sql in asked) or None
+        equal = equal_to(scan.columns, (node for node, _ in asked))
+        return TableInput(scan, tuple(used or known[:1]), predicate, equal)
 
-    def predicates(self, query: Query) -> dict[str, str]:
-        """Conditions of WHERE that concern one table alone, which then reads fewer rows."""
+    def conditions(self, query: Query) -> dict[str, list[tuple[Node, str]]]:
+        """Those of WHERE that concern one table alone, which then reads fewer rows."""
         scans = {scan.name: scan for node in query.from_ for scan in always_there(node)}
-        found: dict[str, list[str]] = {}
+        found: dict[str, list[tuple[Node, str]]] = {}
         for condition in conjuncts(query.where):
             found_in = relations(condition)
             if found_in is None or len(found_in) != 1 or not found_in <= scans.keys():
@@ -217,8 +221,8 @@ class QueryCompiler(NumericCompiler):
             (name,) = found_in
             value = self._alone(scans[name], condition)
             if not value.fails:
-                found.setdefault(name, []).append(value.sql)
-        return {name: " AND ".join(parts) for name, parts in found.items()}
+                found.setdefault(name, []).append((condition, value.sql))
+        return found
 
     def _alone(self, scan: TableScan, condition: Node) -> Value:
         """As if its columns had no relation."""

@@ -1,0 +1,33 @@
+"""Which files of a table a statement need not read: ``WHERE column = constant`` says so.
+
+In: what a statement asks of columns. Out: keys as ``pipeline.prune`` compares them with the files'
+statistics. Only what is certain: a file that is left out has no row that the condition holds for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from penstock.walsender.lake_columns import LakeColumn
+
+
+def wanted_keys(columns: Iterable[LakeColumn], equal: Iterable[tuple[str, str]]) -> pa.Table | None:
+    """One row with the constants, by the names that statistics have; None: they say nothing.
+
+    ``equal``: of columns by their names in PostgreSQL, as texts of integers and texts.
+    """
+    by_name = {column.name: column for column in columns}
+    arrays: Mapping[str, pa.Array] = {
+        by_name[name].stored: key
+        for name, text in equal
+        if (key := _key(by_name[name].type, text)) is not None
+    }
+    return pa.table(dict(arrays)) if arrays else None
+
+
+def _key(type: pa.DataType, text: str) -> pa.Array | None:
+    if pa.types.is_integer(type):
+        return pa.array([int(text)], pa.int64())
+    return pa.array([text], type) if pa.types.is_string(type) else None
