@@ -59,6 +59,10 @@ class CharacterNotInRepertoire(PenstockError):
     default_sqlstate = "22021"
 
 
+class SequenceGeneratorLimitExceeded(PenstockError):
+    default_sqlstate = "2200H"
+
+
 class InvalidEscapeSequence(InvalidParameterValue):
     default_sqlstate = "22025"
 
@@ -161,6 +165,10 @@ class CannotCoerce(PenstockError):
 
 class UndefinedFunction(PenstockError):
     default_sqlstate = "42883"
+
+
+class GeneratedAlways(PenstockError):
+    default_sqlstate = "428C9"
 
 
 class ReservedName(InvalidParameterValue):

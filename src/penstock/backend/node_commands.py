@@ -14,6 +14,7 @@ from penstock.backend.services import SessionServices
 from penstock.backend.transaction_block import TransactionBlock
 from penstock.catalog import Role
 from penstock.errors import ConnectionFailure, PenstockError
+from penstock.executor.writer import Writer
 from penstock.protocol.answers import CommandOutcome
 from penstock.sql import Statement
 from penstock.sql.grammar.table import CreateTableAs
@@ -53,12 +54,12 @@ class NodeCommands:
         if blocks is not None and commands:
             blocks.run(commands, role, read_only=False, commit=True)
 
-    def create_table_as(self, statement: CreateTableAs, role: Role) -> CommandOutcome:
+    def create_table_as(self, statement: CreateTableAs, writer: Writer) -> CommandOutcome:
         """Outside of a block."""
-        lake, at = self._services.lake, self._block.now()
+        lake, at, role = self._services.lake, self._block.now(), writer.role
         return create_table_as(
             statement,
             lambda query: lake.describe(query, at, role),
             lambda command: self.run(command, role),
-            lambda change: lake.change(change, role, self._cancellation),
+            lambda change: lake.change(change, writer),
         )

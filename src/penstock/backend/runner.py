@@ -22,8 +22,9 @@ from penstock.backend.session_settings import SessionSettings
 from penstock.backend.standby_wait import StandbyWait, reads
 from penstock.backend.transaction_block import TransactionBlock
 from penstock.backend.transactions import Transactions
-from penstock.catalog import Role
+from penstock.catalog import Role, SessionSequences
 from penstock.errors import FeatureNotSupported
+from penstock.executor.writer import Writer
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pgtypes.pg_type import TEXT
 from penstock.protocol.answers import (
@@ -83,6 +84,7 @@ class SessionRunner:
         )
         self.prepared: dict[str, Prepared] = {}
         self._warnings: list[Notice] = []
+        self._sequences = SessionSequences()
         self._block = TransactionBlock(services.sequencer.position)
         self._commands = NodeCommands(services, self._block, self._cancellation)
         self._standbys = StandbyWait(
@@ -224,6 +226,8 @@ class SessionRunner:
             case Discard(what=what):
                 self.prepared.clear()
                 yield from self._settings.reset(None) if what == "all" else ()
+                if what in ("all", "sequences"):
+                    self._sequences.forget()
                 self._tell_name()
                 yield Done(f"DISCARD {what.upper()}")
             case Deallocate():
@@ -257,19 +261,19 @@ class SessionRunner:
                 yield rows
             case QueryStatement(kind=kind):
                 with self._cancellation.running():
-                    outcome = self._transactions.change(kind.upper(), text, role)
+                    outcome = self._transactions.change(kind.upper(), text, self._writer(role))
                 yield from outcome.notices
                 yield Done(outcome.tag)
             case CreateTableAs():
                 self._block.refuse("CREATE TABLE AS")
                 with self._cancellation.running():
-                    outcome = self._commands.create_table_as(statement, role)
+                    outcome = self._commands.create_table_as(statement, self._writer(role))
                 yield from outcome.notices
                 yield Done(outcome.tag)
-            case Truncate(relations=relations):
+            case Truncate(relations=relations, restart_identity=restart):
                 self._block.refuse("TRUNCATE")
                 with self._cancellation.running():
-                    outcome = services.lake.truncate(relations, role)
+                    outcome = services.lake.truncate(relations, role, restart=restart)
                 yield from outcome.notices
                 yield Done(outcome.tag)
             case _:
@@ -281,18 +285,23 @@ class SessionRunner:
         catalogs = self._services.catalog_queries
         if catalogs.reads_catalog_only(text):
             return self._catalog_rows(text, parameters)
-        role, context = self._role(), self._context
-        session = SessionValues(
-            "" if role.dropped else role.name,
-            role.oid,
-            context.parameters.database,
-            self._services.sessions.transaction_started(context.pid),
-        )
+        role = self._role()
         with self._cancellation.running():
             found = self._services.lake.query(
-                text, self._block.snapshot(), role, self._cancellation, session
+                text, self._block.snapshot(), role, self._cancellation, self._values(role)
             )
         return replace(found, rows=self._cancellation.drawn(found.rows))
+
+    def _values(self, role: Role) -> SessionValues:
+        return SessionValues(
+            "" if role.dropped else role.name,
+            role.oid,
+            self._context.parameters.database,
+            self._services.sessions.transaction_started(self._context.pid),
+        )
+
+    def _writer(self, role: Role) -> Writer:
+        return Writer(role, self._values(role), self._sequences, self._cancellation)
 
     def _catalog_rows(self, text: str, parameters: BoundValues) -> Rows:
         """A query of the catalogs, which may end sessions: this one, too."""
@@ -362,6 +371,8 @@ class SessionRunner:
             cancelled=self._cancellation.requested,
             in_block=self._block.open,
             wrote=self._standbys.wrote,
+            sequences=self._sequences,
+            started=self._services.sessions.transaction_started(self._context.pid),
         )
 
     def _set_config(self, name: str, value: str, is_local: bool) -> str:

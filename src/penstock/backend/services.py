@@ -13,6 +13,7 @@ from penstock.backend.cancellation import Jobs
 from penstock.catalog import Catalog, Role
 from penstock.executor.block import LakeBlock
 from penstock.executor.lake import CopyRequest
+from penstock.executor.writer import Writer
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.query import Interrupts
@@ -69,16 +70,16 @@ class Lake(Protocol):
     def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
         """The columns of a query, without running it."""
 
-    def change(self, text: str, role: Role, interrupts: Interrupts) -> CommandOutcome:
+    def change(self, text: str, writer: Writer) -> CommandOutcome:
         """INSERT, UPDATE, DELETE: one commit."""
 
-    def truncate(self, relations: Iterable[RangeVar], role: Role) -> CommandOutcome: ...
+    def truncate(
+        self, relations: Iterable[RangeVar], role: Role, *, restart: bool = False
+    ) -> CommandOutcome: ...
 
     def open_block(self) -> LakeBlock: ...
 
-    def stage(
-        self, text: str, at: Position, role: Role, interrupts: Interrupts, block: LakeBlock
-    ) -> CommandOutcome:
+    def stage(self, text: str, at: Position, writer: Writer, block: LakeBlock) -> CommandOutcome:
         """INSERT, UPDATE, DELETE of a transaction block."""
 
     def commit(self, block: LakeBlock) -> None:

@@ -15,6 +15,7 @@ from penstock.backend.standby_wait import StandbyWait
 from penstock.backend.transaction_block import TransactionBlock
 from penstock.catalog import Role
 from penstock.errors import FeatureNotSupported
+from penstock.executor.writer import Writer
 from penstock.protocol.answers import Answer, CommandOutcome, Done, Notice
 from penstock.sql import Transaction, TransactionKind
 
@@ -41,13 +42,13 @@ class Transactions:
         self._standbys = standbys
         self._show = show
 
-    def change(self, what: str, text: str, role: Role) -> CommandOutcome:
+    def change(self, what: str, text: str, writer: Writer) -> CommandOutcome:
         """INSERT, UPDATE or DELETE: a commit, or staged in the block. Raises PenstockError."""
         lake = self._services.lake
         if not self._block.open:
-            return lake.change(text, role, self._cancellation)
+            return lake.change(text, writer)
         rows = self._block.changing(what, lake.open_block)
-        return lake.stage(text, self._block.snapshot(), role, self._cancellation, rows)
+        return lake.stage(text, self._block.snapshot(), writer, rows)
 
     def run(self, statement: Transaction, role: Callable[[], Role]) -> Iterator[Answer]:
         """Raises PenstockError; where COMMIT does, the block has ended."""

@@ -15,6 +15,7 @@ from penstock.catalog.pg_namespace import Namespace
 from penstock.catalog.pg_prepared_xacts import PreparedXact
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
 from penstock.catalog.pg_replication_slots import Slot
+from penstock.catalog.pg_sequence import Sequence, SequenceParameters
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
@@ -25,6 +26,7 @@ from penstock.catalog.pg_transactions import (
     Member,
     Sequenced,
 )
+from penstock.catalog.sequences import Sequences, SessionSequences
 
 __all__ = [
     "BlockCommit",
@@ -42,7 +44,11 @@ __all__ = [
     "PublicationRel",
     "RecordedError",
     "Role",
+    "Sequence",
+    "SequenceParameters",
     "Sequenced",
+    "Sequences",
+    "SessionSequences",
     "Slot",
     "Subscription",
     "SubscriptionCounts",

@@ -30,6 +30,7 @@ from penstock.catalog.pg_namespace import PgNamespace
 from penstock.catalog.pg_prepared_xacts import PgPreparedXacts
 from penstock.catalog.pg_publication import PgPublication, Publication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
+from penstock.catalog.pg_sequence import PgSequence
 from penstock.catalog.pg_stat_subscription import StatisticsStore
 from penstock.catalog.pg_subscription import PgSubscription, Subscription, TwoPhaseState
 from penstock.catalog.pg_subscription_rel import (
@@ -40,6 +41,7 @@ from penstock.catalog.pg_subscription_rel import (
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.pg_type import PgType
 from penstock.catalog.publisher_identity import PublisherIdentity
+from penstock.catalog.sequences import Sequences
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import INVALID, Lsn
@@ -63,6 +65,7 @@ class CatalogTransaction:
     cut_requests: CutRequests
     prepared_xacts: PgPreparedXacts
     block_commits: BlockCommits
+    sequences: PgSequence
 
     def members(
         self,
@@ -78,13 +81,14 @@ class CatalogTransaction:
         )
 
     def delete_table(self, table: LakeTable) -> None:
-        """A table, with its grants, its place in publications and in the log of transactions
-        (dependency.c). Its Delta table is left to the caller."""
+        """A table, with its grants, sequences, its place in publications and in the log of
+        transactions (dependency.c). Its Delta table is left to the caller."""
         for rel in self.publications.relations():
             if rel.relation == table.oid:
                 self.publications.remove_relation(rel.publication, table.oid)
         self.roles.revoke_all(table.oid)
         self.transactions.forget(table.oid)
+        self.sequences.delete_of(table.oid)
         self.tables.delete(table.oid)
 
 
@@ -94,6 +98,7 @@ class Catalog:
     def __init__(self, store: Store, statistics: StatisticsStore) -> None:
         self._store = store
         self.statistics = statistics
+        self.sequences = Sequences(store)
         self.node_lock = NodeLock(store.engine, store.node_info().node_id)
 
     @classmethod
@@ -116,6 +121,7 @@ class Catalog:
 
     def close(self) -> None:
         """Close every connection."""
+        self.sequences.close()
         self.statistics.close()
         self._store.close()
 
@@ -336,6 +342,7 @@ class _OneTransaction(Catalog):
     def __init__(self, catalog: Catalog, connection: Connection) -> None:
         self._store = catalog._store
         self.statistics = catalog.statistics
+        self.sequences = catalog.sequences
         self.node_lock = catalog.node_lock
         self._connection = connection
 
@@ -374,6 +381,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         CutRequests(connection),
         PgPreparedXacts(connection),
         BlockCommits(connection),
+        PgSequence(connection),
     )
 
 

@@ -25,6 +25,7 @@ from penstock.catalog import (
     pg_prepared_xacts,
     pg_publication,
     pg_replication_slots,
+    pg_sequence,
     pg_subscription,
     pg_subscription_rel,
     pg_transactions,
@@ -43,7 +44,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 20
+SCHEMA_VERSION: Final = 21
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -89,6 +90,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     18: _add_what_is_missing,
     # Transaction blocks whose commits are under way.
     19: METADATA.create_all,
+    # Sequences of columns.
+    20: METADATA.create_all,
 }
 """By version: what makes a schema of that version one of the next."""
 
@@ -102,6 +105,7 @@ _TABLES: Final = (
     pg_prepared_xacts,
     pg_publication,
     pg_replication_slots,
+    pg_sequence,
     pg_subscription,
     pg_subscription_rel,
     pg_transactions,

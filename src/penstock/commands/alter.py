@@ -48,7 +48,7 @@ def _check_movable(
 ) -> None:
     """Raises DuplicateObject (42P07), FeatureNotSupported, ObjectInUse."""
     register(transaction, scope, schema, table.name)
-    for name in relation_names(table):
+    for name in relation_names(transaction, table):
         if is_taken(transaction, schema, name):
             raise DuplicateObject(
                 f'relation "{name}" already exists in schema "{schema}"', sqlstate=DUPLICATE_TABLE

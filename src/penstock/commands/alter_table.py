@@ -48,6 +48,7 @@ from penstock.commands.namespace import (
 )
 from penstock.commands.partition_rows import PartitionRows, RowsFirst
 from penstock.commands.scope import CommandResult, CommandScope, notice
+from penstock.commands.sequence import has_sequence
 from penstock.commands.subscription_targets import check_between_batches
 from penstock.commands.unique_indexes import (
     add_constraints,
@@ -59,6 +60,7 @@ from penstock.commands.unique_indexes import (
 from penstock.errors import (
     CommitConflict,
     DuplicateObject,
+    FeatureNotSupported,
     InvalidParameterValue,
     UndefinedObject,
     WrongObjectType,
@@ -164,6 +166,11 @@ def _execute(
     match command:
         case AddColumn():
             check_declarations(table.name, command.column)
+            if has_sequence(command.column):
+                raise FeatureNotSupported(
+                    "ALTER TABLE ... ADD COLUMN of a serial or identity column is not supported",
+                    hint="Give the rows that are there their values by UPDATE.",
+                )
             new = column(transaction, scope, command.column)
             before = len(changes.added)
             table = _add_column(scope, table, command, new, changes, notices)

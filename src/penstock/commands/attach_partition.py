@@ -25,6 +25,7 @@ from penstock.commands.unique_indexes import inherit_indexes
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
+    NotInPrerequisiteState,
     ObjectInUse,
     PenstockError,
     UndefinedObject,
@@ -66,6 +67,7 @@ def attach(
             detail=f'"{parent.name}" is already a child of "{child.name}".',
             sqlstate="42P07",
         )
+    _check_no_sequence(transaction, child)
     check_new_partition(transaction, scope, parent, child.name, bound)
     check_between_batches(transaction, scope, parent)
     members = transaction.tables.family(child)
@@ -90,6 +92,21 @@ def attach(
     for member in (partition, *below):
         transaction.tables.save(member)
     inherit_indexes(transaction, parent, partition)
+
+
+def _check_no_sequence(transaction: CatalogTransaction, child: LakeTable) -> None:
+    """ATExecAttachPartition, which takes serial columns; rows of the parent would lack values."""
+    for sequence in transaction.sequences.of_table(child.oid):
+        if sequence.identity:
+            raise NotInPrerequisiteState(
+                f'table "{child.name}" being attached contains an identity column '
+                f'"{sequence.column}"',
+                detail="The new partition may not contain an identity column.",
+            )
+        raise FeatureNotSupported(
+            f'ATTACH PARTITION of table "{child.name}" is not supported, whose column '
+            f'"{sequence.column}" has a sequence'
+        )
 
 
 def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:

@@ -22,6 +22,13 @@ from penstock.commands.generated_columns import (
 )
 from penstock.commands.namespace import get_table, names, table_columns
 from penstock.commands.scope import CommandScope, notice
+from penstock.commands.sequence import (
+    OwnedSequence,
+    check_sequence,
+    has_sequence,
+    owned_sequence,
+    serial_type,
+)
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -36,6 +43,7 @@ from penstock.protocol.answers import Notice
 from penstock.relation import AttGenerated, TableColumn
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
 from penstock.sql.builtin.type_cache import is_enum
+from penstock.sql.grammar.default_grammar import NEXTVAL
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.column_default import check_default, coerced_default
 from penstock.sqlstate import InvalidObjectDefinition
@@ -47,7 +55,8 @@ INVALID_TABLE_DEFINITION = "42P16"
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A table to be. ``parent`` and ``bound``: of a partition. ``uniques``: its own."""
+    """A table to be. ``parent`` and ``bound``: of a partition. ``uniques``: its own;
+    ``sequences``: of its columns."""
 
     columns: tuple[TableColumn, ...]
     primary_key: tuple[str, ...]
@@ -55,6 +64,7 @@ class Definition:
     bound: PartitionBound | None = None
     notices: tuple[Notice, ...] = ()
     uniques: tuple[Unique, ...] = ()
+    sequences: tuple[OwnedSequence, ...] = ()
 
 
 def define(
@@ -77,7 +87,9 @@ def define(
         notices = (*_not_null_notice(statement), *_references(transaction, scope, statement))
         referring = [item.name for item in statement.columns if item.references is not None]
         check_not_virtual(referring, columns, "foreign key constraints")
-        definition = Definition(columns, key, notices=notices, uniques=uniques)
+        definition = Definition(
+            columns, key, notices=notices, uniques=uniques, sequences=_sequences(statement, columns)
+        )
     if statement.partition_by is not None:
         check_partition_key(
             statement.relation.name,
@@ -90,6 +102,7 @@ def define(
 
 def check_declarations(table: str, item: ColumnDef) -> None:
     """transformColumnDefinition. Raises SqlSyntaxError."""
+    check_sequence(item, table)
     check_generations(item, table)
     if item.null and (item.not_null or item.primary_key):
         raise SqlSyntaxError(
@@ -102,7 +115,7 @@ def column(transaction: CatalogTransaction, scope: CommandScope, item: ColumnDef
 
     Raises UndefinedObject (42704, 3F000).
     """
-    oid, typmod = column_type(transaction, scope, item.type)
+    oid, typmod = column_type(transaction, scope, serial_type(item.type) or item.type)
     _check_default(item.name, item.default, oid, typmod)
     generation = item.generations[0] if item.generations else None
     return TableColumn(
@@ -110,7 +123,7 @@ def column(transaction: CatalogTransaction, scope: CommandScope, item: ColumnDef
         oid,
         typmod,
         generated=AttGenerated.NOT if generation is None else generation.kind,
-        default=item.default,
+        default=NEXTVAL if has_sequence(item) else item.default,
         generation=None if generation is None else generation.expression,
     )
 
@@ -180,6 +193,18 @@ def _primary_key(statement: CreateTable, columns: Sequence[TableColumn]) -> tupl
         return ()
     check_key(keys[0], names(columns))
     return keys[0]
+
+
+def _sequences(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[OwnedSequence, ...]:
+    types = {column.name: column.type_oid for column in columns}
+    owned = (owned_sequence(item, types[item.name]) for item in statement.columns)
+    found = tuple(sequence for sequence in owned if sequence is not None)
+    if found and statement.partition_by is not None:
+        raise FeatureNotSupported(
+            "serial and identity columns of partitioned tables are not supported",
+            hint="Give the column a plain type, and its values in INSERT.",
+        )
+    return found
 
 
 def _uniques(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[Unique, ...]:

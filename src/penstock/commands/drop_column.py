@@ -65,6 +65,7 @@ def drop_column(
         notices += _leave_publications(transaction, scope, members, replace(command, name=name))
         for member in transaction.tables.family(table)[1:]:
             transaction.tables.save(_without(member, name))
+        transaction.sequences.delete_of(table.oid, name)
         changes.drop(name)
         table = _without(table, name)
     shown = shown_name(transaction, scope, table.schema, table.name)

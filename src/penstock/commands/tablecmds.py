@@ -34,7 +34,12 @@ from penstock.commands.subscription_targets import (
     check_between_batches,
     check_joins,
 )
-from penstock.commands.unique_indexes import add_constraints, inherit_indexes, is_taken
+from penstock.commands.unique_indexes import (
+    add_constraints,
+    choose_relation_name,
+    inherit_indexes,
+    is_taken,
+)
 from penstock.errors import (
     CommitConflict,
     DuplicateObject,
@@ -50,6 +55,7 @@ log = logging.getLogger(__name__)
 _TRIES: Final = 10
 """Times that others may write to a default partition meanwhile."""
 _DUPLICATE_TABLE = "42P07"
+_SEQUENCE = "seq"
 _TYPE_OF_ITS_NAME = (
     "A relation has an associated type of the same name, so you must use a name that doesn't "
     "conflict with any existing type."
@@ -108,6 +114,11 @@ def _create_table(
             partition_key=str(statement.partition_by) if statement.partition_by else None,
         )
         table = add_constraints(transaction, table, definition.uniques)
+        for owned in definition.sequences:
+            sequence = choose_relation_name(transaction, table, owned.column, _SEQUENCE)
+            transaction.sequences.create(
+                sequence, table.oid, owned.column, owned.identity, owned.parameters
+            )
         if definition.parent is not None:
             inherit_indexes(transaction, definition.parent, table)
         schema = table_schema(namespace.name, name, definition)

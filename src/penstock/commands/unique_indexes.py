@@ -26,12 +26,19 @@ _NAME_BYTES: Final = 63
 
 
 def is_taken(transaction: CatalogTransaction, schema: str, name: str) -> bool:
-    """Whether a table or an index of the schema has the name."""
-    return any(name in relation_names(t) for t in transaction.tables.all() if t.schema == schema)
+    """Whether a table, an index or a sequence of the schema has the name."""
+    tables = {t.oid: t for t in transaction.tables.all() if t.schema == schema}
+    sequences = (s.name for s in transaction.sequences.all() if s.table in tables)
+    return name in sequences or any(name in _own_names(table) for table in tables.values())
 
 
-def relation_names(table: LakeTable) -> list[str]:
-    """Of a table and its indexes."""
+def relation_names(transaction: CatalogTransaction, table: LakeTable) -> list[str]:
+    """Of a table, its indexes and its sequences."""
+    sequences = transaction.sequences.of_table(table.oid)
+    return [*_own_names(table), *(sequence.name for sequence in sequences)]
+
+
+def _own_names(table: LakeTable) -> list[str]:
     keys = [table.primary_key_name] if table.primary_key else []
     return [table.name, *keys, *(index.name for index in table.indexes)]
 
@@ -49,12 +56,18 @@ def choose_name(
     *,
     constraint: bool,
 ) -> str:
-    """ChooseRelationName: ``table_column_idx``, or ``_key`` of a constraint; with a number where
-    that is taken."""
+    """ChooseIndexName: ``table_column_idx``, or ``_key`` of a constraint."""
     label = "key" if constraint else "idx"
+    return choose_relation_name(transaction, table, "_".join(columns), label)
+
+
+def choose_relation_name(
+    transaction: CatalogTransaction, table: LakeTable, second: str, label: str
+) -> str:
+    """ChooseRelationName: ``table_second_label``, with a number where that is taken."""
     number = 0
     while True:
-        name = make_object_name(table.name, "_".join(columns), f"{label}{number or ''}")
+        name = make_object_name(table.name, second, f"{label}{number or ''}")
         if not is_taken(transaction, table.schema, name):
             return name
         number += 1

@@ -16,14 +16,12 @@ from penstock.catalog import LakeTable
 from penstock.errors import PenstockError
 from penstock.executor.partitions import PartitionRules, Routing
 from penstock.executor.rows import quoted
-from penstock.pgtypes.text_output import text_output
+from penstock.executor.shown_rows import show_values
 from penstock.pipeline.routing import CHECK_VIOLATION, no_partition
 from penstock.walsender.lake_columns import LakeColumn
 
 ROUTE: Final = "_penstock_partition"
 """Column: the value of a routing's expression."""
-_SHOWN: Final = 64
-"""Characters of a value in a message (ExecBuildSlotValueDescription)."""
 
 
 def check_partition(
@@ -66,13 +64,3 @@ def _first(rows: DataFrame, where: str, columns: Sequence[LakeColumn]) -> list[s
     if found.num_rows == 0:
         return None
     return show_values([column.combine_chunks() for column in found.columns])
-
-
-def show_values(row: Sequence[pa.Array]) -> list[str]:
-    """Cells of one row as PostgreSQL prints them in a message."""
-    cells = [text_output(column)[0].as_py() for column in row]
-    return ["null" if cell is None else _shorten(cell.decode()) for cell in cells]
-
-
-def _shorten(value: str) -> str:
-    return value if len(value) <= _SHOWN else value[:_SHOWN] + "..."

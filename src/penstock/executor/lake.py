@@ -21,6 +21,7 @@ from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.modify import ModifyTables
 from penstock.executor.select import LakeSelect
 from penstock.executor.tables import LakeTables
+from penstock.executor.writer import Writer
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_cast, text_output
@@ -143,10 +144,10 @@ class SparkLake:
         """The columns of a query at ``at``."""
         return self._select.describe(text, at, role)
 
-    def change(self, text: str, role: Role, interrupts: Interrupts) -> CommandOutcome:
+    def change(self, text: str, writer: Writer) -> CommandOutcome:
         """INSERT, UPDATE or DELETE: one commit of each table with rows. Raises PenstockError."""
         with spark_errors():
-            return self._changes.change(text, role, interrupts)
+            return self._changes.change(text, writer)
 
     # Transaction blocks
 
@@ -154,11 +155,9 @@ class SparkLake:
         """What a block stages its changes in."""
         return LakeBlock(self._warehouse)
 
-    def stage(
-        self, text: str, at: Position, role: Role, interrupts: Interrupts, block: LakeBlock
-    ) -> CommandOutcome:
+    def stage(self, text: str, at: Position, writer: Writer, block: LakeBlock) -> CommandOutcome:
         """INSERT, UPDATE or DELETE of a block, at a position of it. Raises PenstockError."""
-        return self._changes.stage(text, at, role, interrupts, block)
+        return self._changes.stage(text, at, writer, block)
 
     def commit(self, block: LakeBlock) -> None:
         """What it has staged. Raises PenstockError: nothing of it (40001), or as ``CommitBlocks``
@@ -168,10 +167,12 @@ class SparkLake:
         finally:
             block.end()
 
-    def truncate(self, relations: Iterable[RangeVar], role: Role) -> CommandOutcome:
-        """TRUNCATE: one commit a table."""
+    def truncate(
+        self, relations: Iterable[RangeVar], role: Role, *, restart: bool = False
+    ) -> CommandOutcome:
+        """TRUNCATE: one commit a table. ``restart``: with RESTART IDENTITY."""
         with spark_errors():
-            return self._changes.truncate(relations, role)
+            return self._changes.truncate(relations, role, restart=restart)
 
 
 def _check_names(

@@ -22,10 +22,10 @@ from penstock.executor.select import LakeSelect
 from penstock.executor.spark_rewrites import Rewrites
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.truncate import TruncateTables
+from penstock.executor.writer import Writer
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pipeline.query import Interrupts
 from penstock.protocol.answers import CommandOutcome
 from penstock.sql import RangeVar
 from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
@@ -57,24 +57,24 @@ class ModifyTables:
         self._blocks = blocks
         self._tables = tables
 
-    def change(self, text: str, role: Role, interrupts: Interrupts) -> CommandOutcome:
+    def change(self, text: str, writer: Writer) -> CommandOutcome:
         """One statement. Raises PenstockError, PySparkException."""
         statement = parse_query(text)
         if isinstance(statement, SelectStmt):
             raise FeatureNotSupported("this statement changes nothing")
-        table = self._tables.find(statement.relation, role, owner=True)
+        table = self._tables.find(statement.relation, writer.role, owner=True)
         at = self._sequencer.position()
         with ExitStack() as stack:
             if isinstance(statement, InsertStmt):
-                new = self._rows.new_rows(statement, table, at, role, interrupts)
+                new = self._rows.new_rows(statement, table, at, writer)
                 count = self._inserts.insert(table, new)
                 if count is None:
                     staged = stack.enter_context(self._rows.staged(new, table))
                     count = self._spark_inserts.insert(table, staged)
                 tag = f"INSERT 0 {count}"
             else:
-                planned = self._rows.plan(statement, table, at, role, interrupts)
-                count = self._rewrites.run(table, planned, interrupts)
+                planned = self._rows.plan(statement, table, at, writer)
+                count = self._rewrites.run(table, planned, writer.interrupts)
                 if count is None:
                     leaves = self._tables.leaves(table)
                     self._blocks.finish_those_of({leaf.oid for leaf in leaves})
@@ -86,23 +86,24 @@ class ModifyTables:
         self._sequencer.step()
         return CommandOutcome(tag)
 
-    def stage(
-        self, text: str, at: Position, role: Role, interrupts: Interrupts, block: LakeBlock
-    ) -> CommandOutcome:
+    def stage(self, text: str, at: Position, writer: Writer, block: LakeBlock) -> CommandOutcome:
         """One statement of a transaction block, at a position of it. Raises PenstockError."""
         statement = parse_query(text)
         if isinstance(statement, SelectStmt):
             raise FeatureNotSupported("this statement changes nothing")
-        table = self._tables.find(statement.relation, role, owner=True)
+        table = self._tables.find(statement.relation, writer.role, owner=True)
         if isinstance(statement, InsertStmt):
-            new = self._rows.new_rows(statement, table, at, role, interrupts)
+            new = self._rows.new_rows(statement, table, at, writer)
             return CommandOutcome(f"INSERT 0 {self._of_blocks.insert(table, new, at, block)}")
-        planned = self._rows.plan(statement, table, at, role, interrupts)
-        count = self._of_blocks.rewrite(table, planned, at, interrupts, block)
+        planned = self._rows.plan(statement, table, at, writer)
+        count = self._of_blocks.rewrite(table, planned, at, writer.interrupts, block)
         return CommandOutcome(f"{planned.kind.upper()} {count}")
 
-    def truncate(self, relations: Iterable[RangeVar], role: Role) -> CommandOutcome:
-        """TRUNCATE: one commit a table, and one transaction to subscribers.
+    def truncate(
+        self, relations: Iterable[RangeVar], role: Role, *, restart: bool = False
+    ) -> CommandOutcome:
+        """TRUNCATE: one commit a table, and one transaction to subscribers. ``restart``: of their
+        sequences, too (RESTART IDENTITY).
 
         Raises PenstockError, PySparkException.
         """
@@ -111,4 +112,6 @@ class ModifyTables:
         self._blocks.finish_those_of(members)
         self._truncates.run(members)
         self._sequencer.step()
+        for member in members.values() if restart else ():
+            self._tables.restart_sequences(member)
         return CommandOutcome("TRUNCATE TABLE")

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, ReplicationConflict
-from penstock.executor.constraints import partition_error, show_values
+from penstock.executor.constraints import partition_error
 from penstock.executor.partitions import PartitionRules
 from penstock.executor.rows import altered_error
+from penstock.executor.shown_rows import show_values
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.state import TableState

@@ -8,10 +8,11 @@ the staging area; both go when the change is done.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -19,16 +20,19 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
-from penstock.catalog import LakeTable, Role
+from penstock.catalog import LakeTable
+from penstock.catalog import Sequence as OwnedSequence
 from penstock.errors import PenstockError
+from penstock.executor.drawn_values import DrawnColumn, DrawnRows
 from penstock.executor.select import LakeSelect
 from penstock.executor.tables import LakeTables
+from penstock.executor.writer import Writer
 from penstock.identifiers import simple_quote_literal
+from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import make_folder, resolve, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.evaluate import Evaluation, as_kept
-from penstock.pipeline.query import Interrupts
-from penstock.sql.grammar.default_grammar import NOW, default_text
+from penstock.sql.grammar.default_grammar import TIMES, default_text
 from penstock.sql.grammar.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
 from penstock.sql.to_duckdb.conditions import conjuncts, equal_to
 from penstock.sql.to_duckdb.duckdb_change import (
@@ -37,13 +41,14 @@ from penstock.sql.to_duckdb.duckdb_change import (
     compile_insert,
 )
 from penstock.sql.to_duckdb.duckdb_query import compile_input
-from penstock.sql.typed.change_analysis import analyze_change, analyze_insert
+from penstock.sql.typed.change_analysis import InsertPlan, analyze_change, analyze_insert
 from penstock.sql.typed.primnodes import Node
 from penstock.sql.typed.query_nodes import OutputColumn
 from penstock.sqlstate import (
     ProgramLimitExceeded,
     SerializationFailure,
     StatementCompletionUnknown,
+    UndefinedTable,
 )
 from penstock.walsender.lake_columns import LakeColumn, output_column, spark_type
 from penstock.walsender.sequencer import Position
@@ -165,20 +170,60 @@ class LakeRows:
         statement: InsertStmt,
         table: LakeTable,
         at: Position,
-        role: Role,
-        interrupts: Interrupts,
+        writer: Writer,
     ) -> NewRows:
         """What an INSERT adds. Raises PenstockError."""
         columns = self._tables.columns(table)
+        sequences = self._tables.sequences(table)
         plan = analyze_insert(
             statement,
-            _with_time(_output(columns), datetime.now(UTC)),
-            self._select.find_table(at, role),
+            _output(columns, sequences, writer.values.started),
+            self._select.find_table(at, writer.role),
         )
         by_name = {column.name: column for column in columns}
         written = tuple(by_name[name] for name in plan.columns)
-        batches = self._select.batches(compile_insert(plan), at, role, interrupts)
-        return NewRows(columns, written, map(_as_columns(written), batches))
+        compiled = compile_insert(plan, writer.values)
+        batches = self._select.batches(compiled, at, writer.role, writer.interrupts)
+        if not sequences and not plan.drawn:
+            return NewRows(columns, written, map(_as_columns(written), batches))
+        drawn = self._drawn(table, columns, plan, sequences, writer)
+
+        def completed(batch: pa.RecordBatch) -> pa.RecordBatch:
+            kept = [as_kept(batch.column(n), c.type) for n, c in enumerate(written)]
+            return drawn.complete(batch, kept)
+
+        return NewRows(columns, columns, map(completed, batches))
+
+    def _drawn(
+        self,
+        table: LakeTable,
+        columns: Sequence[LakeColumn],
+        plan: InsertPlan,
+        sequences: Mapping[str, OwnedSequence],
+        writer: Writer,
+    ) -> DrawnRows:
+        """Raises UndefinedTable: the table's sequences are another node's."""
+        marks = dict(plan.drawn)
+        missing = marks.keys() - sequences.keys()
+        if missing:
+            raise UndefinedTable(
+                f'the sequence of column "{min(missing)}" of table "{table.name}" does not exist',
+                hint="The table was made by another node. Give the column its values in INSERT.",
+            )
+        delta = {column.name: column.delta for column in columns}
+        drawn = [
+            DrawnColumn(
+                plan.columns.index(name),
+                partial(self._tables.take, sequence.oid, session=writer.sequences)
+                if name in marks
+                else None,
+                marks.get(name),
+            )
+            for name, sequence in sequences.items()
+            if name in plan.columns
+        ]
+        written = tuple(delta[name] for name in plan.columns)
+        return DrawnRows(table.name, complete_schema(columns), written, tuple(drawn))
 
     @contextmanager
     def staged(self, rows: NewRows, table: LakeTable) -> Iterator[Change]:
@@ -202,22 +247,21 @@ class LakeRows:
         statement: UpdateStmt | DeleteStmt,
         table: LakeTable,
         at: Position,
-        role: Role,
-        interrupts: Interrupts,
+        writer: Writer,
     ) -> RowChange:
         """What an UPDATE or DELETE computes. Raises PenstockError."""
         known = self._tables.columns(table)
         columns = {column.name: column for column in known}
         plan = analyze_change(
             statement,
-            _with_time(_output(known), datetime.now(UTC)),
-            self._select.find_table(at, role),
+            _output(known, self._tables.sequences(table), writer.values.started),
+            self._select.find_table(at, writer.role),
         )
 
         def computed(node: Node, column: LakeColumn | None) -> Computed:
             output = None if column is None else output_column(column)
-            compiled = compile_expression(plan, node, output)
-            tables = self._ship(compiled, at, role, interrupts)
+            compiled = compile_expression(plan, node, output, writer.values)
+            tables = self._ship(compiled, at, writer)
             type_ = pa.bool_() if column is None else column.type
             names = tuple(name for name, _ in compiled.columns)
             return Computed(
@@ -237,8 +281,7 @@ class LakeRows:
         self,
         compiled: CompiledExpression,
         at: Position,
-        role: Role,
-        interrupts: Interrupts,
+        writer: Writer,
     ) -> dict[str, pa.Table]:
         """What subqueries read goes to every task."""
         found: dict[str, pa.Table] = {}
@@ -246,7 +289,7 @@ class LakeRows:
         for item in compiled.inputs:
             batches = []
             source = compile_input(item)
-            for batch in self._select.batches(source, at, role, interrupts):
+            for batch in self._select.batches(source, at, writer.role, writer.interrupts):
                 size += batch.nbytes
                 if size > _MAX_SHIPPED:
                     raise ProgramLimitExceeded(
@@ -254,7 +297,7 @@ class LakeRows:
                         hint=f"It may read {_MAX_SHIPPED >> 20} MB. Change the table by Spark.",
                     )
                 batches.append(batch)
-            schema = batches[0].schema if batches else self._select.schema(item, at, role)
+            schema = batches[0].schema if batches else self._select.schema(item, at, writer.role)
             found[item.scan.name] = pa.Table.from_batches(batches, schema)
         return found
 
@@ -319,14 +362,29 @@ def serialization_failure(
     )
 
 
-def _output(columns: Iterable[LakeColumn]) -> tuple[OutputColumn, ...]:
-    return tuple(map(output_column, columns))
+def _output(
+    columns: Iterable[LakeColumn], sequences: Mapping[str, OwnedSequence], now: datetime
+) -> tuple[OutputColumn, ...]:
+    """As statements see them: defaults are constants, but for sequences."""
+    found = []
+    for column in map(output_column, columns):
+        if column.default in TIMES:
+            now_text = simple_quote_literal(default_text(column.default, now))
+            column = replace(column, default=now_text)
+        if column.name in sequences:
+            column = replace(column, identity=sequences[column.name].identity)
+        found.append(column)
+    return tuple(found)
 
 
-def _with_time(columns: Iterable[OutputColumn], now: datetime) -> tuple[OutputColumn, ...]:
-    """With defaults that are constants."""
-    now_text = simple_quote_literal(default_text(NOW, now))
-    return tuple(replace(c, default=now_text) if c.default == NOW else c for c in columns)
+def complete_schema(columns: Iterable[LakeColumn]) -> TableSchema:
+    """Columns of complete rows, with what makes generated ones."""
+    return TableSchema(
+        tuple(
+            Column(c.delta, c.name, c.type, c.type_oid, c.typmod, generated=c.generation)
+            for c in columns
+        )
+    )
 
 
 def quoted(name: str) -> str:

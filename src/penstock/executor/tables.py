@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.catalog import Catalog, LakeTable, Role
+from penstock.catalog import Catalog, LakeTable, Role, Sequence, SessionSequences
 from penstock.errors import InsufficientPrivilege
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.state import load, load_at
@@ -55,6 +55,20 @@ class LakeTables:
     def _named(self, name: RangeVar) -> LakeTable | None:
         with self._catalog.read() as t:
             return t.tables.find(name.schema or _PUBLIC, name.name)
+
+    def sequences(self, table: LakeTable) -> Mapping[str, Sequence]:
+        """Of its columns, by their names."""
+        with self._catalog.read() as t:
+            return {sequence.column: sequence for sequence in t.sequences.of_table(table.oid)}
+
+    def restart_sequences(self, table: LakeTable) -> None:
+        """ResetSequence: they begin again."""
+        for sequence in self.sequences(table).values():
+            self._catalog.sequences.restart(sequence.oid)
+
+    def take(self, oid: int, count: int, *, session: SessionSequences) -> list[int]:
+        """The next values of a sequence, for a session. Raises PenstockError (42P01, 2200H)."""
+        return self._catalog.sequences.take(oid, count, session)
 
     def leaves(self, table: LakeTable) -> list[LakeTable]:
         """The table, or the partitions that hold its rows: none where there is no partition."""

@@ -1,9 +1,9 @@
 """Defaults of columns: what a row holds where nobody gives a value (pg_attrdef).
 
 In: the default as CREATE TABLE on the node had it, kept in the column's metadata: a constant as SQL
-writes it, or now(). Out: the value in the column's Arrow type. Rows of a subscription get it in
-columns that the publication lacks. What it is worth is ``sql.column_default``'s, as for INSERT and
-UPDATE. Other writers do not know it.
+writes it, now(), or a sequence, which is for sessions alone. Out: the value in the column's Arrow
+type. Rows of a subscription get it in columns that the publication lacks. What it is worth is
+``sql.column_default``'s, as for INSERT and UPDATE. Other writers do not know it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from datetime import datetime
 import pyarrow as pa
 
 import penstock.pgtypes as pgtypes
-from penstock.errors import PenstockError, ValueNotRepresentable
+from penstock.errors import FeatureNotSupported, PenstockError, ValueNotRepresentable
 from penstock.lakehouse.schema import Column
+from penstock.sql.grammar.default_grammar import NEXTVAL
 from penstock.sql.typed.column_default import coerced_default
 
 
@@ -25,6 +26,8 @@ def default_value(column: Column, now: datetime) -> pa.Scalar:
         return pa.scalar(None, column.type)
     oid, typmod = column.type_oid, column.typmod
     try:
+        if column.default == NEXTVAL:
+            raise FeatureNotSupported("values of sequences are given to rows of sessions only")
         text = coerced_default(column.source, column.default, oid, typmod, now)
         return stored_value(text, oid, typmod, column.type)
     except PenstockError as error:

@@ -253,6 +253,7 @@ class Node:
             self._running.stop()
             self._running = None
             log.info("node %s has stopped", self.folder)
+        self._catalog.sequences.close()
         self._forget_running()
 
     def close(self) -> None:

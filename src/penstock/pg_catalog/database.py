@@ -46,6 +46,7 @@ from penstock.pg_catalog.privileges import SUPERUSERS, SUPERUSERS_VIEWS
 from penstock.pg_catalog.relations import with_parents_columns
 from penstock.pg_catalog.row_streams import OpenRows, RowStream, guarded
 from penstock.pg_catalog.rows import table_rows
+from penstock.pg_catalog.sequence_rows import with_sequences
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
 from penstock.pg_catalog.text_output import text_output
@@ -132,7 +133,7 @@ class CatalogDatabase:
         open_rows: Mapping[str, OpenRows] = MappingProxyType({}),
     ) -> None:
         self._connections = connections or Connections()
-        snapshot = with_parents_columns(snapshot)
+        snapshot = with_sequences(with_parents_columns(snapshot))
         self._snapshot = snapshot
         self._session = session
         self._catalogs = catalogs(session.version)

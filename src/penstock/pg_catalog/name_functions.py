@@ -18,6 +18,7 @@ from penstock.pg_catalog.relations import (
     indexes,
     schema_oids,
 )
+from penstock.pg_catalog.sequence_rows import owners
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
 from penstock.pg_catalog.type_rows import ARRAY_INPUT
@@ -52,6 +53,9 @@ class NameFunctions:
         self._relations: dict[int, tuple[str, str]] = {
             table.oid: (table.lake.schema, table.lake.name) for table in snapshot.tables
         } | {index.oid: (index.table.lake.schema, index.name) for index in self._indexes.values()}
+        self._relations |= {
+            sequence.oid: (table.lake.schema, sequence.name) for sequence, table in owners(snapshot)
+        }
         self._enums = {enum.oid: enum for enum in snapshot.types} | {
             enum.array_oid: enum for enum in snapshot.types
         }

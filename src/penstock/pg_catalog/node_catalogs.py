@@ -18,6 +18,7 @@ from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.message_functions import MESSAGE_FUNCTIONS, MessageFunctions
 from penstock.pg_catalog.origin_functions import ORIGIN_FUNCTIONS, OriginFunctions
 from penstock.pg_catalog.relations import relation_oids
+from penstock.pg_catalog.sequence_functions import SEQUENCE_FUNCTIONS, SequenceFunctions
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.session_views import stat_activity, stat_replication
 from penstock.pg_catalog.signal_functions import SIGNAL_FUNCTIONS, SignalFunctions
@@ -51,6 +52,7 @@ _FUNCTIONS = (
     | STATISTICS_FUNCTIONS
     | ORIGIN_FUNCTIONS
     | MESSAGE_FUNCTIONS
+    | SEQUENCE_FUNCTIONS
     | WAL_FUNCTIONS
 )
 _NEVER = ("spill_txns", "spill_count", "spill_bytes")
@@ -137,7 +139,8 @@ class NodeCatalogs:
         more = {**slots.functions(), **signals.functions(), **statistics.functions()}
         messages = MessageFunctions(self._slots.sequencer.emit, facts)
         wal = WalFunctions(self._catalog, facts)
-        more = {**more, **messages.functions(), **wal.functions()}
+        sequences = SequenceFunctions(self._catalog, facts)
+        more = {**more, **messages.functions(), **wal.functions(), **sequences.functions()}
         in_from = {
             **slots.table_functions(),
             **origins.table_functions(),
@@ -175,6 +178,7 @@ class NodeCatalogs:
                 select_grants=t.roles.grants(),
                 current_lsn=t.transactions.end(),
                 types=t.types.all(),
+                sequences=t.sequences.all(),
             )
             names = {role.oid: role.name for role in snapshot.all_roles}
             oids = relation_oids(snapshot)

@@ -6,8 +6,10 @@ objects give what PostgreSQL gives.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
+from penstock.identifiers import simple_quote_literal
 from penstock.pg_catalog.name_functions import NameFunctions
 from penstock.pg_catalog.privileges import has_privilege
 from penstock.pg_catalog.relations import (
@@ -17,9 +19,12 @@ from penstock.pg_catalog.relations import (
 )
 from penstock.sql.grammar.parse_expression import without_parentheses
 from penstock.sql.text.quoting import quote_identifier
+from penstock.sqlstate import UndefinedColumn
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _LIMIT: Final = 10 * 1024
+_OF_SEQUENCE: Final = re.compile(r"nextval\(([0-9]+)\)")
+"""The default of a serial column, as the catalogs keep it."""
 
 
 class RelationFunctions(NameFunctions):
@@ -31,6 +36,10 @@ class RelationFunctions(NameFunctions):
         return self._type_name(oid, typmod)
 
     def pg_get_expr(self, node: str, _relation: int, pretty: bool | None) -> str:
+        sequence = _OF_SEQUENCE.fullmatch(node)
+        if sequence is not None:
+            name = simple_quote_literal(self.regclassout(int(sequence[1])))
+            return f"nextval({name}::regclass)"
         return without_parentheses(node) if pretty else node
 
     def pg_relation_is_publishable(self, oid: int) -> bool | None:
@@ -93,7 +102,17 @@ class RelationFunctions(NameFunctions):
     pg_get_function_identity_arguments = pg_get_function_result
     pg_get_functiondef = pg_get_function_result
 
-    def pg_get_serial_sequence(self, _table: str, _column: str) -> str | None:
+    def pg_get_serial_sequence(self, name: str, column: str | None) -> str | None:
+        if column is None:
+            return None
+        oid = self.regclassin(name)
+        table = self._table(oid)
+        if table is not None and table.number(column) is None:
+            shown = f'column "{column}" of relation "{table.lake.name}"'
+            raise UndefinedColumn(f"{shown} does not exist")
+        for sequence in self._snapshot.sequences:
+            if (sequence.table, sequence.column) == (oid, column):
+                return ".".join(map(quote_identifier, self._relations[sequence.oid]))
         return None
 
     # Sizes and comments

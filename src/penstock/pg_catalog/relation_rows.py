@@ -19,6 +19,7 @@ from penstock.pg_catalog.relations import (
     not_null_columns,
     schema_oids,
 )
+from penstock.pg_catalog.sequence_rows import class_rows
 from penstock.pg_catalog.snapshot import (
     NODE_OWNER,
     CatalogColumn,
@@ -44,7 +45,7 @@ def pg_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 
 def pg_class(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
-    """Tables, and indexes for their keys."""
+    """Tables, indexes for their keys, and sequences."""
     schemas = schema_oids(snapshot)
     for table in snapshot.tables:
         lake, parted = table.lake, is_partitioned(table)
@@ -69,6 +70,7 @@ def pg_class(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
         }
         for index in indexes(table):
             yield _index_class(index, schemas[lake.schema])
+    yield from class_rows(snapshot)
 
 
 def _index_class(index: Index, schema: int) -> Row:
@@ -100,6 +102,7 @@ def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
                 "attnotnull": column.name in missing,
                 "attgenerated": column.generated,
                 "atthasdef": column.default is not None,
+                "attidentity": column.identity,
             }
         for index in indexes(table):
             for position, number in enumerate(index.numbers, 1):

@@ -18,6 +18,7 @@ from penstock.pg_catalog import (
     publication_rows,
     relation_rows,
     role_rows,
+    sequence_rows,
     type_rows,
 )
 from penstock.pg_catalog.definitions import Columns
@@ -32,6 +33,8 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_attrdef": relation_rows.pg_attrdef,
     "pg_index": relation_rows.pg_index,
     "pg_inherits": relation_rows.pg_inherits,
+    "pg_sequence": sequence_rows.pg_sequence,
+    "pg_depend": sequence_rows.pg_depend,
     "pg_partitioned_table": relation_rows.pg_partitioned_table,
     "pg_type": type_rows.pg_type,
     "pg_enum": enum_rows.pg_enum,

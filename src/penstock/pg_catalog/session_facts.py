@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from penstock.catalog import SessionSequences
 
 SetConfig = Callable[[str, str, bool], str]
 """(name, value, is_local) -> the new value."""
@@ -14,7 +17,9 @@ class SessionFacts:
     """Who asks. ``version``: reported major version. ``settings``: current values by lower-case
     name; ``set_config``: what changes them, None: nothing is kept. ``user``: "" when the role is
     gone. ``warn`` tells the client; ``cancelled``: whether the query is to end. ``in_block``:
-    whether it is part of a transaction block. ``wrote``: told that the query commits something."""
+    whether it is part of a transaction block. ``wrote``: told that the query commits something.
+    ``sequences``: what the session has got of them. ``started``: its transaction, in UTC;
+    ``statement_started``: its statement."""
 
     user: str
     database: str
@@ -29,6 +34,9 @@ class SessionFacts:
     cancelled: Callable[[], bool] = lambda: False
     in_block: bool = False
     wrote: Callable[[], None] = lambda: None
+    sequences: SessionSequences = field(default_factory=SessionSequences)
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    statement_started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
     def search_path(self) -> tuple[str, ...]:

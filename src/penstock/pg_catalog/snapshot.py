@@ -6,7 +6,8 @@ PostgreSQL's catalogs. Nothing is looked up here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -15,6 +16,7 @@ from penstock.catalog.pg_authid import Role
 from penstock.catalog.pg_class import LakeTable
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
 from penstock.catalog.pg_replication_slots import Slot
+from penstock.catalog.pg_sequence import Sequence
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.enum_type import EnumType
@@ -28,7 +30,8 @@ NODE_OWNER: Final = 10
 class CatalogColumn:
     """A column of a lake table. ``generated``: '' or 's' (pg_attribute.attgenerated).
 
-    ``default``: the expression of a default or of a generated column, as SQL prints it.
+    ``default``: the expression of a default or of a generated column, as SQL prints it, or
+    ``nextval(oid)`` of a sequence. ``identity``: as pg_attribute.attidentity.
     """
 
     name: str
@@ -37,6 +40,7 @@ class CatalogColumn:
     not_null: bool = False
     generated: str = ""
     default: str | None = None
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +87,13 @@ class CatalogSnapshot:
     subscription_rels: tuple[SubscriptionRel, ...] = ()
     slots: tuple[Slot, ...] = ()
     schemas: tuple[str, ...] = ()
-    views: Mapping[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
+    views: Mapping[str, SequenceOf[Mapping[str, object]]] = field(default_factory=dict)
     owner: str = "penstock"
     database_oid: int = 5
     select_grants: frozenset[tuple[int, int]] = frozenset()
     current_lsn: Lsn = INVALID
     types: tuple[EnumType, ...] = ()
+    sequences: tuple[Sequence, ...] = ()
 
     @cached_property
     def all_roles(self) -> tuple[Role, ...]:

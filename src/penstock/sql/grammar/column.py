@@ -15,6 +15,7 @@ from penstock.relation import AttGenerated
 from penstock.sql.grammar.default_grammar import default_constant
 from penstock.sql.grammar.names import constant, not_supported, relation
 from penstock.sql.grammar.raw_node import Json, RawNode
+from penstock.sql.grammar.sequence import Identity, identity
 from penstock.sql.grammar.source import Source
 from penstock.sql.text.object_names import RangeVar
 
@@ -52,7 +53,8 @@ class Generation:
 class ColumnDef:
     """A column with the constraints that were written behind it.
 
-    ``default``: a constant as SQL writes it, or ``now()``. ``generations``: each GENERATED.
+    ``default``: a constant as SQL writes it, or ``now()``. ``generations``: each GENERATED;
+    ``identities``: each AS IDENTITY.
     """
 
     name: str
@@ -62,6 +64,7 @@ class ColumnDef:
     primary_key: bool = False
     default: str | None = None
     generations: tuple[Generation, ...] = ()
+    identities: tuple[Identity, ...] = ()
     references: RangeVar | None = None
     unique: Unique | None = None
 
@@ -113,6 +116,7 @@ def column_def(raw: RawNode, source: Source) -> ColumnDef:
     found: set[str] = set()
     defaults: list[str | None] = []
     generations: list[Generation] = []
+    identities: list[Identity] = []
     references: RangeVar | None = None
     unique: Unique | None = None
     for node in raw.nodes("constraints"):
@@ -130,6 +134,8 @@ def column_def(raw: RawNode, source: Source) -> ColumnDef:
                 defaults.append(default_constant(constraint.take("raw_expr")))
             case "GENERATED":
                 generations.append(_generation(constraint, source))
+            case "IDENTITY":
+                identities.append(identity(constraint))
             case "FOREIGN" if references is None:
                 references = _references(constraint)
             case _:
@@ -145,6 +151,7 @@ def column_def(raw: RawNode, source: Source) -> ColumnDef:
         primary_key="PRIMARY" in found,
         default=defaults[0] if defaults else None,
         generations=tuple(generations),
+        identities=tuple(identities),
         references=references,
         unique=unique,
     )
@@ -152,12 +159,6 @@ def column_def(raw: RawNode, source: Source) -> ColumnDef:
 
 def refused(kind: str) -> FeatureNotSupported:
     """The error for a constraint that there is not; to be raised."""
-    if kind == "IDENTITY":
-        return FeatureNotSupported(
-            "GENERATED ... AS IDENTITY is not supported",
-            hint="A node has no sequences: leave the clause out, and give the column its values in "
-            "INSERT.",
-        )
     names = {
         "FOREIGN": "REFERENCES of several tables",
         "EXCLUSION": "EXCLUDE",

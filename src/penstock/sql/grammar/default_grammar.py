@@ -14,7 +14,18 @@ from penstock.sql.grammar.raw_node import Json
 from penstock.sql.text.datetime_literals import read_timestamp
 
 NOW: Final = "now()"
-"""The one default that is no constant: the time at which rows are written."""
+CURRENT_DATE: Final = "CURRENT_DATE"
+LOCALTIMESTAMP: Final = "LOCALTIMESTAMP"
+TIMES: Final = frozenset({NOW, CURRENT_DATE, LOCALTIMESTAMP})
+"""Defaults that are no constants: the time of the transaction that writes rows."""
+_TIME_OF: Final = {
+    "SVFOP_CURRENT_TIMESTAMP": NOW,
+    "SVFOP_CURRENT_DATE": CURRENT_DATE,
+    "SVFOP_LOCALTIMESTAMP": LOCALTIMESTAMP,
+}
+NEXTVAL: Final = "nextval()"
+"""The default of a serial or identity column: the next value of its sequence, which is known to
+the node's catalog. No other default is written so."""
 _NO_CALL: Final = {"funcformat", "location"}
 """What the node of a call without arguments has beside its name."""
 BOOLEANS: Final = {"true": "t", "false": "f"}
@@ -35,15 +46,19 @@ def default_constant(node: Json) -> str | None:
             more.keys() - _NO_CALL
         ):
             return NOW
-        case {"SQLValueFunction": {"op": "SVFOP_CURRENT_TIMESTAMP"}}:
-            return NOW
+        case {"SQLValueFunction": {"op": operation}} if operation in _TIME_OF:
+            return _TIME_OF[operation]
     raise not_supported("DEFAULT with an expression")
 
 
 def default_text(default: str, now: datetime | None = None) -> str:
-    """The value in PostgreSQL's text format. ``now``: what NOW stands for."""
-    if default == NOW and now is not None:
-        return read_timestamp(now.isoformat(sep=" "), zone=True)
+    """The value in PostgreSQL's text format. ``now``: what times are, in UTC."""
+    if default in TIMES and now is not None:
+        if default == CURRENT_DATE:
+            return now.date().isoformat()
+        zone = default == NOW
+        at = now if zone else now.replace(tzinfo=None)
+        return read_timestamp(at.isoformat(sep=" "), zone=zone)
     if default in BOOLEANS:
         return BOOLEANS[default]
     return default[1:-1].replace("''", "'") if default.startswith("'") else default

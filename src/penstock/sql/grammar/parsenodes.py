@@ -149,6 +149,14 @@ class SelectStmt:
     right: SelectStmt | None = None
 
 
+class Overriding(Enum):
+    """OverridingKind: what becomes of values for identity columns."""
+
+    NOT_SET = "OVERRIDING_NOT_SET"
+    USER_VALUE = "OVERRIDING_USER_VALUE"
+    SYSTEM_VALUE = "OVERRIDING_SYSTEM_VALUE"
+
+
 @dataclass(frozen=True, slots=True)
 class InsertStmt:
     """``columns`` None: all. ``query`` None: DEFAULT VALUES."""
@@ -156,6 +164,7 @@ class InsertStmt:
     relation: RangeVar
     columns: tuple[str, ...] | None
     query: SelectStmt | None
+    override: Overriding = Overriding.NOT_SET
 
 
 @dataclass(frozen=True, slots=True)

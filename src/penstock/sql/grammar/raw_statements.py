@@ -19,6 +19,7 @@ from penstock.sql.grammar.parsenodes import (
     InsertStmt,
     JoinExpr,
     JoinType,
+    Overriding,
     QueryStatement,
     RangeFunction,
     RangeSubselect,
@@ -253,7 +254,7 @@ def _relation(raw: RawNode) -> tuple[RangeVar, Alias | None]:
 
 def _insert(raw: RawNode) -> InsertStmt:
     relation, _ = _relation(raw)
-    raw.expect("override", "OVERRIDING_NOT_SET")
+    override = Overriding(raw.take("override"))
     columns: list[str] = []
     for node in raw.nodes("cols"):
         column = RawNode.of(node)
@@ -262,9 +263,8 @@ def _insert(raw: RawNode) -> InsertStmt:
             raise FeatureNotSupported("inserting into a part of a column is not supported")
         column.done()
     query = raw.node("selectStmt")
-    found = InsertStmt(
-        relation, tuple(columns) or None, None if query is None else _select_of(query)
-    )
+    given = None if query is None else _select_of(query)
+    found = InsertStmt(relation, tuple(columns) or None, given, override)
     raw.done()
     return found
 

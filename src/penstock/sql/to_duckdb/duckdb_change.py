@@ -25,6 +25,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
     as_text,
     duckdb_type,
 )
+from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sql.typed.change_analysis import ChangePlan, InsertPlan
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.generated_column import analyze_generation
@@ -34,9 +35,9 @@ from penstock.sql.typed.query_nodes import OutputColumn, TableScan
 _ROWS: Final = "r1"
 
 
-def compile_insert(plan: InsertPlan) -> CompiledQuery:
+def compile_insert(plan: InsertPlan, session: SessionValues | None = None) -> CompiledQuery:
     """The rows that are inserted, as the table keeps them. Raises as ``compile_query``."""
-    compiled = compile_query(plan.query)
+    compiled = compile_query(plan.query, session)
     shown = ", ".join(
         f"{stored(value, column)} AS c{number}"
         for number, (value, column) in enumerate(
@@ -73,10 +74,13 @@ class CompiledExpression:
 
 
 def compile_expression(
-    plan: ChangePlan, node: Node, column: OutputColumn | None = None
+    plan: ChangePlan,
+    node: Node,
+    column: OutputColumn | None = None,
+    session: SessionValues | None = None,
 ) -> CompiledExpression:
     """``column``: that is set to it; None: it is the condition. Raises as ``compile_query``."""
-    compiler = QueryCompiler()
+    compiler = QueryCompiler(session)
     compiler.scan(plan.target)
     with limited_depth():
         value = compiler.value(node)

@@ -15,12 +15,14 @@ from penstock.errors import (
     SqlSyntaxError,
     UndefinedObject,
 )
-from penstock.pgtypes.pg_type import UNKNOWN
+from penstock.pgtypes.pg_type import BOOL, UNKNOWN
+from penstock.sql.grammar.default_grammar import NEXTVAL
 from penstock.sql.grammar.expressions import AConst, ConstKind, Default, Expression, ParamRef
 from penstock.sql.grammar.parsenodes import (
     Alias,
     DeleteStmt,
     InsertStmt,
+    Overriding,
     SelectStmt,
     Star,
     UpdateStmt,
@@ -55,10 +57,17 @@ _CAST_HINT = "You will need to rewrite or cast the expression."
 
 @dataclass(frozen=True, slots=True)
 class InsertPlan:
-    """``columns``: names of those that are written; ``query``: their values, in that order."""
+    """``columns``: names of those that are written; ``query``: their values, in that order, and
+    behind them a boolean for each of ``drawn`` with a number: whether a row takes the next value.
+
+    ``drawn``: columns that take values from their sequences, in whose place the query has NULL,
+    with the place of that boolean in the query, None where every row does. Generated columns are
+    not made then: they may be made of those values.
+    """
 
     columns: tuple[str, ...]
     query: Query
+    drawn: tuple[tuple[str, int | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +83,20 @@ def analyze_insert(
     raw: InsertStmt, target: Sequence[OutputColumn], around: FindTable | Surroundings
 ) -> InsertPlan:
     """Raises PenstockError (42601, 42703, 42804, ...), FeatureNotSupported."""
+    if raw.query is None and not target:
+        raise FeatureNotSupported("INSERT ... DEFAULT VALUES without columns is not supported")
     if raw.query is None:
-        raise FeatureNotSupported("INSERT ... DEFAULT VALUES is not supported")
+        defaults = (Default(),) * len(target)
+        raw = replace(raw, columns=None, query=SelectStmt(values=(defaults,)))
     wanted = _wanted(raw, target)
     with limited_depth():
         analysis = SelectAnalysis(around)
         given = _given(raw, wanted, analysis)
         check_inserted(raw, wanted[: len(given.columns)])
         plan = _with_defaults(given, target)
+        plan = _with_sequences(plan, raw, wanted[: len(given.columns)], target)
+        if plan.drawn:
+            return plan
         rows = SubqueryScan(analysis.relations.name(), plan.query.columns, plan.query)
         made = with_generated_rows(plan.columns, rows, target, raw.relation.name)
         return plan if made is None else InsertPlan(tuple(c.name for c in made.columns), made)
@@ -238,9 +253,57 @@ def _with_defaults(plan: InsertPlan, target: Sequence[OutputColumn]) -> InsertPl
     return InsertPlan((*plan.columns, *(column.name for column in more)), query)
 
 
+def _with_sequences(
+    plan: InsertPlan,
+    raw: InsertStmt,
+    given: Sequence[OutputColumn],
+    target: Sequence[OutputColumn],
+) -> InsertPlan:
+    """Which rows take values from sequences. ``given``: the columns that the statement has values
+    for, in its order."""
+    assert raw.query is not None
+    rows = raw.query.values if is_values_list(raw.query) else ()
+    places = {column.name: place for place, column in enumerate(given)}
+    for column in (c for c in target if c.default == NEXTVAL):
+        place = places.get(column.name)
+        if place is None or (column.identity and raw.override is Overriding.USER_VALUE):
+            plan = replace(plan, drawn=(*plan.drawn, (column.name, None)))
+            continue
+        marks = [isinstance(row[place], Default) for row in rows]
+        if marks and all(marks):
+            plan = replace(plan, drawn=(*plan.drawn, (column.name, None)))
+        elif any(marks):
+            plan = _with_marks(plan, column.name, marks)
+    return plan
+
+
+def _with_marks(plan: InsertPlan, column: str, marks: Sequence[bool]) -> InsertPlan:
+    """With a boolean for each row of VALUES."""
+    (scan,) = plan.query.from_
+    assert isinstance(scan, ValuesScan)
+    mark = OutputColumn("", BOOL)
+    scan = replace(
+        scan,
+        columns=(*scan.columns, mark),
+        rows=tuple(
+            (*row, Const(BOOL, "t" if marked else "f"))
+            for row, marked in zip(scan.rows, marks, strict=True)
+        ),
+    )
+    query = replace(
+        plan.query,
+        columns=(*plan.query.columns, mark),
+        targets=(*plan.query.targets, scan.variables()[-1]),
+        from_=(scan,),
+    )
+    drawn = (*plan.drawn, (column, len(plan.query.columns)))
+    return InsertPlan(plan.columns, query, drawn)
+
+
 def _default(column: OutputColumn) -> Node:
-    if column.default is None:
+    if column.default in (None, NEXTVAL):
         return assigned(Const(UNKNOWN, None), column)
+    assert column.default is not None
     value = coerced_default(column.name, column.default, column.type, column.typmod)
     return Const(column.type, value, column.typmod)
 
@@ -261,6 +324,8 @@ def _settings(
         if name in settings:
             raise SqlSyntaxError(f'multiple assignments to same column "{name}"')
         assert not isinstance(target.value, Star)
+        if isinstance(target.value, Default) and known[name].default == NEXTVAL:
+            raise FeatureNotSupported(f'UPDATE of column "{name}" to DEFAULT is not supported')
         settings[name] = _assigned_raw(target.value, known[name], expressions)
     check_updated(raw, known)
     return tuple(with_generated_settings(settings, scan, raw.relation.name).items())

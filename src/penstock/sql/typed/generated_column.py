@@ -13,7 +13,13 @@ from collections.abc import Mapping, Sequence
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.grammar.expressions import ColumnRef, Default, Expression
 from penstock.sql.grammar.parse_expression import parse_expression
-from penstock.sql.grammar.parsenodes import ASubLink, InsertStmt, SelectStmt, UpdateStmt
+from penstock.sql.grammar.parsenodes import (
+    ASubLink,
+    InsertStmt,
+    Overriding,
+    SelectStmt,
+    UpdateStmt,
+)
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import to_target
@@ -21,11 +27,14 @@ from penstock.sql.typed.expression_analysis import SYSTEM_COLUMNS, ExpressionAna
 from penstock.sql.typed.primnodes import Const, Form, Node, Var, children, column_names, substituted
 from penstock.sql.typed.query_nodes import OutputColumn, Query, SubqueryScan, TableScan
 from penstock.sql.typed.volatility import contains_mutable
+from penstock.sqlstate import GeneratedAlways
 
 _INVALID_OBJECT_DEFINITION = "42P17"
 _INVALID_COLUMN_REFERENCE = "42P10"
 _DATATYPE_MISMATCH = "42804"
-_GENERATED_ALWAYS = "428C9"
+_ALWAYS = "a"
+"""pg_attribute.attidentity"""
+_OVERRIDE = "Use OVERRIDING SYSTEM VALUE to override."
 
 
 def analyze_generation(column: OutputColumn, columns: Sequence[OutputColumn], table: str) -> Node:
@@ -113,7 +122,8 @@ def is_values_list(raw: SelectStmt) -> bool:
 
 
 def check_inserted(raw: InsertStmt, written: Sequence[OutputColumn]) -> None:
-    """rewriteTargetListIU: generated columns are given by the word DEFAULT only. Raises 428C9.
+    """rewriteTargetListIU: generated columns are given by the word DEFAULT only, and identity
+    columns that are so ALWAYS, unless the statement overrides that. Raises 428C9.
 
     ``written``: the columns that the statement gives values to, in its order.
     """
@@ -121,25 +131,26 @@ def check_inserted(raw: InsertStmt, written: Sequence[OutputColumn]) -> None:
     rows = raw.query.values if is_values_list(raw.query) else ()
     for position, column in enumerate(written):
         by_default = rows and all(isinstance(row[position], Default) for row in rows)
-        if column.generation is not None and not by_default:
+        always = column.identity == _ALWAYS and raw.override is Overriding.NOT_SET
+        if (column.generation is not None or always) and not by_default:
             message = f'cannot insert a non-DEFAULT value into column "{column.name}"'
-            raise _not_by_default(message, column)
+            raise _not_by_default(message, column, _OVERRIDE if always else None)
 
 
 def check_updated(raw: UpdateStmt, known: Mapping[str, OutputColumn]) -> None:
     """The same for SET. ``known``: the table's columns by name."""
     for target in raw.targets:
         column = known[target.name or ""]
-        if column.generation is not None and not isinstance(target.value, Default):
+        always = column.generation is not None or column.identity == _ALWAYS
+        if always and not isinstance(target.value, Default):
             raise _not_by_default(f'column "{column.name}" can only be updated to DEFAULT', column)
 
 
-def _not_by_default(message: str, column: OutputColumn) -> PenstockError:
-    return PenstockError(
-        message,
-        detail=f'Column "{column.name}" is a generated column.',
-        sqlstate=_GENERATED_ALWAYS,
-    )
+def _not_by_default(message: str, column: OutputColumn, hint: str | None = None) -> PenstockError:
+    is_what = "a generated column"
+    if column.identity:
+        is_what = "an identity column defined as GENERATED ALWAYS"
+    return GeneratedAlways(message, detail=f'Column "{column.name}" is {is_what}.', hint=hint)
 
 
 def with_generated_rows(

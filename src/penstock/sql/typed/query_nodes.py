@@ -18,7 +18,7 @@ class OutputColumn:
     """A column of a relation. ``type``: oid of pg_type, ``typmod``: its modifier or -1;
     ``default``: of a table's column, a constant as SQL writes it; ``generation``: the expression
     over the table's columns that makes the values of a generated column; ``virtual``: it is made
-    when it is read."""
+    when it is read; ``identity``: as pg_attribute.attidentity."""
 
     name: str
     type: int
@@ -26,6 +26,7 @@ class OutputColumn:
     default: str | None = field(default=None, compare=False)
     generation: str | None = field(default=None, compare=False)
     virtual: bool = field(default=False, compare=False)
+    identity: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

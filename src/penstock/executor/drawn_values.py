@@ -1,0 +1,93 @@
+"""Columns of new rows that take their values from sequences (nodeModifyTable.c, ExecInsert).
+
+In: batches with NULL in their place. Out: the same with values, in the order of the rows, each of
+them the rows' own even if the statement fails; and with generated columns, which may be made of
+them. A NULL that is given to such a column is PostgreSQL's error (23502).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import PenstockError, ValueNotRepresentable
+from penstock.executor.shown_rows import show_values
+from penstock.lakehouse.schema import TableSchema
+from penstock.pipeline.generated import generated_columns
+from penstock.sqlstate import NotNullViolation
+
+Take = Callable[[int], Sequence[int]]
+"""The next values of a sequence."""
+
+
+@dataclass(frozen=True)
+class DrawnColumn:
+    """``place``: of the column in the rows; ``marks``: of a boolean for each row, True where it
+    takes a value, None where every row does. ``take`` None: of a column that no row draws."""
+
+    place: int
+    take: Take | None
+    marks: int | None = None
+
+    def filled(self, values: pa.Array, rows: pa.RecordBatch) -> pa.Array:
+        """The column of a batch."""
+        if self.take is None or not rows.num_rows:
+            return values
+        if self.marks is None:
+            return pa.array(self.take(rows.num_rows), values.type)
+        marks = rows.column(self.marks)
+        count = pc.sum(marks).as_py()
+        if not count:
+            return values
+        return pc.replace_with_mask(values, marks, pa.array(self.take(count), values.type))
+
+
+@dataclass(frozen=True)
+class DrawnRows:
+    """Rows of an INSERT. ``table``: its name; ``schema``: its columns as complete rows have them;
+    ``written``: which of those the rows have, by their names in Delta, in the rows' order."""
+
+    table: str
+    schema: TableSchema
+    written: tuple[str, ...]
+    columns: tuple[DrawnColumn, ...]
+
+    def complete(self, rows: pa.RecordBatch, kept: Sequence[pa.Array]) -> pa.RecordBatch:
+        """All columns of the table, as c1 and so on. ``kept``: the rows' as it keeps them. Raises
+        PenstockError (2200H, 23502, and of generated columns)."""
+        given = list(kept)
+        for column in self.columns:
+            given[column.place] = column.filled(given[column.place], rows)
+        found = dict(zip(self.written, given, strict=True))
+        schema = self.schema.arrow()
+        whole = pa.Table.from_arrays(
+            [found.get(f.name, pa.nulls(rows.num_rows, f.type)) for f in schema], schema=schema
+        )
+        try:
+            made = generated_columns(self.schema, self.table).filled(whole)
+        except ValueNotRepresentable as error:
+            raise PenstockError(error.message, sqlstate=error.sqlstate) from None
+        batch = pa.RecordBatch.from_arrays(
+            [column.combine_chunks() for column in made.columns],
+            names=[f"c{number}" for number, _ in enumerate(schema, 1)],
+        )
+        self._check(batch)
+        return batch
+
+    def _check(self, rows: pa.RecordBatch) -> None:
+        """ExecConstraints, of columns with sequences."""
+        for column in self.columns:
+            field = self.schema.arrow().get_field_index(self.written[column.place])
+            values = rows.column(field)
+            if values.null_count:
+                at = values.is_null().index(True).as_py()
+                shown = ", ".join(show_values(rows.slice(at, 1).columns))
+                name = self.schema.columns[field].source
+                raise NotNullViolation(
+                    f'null value in column "{name}" of relation "{self.table}" violates '
+                    "not-null constraint",
+                    detail=f"Failing row contains ({shown}).",
+                )
