@@ -106,11 +106,15 @@ class SessionFunctions:
         return quote_identifier(name)
 
     def now(self) -> datetime.datetime:
-        return datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+        return self._facts.started.replace(tzinfo=None)
 
-    statement_timestamp = now
     transaction_timestamp = now
-    clock_timestamp = now
+
+    def statement_timestamp(self) -> datetime.datetime:
+        return self._facts.statement_started.replace(tzinfo=None)
+
+    def clock_timestamp(self) -> datetime.datetime:
+        return datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
 
     def pg_tablespace_location(self, _: int) -> str:
         return ""

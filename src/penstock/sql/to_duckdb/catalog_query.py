@@ -87,7 +87,11 @@ from penstock.sql.typed.query_nodes import (
 from penstock.sql.typed.set_returning import SERIES
 
 _LSN: Final = (20, 0)
-_SESSION: Final = {"current_timestamp": "now", "transaction_timestamp": "now"}
+_SESSION: Final = {
+    "current_timestamp": "now",
+    "localtimestamp": "now",
+    "transaction_timestamp": "now",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from penstock.pgtypes.pg_type import (
     NUMERIC,
     TEXT,
     TIMESTAMP,
+    TIMESTAMPTZ,
     UUID,
     VARCHAR,
 )
@@ -205,7 +206,8 @@ def _calendar(
 
 
 def cast(value: Value, target: int, typmod: int) -> Value:
-    """A cast by a function of pg_cast. Raises FeatureNotSupported."""
+    """A cast by a function of pg_cast; the time zone of every session is UTC. Raises
+    FeatureNotSupported."""
     source = value.type
     if source == target:
         return _length(value, typmod)
@@ -236,6 +238,13 @@ def cast(value: Value, target: int, typmod: int) -> Value:
         return Value(f"({value.sql} + TIME '00:00:00')", TIMESTAMP, None, True)
     if (source, target) in ((DATE, TIMESTAMP), (TIMESTAMP, DATE)):
         return _plain(value, target, fails=True)
+    if source == TIMESTAMPTZ and target in (TIMESTAMP, DATE):
+        local = Value(f"make_timestamp(epoch_us({value.sql}))", TIMESTAMP, None, value.fails)
+        return local if target == TIMESTAMP else _plain(local, DATE)
+    if source == TIMESTAMP and target == TIMESTAMPTZ:
+        return Value(f"make_timestamptz(epoch_us({value.sql}))", TIMESTAMPTZ, None, value.fails)
+    if source == DATE and target == TIMESTAMPTZ:
+        return cast(cast(value, TIMESTAMP, -1), TIMESTAMPTZ, -1)
     raise refused(f"the cast from {type_name(source)} to {type_name(target)}")
 
 

@@ -32,7 +32,13 @@ from penstock.pgtypes.pg_type import (
     VARCHAR,
 )
 from penstock.sql.builtin.type_cache import types
-from penstock.sql.grammar.default_grammar import BOOLEANS, NOW, default_text
+from penstock.sql.grammar.default_grammar import (
+    BOOLEANS,
+    CURRENT_DATE,
+    LOCALTIMESTAMP,
+    NOW,
+    default_text,
+)
 from penstock.sql.text.array_literals import join_array, split_array
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import element, to_target
@@ -54,6 +60,7 @@ _DATATYPE_MISMATCH: Final = "42804"
 _STRINGS: Final = frozenset({TEXT, BPCHAR, VARCHAR})
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 _OIDS: Final = 1 << 32
+_TIME_TYPES: Final = {NOW: TIMESTAMPTZ, CURRENT_DATE: DATE, LOCALTIMESTAMP: TIMESTAMP}
 _WORDS: Final = {"t": "true", "f": "false"}
 
 
@@ -66,7 +73,7 @@ def check_default(column: str, default: str, type_oid: int, typmod: int) -> None
 def coerced_default(
     column: str, default: str, type_oid: int, typmod: int, now: datetime | None = None
 ) -> str | None:
-    """The value in its type's text. ``now``: what now() gives; it may be None for a constant.
+    """The value in its type's text. ``now``: the time; it may be None for a constant.
 
     Raises PenstockError (22001, 22003, ...), and as ``check_default``.
     """
@@ -96,8 +103,8 @@ def _constant(default: str, now: datetime | None) -> Const:
     text = default_text(default, now)
     if default.startswith("'"):
         return Const(UNKNOWN, text)
-    if default == NOW:
-        return Const(TIMESTAMPTZ, text)
+    if default in _TIME_TYPES:
+        return Const(_TIME_TYPES[default], text)
     if default in BOOLEANS:
         return Const(BOOL, text)
     return number(text.replace("_", ""))
@@ -150,7 +157,7 @@ def _converted(text: str, source: int, target: int) -> str:
         return canonical(text, target)
     if source == BOOL and target in _STRINGS:
         return _WORDS[text]
-    if source == TIMESTAMPTZ and target in (TIMESTAMP, DATE):
+    if source in _TIME_TYPES.values() and target in _TIME_TYPES.values():
         return canonical(text, target)
     raise FeatureNotSupported(
         f"a default of type {type_name(source)} is not supported for a column of type "
