@@ -133,7 +133,7 @@ def _commit(
         walk.truncated = True
         walk.emptied_with |= emptied_with(actions)
         return
-    for path in {body["path"] for _, body in bodies}:
+    for path in dict.fromkeys(body["path"] for _, body in bodies):  # as the entry has them
         _file(walk, old.get(path), state.files.get(path))
 
 

@@ -1,6 +1,6 @@
 """The one Spark job of a batch, or none where the work is small.
 
-In: items of work, each with its estimated cost. Out: their results, in no order. Items are packed
+In: items of work, each with its estimated cost. Out: their results, in the order of the items. Items are packed
 into as many partitions as the cluster works on side by side, because a task costs more than most
 items do. What an item does is ``tasks``'.
 
@@ -85,14 +85,14 @@ def run_task(
 
 
 def check_answers(answers: Sequence[Answer], items: int, name: str) -> Sequence[Answer]:
-    """The answers, when they are complete. Raises PenstockError."""
+    """The answers in the order of the items, when they are complete. Raises PenstockError."""
     numbers = [answer.item for answer in answers]
     if sorted(numbers) != list(range(items)):
         raise PenstockError(
             f'Spark job "{name}" gave {len(numbers)} results for {len(set(numbers))} of '
             f"{items} pieces of work"
         )
-    return answers
+    return sorted(answers, key=lambda answer: answer.item)
 
 
 def pack(items: Sequence[tuple[float, Item]], count: int) -> list[tuple[Item, ...]]:
