@@ -139,7 +139,8 @@ def test_parse_wants_exactly_one_statement() -> None:
     [
         ("CREATE VIEW v AS SELECT 1", "CREATE VIEW"),
         ("ALTER SEQUENCE q RESTART", "ALTER SEQUENCE"),
-        ("VACUUM", "VACUUM"),
+        ("REINDEX TABLE t", "REINDEX"),
+        ("CREATE TABLE t (a int) WITH (autovacuum_enabled)", "WITH"),
         ("GRANT INSERT ON t TO r", "GRANT INSERT"),
         ("GRANT r TO q", "GRANT of a role"),
         ("COPY t FROM STDIN", "COPY FROM"),

@@ -51,6 +51,7 @@ from penstock.sqlstate import InvalidObjectDefinition
 UNDEFINED_COLUMN = "42703"
 DUPLICATE_COLUMN = "42701"
 INVALID_TABLE_DEFINITION = "42P16"
+_FILLFACTORS = range(10, 101)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def define(
         for unique in uniques:
             check_not_virtual(unique.columns, columns, "unique constraints")
         notices = (*_not_null_notice(statement), *_references(transaction, scope, statement))
+        notices += _storage_notices(statement)
         referring = [item.name for item in statement.columns if item.references is not None]
         check_not_virtual(referring, columns, "foreign key constraints")
         definition = Definition(
@@ -306,6 +308,20 @@ def _not_null_notice(statement: CreateTable) -> tuple[Notice, ...]:
         "NOT NULL",
         [item.name for item in statement.columns if item.not_null],
         "Columns of the lake's tables may hold NULL, since Spark writes them too.",
+    )
+
+
+def _storage_notices(statement: CreateTable) -> tuple[Notice, ...]:
+    """Raises InvalidParameterValue (22023)."""
+    for name, value in statement.storage:
+        if not value.isdecimal() or int(value) not in _FILLFACTORS:
+            raise InvalidParameterValue(
+                f'value {value} out of bounds for option "{name}"',
+                detail=f'Valid values are between "{_FILLFACTORS[0]}" and "{_FILLFACTORS[-1]}".',
+            )
+    return tuple(
+        notice(f'storage parameter "{name}" has no effect on tables of the lake')
+        for name, _ in statement.storage
     )
 
 

@@ -26,6 +26,7 @@ from penstock.commands.subscriptioncmds import (
     alter_refresh,
     create_subscription,
 )
+from penstock.commands.vacuum import vacuum
 from penstock.errors import FeatureNotSupported
 from penstock.sql import (
     AddEnumValue,
@@ -65,6 +66,7 @@ from penstock.sql import (
     Statement,
 )
 from penstock.sql.builtin.enum_types import known_enums
+from penstock.sql.grammar.vacuum import Vacuum
 
 _NODE_SCOPE: Final = CommandScope()
 
@@ -91,6 +93,7 @@ _COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, CommandScope], Co
     CreateEnum: typecmds.create_type,
     AddEnumValue: typecmds.add_value,
     DropType: typecmds.drop_type,
+    Vacuum: vacuum,
 }
 
 

@@ -23,6 +23,7 @@ from penstock.sql.grammar import (
     subscription,
     table,
     type,
+    vacuum,
 )
 from penstock.sql.grammar.libpg_query import parse_scanned, scan
 from penstock.sql.grammar.names import Readers, any_name, not_supported
@@ -41,6 +42,7 @@ _READERS: Final[Readers] = {
     **subscription.READERS,
     **table.READERS,
     **type.READERS,
+    **vacuum.READERS,
 }
 _OBJECTS: Final = {
     "AlterObjectSchemaStmt": "objectType",

@@ -21,6 +21,7 @@ from penstock.sql.grammar.names import (
     any_names,
     cascades,
     not_supported,
+    options,
     relation,
     relations,
     role_spec,
@@ -28,10 +29,12 @@ from penstock.sql.grammar.names import (
 from penstock.sql.grammar.partition_bound import PartitionBound, Strategy, partition_bound
 from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import Statement
+from penstock.sql.grammar.statements import DefElem, Statement
 from penstock.sql.text.object_names import RangeVar, RoleSpec
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import InvalidObjectDefinition
+
+_STORAGE: Final = frozenset({"fillfactor"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class CreateTable(Statement):
 
     ``parent`` and ``bound``: of PARTITION OF, which takes its columns from there, with
     ``defaults`` of its own. ``like``: a table whose columns come behind the first ``like_at``.
+    ``storage``: parameters of WITH (...), which mean nothing to a Delta table.
     """
 
     relation: RangeVar
@@ -66,6 +70,7 @@ class CreateTable(Statement):
     like: RangeVar | None = None
     like_at: int = 0
     uniques: tuple[Unique, ...] = ()
+    storage: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,7 @@ class _Elements:
 def _create(raw: RawNode, source: Source) -> CreateTable:
     missing_ok, table = bool(raw.take("if_not_exists")), relation(raw)
     raw.expect("oncommit", "ONCOMMIT_NOOP")
+    storage = tuple(map(_storage_parameter, options(raw)))
     spec = _partition_spec(raw.node("partspec"))
     bound = raw.node("partbound")
     if bound is not None:
@@ -131,6 +137,7 @@ def _create(raw: RawNode, source: Source) -> CreateTable:
             parent=parent,
             bound=partition_bound(bound),
             defaults=tuple(_partition_default(node) for node in raw.nodes("tableElts")),
+            storage=storage,
         )
     elements = _elements(raw, source)
     return CreateTable(
@@ -142,7 +149,15 @@ def _create(raw: RawNode, source: Source) -> CreateTable:
         like=elements.like,
         like_at=elements.like_at,
         uniques=tuple(elements.uniques),
+        storage=storage,
     )
+
+
+def _storage_parameter(option: DefElem) -> tuple[str, str]:
+    """One that PostgreSQL has for heaps; others are refused."""
+    if option.name not in _STORAGE:
+        raise not_supported(f"WITH ({option.name})")
+    return option.name, str(option.arg)
 
 
 def _elements(raw: RawNode, source: Source) -> _Elements:

@@ -1,0 +1,40 @@
+"""VACUUM and ANALYZE (parsenodes.h, VacuumStmt).
+
+In: raw nodes. Out: frozen values. Options say how PostgreSQL does it, and mean nothing here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.sql.grammar.names import Readers, range_var
+from penstock.sql.grammar.raw_node import RawNode
+from penstock.sql.grammar.source import Source
+from penstock.sql.grammar.statements import Statement
+from penstock.sql.text.object_names import RangeVar
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuum(Statement):
+    """VACUUM or ANALYZE of tables, () for all. ``tag``: the one or the other."""
+
+    tag: str
+    relations: tuple[RangeVar, ...]
+
+
+def _vacuum(raw: RawNode, _source: Source) -> Vacuum:
+    raw.ignore("options")
+    tag = "VACUUM" if raw.take("is_vacuumcmd") else "ANALYZE"
+    return Vacuum(tag, tuple(_relation(RawNode.of(node)) for node in raw.nodes("rels")))
+
+
+def _relation(raw: RawNode) -> RangeVar:
+    fields = raw.node("relation")
+    assert fields is not None
+    raw.ignore("va_cols")
+    raw.done()
+    return range_var(fields)
+
+
+READERS: Final[Readers] = {"VacuumStmt": _vacuum}
