@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode
+from publishing.lake_node import PASSWORD, LakeNode
 from publishing.psql_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -225,3 +225,37 @@ def test_what_is_refused(lake: LakeNode) -> None:
     ):
         with pytest.raises(psycopg.errors.FeatureNotSupported):
             lake.execute(statement)
+
+
+def test_parameters_and_sessions(lake: LakeNode) -> None:
+    """By the extended protocol, with DEFAULT beside parameters; each session has its own values."""
+    lake.execute("CREATE TABLE bound (id bigserial, n int GENERATED ALWAYS AS IDENTITY, t text)")
+    with (
+        psycopg.connect(lake.conninfo(), autocommit=True, prepare_threshold=0) as first,
+        psycopg.connect(lake.conninfo()) as second,
+    ):
+        first.execute("INSERT INTO bound (t) VALUES (%s)", ("a",))
+        second.execute("INSERT INTO bound VALUES (%s, DEFAULT, %s)", (7, "b"))
+        second.execute("INSERT INTO bound (id, t) VALUES (DEFAULT, %s), (%s, %s)", ("c", 8, "d"))
+        assert second.execute("SELECT currval('bound_id_seq')").fetchall() == [(2,)]
+        assert first.execute("SELECT currval('bound_id_seq')").fetchall() == [(1,)]
+        second.rollback()
+        second.execute("INSERT INTO bound (t) VALUES (%s)", ("e",))
+        second.commit()
+        assert first.execute("SELECT nextval(%s)", ("bound_id_seq",)).fetchall() == [(4,)]
+    found = lake.rows("SELECT * FROM bound ORDER BY n")
+    assert found == [(1, 1, "a"), (3, 5, "e")]
+
+
+def test_rights(lake: LakeNode) -> None:
+    lake.execute(
+        "CREATE TABLE guarded (id serial)",
+        f"CREATE ROLE stranger LOGIN PASSWORD '{PASSWORD}'",
+        "GRANT SELECT ON guarded TO stranger",
+    )
+    with lake.connect("stranger") as session:
+        for call in ("nextval('guarded_id_seq')", "setval('guarded_id_seq', 5)"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
+                session.execute(f"SELECT {call}")
+            message = "permission denied for sequence guarded_id_seq"
+            assert refused.value.diag.message_primary == message

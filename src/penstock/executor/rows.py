@@ -32,7 +32,7 @@ from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import make_folder, resolve, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.evaluate import Evaluation, as_kept
-from penstock.sql.grammar.default_grammar import TIMES, default_text
+from penstock.sql.grammar.default_grammar import NEXTVAL, TIMES, default_text
 from penstock.sql.grammar.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
 from penstock.sql.to_duckdb.conditions import conjuncts, equal_to
 from penstock.sql.to_duckdb.duckdb_change import (
@@ -371,8 +371,9 @@ def _output(
         if column.default in TIMES:
             now_text = simple_quote_literal(default_text(column.default, now))
             column = replace(column, default=now_text)
-        if column.name in sequences:
-            column = replace(column, identity=sequences[column.name].identity)
+        sequence = sequences.get(column.name)
+        if sequence is not None and sequence.type == column.type:  # else others have changed it
+            column = replace(column, default=NEXTVAL, identity=sequence.identity)
         found.append(column)
     return tuple(found)
 

@@ -27,13 +27,17 @@ def default_value(column: Column, now: datetime) -> pa.Scalar:
     oid, typmod = column.type_oid, column.typmod
     try:
         if column.default == NEXTVAL:
-            raise FeatureNotSupported("values of sequences are given to rows of sessions only")
+            raise FeatureNotSupported(
+                "values of sequences are given to rows of sessions only",
+                hint="Publish the column, or make the table without it.",
+            )
         text = coerced_default(column.source, column.default, oid, typmod, now)
         return stored_value(text, oid, typmod, column.type)
     except PenstockError as error:
         raise ValueNotRepresentable(
             error.message,
             detail=f'It is the default of column "{column.source}".',
+            hint=error.hint,
             sqlstate=error.sqlstate,
         ) from None
 

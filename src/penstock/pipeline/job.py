@@ -1,8 +1,8 @@
 """The one Spark job of a batch, or none where the work is small.
 
-In: items of work, each with its estimated cost. Out: their results, in the order of the items. Items are packed
-into as many partitions as the cluster works on side by side, because a task costs more than most
-items do. What an item does is ``tasks``'.
+In: items of work, each with its estimated cost. Out: their results, in the order of the items.
+Items are packed into as many partitions as the cluster works on side by side, because a task costs
+more than most items do. What an item does is ``tasks``'.
 
 A job costs 20 to 100 ms before its first item begins. What takes less in all is done in this
 process, by the same functions: most transactions change a few rows.
