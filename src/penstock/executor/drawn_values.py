@@ -55,9 +55,18 @@ class DrawnRows:
     written: tuple[str, ...]
     columns: tuple[DrawnColumn, ...]
 
+    @property
+    def made(self) -> tuple[int, ...]:
+        """Places in the schema of what is written: the others are left to whoever writes."""
+        return tuple(
+            number
+            for number, column in enumerate(self.schema.columns)
+            if column.name in self.written or column.generated is not None
+        )
+
     def complete(self, rows: pa.RecordBatch, kept: Sequence[pa.Array]) -> pa.RecordBatch:
-        """All columns of the table, as c1 and so on. ``kept``: the rows' as it keeps them. Raises
-        PenstockError (2200H, 23502, and of generated columns)."""
+        """The columns ``made``, as c1 and so on. ``kept``: the rows' as the table keeps them.
+        Raises PenstockError (2200H, 23502, and of generated columns)."""
         given = list(kept)
         for column in self.columns:
             given[column.place] = column.filled(given[column.place], rows)
@@ -70,12 +79,10 @@ class DrawnRows:
             made = generated_columns(self.schema, self.table).filled(whole)
         except ValueNotRepresentable as error:
             raise PenstockError(error.message, sqlstate=error.sqlstate) from None
-        batch = pa.RecordBatch.from_arrays(
-            [column.combine_chunks() for column in made.columns],
-            names=[f"c{number}" for number, _ in enumerate(schema, 1)],
-        )
-        self._check(batch)
-        return batch
+        arrays = [column.combine_chunks() for column in made.columns]
+        self._check(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        names = [f"c{number}" for number, _ in enumerate(self.made, 1)]
+        return pa.RecordBatch.from_arrays([arrays[place] for place in self.made], names=names)
 
     def _check(self, rows: pa.RecordBatch) -> None:
         """ExecConstraints, of columns with sequences."""

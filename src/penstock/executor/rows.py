@@ -192,7 +192,8 @@ class LakeRows:
             kept = [as_kept(batch.column(n), c.type) for n, c in enumerate(written)]
             return drawn.complete(batch, kept)
 
-        return NewRows(columns, columns, map(completed, batches))
+        made = tuple(columns[place] for place in drawn.made)
+        return NewRows(columns, made, map(completed, batches))
 
     def _drawn(
         self,
