@@ -22,7 +22,7 @@ SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM 
 
 
 def test_builtin_scripts(lake: LakeNode) -> None:
-    """As it sends them, by either protocol."""
+    """As it sends them, by every protocol."""
     _initialized(lake)
     processed = 0
     for protocol, count in (("simple", 5), ("extended", 1), ("prepared", 2)):
@@ -47,8 +47,11 @@ def _initialized(lake: LakeNode) -> None:
         " SELECT bid, 0 FROM generate_series(1, 1) AS bid",
         "INSERT INTO pgbench_tellers(tid,bid,tbalance)"
         " SELECT tid, (tid - 1) / 10 + 1, 0 FROM generate_series(1, 10) AS tid",
-        "INSERT INTO pgbench_accounts(aid,bid,abalance,filler)"
-        " SELECT aid, (aid - 1) / 100000 + 1, 0, '' FROM generate_series(1, 100000) AS aid",
+        *(
+            "INSERT INTO pgbench_accounts(aid,bid,abalance,filler) SELECT aid,"
+            f" (aid - 1) / 100000 + 1, 0, '' FROM generate_series({first}, {first + 49_999}) AS aid"
+            for first in (1, 50_001)  # a file each
+        ),
     )
     _pgbench(lake, "-i", "-I", "vp")
 
