@@ -18,7 +18,7 @@ pytestmark = [part_of_make_faults]
 
 _BRANCHES, _TELLERS, _ACCOUNTS = 4, 40, 1000
 _CLIENTS, _SECONDS = 4, 20
-_TABLES = (
+TABLES = (
     "CREATE TABLE pgbench_branches (bid int PRIMARY KEY, bbalance int, filler text)",
     "CREATE TABLE pgbench_tellers (tid int PRIMARY KEY, bid int, tbalance int, filler text)",
     "CREATE TABLE pgbench_accounts (aid int PRIMARY KEY, bid int, abalance int, filler text)",
@@ -27,7 +27,7 @@ _TABLES = (
     f"INSERT INTO pgbench_tellers SELECT g, g % 4 + 1, 0, '' FROM generate_series(1, {_TELLERS}) g",
     f"INSERT INTO pgbench_accounts SELECT g, 1, 0, NULL FROM generate_series(1, {_ACCOUNTS}) g",
 )
-_SCRIPT = f"""
+SCRIPT = f"""
 \\set aid random(1, {_ACCOUNTS})
 \\set bid random(1, {_BRANCHES})
 \\set tid random(1, {_TELLERS})
@@ -40,7 +40,7 @@ UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = :bid;
 INSERT INTO pgbench_history (tid, bid, aid, delta) VALUES (:tid, :bid, :aid, :delta);
 END;
 """
-_SUMS = """
+SUMS = """
 SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers),
        (SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(delta) FROM pgbench_history),
        (SELECT count(*) FROM pgbench_history)
@@ -49,16 +49,16 @@ SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM 
 
 def test_the_sums_of_pgbench_agree(tmp_path: Path) -> None:
     with LakeNode(tmp_path / "node", None) as lake:
-        lake.execute(*_TABLES)
+        lake.execute(*TABLES)
         printed = _pgbench(lake, tmp_path / "script.sql")
         print(printed)
-        accounts, tellers, branches, history, count = lake.rows(_SUMS)[0]
+        accounts, tellers, branches, history, count = lake.rows(SUMS)[0]
         assert accounts == tellers == branches == history
         assert f"actually processed: {count}\n" in printed and count
 
 
 def _pgbench(lake: LakeNode, script: Path) -> str:
-    script.write_text(_SCRIPT)
+    script.write_text(SCRIPT)
     program = str(clients().program("pgbench"))
     where = ["-h", "127.0.0.1", "-p", str(lake.port), "-U", "lake"]
     how = ["-n", "-c", str(_CLIENTS), "-T", str(_SECONDS), "--max-tries=100", "-f", str(script)]

@@ -112,7 +112,7 @@ def scan(text: str) -> Scanned:
     data = _encoded(text)
     try:
         found = [(each.token, each.start, each.end) for each in postgast.scan(text).tokens]
-    except postgast.PgQueryError:
+    except (postgast.PgQueryError, UnicodeDecodeError):  # a message that is cut within a character
         return Scanned(text, ())
     tokens = [ScanToken(*token) for token in found if token[0] not in _COMMENTS]
     comments = [token for token in found if token[0] == Token.SQL_COMMENT]
