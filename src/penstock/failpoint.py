@@ -47,6 +47,12 @@ AFTER_BLOCK_COMMITS: Final = "after-block-commits"
 """All of them have; the log of transactions does not know it, and the intent is still there."""
 AFTER_BLOCK_UNDONE: Final = "after-block-undone"
 """A table's commit of a transaction block was taken back."""
+AFTER_PREPARE_INTENT: Final = "after-prepare-intent"
+"""What PREPARE TRANSACTION keeps is written down; whether it can be kept is not."""
+AFTER_BLOCK_PREPARED: Final = "after-block-prepared"
+"""A transaction block is prepared; its client has no answer."""
+AFTER_ROLLBACK_PREPARED: Final = "after-rollback-prepared"
+"""A prepared transaction is rolled back; its files are there."""
 
 BLOCK_NAMES: Final = (AFTER_BLOCK_INTENT, BETWEEN_BLOCK_COMMITS, AFTER_BLOCK_COMMITS)
 """Those that every COMMIT of a block over several tables passes."""

@@ -27,27 +27,27 @@ from penstock.lsn import Lsn
 pytestmark = [part_of_make_faults, pytest.mark.faults, pytest.mark.slow]
 
 _PASSWORD = "secret of the bank"
-_BLOCK = (
+BLOCK = (
     "BEGIN",
     "UPDATE a SET v = v - 10 WHERE id = 1",
     "UPDATE b SET v = v + 10 WHERE id = 1",
     "INSERT INTO c VALUES (1, 10)",
     "COMMIT",
 )
-_BEFORE = {"a": [(1, 100)], "b": [(1, 100)], "c": []}
-_AFTER = {"a": [(1, 90)], "b": [(1, 110)], "c": [(1, 10)]}
+BEFORE = {"a": [(1, 100)], "b": [(1, 100)], "c": []}
+AFTER = {"a": [(1, 90)], "b": [(1, 110)], "c": [(1, 10)]}
 
 
 class Bank:
     """A node that is killed, its tables and its log."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **parameters: int) -> None:
         self.node, port = NodeProcess(folder / "node"), free_port()
         self.conninfo = (
             f"host=127.0.0.1 port={port} dbname=lake user=b password='{_PASSWORD}' "
             "connect_timeout=5"
         )
-        self.node.init({"port": port})
+        self.node.init({"port": port, **parameters})
         self.node.sql(f"CREATE ROLE b LOGIN SUPERUSER PASSWORD '{_PASSWORD}'")
 
     def start(self, stop_at: str = "") -> None:
@@ -94,10 +94,10 @@ def test_killed_between_two_tables(tmp_path: Path, place: str, passes: int) -> N
         bank.make_tables()
         bank.start(f"{place}:{passes}")
         with pytest.raises(psycopg.OperationalError):
-            bank.run(*_BLOCK)
+            bank.run(*BLOCK)
         assert bank.node.wait_end(60) == -signal.SIGKILL, bank.node.log_tail()
         bank.start()
-        assert bank.rows() == _AFTER
+        assert bank.rows() == AFTER
         assert bank.log()[-1] == ("a", "b", "c")
         assert ("a",) not in bank.log()[2:]
     finally:
@@ -115,7 +115,7 @@ def test_another_writer_was_first(tmp_path: Path, killed: str) -> None:
 
         def commit() -> None:
             try:
-                bank.run(*_BLOCK)
+                bank.run(*BLOCK)
             except psycopg.Error as error:
                 errors.append(error)
 
@@ -137,7 +137,7 @@ def test_another_writer_was_first(tmp_path: Path, killed: str) -> None:
                 assert bank.node.wait_end(60) == -signal.SIGKILL
             bank.start()
         client.join(60)
-        assert bank.rows() == {**_BEFORE, "b": []}
+        assert bank.rows() == {**BEFORE, "b": []}
         log = bank.log()
         assert log[-1] == ("b",), "of the other writer"
         assert log.count(("a",)) <= 1 and ("a", "b", "c") not in log

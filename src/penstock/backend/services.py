@@ -85,6 +85,16 @@ class Lake(Protocol):
     def commit(self, block: LakeBlock) -> None:
         """Raises PenstockError (40001): nothing of it."""
 
+    def prepare(
+        self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
+    ) -> None:
+        """Raises PenstockError (40001): nothing of it."""
+
+    def commit_prepared(self, gid: str, role: Role) -> None:
+        """Raises PenstockError (40001): it is prepared still."""
+
+    def rollback_prepared(self, gid: str, role: Role) -> None: ...
+
 
 RunCommand = Callable[[Statement, Role, Callable[[], None]], CommandOutcome]
 """Executes a statement of ``commands``; the last argument raises when it is to end. Raises

@@ -127,9 +127,22 @@ class TransactionBlock:
                 "commands after changes of rows in a transaction block are not supported"
             )
 
+    @property
+    def failed(self) -> bool:
+        """Whether it can only be rolled back."""
+        return self._block is not None and self._block.failed
+
+    def check_prepare(self) -> None:
+        """Raises FeatureNotSupported where PREPARE TRANSACTION could not keep what it has done."""
+        if self.commands:
+            raise FeatureNotSupported(
+                "PREPARE TRANSACTION after commands in a transaction block is not supported",
+                hint="Only rows that a block has changed can be prepared.",
+            )
+
     def commits(self, tag: str) -> bool:
         """Whether this end of the block does what is in it."""
-        return self._block is not None and not self._block.failed and tag == "COMMIT"
+        return self.open and not self.failed and tag == "COMMIT"
 
     def check_catalogs(self) -> None:
         """Raises FeatureNotSupported where the catalogs would not show what the block has done."""

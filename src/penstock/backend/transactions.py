@@ -1,4 +1,5 @@
-"""Statements that begin and end transactions, and those that change rows within one (xact.c).
+"""Statements that begin, prepare and end transactions, and those that change rows within one
+(xact.c).
 
 In: parsed statements of one session. Out: answers. The state of the block is
 ``transaction_block``'s, the rows are the lake's.
@@ -14,7 +15,6 @@ from penstock.backend.services import SessionServices
 from penstock.backend.standby_wait import StandbyWait
 from penstock.backend.transaction_block import TransactionBlock
 from penstock.catalog import Role
-from penstock.errors import FeatureNotSupported
 from penstock.executor.writer import Writer
 from penstock.protocol.answers import Answer, CommandOutcome, Done, Notice
 from penstock.sql import Transaction, TransactionKind
@@ -76,7 +76,36 @@ class Transactions:
                 return "ROLLBACK", ()
             case TransactionKind.COMMIT | TransactionKind.ROLLBACK:
                 return self._end(statement, role)
-        raise FeatureNotSupported(f"{tag} is not supported")
+            case TransactionKind.PREPARE:
+                return self._prepare(statement.name, role)
+            case TransactionKind.COMMIT_PREPARED | TransactionKind.ROLLBACK_PREPARED:
+                return self._end_prepared(statement, role)
+
+    def _prepare(self, gid: str, role: Callable[[], Role]) -> _Ended:
+        """PrepareTransactionBlock: what cannot be prepared is rolled back."""
+        prepares = self._block.open and not self._block.failed
+        if prepares:
+            try:
+                self._block.check_prepare()
+                with self._cancellation.running():
+                    self._services.lake.prepare(gid, self._block.rows, role(), self._cancellation)
+            except BaseException:
+                self._block.abandon()
+                raise
+        tag, warning = self._block.end(TransactionKind.PREPARE.value if prepares else "ROLLBACK")
+        return tag, () if warning is None else (warning,)
+
+    def _end_prepared(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
+        """The second phase, in any session."""
+        tag, lake = statement.kind.value, self._services.lake
+        self._block.check()
+        self._block.outside(tag)
+        if statement.kind is TransactionKind.ROLLBACK_PREPARED:
+            lake.rollback_prepared(statement.name, role())
+            return tag, ()
+        before = self._standbys.now()
+        lake.commit_prepared(statement.name, role())
+        return tag, tuple(self._standbys.after(before))
 
     def _end(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
         tag = statement.kind.value

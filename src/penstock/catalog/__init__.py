@@ -26,6 +26,7 @@ from penstock.catalog.pg_transactions import (
     Member,
     Sequenced,
 )
+from penstock.catalog.prepared_blocks import PreparedBlock, PreparedState
 from penstock.catalog.sequences import Sequences, SessionSequences
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
     "Member",
     "Namespace",
     "NodeInfo",
+    "PreparedBlock",
+    "PreparedState",
     "PreparedXact",
     "Publication",
     "PublicationNamespace",

@@ -1,4 +1,4 @@
-"""Transaction blocks over several tables of the lake whose commits are under way.
+"""Transaction blocks over several tables, and prepared ones, whose commits are under way.
 
 In: a connection inside a transaction. Out: frozen rows. A row is there from before the first
 table's commit until after the last table's, or until those that were made are taken back: what
@@ -22,18 +22,20 @@ _TABLE = Table(
     Column("undone", Boolean, nullable=False),
     Column("relations", Text, nullable=False),
     Column("content", Text, nullable=False),
+    Column("prepared", String(36)),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCommit:
     """``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: no
-    commit of it is to be left."""
+    commit of it is to be left. ``prepared``: the id of the prepared transaction that it commits."""
 
     block: str
     relations: tuple[int, ...]
     content: str
     undone: bool = False
+    prepared: str | None = None
 
 
 class BlockCommits:
@@ -60,6 +62,7 @@ class BlockCommits:
             "undone": commit.undone,
             "relations": json.dumps(commit.relations),
             "content": commit.content,
+            "prepared": commit.prepared,
         }
         self._connection.execute(_TABLE.insert().values(**values))
 
@@ -70,4 +73,4 @@ class BlockCommits:
 
 def _row(row: RowMapping) -> BlockCommit:
     relations = tuple(json.loads(row["relations"]))
-    return BlockCommit(row["block"], relations, row["content"], row["undone"])
+    return BlockCommit(row["block"], relations, row["content"], row["undone"], row["prepared"])

@@ -40,6 +40,7 @@ from penstock.catalog.pg_subscription_rel import (
 )
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.pg_type import PgType
+from penstock.catalog.prepared_blocks import PreparedBlocks
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.sequences import Sequences
 from penstock.catalog.store import Store
@@ -66,6 +67,7 @@ class CatalogTransaction:
     prepared_xacts: PgPreparedXacts
     block_commits: BlockCommits
     sequences: PgSequence
+    prepared_blocks: PreparedBlocks
 
     def members(
         self,
@@ -382,6 +384,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgPreparedXacts(connection),
         BlockCommits(connection),
         PgSequence(connection),
+        PreparedBlocks(connection),
     )
 
 

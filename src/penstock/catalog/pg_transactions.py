@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 
 from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.prepared_blocks import last_prepared_xid
 from penstock.lsn import Lsn
 
 FIRST_LSN: Final = Lsn(0x0100_0000)
@@ -149,8 +150,7 @@ class PgTransactions:
 
     def next_xid(self) -> int:
         """The ID that the next transaction is given."""
-        last = self._last()
-        return _FIRST_XID if last is None else _next_xid(last.xid)
+        return self._xid_after(self._last())
 
     def versions(self) -> Mapping[int, int]:
         """Table oid -> the version up to which its commits are in the log."""
@@ -180,7 +180,7 @@ class PgTransactions:
         begin = FIRST_LSN if last is None else last.end
         commit = Lsn(begin + _align(size))
         transaction = LakeTransaction(
-            xid=_FIRST_XID if last is None else _next_xid(last.xid),
+            xid=self._xid_after(last),
             begin=begin,
             commit=commit,
             end=Lsn(commit + _COMMIT_RECORD),
@@ -202,7 +202,7 @@ class PgTransactions:
         size = _align(_MESSAGE_RECORD + len(message.prefix.encode()) + len(content))
         commit = end = Lsn(begin + size)
         if message.transactional:
-            xid, end = _next_xid(xid), Lsn(commit + _COMMIT_RECORD)
+            xid, end = self._xid_after(last), Lsn(commit + _COMMIT_RECORD)
         else:
             commit = begin
         emitted = LakeTransaction(xid, begin, commit, end, commit_time, (), message=message)
@@ -268,6 +268,12 @@ class PgTransactions:
         return self._connection.execute(
             _TRANSACTION.delete().where(_TRANSACTION.c.end_lsn <= end)
         ).rowcount
+
+    def _xid_after(self, last: LakeTransaction | None) -> int:
+        """Those of prepared transactions are given out, too."""
+        given = [_FIRST_XID - 1 if last is None else last.xid]
+        prepared = last_prepared_xid(self._connection)
+        return _next_xid(max(given if prepared is None else [*given, prepared]))
 
     def _last(self) -> LakeTransaction | None:
         query = select(*_READ).order_by(_TRANSACTION.c.end_lsn.desc()).limit(1)

@@ -30,6 +30,7 @@ from penstock.catalog import (
     pg_subscription_rel,
     pg_transactions,
     pg_type,
+    prepared_blocks,
 )
 from penstock.catalog.engine import (
     add_what_is_missing,
@@ -44,7 +45,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 21
+SCHEMA_VERSION: Final = 22
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -92,6 +93,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     19: METADATA.create_all,
     # Sequences of columns.
     20: METADATA.create_all,
+    # Transaction blocks that are prepared.
+    21: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 
@@ -110,6 +113,7 @@ _TABLES: Final = (
     pg_subscription_rel,
     pg_transactions,
     pg_type,
+    prepared_blocks,
 )
 """Importing them has put their tables into METADATA."""
 

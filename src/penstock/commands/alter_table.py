@@ -36,6 +36,7 @@ from penstock.commands.define_relation import (
     column,
     multiple_primary_keys,
 )
+from penstock.commands.depend import check_not_prepared
 from penstock.commands.drop_column import drop_column
 from penstock.commands.generated_columns import check_not_virtual, with_expression
 from penstock.commands.namespace import (
@@ -128,6 +129,7 @@ def _alter(
     table = get_table(transaction, scope, statement.relation)
     check_owner(scope.role, table.owner, "table", table.name)
     changes, before = ColumnChanges(at=at), transaction.tables.family(table)
+    check_not_prepared(transaction, before, "alter")
     committed: Mapping[int, int] = {}
     for command in sorted(statement.commands, key=_pass_of):
         if isinstance(command, DropColumn):

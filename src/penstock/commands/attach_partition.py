@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.catalog import CatalogTransaction, LakeTable, Slot
+from penstock.commands.depend import check_not_prepared
 from penstock.commands.generated_columns import check_same_generation
 from penstock.commands.namespace import names, open_delta, table_columns
 from penstock.commands.partbounds import check_new_partition
@@ -71,6 +72,7 @@ def attach(
     check_new_partition(transaction, scope, parent, child.name, bound)
     check_between_batches(transaction, scope, parent)
     members = transaction.tables.family(child)
+    check_not_prepared(transaction, members, "attach")
     for member in members:
         check_joins(transaction, scope, parent, (member.schema, member.name))
         _check_columns(scope, parent, member)

@@ -67,6 +67,20 @@ def subscribed(
                 yield subscription, rel
 
 
+def check_not_prepared(
+    transaction: CatalogTransaction, tables: Sequence[LakeTable], verb: str
+) -> None:
+    """Where PostgreSQL would wait for the locks of prepared transactions. Raises ObjectInUse."""
+    names = {table.oid: table.name for table in tables}
+    for prepared in transaction.prepared_blocks.holding(names.keys()):
+        name = next(names[oid] for oid in prepared.relations if oid in names)
+        raise ObjectInUse(
+            f'cannot {verb} table "{name}" because the prepared transaction "{prepared.gid}" '
+            "changes it",
+            hint="End it first: COMMIT PREPARED or ROLLBACK PREPARED.",
+        )
+
+
 def check_not_subscribed(transaction: CatalogTransaction, table: LakeTable, verb: str) -> None:
     """Raises ObjectInUse."""
     for subscription, _ in subscribed(transaction, table):

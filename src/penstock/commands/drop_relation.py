@@ -16,6 +16,7 @@ from penstock.commands.column_types import columns_of_types
 from penstock.commands.depend import (
     DEPENDENT_OBJECTS_STILL_EXIST,
     cascade_notices,
+    check_not_prepared,
     check_not_subscribed,
     leave_subscriptions,
     still_used_error,
@@ -69,6 +70,7 @@ def _end_subscriptions(
     """Before anything of the tables is gone."""
     with catalog.write() as transaction:
         tables = found(transaction)
+        check_not_prepared(transaction, tables, "drop")
         for table in tables:
             check_detached(transaction, scope, table)
         leave_subscriptions(transaction, tables)
@@ -77,6 +79,7 @@ def _end_subscriptions(
 def _forget(
     transaction: CatalogTransaction, scope: CommandScope, tables: Sequence[LakeTable]
 ) -> None:
+    check_not_prepared(transaction, tables, "drop")
     for table in tables:
         check_not_subscribed(transaction, table, "drop")
         check_detached(transaction, scope, table)

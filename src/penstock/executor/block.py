@@ -104,11 +104,7 @@ class LakeBlock:
     def keep(self, changes: Iterable[StagedChange]) -> None:
         """What versions of tables may name from now on stays: those that are taken back are read as
         well, by who looks at older versions or follows a table's log."""
-        self._kept = set()
-        for change in changes:
-            self._kept |= {file_uri(change.uri, path) for path in change.paths()}
-            folder = pairs_folder(change.uri)
-            self._kept |= {file_uri(folder, file.path) for file in change.pairs}
+        self._kept = set[str]().union(*(change.uris() for change in changes))
 
     def end(self) -> None:
         """Remove the files that nobody needs."""

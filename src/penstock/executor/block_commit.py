@@ -5,20 +5,24 @@ node's log. A block over several tables is written down first, with everything t
 (``catalog.block_commits``): whoever finds that goes on with the commits, or takes back those that
 were made where another writer was first at the rows of a table. The sequencer waits meanwhile
 (``walsender.block_order``). Readers of the tables by themselves may see one commit before another.
+
+COMMIT PREPARED is the same, from what PREPARE TRANSACTION has written down (``two_phase``): also
+for one table, so that nothing is put twice. What is taken back then is prepared still.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
-from penstock.catalog import BlockCommit, Catalog
+from penstock.catalog import BlockCommit, Catalog, PreparedBlock, PreparedState
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError, StorageError
 from penstock.executor.block import LakeBlock, outrun_block
+from penstock.executor.held_rows import HeldRows, changes_in, content_of
 from penstock.failpoint import (
     AFTER_BLOCK_COMMITS,
     AFTER_BLOCK_INTENT,
@@ -26,11 +30,11 @@ from penstock.failpoint import (
     BETWEEN_BLOCK_COMMITS,
     failpoint,
 )
-from penstock.lakehouse.staged_change import StagedChange, from_json, to_json
+from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.sqlstate import StatementCompletionUnknown
+from penstock.sqlstate import SerializationFailure, StatementCompletionUnknown
 from penstock.walsender.sequencer import Sequencer
 
 log = logging.getLogger(__name__)
@@ -39,13 +43,27 @@ _TRIES: Final = 3
 """To find tables without a block whose commits are under way."""
 
 
+Made = Sequence[tuple[StagedCommit, tuple[int | None, TableState]]]
+"""Commits, their versions where they are known, and what they were made on."""
+
+
+class Keeps(Protocol):
+    """Whose files are committed."""
+
+    def keep(self, changes: Iterable[StagedChange]) -> None:
+        """Versions may name files of these from now on."""
+
+
 class CommitBlocks:
     """For every session."""
 
-    def __init__(self, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer) -> None:
+    def __init__(
+        self, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer, held: HeldRows
+    ) -> None:
         self._warehouse: Final = warehouse
         self._catalog: Final = catalog
         self._sequencer: Final = sequencer
+        self._held: Final = held
 
     def commit(self, block: LakeBlock) -> None:
         """What it has staged. Raises PenstockError: nothing of it (40001: others were first at some
@@ -54,11 +72,55 @@ class CommitBlocks:
         if not changes:
             return
         with self._sequencer.one_transaction():
-            # What is left over comes first, in each table.
-            for left in self._left():
-                if not _tables(changes).isdisjoint(left.relations):
-                    self._finish(left)
+            self._finish_before(changes)
+            self._held.now(_tables(changes)).check_changes(changes)
             made = self._commit(block, changes)
+        self._after(made)
+
+    def check(self, changes: Sequence[StagedChange]) -> None:
+        """Whether they could be committed now. Raises PenstockError (40001)."""
+        with self._sequencer.one_transaction():
+            self._finish_before(changes)
+            block = BlockCommit("", tuple(_tables(changes)), "")
+            try:
+                for commit in self._commits(block, changes):
+                    commit.check()
+            except CommitConflict as error:
+                raise outrun_block(error) from None
+
+    def commit_prepared(self, find: Callable[[], PreparedBlock]) -> None:
+        """Raises what ``find`` does, and PenstockError: nothing of it, and it is prepared still."""
+        with self.prepared(find) as prepared:
+            changes = changes_in(prepared.content)
+            self._finish_before(changes)
+            try:
+                made = self._commit(_Kept(), changes, prepared.id)
+            except SerializationFailure as error:
+                raise SerializationFailure(
+                    error.message,
+                    detail=error.detail,
+                    hint="The transaction is prepared still; ROLLBACK PREPARED ends it.",
+                ) from None
+        self._after(made)
+
+    @contextmanager
+    def prepared(self, find: Callable[[], PreparedBlock]) -> Iterator[PreparedBlock]:
+        """The prepared transaction that ``find`` gives: nobody commits it while inside, and no
+        commit of it is left over."""
+        with self._sequencer.one_transaction():
+            found = find()
+            left = [block for block in self._left() if block.prepared == found.id]
+            for block in left:
+                self._finish(block)
+            yield find() if left else found
+
+    def _finish_before(self, changes: Sequence[StagedChange]) -> None:
+        """What is left over comes first, in each table."""
+        for left in self._left():
+            if not _tables(changes).isdisjoint(left.relations):
+                self._finish(left)
+
+    def _after(self, made: Made) -> None:
         try:
             self._sequencer.step()
         except StorageError as error:  # it is committed, and what it has done is not done again
@@ -102,15 +164,15 @@ class CommitBlocks:
         raise outrun_block(CommitConflict("a transaction block is not finished yet"))
 
     def _commit(
-        self, staged: LakeBlock, changes: Sequence[StagedChange]
-    ) -> list[tuple[StagedCommit, tuple[int | None, TableState]]]:
+        self, staged: Keeps, changes: Sequence[StagedChange], prepared: str | None = None
+    ) -> Made:
         relations = tuple(change.relation for change in changes)
-        block = BlockCommit(str(uuid.uuid4()), relations, _content(changes))
+        block = BlockCommit(str(uuid.uuid4()), relations, content_of(changes), prepared=prepared)
         commits = self._commits(block, changes)
         try:
             states = [commit.check() for commit in commits]
             staged.keep(changes)
-            if len(changes) == 1:
+            if len(changes) == 1 and prepared is None:
                 return [(commits[0], (self._put_one(staged, commits[0], states[0]), states[0]))]
             self._note(staged, block)
             failpoint(AFTER_BLOCK_INTENT)
@@ -119,7 +181,7 @@ class CommitBlocks:
             raise outrun_block(error) from None
         return list(zip(commits, zip(versions, states, strict=True), strict=True))
 
-    def _note(self, staged: LakeBlock, block: BlockCommit) -> None:
+    def _note(self, staged: Keeps, block: BlockCommit) -> None:
         """Write it down. A store that has not answered may have it: then nobody is to find it."""
         try:
             self._keep(block)
@@ -132,7 +194,7 @@ class CommitBlocks:
             raise
 
     @staticmethod
-    def _put_one(staged: LakeBlock, commit: StagedCommit, state: TableState) -> int:
+    def _put_one(staged: Keeps, commit: StagedCommit, state: TableState) -> int:
         try:
             return commit.put(state)
         except CommitConflict:
@@ -158,7 +220,7 @@ class CommitBlocks:
             versions = [None] * len(commits)
         failpoint(AFTER_BLOCK_COMMITS)
         try:
-            self._forget(block)
+            self._done(block)
         except StorageError as error:  # who finds it finds the commits as well
             log.warning("a transaction block is committed, and noted still: %s", error.message)
         return versions
@@ -201,11 +263,11 @@ class CommitBlocks:
 
     def _finish(self, block: BlockCommit) -> None:
         """Raises PenstockError: it is left over still, unless it is committed or rolled back."""
-        changes = [from_json(found) for found in json.loads(block.content)]
+        changes = changes_in(block.content)
         commits = self._commits(block, changes)
         if block.undone:
             if self._is_there(commits):
-                self._forget(block)
+                self._done(block)
             else:
                 self._undo(block, commits)
             return
@@ -217,16 +279,33 @@ class CommitBlocks:
 
     def _commits(self, block: BlockCommit, changes: Sequence[StagedChange]) -> list[StagedCommit]:
         storage, store = self._warehouse.storage, self._warehouse.store
-        group = block.block if len(changes) > 1 else None
+        alone = len(changes) == 1 and block.prepared is None
+        group = None if alone else block.block
         return [StagedCommit(storage, store, change, group, block.relations) for change in changes]
 
     def _keep(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.put(block)
+            if block.prepared is not None:
+                t.prepared_blocks.set_state(block.prepared, PreparedState.TRIED)
+
+    def _done(self, block: BlockCommit) -> None:
+        """It is committed."""
+        with self._catalog.write() as t:
+            t.block_commits.delete(block.block)
+            if block.prepared is not None:
+                t.prepared_blocks.delete(block.prepared)
 
     def _forget(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.delete(block.block)
+
+
+class _Kept:
+    """A prepared transaction's files, which are there until it has ended."""
+
+    def keep(self, changes: Iterable[StagedChange]) -> None:
+        pass
 
 
 def _unknown(error: PenstockError, then: PenstockError) -> StatementCompletionUnknown:
@@ -240,7 +319,3 @@ def _unknown(error: PenstockError, then: PenstockError) -> StatementCompletionUn
 
 def _tables(changes: Iterable[StagedChange]) -> set[int]:
     return {change.relation for change in changes}
-
-
-def _content(changes: Sequence[StagedChange]) -> str:
-    return json.dumps([to_json(change) for change in changes])

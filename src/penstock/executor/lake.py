@@ -18,9 +18,11 @@ from penstock.catalog import Catalog, LakeTable, Role
 from penstock.errors import PenstockError
 from penstock.executor.block import LakeBlock
 from penstock.executor.block_commit import CommitBlocks
+from penstock.executor.held_rows import HeldRows
 from penstock.executor.modify import ModifyTables
 from penstock.executor.select import LakeSelect
 from penstock.executor.tables import LakeTables
+from penstock.executor.two_phase import TwoPhase
 from penstock.executor.writer import Writer
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
@@ -56,18 +58,25 @@ class CopyRequest:
 
 
 class SparkLake:
-    """``services.Lake``; for every session."""
+    """``services.Lake``; for every session. ``max_prepared``: transactions."""
 
     def __init__(
-        self, spark: Spark, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer
+        self,
+        spark: Spark,
+        warehouse: Warehouse,
+        catalog: Catalog,
+        sequencer: Sequencer,
+        max_prepared: int = 0,
     ) -> None:
         self._spark = spark
         self._warehouse = warehouse
         self._tables = LakeTables(warehouse, catalog, sequencer)
         self._select = LakeSelect(spark, warehouse, self._tables)
-        self.blocks: Final = CommitBlocks(warehouse, catalog, sequencer)
+        held = HeldRows(catalog)
+        self.blocks: Final = CommitBlocks(warehouse, catalog, sequencer, held)
+        self.prepared: Final = TwoPhase(warehouse, catalog, self.blocks, held, max_prepared)
         self._changes = ModifyTables(
-            spark, warehouse, catalog, sequencer, self._tables, self._select, self.blocks
+            spark, warehouse, catalog, sequencer, self._tables, self._select, self.blocks, held
         )
 
     # COPY
@@ -166,6 +175,25 @@ class SparkLake:
             self.blocks.commit(block)
         finally:
             block.end()
+
+    def prepare(
+        self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
+    ) -> None:
+        """PREPARE TRANSACTION; None: it has changed nothing. Raises PenstockError: nothing of it,
+        or as ``TwoPhase`` says."""
+        try:
+            self.prepared.prepare(gid, block, role, interrupts)
+        finally:
+            if block is not None:
+                block.end()
+
+    def commit_prepared(self, gid: str, role: Role) -> None:
+        """Raises PenstockError: it is prepared still."""
+        self.prepared.commit(gid, role)
+
+    def rollback_prepared(self, gid: str, role: Role) -> None:
+        """Raises PenstockError."""
+        self.prepared.rollback(gid, role)
 
     def truncate(
         self, relations: Iterable[RangeVar], role: Role, *, restart: bool = False

@@ -16,6 +16,7 @@ from penstock.errors import FeatureNotSupported
 from penstock.executor.block import LakeBlock
 from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.block_statements import BlockStatements
+from penstock.executor.held_rows import HeldRows
 from penstock.executor.insert import InsertByFiles, InsertBySpark
 from penstock.executor.rows import LakeRows, as_functions
 from penstock.executor.select import LakeSelect
@@ -45,16 +46,18 @@ class ModifyTables:
         tables: LakeTables,
         select: LakeSelect,
         blocks: CommitBlocks,
+        held: HeldRows,
     ) -> None:
         self._rows = LakeRows(warehouse, tables, select)
         self._inserts = InsertByFiles(warehouse, catalog, tables)
         self._spark_inserts = InsertBySpark(spark, catalog, tables)
         self._truncates = TruncateTables(spark, warehouse, sequencer)
-        self._rewrites = Rewrites(warehouse, catalog, sequencer, tables, blocks)
+        self._rewrites = Rewrites(warehouse, catalog, sequencer, tables, blocks, held)
         self._of_blocks = BlockStatements(catalog, tables, self._rewrites)
         self._spark = spark
         self._sequencer = sequencer
         self._blocks = blocks
+        self._held = held
         self._tables = tables
 
     def change(self, text: str, writer: Writer) -> CommandOutcome:
@@ -76,8 +79,9 @@ class ModifyTables:
                 planned = self._rows.plan(statement, table, at, writer)
                 count = self._rewrites.run(table, planned, writer.interrupts)
                 if count is None:
-                    leaves = self._tables.leaves(table)
-                    self._blocks.finish_those_of({leaf.oid for leaf in leaves})
+                    leaves = {leaf.oid for leaf in self._tables.leaves(table)}
+                    stack.enter_context(self._held.changing(leaves)).check_tables()
+                    self._blocks.finish_those_of(leaves)
                     session = session_of_a_statement(self._spark)
                     functions = as_functions(planned, session, tolerant=is_partitioned(table))
                     change = stack.enter_context(functions)
@@ -109,8 +113,10 @@ class ModifyTables:
         """
         tables = [self._tables.find(relation, role, owner=True) for relation in relations]
         members = {m.oid: m for table in tables for m in self._tables.tree(table)}
-        self._blocks.finish_those_of(members)
-        self._truncates.run(members)
+        with self._held.changing(members) as held:
+            held.check_tables()
+            self._blocks.finish_those_of(members)
+            self._truncates.run(members)
         self._sequencer.step()
         for member in members.values() if restart else ():
             self._tables.restart_sequences(member)

@@ -15,6 +15,7 @@ from typing import Final
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported
 from penstock.executor.block_commit import CommitBlocks
+from penstock.executor.held_rows import Held, HeldRows
 from penstock.executor.routes import Route, check_columns, route
 from penstock.executor.row_moves import Departures, RowMoves, check_not_filled
 from penstock.executor.row_work import LeafWork
@@ -50,12 +51,14 @@ class SmallRewrites:
         tables: LakeTables,
         moves: RowMoves,
         blocks: CommitBlocks,
+        held: HeldRows,
     ) -> None:
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
         self._moves = moves
         self._blocks = blocks
+        self._held = held
 
     def run(
         self, table: LakeTable, change: RowChange, interrupts: Interrupts, *, filled: bool
@@ -66,17 +69,18 @@ class SmallRewrites:
             found = route(self._catalog, self._tables, table, change.known)
         except FeatureNotSupported:
             return None
-        for _ in range(_TRIES):
-            opened = self._open(found.leaves)
-            if opened is None:
-                return None
-            if not self._blocks.settled(leaf.oid for leaf in found.leaves):
-                continue
-            check_columns(self._tables, found.table, change.known, opened)
-            try:
-                return self._attempt(found, change, opened, interrupts, filled=filled)
-            except CommitConflict:
-                interrupts.check()
+        with self._held.changing(leaf.oid for leaf in found.leaves) as held:
+            for _ in range(_TRIES):
+                opened = self._open(found.leaves)
+                if opened is None:
+                    return None
+                if not self._blocks.settled(leaf.oid for leaf in found.leaves):
+                    continue
+                check_columns(self._tables, found.table, change.known, opened)
+                try:
+                    return self._attempt(found, change, opened, interrupts, held, filled=filled)
+                except CommitConflict:
+                    interrupts.check()
         raise outrun(table)
 
     def _open(self, leaves: Sequence[LakeTable]) -> list[DeltaTable] | None:
@@ -104,6 +108,7 @@ class SmallRewrites:
         change: RowChange,
         opened: Sequence[DeltaTable],
         interrupts: Interrupts,
+        held: Held,
         *,
         filled: bool,
     ) -> int:
@@ -114,6 +119,7 @@ class SmallRewrites:
             for number in range(len(opened)):
                 works.append(LeafWork(found, number, opened, change, interrupts))
                 works[-1].run()
+                held.check(found.leaves[number].oid, works[-1].gone)
             touched = [work for work in works if work.count]
             moves = any(work.leaves for work in touched)
             if moves:
@@ -125,7 +131,7 @@ class SmallRewrites:
         if moves:
             self._move(found, touched)
             return sum(work.count for work in touched)
-        return self._commit_each(touched, found, change, interrupts)
+        return self._commit_each(touched, found, change, interrupts, held)
 
     def _move(self, found: Route, works: Sequence[LeafWork]) -> None:
         group = str(uuid.uuid4())
@@ -151,6 +157,7 @@ class SmallRewrites:
         found: Route,
         change: RowChange,
         interrupts: Interrupts,
+        held: Held,
     ) -> int:
         """Once one table has changed, the others follow: a row that came there meanwhile and would
         move is younger than the statement, which leaves it as it is."""
@@ -165,7 +172,7 @@ class SmallRewrites:
                         rest.remove()
                     raise
             try:
-                count += self._again(work.number, found, change, interrupts)
+                count += self._again(work.number, found, change, interrupts, held)
             except SerializationFailure as error:
                 for rest in works[done + 1 :]:
                     rest.remove()
@@ -173,7 +180,14 @@ class SmallRewrites:
                 raise serialization_failure(error.detail, names) from None
         return count
 
-    def _again(self, number: int, found: Route, change: RowChange, interrupts: Interrupts) -> int:
+    def _again(
+        self,
+        number: int,
+        found: Route,
+        change: RowChange,
+        interrupts: Interrupts,
+        held: Held,
+    ) -> int:
         for _ in range(_TRIES):
             opened = self._open(found.leaves)
             if opened is None:
@@ -184,6 +198,11 @@ class SmallRewrites:
             work = LeafWork(found, number, opened, change, interrupts, stay=True)
             try:
                 work.run()
+                held.check(found.leaves[number].oid, work.gone)
+            except SerializationFailure:
+                work.remove()
+                raise
+            try:
                 return work.commit()
             except CommitConflict:
                 continue

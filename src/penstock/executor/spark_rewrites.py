@@ -26,6 +26,7 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.constraints import check_partition
+from penstock.executor.held_rows import HeldRows
 from penstock.executor.partitions import PartitionRules
 from penstock.executor.row_moves import RowMoves
 from penstock.executor.row_pairs import paired_columns, write_pairs
@@ -96,12 +97,13 @@ class Rewrites:
         sequencer: Sequencer,
         tables: LakeTables,
         blocks: CommitBlocks,
+        held: HeldRows,
     ) -> None:
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
         self._moves = RowMoves(warehouse, sequencer)
-        self._small = SmallRewrites(warehouse, catalog, tables, self._moves, blocks)
+        self._small = SmallRewrites(warehouse, catalog, tables, self._moves, blocks, held)
 
     def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
         """None: it is left to Spark, and nothing was done. Raises PenstockError."""

@@ -20,8 +20,8 @@ from penstock.lakehouse import actions
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile, inline, of_inline
-from penstock.lakehouse.files import WrittenFile
-from penstock.lakehouse.row_pairs import pairs_mark
+from penstock.lakehouse.files import WrittenFile, file_uri
+from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
 from penstock.lakehouse.state import TableState, data_file
 
 INSERT: Final = "insert"
@@ -185,6 +185,14 @@ class StagedChange:
     def paths(self) -> set[str]:
         """Of its own files that the commit names."""
         return set(self.added)
+
+    def uris(self) -> set[str]:
+        """Of all files that it needs until it is committed, and of those that say of pairs."""
+        folder = pairs_folder(self.uri)
+        return {
+            *(file_uri(self.uri, path) for path in self.paths()),
+            *(file_uri(folder, file.path) for file in self.pairs),
+        }
 
 
 def _all(file: DataFile) -> BitMap:

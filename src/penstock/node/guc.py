@@ -183,6 +183,8 @@ class Parameters:
     max_connections: int = number(100, 1, _MAX_BACKENDS)
     max_wal_senders: int = number(10, 0, _MAX_BACKENDS)
     max_replication_slots: int = number(10, 0, _MAX_BACKENDS)
+    max_prepared_transactions: int = number(0, 0, _MAX_BACKENDS)
+    """Those of sessions that can be prepared at once; 0: none."""
     max_slot_keep_age: float = parameter(0.0, Integer(0, INT_MAX, "s"))
     """A slot that nobody reads is given up when its oldest commit is older; 0: never."""
     output_plugin_libraries: tuple[str, ...] = parameter(tuple(BUNDLED), Strings())

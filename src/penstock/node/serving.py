@@ -117,6 +117,7 @@ class ServingNode:
     def start(self) -> None:
         """Put in order what there is, then accept clients. Raises ConfigurationError."""
         self._blocks.finish()
+        self._prepared.finish()
         self.sequencer.step(discover=True)
         self._server.start()
         self._thread.start()
@@ -152,6 +153,7 @@ class ServingNode:
         # An unmounted warehouse has no logs at all, which says nothing about the slots.
         self._warehouse.check_there()
         self._blocks.finish()
+        self._prepared.finish()
         self.sequencer.check_logs()
         self._retention.check()
         # The end comes first: a slot that is made meanwhile begins there, or later.
@@ -162,8 +164,10 @@ class ServingNode:
 
     def _session_services(self, spark: Cluster, warehouse: Warehouse) -> SessionServices:
         parameters, catalog = self._parameters, self._catalog
-        lake = SparkLake(spark, warehouse, catalog, self.sequencer)
-        self._blocks = lake.blocks
+        lake = SparkLake(
+            spark, warehouse, catalog, self.sequencer, parameters.max_prepared_transactions
+        )
+        self._blocks, self._prepared = lake.blocks, lake.prepared
         commands = SessionCommands(
             catalog,
             warehouse,

@@ -23,7 +23,6 @@ from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.session_views import stat_activity, stat_replication
 from penstock.pg_catalog.signal_functions import SIGNAL_FUNCTIONS, SignalFunctions
 from penstock.pg_catalog.slot_functions import SLOT_FUNCTIONS, SlotFunctions
-from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.pg_catalog.statistics_functions import STATISTICS_FUNCTIONS, StatisticsFunctions
 from penstock.pg_catalog.subscription_views import (
     prepared_xacts,
@@ -191,7 +190,7 @@ class NodeCatalogs:
                     "pg_stat_activity": stat_activity(sessions, names, facts, self._database_oid),
                     **self._of_subscriptions(snapshot, facts, sessions, oids),
                     "pg_prepared_xacts": prepared_xacts(
-                        t.prepared_xacts.all(), names[NODE_OWNER], facts.database
+                        t.prepared_xacts.all(), t.prepared_blocks.all(), names, facts.database
                     ),
                     "pg_stat_replication": stat_replication(
                         self._senders.all(), names, facts, self._sync_states()

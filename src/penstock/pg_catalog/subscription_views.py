@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from penstock.catalog import (
+    PreparedBlock,
     PreparedXact,
     RecordedError,
     Subscription,
@@ -21,6 +22,7 @@ from penstock.catalog import (
     SubscriptionStatistics,
 )
 from penstock.lsn import INVALID, Lsn
+from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.relation import TableName
 from penstock.stats.backend_status import Activity, BackendType
 
@@ -80,18 +82,26 @@ def _worker(subid: int, name: str, told: SubscriptionStatistics | None, pid: int
     }
 
 
-def prepared_xacts(xacts: Iterable[PreparedXact], owner: str, database: str) -> list[Row]:
+def prepared_xacts(
+    xacts: Iterable[PreparedXact],
+    blocks: Iterable[PreparedBlock],
+    names: Mapping[int, str],
+    database: str,
+) -> list[Row]:
     """pg_prepared_xacts: those of publishers, under the names that PostgreSQL's subscriber gives
-    them, and with the publisher's xids."""
+    them, and with the publisher's xids; those of sessions. ``names``: of roles, by oid."""
+    owner = names[NODE_OWNER]
+    found = [(x.xid, x.local_gid, x.prepare_time, owner) for x in xacts]
+    found += [(b.xid, b.gid, b.prepared, names.get(b.owner)) for b in blocks if b.in_doubt]
     return [
         {
-            "transaction": xact.xid,
-            "gid": xact.local_gid,
-            "prepared": _time(xact.prepare_time / 1e6),
-            "owner": owner,
+            "transaction": xid,
+            "gid": gid,
+            "prepared": _time(prepared / 1e6),
+            "owner": name,
             "database": database,
         }
-        for xact in xacts
+        for xid, gid, prepared, name in found
     ]
 
 

@@ -141,9 +141,11 @@ class WalFunctions:
     def _status(self, xid: int) -> str | None:
         """What is in the log is committed; all that comes was never given out."""
         with self._catalog.read() as t:
-            coming = t.transactions.next_xid()
+            coming, prepared = t.transactions.next_xid(), t.prepared_blocks.xids()
         if xid >= coming:
             raise InvalidParameterValue(f"transaction ID {xid} is in the future")
+        if xid in prepared:
+            return "in progress"
         return "committed" if xid > 0 else None
 
     def _commit_times(self, *_: object) -> None:

@@ -1,0 +1,144 @@
+"""Prepared transactions of the node's own sessions (twophase.c).
+
+In: a connection inside a transaction. Out: frozen rows. A row is there from before the block is
+prepared until all its tables have their commits, or until its files are gone. What it does is JSON,
+whose meaning is the executor's. Those of publishers are ``pg_prepared_xacts``'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, Text, func, select
+
+from penstock.catalog.metadata import METADATA
+
+_TABLE = Table(
+    "penstock_prepared_block",
+    METADATA,
+    Column("id", String(36), primary_key=True),
+    Column("gid", String(200), nullable=False),
+    Column("xid", BigInteger, nullable=False),
+    Column("prepared", BigInteger, nullable=False),
+    Column("owner", BigInteger, nullable=False),
+    Column("state", String(1), nullable=False),
+    Column("relations", Text, nullable=False),
+    Column("content", Text, nullable=False),
+)
+
+
+class PreparedState(Enum):
+    """What a row says of its block."""
+
+    PREPARING = "p"
+    """Its client has no answer, and will have none where the node ends: it is rolled back then."""
+    PREPARED = "r"
+    TRIED = "t"
+    """A COMMIT PREPARED has begun: versions of tables may name its files, whatever became of it."""
+    ROLLED_BACK = "d"
+    """Its files go."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBlock:
+    """``prepared``: microseconds since 1970. ``owner``: oid of a role. ``relations``: oids of the
+    tables that it changes."""
+
+    id: str
+    gid: str
+    xid: int
+    prepared: int
+    owner: int
+    relations: tuple[int, ...]
+    content: str
+    state: PreparedState = PreparedState.PREPARING
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it waits for its second phase."""
+        return self.state in (PreparedState.PREPARED, PreparedState.TRIED)
+
+    @property
+    def holds(self) -> bool:
+        """Whether nobody else may change its rows, nor take its name."""
+        return self.state is not PreparedState.ROLLED_BACK
+
+
+class PreparedBlocks:
+    """The table, within one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def all(self) -> tuple[PreparedBlock, ...]:
+        """In the order of their transaction IDs."""
+        query = select(_TABLE).order_by(_TABLE.c.xid)
+        return tuple(map(_block, self._connection.execute(query).mappings()))
+
+    def get(self, block_id: str) -> PreparedBlock | None:
+        """The one of that id."""
+        return next((block for block in self.all() if block.id == block_id), None)
+
+    def find(self, gid: str) -> PreparedBlock | None:
+        """The one of that name that holds it."""
+        return next((block for block in self.all() if block.gid == gid and block.holds), None)
+
+    def holding(self, relations: Collection[int]) -> tuple[PreparedBlock, ...]:
+        """Those that change any of these tables."""
+        wanted = set(relations)
+        return tuple(b for b in self.all() if b.holds and not wanted.isdisjoint(b.relations))
+
+    def xids(self) -> frozenset[int]:
+        """Transaction IDs that are given out and are in no log."""
+        return frozenset(block.xid for block in self.all() if block.holds)
+
+    def put(self, block: PreparedBlock) -> None:
+        """Insert one, or replace the one of that id."""
+        self.delete(block.id)
+        self._connection.execute(_TABLE.insert().values(**_values(block)))
+
+    def set_state(self, block_id: str, state: PreparedState) -> None:
+        """No effect when it is gone."""
+        same = _TABLE.c.id == block_id
+        self._connection.execute(_TABLE.update().where(same).values(state=state.value))
+
+    def delete(self, block_id: str) -> None:
+        """No effect when it is gone."""
+        self._connection.execute(_TABLE.delete().where(_TABLE.c.id == block_id))
+
+
+def last_prepared_xid(connection: Connection) -> int | None:
+    """The last transaction ID of those that are prepared."""
+    query = select(func.max(_TABLE.c.xid))
+    last = connection.execute(query).scalar_one()
+    return None if last is None else int(last)
+
+
+def _values(block: PreparedBlock) -> dict[str, Any]:
+    return {
+        "id": block.id,
+        "gid": block.gid,
+        "xid": block.xid,
+        "prepared": block.prepared,
+        "owner": block.owner,
+        "state": block.state.value,
+        "relations": json.dumps(block.relations),
+        "content": block.content,
+    }
+
+
+def _block(row: RowMapping) -> PreparedBlock:
+    return PreparedBlock(
+        id=row["id"],
+        gid=row["gid"],
+        xid=row["xid"],
+        prepared=row["prepared"],
+        owner=row["owner"],
+        relations=tuple(json.loads(row["relations"])),
+        content=row["content"],
+        state=PreparedState(row["state"]),
+    )

@@ -1,0 +1,224 @@
+"""PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED of blocks over the lake (twophase.c).
+
+In: what a block has staged, names that clients choose. Out: rows of the catalog
+(``catalog.prepared_blocks``) that hold what the block's commits need: they outlive the session and
+the node, and nobody sees what they do. A block that could not be committed is not prepared; while
+it is, nobody else on the node changes its rows (``held_rows``). COMMIT PREPARED looks once more, as
+others may write the tables by themselves: what it cannot commit stays prepared.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.catalog import Catalog, CatalogTransaction, PreparedBlock, PreparedState, Role
+from penstock.errors import (
+    DuplicateObject,
+    FeatureNotSupported,
+    InsufficientPrivilege,
+    InvalidParameterValue,
+    NotInPrerequisiteState,
+    PenstockError,
+    StorageError,
+    UndefinedObject,
+)
+from penstock.executor.block import LakeBlock
+from penstock.executor.block_commit import CommitBlocks
+from penstock.executor.held_rows import Held, HeldRows, changes_in, content_of
+from penstock.failpoint import (
+    AFTER_BLOCK_PREPARED,
+    AFTER_PREPARE_INTENT,
+    AFTER_ROLLBACK_PREPARED,
+    failpoint,
+)
+from penstock.lakehouse.staged_change import StagedChange
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.query import Interrupts
+from penstock.sqlstate import OutOfMemory, StatementCompletionUnknown
+
+log = logging.getLogger(__name__)
+
+_GID_SIZE: Final = 200
+"""Bytes, with the one that ends it (xact.h, GIDSIZE)."""
+
+
+class TwoPhase:
+    """For every session. ``most``: max_prepared_transactions."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        catalog: Catalog,
+        commits: CommitBlocks,
+        held: HeldRows,
+        most: int,
+    ) -> None:
+        self._warehouse: Final = warehouse
+        self._catalog: Final = catalog
+        self._commits: Final = commits
+        self._held: Final = held
+        self._most: Final = most
+        self._preparing: set[str] = set()
+
+    def prepare(
+        self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
+    ) -> None:
+        """``block`` None: it has changed nothing. Raises PenstockError (22023, 40001, 42710, 53200,
+        55000): nothing is prepared."""
+        changes = [] if block is None else block.changes
+        prepared_id = str(uuid.uuid4())
+        self._preparing.add(prepared_id)  # else ``finish`` takes it for left over
+        if block is not None:
+            block.keep(changes)
+        try:
+            self._claim(prepared_id, gid, changes, role)
+            failpoint(AFTER_PREPARE_INTENT)
+            self._held.wait_for_statements(_changed(changes), interrupts)
+            self._commits.check(changes)
+            self._set(prepared_id, PreparedState.PREPARED)
+        except BaseException as error:
+            if self._forgotten(prepared_id, error) and block is not None:
+                block.keep(())
+            raise
+        finally:
+            self._preparing.discard(prepared_id)
+        failpoint(AFTER_BLOCK_PREPARED)
+
+    def commit(self, gid: str, role: Role) -> None:
+        """From any session. Raises PenstockError (40001, 42501, 42704): it is prepared still."""
+        self._commits.commit_prepared(lambda: self._find(gid, role))
+
+    def rollback(self, gid: str, role: Role) -> None:
+        """Raises PenstockError (42501, 42704)."""
+        with self._commits.prepared(lambda: self._find(gid, role)) as block:
+            if block.state is PreparedState.TRIED:  # older versions of tables may name its files
+                self._forget(block.id)
+                return
+            self._set(block.id, PreparedState.ROLLED_BACK)
+        failpoint(AFTER_ROLLBACK_PREPARED)
+        try:
+            self._remove(block)
+        except StorageError as error:  # it is rolled back
+            log.warning("files of a prepared transaction are removed later: %s", error.message)
+
+    def finish(self) -> None:
+        """Whatever a crash, or an error of a store, has left: what is not prepared goes."""
+        try:
+            with self._catalog.read() as t:
+                blocks = t.prepared_blocks.all()
+            for block in blocks:
+                if block.state is PreparedState.ROLLED_BACK or self._is_left_over(block):
+                    self._remove(block)
+        except StorageError as error:
+            log.warning("prepared transactions are not finished yet: %s", error.message)
+
+    def _is_left_over(self, block: PreparedBlock) -> bool:
+        """Its session has gone before it was prepared; it is rolled back then."""
+        if block.state is not PreparedState.PREPARING:
+            return False
+        with self._catalog.write() as t:  # nobody becomes prepared meanwhile
+            left = t.prepared_blocks.get(block.id)
+            if left is None or left.state is not PreparedState.PREPARING:
+                return False
+            if block.id in self._preparing:
+                return False
+            t.prepared_blocks.set_state(block.id, PreparedState.ROLLED_BACK)
+        return True
+
+    def _claim(
+        self, prepared_id: str, gid: str, changes: Sequence[StagedChange], role: Role
+    ) -> None:
+        """MarkAsPreparing. From here on others meet it."""
+        relations = tuple(change.relation for change in changes)
+        with self._catalog.write() as t:
+            self._check(t, gid)
+            Held.read(t, relations).check_changes(changes)
+            block = PreparedBlock(
+                prepared_id,
+                gid,
+                t.transactions.next_xid(),
+                time.time_ns() // 1000,
+                role.oid,
+                relations,
+                content_of(changes),
+            )
+            t.prepared_blocks.put(block)
+
+    def _check(self, t: CatalogTransaction, gid: str) -> None:
+        if len(gid.encode()) >= _GID_SIZE:
+            raise InvalidParameterValue(f'transaction identifier "{gid}" is too long')
+        if self._most == 0:
+            raise NotInPrerequisiteState(
+                "prepared transactions are disabled",
+                hint='Set "max_prepared_transactions" to a nonzero value.',
+            )
+        if t.prepared_blocks.find(gid) is not None or _of_a_publisher(t, gid):
+            raise DuplicateObject(f'transaction identifier "{gid}" is already in use')
+        if sum(block.holds for block in t.prepared_blocks.all()) >= self._most:
+            raise OutOfMemory(
+                "maximum number of prepared transactions reached",
+                hint=f'Increase "max_prepared_transactions" (currently {self._most}).',
+            )
+
+    def _find(self, gid: str, role: Role) -> PreparedBlock:
+        """LockGXact"""
+        with self._catalog.read() as t:
+            found, publishers = t.prepared_blocks.find(gid), _of_a_publisher(t, gid)
+        if publishers:
+            raise FeatureNotSupported(
+                f'prepared transaction "{gid}" is of a subscription',
+                hint="It is committed or rolled back when its publisher does so.",
+            )
+        if found is None or not found.in_doubt:
+            raise UndefinedObject(f'prepared transaction with identifier "{gid}" does not exist')
+        if not role.superuser and role.oid != found.owner:
+            raise InsufficientPrivilege(
+                "permission denied to finish prepared transaction",
+                hint="Must be superuser or the user that prepared the transaction.",
+            )
+        return found
+
+    def _forgotten(self, prepared_id: str, error: BaseException) -> bool:
+        """Nobody will find it. Raises StatementCompletionUnknown: somebody may."""
+        try:
+            self._forget(prepared_id)
+            return True
+        except StorageError as why:
+            if not isinstance(error, PenstockError):
+                return False
+            raise StatementCompletionUnknown(
+                "it is not known whether the transaction is prepared",
+                detail=f"{error.message}; and then: {why.message}",
+                hint="Look into pg_prepared_xacts when the node's state can be read again.",
+            ) from error
+
+    def _remove(self, block: PreparedBlock) -> None:
+        """Its files, then its row. Raises StorageError."""
+        self._warehouse.check_there()  # else each file is taken for gone
+        storage = self._warehouse.storage
+        uris = {uri for change in changes_in(block.content) for uri in change.uris()}
+        for uri in uris:
+            storage.remove(uri)
+        if not any(map(storage.exists, uris)):
+            self._forget(block.id)
+
+    def _set(self, prepared_id: str, state: PreparedState) -> None:
+        with self._catalog.write() as t:
+            t.prepared_blocks.set_state(prepared_id, state)
+
+    def _forget(self, prepared_id: str) -> None:
+        with self._catalog.write() as t:
+            t.prepared_blocks.delete(prepared_id)
+
+
+def _changed(changes: Sequence[StagedChange]) -> set[int]:
+    """Tables of which rows go."""
+    return {change.relation for change in changes if change.gone}
+
+
+def _of_a_publisher(t: CatalogTransaction, gid: str) -> bool:
+    return any(xact.local_gid == gid for xact in t.prepared_xacts.all())
