@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psycopg
@@ -19,6 +20,7 @@ from pyroaring import BitMap
 from fix_postgres import Database, _database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import StorageError
+from penstock.executor import small_rewrites
 from penstock.executor.row_work import LeafWork
 from penstock.executor.two_phase import TwoPhase
 from penstock.lakehouse.staged_commit import StagedCommit
@@ -183,7 +185,9 @@ def test_others_finish_it_and_see_all_of_it_or_nothing(lake: LakeNode) -> None:
         assert lake.rows(f"SELECT v FROM {table} WHERE id = 1") == [(value,)]
 
 
-def test_nobody_on_the_node_changes_its_rows(lake: LakeNode) -> None:
+def test_nobody_on_the_node_changes_its_rows(
+    lake: LakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = make(lake, "f")
     prepare(lake, "held", "UPDATE f SET v = 1 WHERE id = 1", "INSERT INTO f VALUES (3, 3)")
     refused = [
@@ -201,6 +205,9 @@ def test_nobody_on_the_node_changes_its_rows(lake: LakeNode) -> None:
             session.execute(statement)
         detail = raised.value.diag.message_detail
         assert detail == 'The prepared transaction "held" changes rows of table "public.f".'
+    with monkeypatch.context() as patched, pytest.raises(psycopg.errors.SerializationFailure):
+        patched.setattr(small_rewrites, "MAX_BYTES", -1)
+        lake.execute("UPDATE f SET v = 2 WHERE id = 2")  # which Spark would do
     for statement in ("DROP TABLE f", "ALTER TABLE f ADD COLUMN w int"):
         with pytest.raises(psycopg.errors.ObjectInUse, match='prepared transaction "held"'):
             lake.execute(statement)
@@ -311,12 +318,78 @@ def _delete_as_others(lake: LakeNode, table: str, position: int) -> None:
     found.commit(app_id="somebody else", operation="DELETE")
 
 
+def test_an_old_copy_of_the_state_comes_back(lake: LakeNode) -> None:
+    """It has what is committed as prepared still: nothing is put twice, and no row is lost."""
+    make(lake, "q")
+    prepare(lake, "old", "INSERT INTO q VALUES (3, 3)")
+    with lake.node._catalog.read() as t:
+        block = t.prepared_blocks.find("old")
+    assert block is not None
+    lake.execute("COMMIT PREPARED 'old'", "INSERT INTO q VALUES (4, 4)")
+    with lake.node._catalog.write() as t:
+        t.prepared_blocks.put(block)
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        lake.execute("COMMIT PREPARED 'old'")
+    lake.execute("ROLLBACK PREPARED 'old'")
+    assert sorted(lake.rows("SELECT id FROM q")) == [(1,), (2,), (3,), (4,)]
+
+
+def test_the_banks_sum(lake: LakeNode) -> None:
+    """Transfers of several sessions, a third of them in two phases, while others look."""
+    accounts = 6
+    lake.execute("CREATE TABLE r (id int, v int)", "CREATE TABLE s (id int, v int)")
+    values = ", ".join(f"({i}, 100)" for i in range(accounts))
+    lake.execute(f"INSERT INTO r VALUES {values}", f"INSERT INTO s VALUES {values}")
+    done: list[str] = []
+    wrong: list[object] = []
+
+    def transfer(seed: int) -> None:
+        random = Random(seed)
+        with contextlib.closing(lake.connect()) as session:
+            for number in range(12):
+                amount, gid = random.randrange(1, 50), f"{seed} {number}"
+                one, two = (random.randrange(accounts) for _ in range(2))
+                way = random.choice(["COMMIT", "COMMIT PREPARED", "ROLLBACK PREPARED"])
+                try:
+                    session.execute(f"BEGIN; UPDATE r SET v = v - {amount} WHERE id = {one}")
+                    session.execute(f"UPDATE s SET v = v + {amount} WHERE id = {two}")
+                    session.execute("COMMIT" if way == "COMMIT" else f"PREPARE TRANSACTION '{gid}'")
+                except psycopg.errors.SerializationFailure:
+                    session.execute("ROLLBACK")
+                    continue
+                except psycopg.errors.OutOfMemory:  # too many are prepared
+                    continue
+                if way != "COMMIT":
+                    session.execute(f"{way} '{gid}'")  # which cannot fail
+                done.append(way)
+
+    def run(seed: int) -> None:
+        try:
+            transfer(seed)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    with contextlib.closing(lake.connect()) as session:
+        while any(thread.is_alive() for thread in threads):
+            both = "SELECT sum(v) FROM (SELECT v FROM r UNION ALL SELECT v FROM s) AS x"
+            wrong += [row for row in session.execute(both) if row != (200 * accounts,)]
+    assert wrong == []
+    assert {*done} == {"COMMIT", "COMMIT PREPARED", "ROLLBACK PREPARED"}
+    assert lake.rows("SELECT sum(v) FROM r")[0][0] + lake.rows("SELECT sum(v) FROM s")[0][0] == 1200
+    assert gids(lake) == []
+
+
 def test_subscribers_hear_of_it_when_it_is_committed(lake: LakeNode, database: Database) -> None:
     for create in ("k (id int PRIMARY KEY, v int)", "l (id int PRIMARY KEY, v int)"):
         lake.execute(f"CREATE TABLE {create}")
         database.execute(f"CREATE TABLE {create}")
     lake.execute("CREATE PUBLICATION kl FOR TABLE k, l", "INSERT INTO k VALUES (1, 1), (2, 2)")
     lake.subscribe(database, "kl", "kl", "two_phase = true")
+    create = "SELECT pg_create_logical_replication_slot('kl2', 'test_decoding', false, true)"
+    lake.rows(create)
     listen(database, "k", "l")
     prepare(lake, "kept", "UPDATE k SET v = 5 WHERE id = 1", "INSERT INTO l VALUES (1, 1)")
     prepare(lake, "gone", "DELETE FROM k WHERE id = 2")
@@ -325,6 +398,17 @@ def test_subscribers_hear_of_it_when_it_is_committed(lake: LakeNode, database: D
     lake.execute("COMMIT PREPARED 'kept'")
     lake.caught_up("kl")
     first, second = heard(database)
+    changes = "pg_logical_slot_get_changes('kl2', NULL, NULL, 'include-xids', 'off')"
+    assert [data for (data,) in lake.rows(f"SELECT data FROM {changes}")] == [
+        "BEGIN",
+        "table public.k: INSERT: id[integer]:3 v[integer]:3",
+        "COMMIT",
+        "BEGIN",
+        "table public.k: UPDATE: id[integer]:1 v[integer]:5",
+        "table public.l: INSERT: id[integer]:1 v[integer]:1",
+        "COMMIT",
+    ]
+    lake.rows("SELECT pg_drop_replication_slot('kl2')")
     assert first == {("k", "INSERT", None, "(3,3)"): 1}
     assert second == {("k", "UPDATE", "(1,1)", "(1,5)"): 1, ("l", "INSERT", None, "(1,1)"): 1}
 

@@ -37,8 +37,6 @@ class PreparedState(Enum):
     PREPARING = "p"
     """Its client has no answer, and will have none where the node ends: it is rolled back then."""
     PREPARED = "r"
-    TRIED = "t"
-    """A COMMIT PREPARED has begun: versions of tables may name its files, whatever became of it."""
     ROLLED_BACK = "d"
     """Its files go."""
 
@@ -60,7 +58,7 @@ class PreparedBlock:
     @property
     def in_doubt(self) -> bool:
         """Whether it waits for its second phase."""
-        return self.state in (PreparedState.PREPARED, PreparedState.TRIED)
+        return self.state is PreparedState.PREPARED
 
     @property
     def holds(self) -> bool:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, Protocol
 
-from penstock.catalog import BlockCommit, Catalog, PreparedBlock, PreparedState
+from penstock.catalog import BlockCommit, Catalog, PreparedBlock
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError, StorageError
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows, changes_in, content_of
@@ -286,8 +286,6 @@ class CommitBlocks:
     def _keep(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.put(block)
-            if block.prepared is not None:
-                t.prepared_blocks.set_state(block.prepared, PreparedState.TRIED)
 
     def _done(self, block: BlockCommit) -> None:
         """It is committed."""

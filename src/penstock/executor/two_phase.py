@@ -36,6 +36,7 @@ from penstock.failpoint import (
     failpoint,
 )
 from penstock.lakehouse.staged_change import StagedChange
+from penstock.lakehouse.staged_commit import is_named
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.query import Interrupts
 from penstock.sqlstate import OutOfMemory, StatementCompletionUnknown
@@ -95,9 +96,6 @@ class TwoPhase:
     def rollback(self, gid: str, role: Role) -> None:
         """Raises PenstockError (42501, 42704)."""
         with self._commits.prepared(lambda: self._find(gid, role)) as block:
-            if block.state is PreparedState.TRIED:  # older versions of tables may name its files
-                self._forget(block.id)
-                return
             self._set(block.id, PreparedState.ROLLED_BACK)
         failpoint(AFTER_ROLLBACK_PREPARED)
         try:
@@ -200,7 +198,11 @@ class TwoPhase:
         """Its files, then its row. Raises StorageError."""
         self._warehouse.check_there()  # else each file is taken for gone
         storage = self._warehouse.storage
-        uris = {uri for change in changes_in(block.content) for uri in change.uris()}
+        uris: set[str] = set()
+        for change in changes_in(block.content):
+            # Of a commit that was taken back, and where an old copy of the state has come back.
+            if not is_named(storage, change):
+                uris |= change.uris()
         for uri in uris:
             storage.remove(uri)
         if not any(map(storage.exists, uris)):

@@ -140,6 +140,8 @@ class StagedCommit:
         protocol.check_writable(self.change.name, state.protocol, state.metadata)
         load_vectors(self._storage, self.change.uri, state, self.change.gone.keys())
         self.change.check(state)
+        if self._group is not None and not self.change.paths().isdisjoint(state.files):
+            raise CommitConflict(f'table "{self.change.name}" has rows of this transaction already')
         self._check_files()
 
     def _check_files(self) -> None:
@@ -201,6 +203,18 @@ class StagedCommit:
                 return False
             raise
         return True
+
+
+def is_named(storage: Storage, change: StagedChange) -> bool:
+    """Whether a version of the table names files of a change, or may have named them. Raises
+    StorageError."""
+    own, version = change.paths(), change.version
+    while (entry := read_entry(storage, change.uri, version + 1)) is not None:
+        version += 1
+        if any("add" in action and action["add"]["path"] in own for action in entry):
+            return True
+    state = load(storage, change.uri)
+    return state is not None and state.version > version
 
 
 def _fence(state: TableState, _: VectorFile) -> list[Action]:
