@@ -318,6 +318,23 @@ def _delete_as_others(lake: LakeNode, table: str, position: int) -> None:
     found.commit(app_id="somebody else", operation="DELETE")
 
 
+def test_a_driver_that_knows_two_phase_commit(lake: LakeNode) -> None:
+    """DB-API's, in the extended protocol; what it finds again afterwards."""
+    make(lake, "t")
+    with contextlib.closing(psycopg.connect(lake.conninfo())) as session:
+        xid = session.xid(7, "global", "branch")
+        session.tpc_begin(xid)
+        session.execute("UPDATE t SET v = %s WHERE id = %s", (5, 1))
+        session.tpc_prepare()
+    with contextlib.closing(psycopg.connect(lake.conninfo())) as session:
+        (found,) = session.tpc_recover()
+        assert (found.format_id, found.gtrid, found.bqual) == (7, "global", "branch")
+        assert (found.database, found.owner) == ("lake", "lake")
+        session.rollback()
+        session.tpc_commit(found)
+    assert sorted(lake.rows("SELECT * FROM t")) == [(1, 5), (2, 100)]
+
+
 def test_an_old_copy_of_the_state_comes_back(lake: LakeNode) -> None:
     """It has what is committed as prepared still: nothing is put twice, and no row is lost."""
     make(lake, "q")

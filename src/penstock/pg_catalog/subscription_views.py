@@ -91,6 +91,7 @@ def prepared_xacts(
     """pg_prepared_xacts: those of publishers, under the names that PostgreSQL's subscriber gives
     them, and with the publisher's xids; those of sessions. ``names``: of roles, by oid."""
     owner = names[NODE_OWNER]
+    found: list[tuple[int, str, int, str | None]]
     found = [(x.xid, x.local_gid, x.prepare_time, owner) for x in xacts]
     found += [(b.xid, b.gid, b.prepared, names.get(b.owner)) for b in blocks if b.in_doubt]
     return [
