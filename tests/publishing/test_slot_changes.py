@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import psycopg
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from penstock.pgoutput.decoder import Decoder
 from publishing.lake_node import LakeNode
@@ -160,3 +165,45 @@ def test_only_what_is_called_moves_a_slot(lake: LakeNode) -> None:
         lake.connection.cursor().copy(nowhere) as copy,
     ):
         list(copy.rows())
+
+
+def test_a_table_that_was_replaced_loses_the_slots_that_get_there(lake: LakeNode) -> None:
+    """Though nobody publishes it. One that is moved past the place first goes on behind it."""
+    lake.execute(
+        "CREATE TABLE replaced (id integer PRIMARY KEY)",
+        "CREATE TABLE stays (id integer PRIMARY KEY)",
+        "SELECT pg_create_logical_replication_slot('gone', 'test_decoding')",
+        "SELECT pg_create_logical_replication_slot('moved', 'test_decoding')",
+        "INSERT INTO replaced VALUES (1)",
+    )
+    folder = Path(str(lake.node.folder)) / "warehouse" / "public" / "replaced"
+    shutil.rmtree(folder)
+    write_deltalake(str(folder), pa.table({"id": pa.array([2], pa.int32())}))
+    assert lake.node.serving is not None
+    lake.node.serving.sequencer.check_logs()
+    lake.node.serving.sequencer.step(discover=True)
+    end = lake.rows("SELECT pg_current_wal_lsn()")[0][0]
+    lake.execute("INSERT INTO stays VALUES (1)", "INSERT INTO replaced VALUES (3)")
+    for message in ("can no longer get changes from this", "can no longer access replication slot"):
+        with pytest.raises(psycopg.Error, match=message) as raised:
+            lake.rows(_GET.format("gone", ""))
+        assert raised.value.sqlstate == "55000"
+        assert (raised.value.diag.message_hint or "").startswith("Drop the slot and make it again.")
+    slots = (
+        "SELECT wal_status, invalidation_reason FROM pg_replication_slots WHERE slot_name = '{}'"
+    )
+    assert lake.rows(slots.format("gone")) == [("lost", "wal_removed")]
+    lake.execute(
+        f"SELECT pg_replication_slot_advance('moved', '{end}')",
+        "SELECT pg_drop_replication_slot('gone')",
+        "SELECT pg_create_logical_replication_slot('gone', 'test_decoding')",
+        "INSERT INTO replaced VALUES (4)",
+    )
+    made = [line for line in _changes(lake, _GET, "gone") if line.startswith("table")]
+    moved = [line for line in _changes(lake, _GET, "moved") if line.startswith("table")]
+    assert made == ["table public.replaced: INSERT: id[integer]:4"]
+    assert moved == [
+        "table public.stays: INSERT: id[integer]:1",
+        "table public.replaced: INSERT: id[integer]:3",
+        *made,
+    ]

@@ -18,9 +18,10 @@ from penstock.lakehouse.user_metadata import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.decoding import Decoding
+from penstock.walsender.every_table import EveryTable
 from penstock.walsender.relation_sync_cache import RelationSyncCache
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.wanted import Wanted
+from penstock.walsender.wanted import Published, Wanted
 
 ONE = pa.table({"id": [1]})
 
@@ -71,17 +72,21 @@ class Lake:
         return found
 
     def stream(self, publication: str) -> Stream:
-        return Stream(self, publication)
+        published = RelationSyncCache(self.catalog, (publication,), 18)
+        return Stream(self, published, Wanted())
+
+    def plugin_stream(self) -> Stream:
+        return Stream(self, EveryTable(), Wanted(as_rows=True))
 
 
 class Stream:
-    def __init__(self, lake: Lake, publication: str) -> None:
+    def __init__(self, lake: Lake, published: Published, wanted: Wanted) -> None:
         self.decoding = Decoding(
             None,  # type: ignore[arg-type]
             lake.warehouse,
             lake.catalog,
-            RelationSyncCache(lake.catalog, (publication,), 18),
-            Wanted(),
+            published,
+            wanted,
             lambda: 1 << 20,
         )
 
@@ -134,6 +139,38 @@ def test_entries_of_another_log_are_never_taken_for_changes(lake: Lake, known: b
             streams[name].files(third)
         assert "another one made in its place" in (lost.value.detail or "")
     assert streams["other"].files(second + third)[-1] == 1, "others go on"
+
+
+def test_output_plugins_miss_no_table_unawares(lake: Lake) -> None:
+    """Nobody publishes it; what was there before and comes after is told."""
+    lake.write("c")
+    lake.sequencer.step(discover=True)
+    lake.write("c")
+    before = lake.new()
+    lake.warehouse.remove("public", "c")
+    lake.write("c")
+    lake.sequencer.check_logs()
+    lake.sequencer.step(discover=True)
+    replaced = lake.new()
+    for _ in range(2):
+        lake.write("c")
+    DeltaTable(lake.uri("c")).create_checkpoint()
+    log = Path(lake.uri("c").removeprefix("file://")) / "_delta_log"
+    for version in range(2):
+        (log / f"{version:020}.json").unlink()
+    lake.sequencer.check_logs()
+    gap = lake.new()
+    lake.write("c")
+    after = lake.new()
+    stream = lake.plugin_stream()
+    for lost, detail in ((before + replaced, "another one made"), (gap, "goes on at 2")):
+        with pytest.raises(RequiredChangesRemoved, match="can no longer get changes") as raised:
+            stream.files(lost)
+        assert detail in (raised.value.detail or "")
+        assert (raised.value.hint or "").startswith("Drop the slot and make it again.")
+    assert stream.files(after) == [1]
+    assert lake.stream("other").files(before + replaced + gap + after) == [0, 0, 0, 0]
+    assert lake.stream("named").files(gap) == [0]
 
 
 def test_what_cannot_be_published_is_left_out_where_nobody_named_it(lake: Lake) -> None:

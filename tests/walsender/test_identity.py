@@ -109,16 +109,23 @@ def test_another_table_in_the_folder_is_another_relation(
     assert member.table_id == now.table_id
 
 
-def test_what_nobody_publishes_is_replaced_without_a_word(lake: Lake) -> None:
+def test_what_nobody_publishes_is_lost_to_who_reads_every_table(lake: Lake) -> None:
     lake.write("a", 1)
     lake.sequencer.step(discover=True)
     lake.sequencer.check_logs()
+    before = lake.table("a").oid
     lake.replace("a", 1)
     lake.sequencer.step(discover=True)
     lake.write("a", 2)
     lake.sequencer.step()
-    (transaction,) = lake.log()
-    assert transaction.members[0].relation == lake.table("a").oid
+    lake.write("a", 3)
+    lake.write("a", 4)
+    (lake.log_folder("a") / f"{2:020}.json").unlink()
+    lake.sequencer.check_logs()
+    replaced, written, gap = (t.members[0] for t in lake.log())
+    assert (replaced.relation, replaced.lost_to) == (before, ())
+    assert (written.relation, written.lost_to) == (lake.table("a").oid, None)
+    assert (gap.from_version, gap.to_version, gap.lost_to) == (1, 3, ())
 
 
 def test_a_table_that_is_replaced_in_its_own_log_goes_on(lake: Lake) -> None:

@@ -12,9 +12,10 @@ import pytest
 from fix_lake import LakeServer
 from penstock.catalog import EmittedMessage, LakeTransaction
 from penstock.decoding import find_plugin
+from penstock.errors import NotInPrerequisiteState, RequiredChangesRemoved, StorageError
 from penstock.lsn import Lsn
 from penstock.sqlstate import QueryCanceled
-from penstock.walsender.feed import Begun, Changes, Ended
+from penstock.walsender.feed import Begun, Changes, ChangeSource, Ended
 from penstock.walsender.logical_reading import LogicalReading, SlotChanges, SlotRequest
 from penstock.walsender.slots import Slots
 
@@ -63,8 +64,48 @@ def test_a_cancelled_call_leaves_the_slot_where_it_is(server: LakeServer) -> Non
     assert confirmed() == ends[9]
 
 
+@pytest.mark.parametrize("confirm", [True, False], ids=["get", "peek"])
+def test_a_slot_whose_changes_are_gone_is_lost(server: LakeServer, confirm: bool) -> None:
+    """Unless it is the warehouse that is not there."""
+    there = False
+
+    def check_warehouse() -> None:
+        if not there:
+            raise StorageError("there is no warehouse")
+
+    class Gone(_Nothing):
+        def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
+            yield from super().changes(transactions[:1])
+            raise RequiredChangesRemoved("the files are gone")
+
+    slots = Slots(server.catalog, server.sequencer, 4, check_warehouse=check_warehouse)
+    slots.create("s", "pgoutput", pid=1, database=5)
+    for _ in range(2):
+        server.sequencer.emit(EmittedMessage(False, "p"), b"")
+
+    def read() -> None:
+        with closing(opened(server, slots, lambda: None, source=Gone(), confirm=confirm)) as call:
+            list(call.batches())
+
+    with pytest.raises(StorageError):
+        read()
+    assert slots.all()[0].slot.invalidation_reason is None
+    there = True
+    with pytest.raises(RequiredChangesRemoved):
+        read()
+    assert slots.all()[0].slot.invalidation_reason == "wal_removed"
+    with pytest.raises(NotInPrerequisiteState, match='can no longer access replication slot "s"'):
+        read()
+    slots.drop("s", pid=1, wait=False, cancelled=lambda: False)
+
+
 def opened(
-    server: LakeServer, slots: Slots, cancelled: Any, upto: Lsn | None = None
+    server: LakeServer,
+    slots: Slots,
+    cancelled: Any,
+    upto: Lsn | None = None,
+    source: ChangeSource | None = None,
+    confirm: bool = True,
 ) -> SlotChanges:
     """pg_logical_slot_get_binary_changes"""
     reading = LogicalReading(
@@ -75,7 +116,7 @@ def opened(
         find_plugin,
         18,
         lambda: 1 << 20,
-        lambda options: _Nothing(),
+        lambda options: source or _Nothing(),
     )
-    request = SlotRequest("f", True, True, "s", upto, None, _OPTIONS)
+    request = SlotRequest("f", True, confirm, "s", upto, None, _OPTIONS)
     return reading.open(request, 1, cancelled)

@@ -26,7 +26,6 @@ from penstock.errors import (
     FeatureNotSupported,
     NotInPrerequisiteState,
     PenstockError,
-    RequiredChangesRemoved,
     UndefinedObject,
 )
 from penstock.pgoutput.options import PgoutputOptions
@@ -43,9 +42,8 @@ from penstock.protocol.slot_options import (
 )
 from penstock.sqlstate import UndefinedFile
 from penstock.walsender.feed import ChangeSource, Feed
-from penstock.walsender.logical_reading import PGOUTPUT
 from penstock.walsender.plugin_stream import PluginStream
-from penstock.walsender.slots import WAL_REMOVED, check_replication
+from penstock.walsender.slot_checks import PGOUTPUT, check_replication
 from penstock.walsender.stream import SenderState, Stream
 
 _TIMELINE: Final = "1"
@@ -266,19 +264,16 @@ class ReplicationCommands:
                 feed = Feed(services.catalog, services.sequencer, source, start)
                 feed.start()
                 try:
-                    make_stream(
-                        wire,
-                        feed,
-                        state,
-                        confirm=lambda flush: services.slots.confirm(name, flush),
-                        timeout_s=services.wal_sender_timeout_s,
-                        check=self._cancellation.check,
-                        told=services.sync_rep.tell,
-                    ).run()
-                except RequiredChangesRemoved:
-                    services.check_warehouse()  # raises: it is not there, and nothing is lost
-                    services.slots.invalidate(name, WAL_REMOVED)
-                    raise
+                    with services.slots.decoded(name):
+                        make_stream(
+                            wire,
+                            feed,
+                            state,
+                            confirm=lambda flush: services.slots.confirm(name, flush),
+                            timeout_s=services.wal_sender_timeout_s,
+                            check=self._cancellation.check,
+                            told=services.sync_rep.tell,
+                        ).run()
                 finally:
                     feed.close()
 

@@ -149,5 +149,3 @@ class SessionServices:
     sessions: Sessions = field(default_factory=Sessions)
     sync_rep: SyncRep = field(default_factory=lambda: SyncRep(Senders(), lambda: ""))
     """Who waits for which streams; by default nobody for any."""
-    check_warehouse: Callable[[], None] = lambda: None
-    """Raises where the warehouse is not there, so that missing files mean nothing."""

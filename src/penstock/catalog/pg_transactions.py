@@ -84,7 +84,8 @@ class Member:
 
     ``relation``: its oid (pg_class). ``from_version``: -1 where the table was not there yet.
     ``table_id``: the Delta table's own id at ``to_version``, None: not recorded.
-    ``lost_to``: None, or what lies between cannot be told, and these publications (oids) held it.
+    ``lost_to``: None, or what lies between cannot be told, and these publications (oids) held it,
+    none where nobody publishes the table.
     """
 
     relation: int

@@ -60,6 +60,7 @@ class NodeQueries:
                 sequencer,
                 parameters.max_replication_slots,
                 plugin=plugin_finder(lambda: parameters),
+                check_warehouse=warehouse.check_there,
             )
             if serving is None
             else serving.slots

@@ -83,6 +83,7 @@ class ServingNode:
             now.max_replication_slots,
             self.senders.forget,
             plugin_finder(lambda: self._parameters),
+            warehouse.check_there,
         )
         self.reading = logical_reading(
             spark, warehouse, catalog, self.sequencer, self.slots, lambda: self._parameters
@@ -207,7 +208,6 @@ class ServingNode:
             wal_sender_timeout_s=lambda: self._parameters.wal_sender_timeout,
             reading=self.reading,
             sessions=self.sessions,
-            check_warehouse=warehouse.check_there,
             sync_rep=self.sync_rep,
         )
 

@@ -23,7 +23,8 @@ from penstock.walsender.logical_reading import (
     SlotRequest,
     slot_options,
 )
-from penstock.walsender.slots import Slots, check_replication
+from penstock.walsender.slot_checks import check_replication
+from penstock.walsender.slots import Slots
 
 _CREATE: Final = "pg_create_logical_replication_slot"
 _COPY: Final = "pg_copy_logical_replication_slot"

@@ -19,7 +19,6 @@ from penstock.errors import (
     FeatureNotSupported,
     NotInPrerequisiteState,
     PenstockError,
-    RequiredChangesRemoved,
     VersionGone,
 )
 from penstock.lakehouse.cluster import Spark
@@ -39,6 +38,7 @@ from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
 from penstock.walsender.lake_columns import LakeColumn, as_then, columns_at
+from penstock.walsender.lost_changes import lost, removed
 from penstock.walsender.wanted import Published, Wanted
 
 _PAIRED: Final = 4
@@ -125,7 +125,7 @@ class Decoding:
                     yield self._message(plan.transaction, plan.header, plan.xid)
                 while waiting is not None and waiting.work in plan.relations:
                     if isinstance(waiting, Failed):
-                        raise _translated(waiting.error)
+                        raise self._translated(waiting.error)
                     relation = plan.relations[waiting.work]
                     operation = waiting.operation
                     yield Piece((relation,), waiting.data, waiting.changes, plan.types, operation)
@@ -210,7 +210,7 @@ class Decoding:
         table = None if found is None else found.at(member.to_version)
         wanted = table is not None and self._published.publishes(table)
         if member.lost_to is not None and (wanted or self._published.has(member.lost_to)):
-            raise _lost(member)
+            raise lost(member, plugin=self._wanted.as_rows)
         if found is None or not wanted or member.lost_to is not None:
             return None  # what is not published may be of any kind, and gone
         changes = self._changes(member)
@@ -243,11 +243,16 @@ class Decoding:
                 # Another table may lie there now, to which what is known says nothing.
                 changes = self._changes_from(member, None)
         except VersionGone as error:
-            raise _removed(error) from error
+            raise self._translated(error) from error
         if member.table_id not in (None, changes.after.metadata.get("id")):
-            raise _lost(member)
+            raise lost(member, plugin=self._wanted.as_rows)
         self._states[member.relation] = _Known(changes.after, mark)
         return changes
+
+    def _translated(self, error: PenstockError) -> PenstockError:
+        if isinstance(error, VersionGone):
+            return removed(error, plugin=self._wanted.as_rows)
+        return error
 
     def _changes_from(self, member: Member, known: TableState | None) -> TableChanges:
         return table_changes(
@@ -316,10 +321,6 @@ def _truncates(
     return Piece(tuple(relations), data, len(relations), types, Operation.TRUNCATE)
 
 
-def _translated(error: PenstockError) -> PenstockError:
-    return _removed(error) if isinstance(error, VersionGone) else error
-
-
 def _publishable(table: LakeTable, state: TableState) -> bool:
     """Whether a version that was there can be published."""
     if not state.metadata:
@@ -331,31 +332,3 @@ def _publishable(table: LakeTable, state: TableState) -> bool:
     except NotInPrerequisiteState:
         return True
     return True
-
-
-def _lost(member: Member) -> RequiredChangesRemoved:
-    """The table was replaced, or its log has a gap and goes on, or went back."""
-    message = "can no longer get changes from this replication slot"
-    if member.lost_to is not None and member.from_version != member.to_version:
-        return RequiredChangesRemoved(
-            message,
-            detail=f'The log of the Delta table at "{member.uri}" was at version '
-            f"{member.from_version} and goes on at {member.to_version}: changes are missing.",
-            hint="Drop the slot and the subscription and subscribe again with an emptied table.",
-        )
-    return RequiredChangesRemoved(
-        message,
-        detail=f'The Delta table at "{member.uri}" was removed and another one made in its place.',
-        hint="Add the new table to the publication, if that had named the old one. Then drop the "
-        "slot and the subscription and subscribe again with an emptied table.",
-    )
-
-
-def _removed(error: VersionGone) -> RequiredChangesRemoved:
-    return RequiredChangesRemoved(
-        "can no longer get changes from this replication slot",
-        detail=f"{error.message}: log retention or VACUUM has removed it.",
-        hint="Drop the slot and the subscription and subscribe again: the table is copied again. "
-        "Keep logs and files longer by delta.logRetentionDuration and "
-        "delta.deletedFileRetentionDuration.",
-    )

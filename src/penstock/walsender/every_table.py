@@ -32,8 +32,8 @@ class EveryTable:
         return False
 
     def has(self, publications: Sequence[int]) -> bool:
-        """Never: there are none."""
-        return False
+        """Always: what is lost to no publication is lost to who reads every table."""
+        return True
 
     def of(self, table: LakeTable, columns: tuple[LakeColumn, ...]) -> PublishedTable | None:
         """The table itself, partition or not."""

@@ -135,11 +135,11 @@ class Following:
         """What cannot be told has a place in the log, so that nobody passes it unawares."""
         members = t.members()
         held = tuple(p.oid for p in members.publications if members.contains(p, table))
-        if held:
-            member = Member(
-                table.oid, table.uri or "", at.version, then.version, then.table_id, lost_to=held
-            )
-            t.transactions.append([member], commit_time=self._times.next(t, now()), size=0)
+        # where nobody publishes it, too: slots of output plugins see every table
+        member = Member(
+            table.oid, table.uri or "", at.version, then.version, then.table_id, lost_to=held
+        )
+        t.transactions.append([member], commit_time=self._times.next(t, now()), size=0)
 
     def discover(self) -> None:
         """Follow the tables that are not followed yet, each from now on."""

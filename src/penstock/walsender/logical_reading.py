@@ -27,10 +27,9 @@ from penstock.walsender.feed import ChangeSource
 from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.pgoutput_reading import PgoutputReading
 from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.slot_checks import PGOUTPUT
 from penstock.walsender.slots import Slots
 
-PGOUTPUT: Final = "pgoutput"
-"""Its messages are made by columns, without the plugin's interface."""
 _BUNDLE_BYTES: Final = 16 << 20
 """Bytes of WAL that are decoded together, about."""
 
@@ -203,7 +202,10 @@ class SlotChanges:
         end = self._end if upto is None else min(upto, self._end)
         # The record that a transaction is read by is its commit.
         while bundle := bundles.after(self._at, end):
-            with closing(self._process(bundle)) as done:
+            with (
+                self._reading.slots.decoded(self._slot.name),
+                closing(self._process(bundle)) as done,
+            ):
                 for item in done:
                     self._check_cancelled()
                     if isinstance(item, Output):

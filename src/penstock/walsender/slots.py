@@ -2,13 +2,12 @@
 
 In: sessions by their pids. Out: slots that survive the node's end, except temporary ones, which
 live here and end with their session. What a slot has confirmed is in the catalog before its client
-is relied upon. Also who may use slots.
+is relied upon. Who may use slots, and how they are named, is ``slot_checks``.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,20 +20,18 @@ from penstock.decoding import LogicalDecodingContext, OutputPlugin, find_plugin
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
-    InsufficientPrivilege,
     InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
+    RequiredChangesRemoved,
     StorageError,
     UndefinedObject,
 )
 from penstock.failpoint import AFTER_SLOT_DROP, failpoint
 from penstock.lsn import Lsn
-from penstock.sqlstate import InvalidName, NameTooLong
 from penstock.walsender.sequencer import Position, Sequencer
+from penstock.walsender.slot_checks import check_name, check_usable
 
-_VALID: Final = re.compile(r"[a-z0-9_]+")
-_NAME_SIZE: Final = 63  # NAMEDATALEN - 1, bytes
 _RETRY_S: Final = 0.05
 """Seconds between two questions whether a session that waits for a slot was cancelled."""
 
@@ -64,9 +61,12 @@ class Slots:
         max_replication_slots: int,
         begin_again: Callable[[str], None] = lambda name: None,
         plugin: Callable[[str], OutputPlugin] = find_plugin,
+        check_warehouse: Callable[[], None] = lambda: None,
     ) -> None:
         """``begin_again``: told the name of a slot that is made, for counts by name. ``plugin``: an
-        output plugin by its name, raises PenstockError."""
+        output plugin by its name, raises PenstockError. ``check_warehouse``: raises where it is not
+        there, so that missing files mean nothing."""
+        self._check_warehouse = check_warehouse
         self._begin_again = begin_again
         self.plugin = plugin
         self._catalog = catalog
@@ -196,7 +196,7 @@ class Slots:
                 log.info('replication slot "%s" is back: its client has not heard of its end', name)
             self._acquire(name, pid)
         try:
-            _check_usable(slot, version)
+            check_usable(slot, version)
             yield slot
         finally:
             with self._lock:
@@ -217,6 +217,16 @@ class Slots:
                 return at
             with self._catalog.write() as t:
                 return t.slots.confirm(name, flush, flush).confirmed_flush_lsn
+
+    @contextmanager
+    def decoded(self, name: str) -> Iterator[None]:
+        """While changes for a held slot are decoded: one whose changes are gone is lost."""
+        try:
+            yield
+        except RequiredChangesRemoved:
+            self._check_warehouse()  # raises: it is not there, and nothing is lost
+            self.invalidate(name, WAL_REMOVED)
+            raise
 
     def invalidate(self, name: str, reason: str) -> None:
         """The slot is lost: what it would send is gone (InvalidateObsoleteReplicationSlots)."""
@@ -337,51 +347,3 @@ class Slots:
             slot = t.slots.find(name)
             if slot is not None:
                 t.slots.save(replace(slot, inactive_since=time.time()))
-
-
-def check_name(name: str) -> None:
-    """ReplicationSlotValidateName. Raises PenstockError (42602, 42622)."""
-    if not name:
-        raise InvalidName(f'replication slot name "{name}" is too short')
-    if len(name.encode()) > _NAME_SIZE:
-        raise NameTooLong(f'replication slot name "{name}" is too long')
-    if not _VALID.fullmatch(name):
-        raise InvalidName(
-            f'replication slot name "{name}" contains invalid character',
-            hint="Replication slot names may only contain lower case letters, numbers, "
-            "and the underscore character.",
-        )
-
-
-def _check_usable(slot: Slot, version: int) -> None:
-    reason = slot.invalidation_reason
-    if reason is None:
-        return
-    if version >= 18:  # the texts changed with it
-        raise NotInPrerequisiteState(
-            f'can no longer access replication slot "{slot.name}"',
-            detail=f'This replication slot has been invalidated due to "{reason}".',
-            hint="Drop the slot and the subscription, and subscribe again: the table is copied "
-            "again.",
-        )
-    raise NotInPrerequisiteState(
-        f'cannot read from logical replication slot "{slot.name}"',
-        detail="This slot has been invalidated because it exceeded the maximum reserved size.",
-    )
-
-
-_ONLY_WITH_DETAIL_SINCE = 16
-
-
-def check_replication(*, superuser: bool, replication: bool, version: int) -> None:
-    """CheckSlotPermissions. Raises InsufficientPrivilege."""
-    if superuser or replication:
-        return
-    if version < _ONLY_WITH_DETAIL_SINCE:
-        raise InsufficientPrivilege(
-            "must be superuser or replication role to use replication slots"
-        )
-    raise InsufficientPrivilege(
-        "permission denied to use replication slots",
-        detail="Only roles with the REPLICATION attribute may use replication slots.",
-    )

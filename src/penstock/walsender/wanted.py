@@ -27,7 +27,7 @@ class Published(Protocol):
         """Whether the table, or what it is a partition of, was asked for by its own name."""
 
     def has(self, publications: Sequence[int]) -> bool:
-        """Whether one of these (oids) counts."""
+        """Whether what was lost to these (oids, may be none) is lost to the stream."""
 
     def of(self, table: LakeTable, columns: tuple[LakeColumn, ...]) -> PublishedTable | None:
         """How it goes out, None: not at all. ``columns``: all of the table."""
