@@ -14,8 +14,8 @@ from fix_object_store import SECRET, ObjectStore
 from lakehouse.tables import accounts, again, commit, delta_rs_ids, write
 from penstock.errors import CommitConflict, ConfigurationError, StorageError
 from penstock.lakehouse.files import open_parquet
-from penstock.lakehouse.log import entry_uri, list_log
-from penstock.lakehouse.log_store import ObjectLogStore, log_store
+from penstock.lakehouse.log import entry_uri, list_log, read_entry
+from penstock.lakehouse.log_store import ObjectLogStore, log_store, put_after_all
 from penstock.lakehouse.object_store import (
     Place,
     azure_settings,
@@ -175,3 +175,16 @@ def test_wrong_credentials_are_told(s3: ObjectStore, monkeypatch: pytest.MonkeyP
             refused()
         assert caught.value.sqlstate == "42501"
         assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
+
+
+def test_an_entry_whose_put_was_not_answered(s3_uri: str) -> None:
+    """It is there, it comes with a second put, or another one has its place."""
+    storage = Storage(s3_uri)
+    store = ObjectLogStore(storage)
+    for version in range(2):
+        ours = [json.dumps({"commitInfo": {"txnId": f"{version}"}})]
+        if version == 0:
+            store.put(s3_uri, version, ours)
+        assert put_after_all(storage, store, s3_uri, version, ours)
+        assert read_entry(storage, s3_uri, version) == [json.loads(ours[0])]
+        assert not put_after_all(storage, store, s3_uri, version, ['{"commitInfo": {}}'])

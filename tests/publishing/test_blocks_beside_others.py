@@ -23,7 +23,9 @@ from penstock.catalog.block_commits import BlockCommits
 from penstock.errors import StorageError
 from penstock.executor import block_commit
 from penstock.executor.block_commit import CommitBlocks
+from penstock.lakehouse import log_store
 from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.log_store import LocalLogStore
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.table import DeltaTable
 from publishing.lake_node import LakeNode
@@ -174,6 +176,43 @@ def test_a_state_store_whose_answer_is_lost(lake: LakeNode, monkeypatch: Patch) 
     lake.node.serving.sequencer.step()
     there = sorted(lake.rows("SELECT * FROM f"))
     assert there == sorted(lake.rows("SELECT * FROM g")) == [(2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("done", "readable", "sqlstate"),
+    [(True, True, None), (False, True, "58030"), (True, False, "40003"), (False, False, "40003")],
+)
+def test_one_table_whose_commit_is_not_answered(
+    lake: LakeNode, monkeypatch: Patch, *, done: bool, readable: bool, sqlstate: str | None
+) -> None:
+    """The log is asked, and where it cannot be, the client is told so."""
+    name = f"j{done:d}{readable:d}"
+    lake.execute(f"CREATE TABLE {name} (id int)")
+    put = LocalLogStore.put
+
+    def lost(store: LocalLogStore, uri: str, version: int, lines: list[str]) -> None:
+        if done:
+            put(store, uri, version, lines)
+        raise StorageError("no answer", sqlstate="58030")
+
+    def unread(*_: object) -> None:
+        raise StorageError("no answer again", sqlstate="58030")
+
+    raised = None
+    with monkeypatch.context() as patched, contextlib.closing(lake.connect()) as session:
+        session.execute(f"BEGIN; INSERT INTO {name} VALUES (1), (2)")
+        patched.setattr(LocalLogStore, "put", lost)
+        if not readable:
+            patched.setattr(log_store, "read_entry", unread)
+        try:
+            session.execute("COMMIT")
+        except psycopg.Error as error:
+            raised = error
+    assert (None if raised is None else raised.sqlstate) == sqlstate
+    if sqlstate == "40003":
+        assert raised is not None and "whether the table has its rows" in str(raised)
+    assert opened(lake, name).rows == (2 if done else 0)
+    assert lake.rows(f"SELECT count(*) FROM {name}") == [(2 * done,)], "its files are there"
 
 
 @pytest.mark.parametrize("undoing_fails", [False, True])

@@ -39,6 +39,14 @@ from penstock.walsender.sequencer import Sequencer
 
 log = logging.getLogger(__name__)
 
+_LATER: Final = (
+    "It is committed or rolled back, as a whole, when its tables and the node's state can be "
+    "written again."
+)
+_LOOK_AT_IT: Final = (
+    "Look whether the table has its rows, all or none, when it can be read again. Only then run "
+    "the transaction again."
+)
 _TRIES: Final = 3
 """To find tables without a block whose commits are under way."""
 
@@ -200,6 +208,15 @@ class CommitBlocks:
         except CommitConflict:
             staged.keep(())  # nothing names its files
             raise
+        except StorageError as error:
+            try:
+                version = commit.settled()
+            except PenstockError as why:
+                raise _unknown(error, why, _LOOK_AT_IT) from error
+            if version is None:
+                staged.keep(())
+                raise
+            return version
 
     def _put_all(
         self,
@@ -306,12 +323,13 @@ class _Kept:
         pass
 
 
-def _unknown(error: PenstockError, then: PenstockError) -> StatementCompletionUnknown:
+def _unknown(
+    error: PenstockError, then: PenstockError, hint: str = _LATER
+) -> StatementCompletionUnknown:
     return StatementCompletionUnknown(
         "it is not known yet whether the transaction block is committed",
         detail=f"{error.message}; and then: {then.message}",
-        hint="It is committed or rolled back, as a whole, when its tables and the node's state can "
-        "be written again.",
+        hint=hint,
     )
 
 

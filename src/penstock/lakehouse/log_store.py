@@ -10,6 +10,7 @@ through the session's JVM.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
@@ -24,7 +25,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import CommitConflict, ConfigurationError, StorageError
 from penstock.lakehouse.checkpoint import remove_expired_entries, write_checkpoint
 from penstock.lakehouse.cluster import Cluster
-from penstock.lakehouse.log import entry_uri, list_log
+from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry
 from penstock.lakehouse.object_store import scheme_of
 from penstock.lakehouse.put_if_absent import SCHEMES, put_if_absent
 from penstock.lakehouse.storage import (
@@ -191,6 +192,31 @@ def may_be_there(storage: Storage, table_uri: str, version: int, error: BaseExce
     try:
         return storage.exists(entry_uri(table_uri, version))
     except StorageError:
+        return True
+
+
+def put_after_all(
+    storage: Storage, store: LogStore, table_uri: str, version: int, lines: Sequence[str]
+) -> bool:
+    """Whether the entry is there, durable, and not another one or none, whose put was not answered.
+
+    Where it may come yet it is put once more. Raises StorageError: it is not known.
+    """
+    ours = [json.loads(line) for line in lines]
+    while True:
+        there = read_entry(storage, table_uri, version)
+        if there is not None:
+            if there == ours and storage.is_local and storage.fsync:
+                folder = local_path(log_folder(table_uri))
+                with storage_errors("synchronize directory", folder):
+                    fsync_folder(folder)
+            return there == ours
+        if storage.is_local:
+            return False
+        try:
+            store.put(table_uri, version, lines)
+        except CommitConflict:
+            continue
         return True
 
 

@@ -20,7 +20,7 @@ from penstock.lakehouse.actions import Action, commit_info, lines, now_ms
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.files import file_uri
 from penstock.lakehouse.log import read_entry
-from penstock.lakehouse.log_store import LogStore, may_be_there
+from penstock.lakehouse.log_store import LogStore, may_be_there, put_after_all
 from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.state import TableState, load, load_vectors
 from penstock.lakehouse.storage import Storage
@@ -56,6 +56,8 @@ class StagedCommit:
         self._store = store
         self._group = group
         self._relations = relations
+        self._tried: tuple[int, Sequence[str]] | None = None
+        """The last entry that was to be put, and its version; None: another one is there."""
 
     def check(self) -> TableState:
         """Whether it can be committed now; to which version. Raises CommitConflict."""
@@ -84,6 +86,15 @@ class StagedCommit:
             if self._put(state, partial(self.change.entry, state, mark)):
                 return state.version + 1
             state = None
+
+    def settled(self) -> int | None:
+        """After a ``put`` that has raised: the version that has it after all, None: there is none,
+        and none will come. Raises StorageError: it is not known."""
+        if self._tried is None:
+            return None
+        version, entry = self._tried
+        uri = self.change.uri
+        return version if put_after_all(self._storage, self._store, uri, version, entry) else None
 
     def undo(self) -> None:
         """Take it back where it was put, and see to it that it will not be. Raises StorageError,
@@ -193,13 +204,15 @@ class StagedCommit:
         vector_uri = f"{uri}/{vectors.name}"
         if not vectors.empty:
             storage.write(vector_uri, bytes(vectors.content))
-        version = state.version + 1
+        version, entry = state.version + 1, lines(actions)
+        self._tried = version, entry
         try:
-            self._store.put(uri, version, lines(actions))
+            self._store.put(uri, version, entry)
         except BaseException as error:
             if not vectors.empty and not may_be_there(storage, uri, version, error):
                 storage.remove(vector_uri)
             if isinstance(error, CommitConflict):
+                self._tried = None
                 return False
             raise
         return True
