@@ -13,27 +13,50 @@ a part of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from penstock.walsender.commit_order import Found, by_relation, without_unfinished
 
+_NONE: Final[Mapping[str, Collection[int]]] = {}
 
-def whole_blocks(found: Sequence[Found], followed: Collection[int]) -> list[Found]:
-    """Without the blocks that are not there yet. ``followed``: oids of tables of which each commit
-    is looked at."""
+
+def waited_for(found: Sequence[Found], followed: Collection[int]) -> dict[str, set[int]]:
+    """By block that is not there yet, oids of the tables whose commits it lacks, or those that take
+    it back. ``followed``: oids of tables of which each commit is looked at."""
     blocks: dict[str, list[Found]] = defaultdict(list)
     for item in found:
         if item.block and item.group is not None:
             blocks[item.group].append(item)
-    unfinished = {group for group, items in blocks.items() if not _is_whole(items, followed)}
+    lacking = {group: _lacking(items, followed) for group, items in blocks.items()}
+    return {group: relations for group, relations in lacking.items() if relations}
+
+
+def whole_blocks(
+    found: Sequence[Found],
+    waiting: Mapping[str, Collection[int]],
+    lost: Mapping[str, Collection[int]] = _NONE,
+) -> list[Found]:
+    """Without the blocks that are not there yet. ``waiting``: what ``waited_for`` has found;
+    ``lost``: by block, what of that is not waited for any more."""
+    unfinished = {
+        group for group, relations in waiting.items() if set(relations) - set(lost.get(group, ()))
+    }
     return without_unfinished(found, unfinished) if unfinished else list(found)
 
 
-def _is_whole(items: Sequence[Found], followed: Collection[int]) -> bool:
-    there = {member.relation for item in items for member in item.members}
-    undone = {member.relation for item in items if item.undone for member in item.members}
-    return undone == there if undone else there >= items[0].block & set(followed)
+def _lacking(items: Sequence[Found], followed: Collection[int]) -> set[int]:
+    there, undone = _put(items), _undone(items)
+    return there - undone if undone else (set(followed) & items[0].block) - there
+
+
+def _put(items: Sequence[Found]) -> set[int]:
+    return {relation for item in items for relation in _relations(item)}
+
+
+def _undone(items: Sequence[Found]) -> set[int]:
+    return {relation for item in items if item.undone for relation in _relations(item)}
 
 
 def one_by_block(found: Sequence[Found]) -> list[Found]:
@@ -85,13 +108,17 @@ class _Span:
         # What was taken back changes nothing: the next commits of its tables start after it.
         # Others may have rewritten files of it, and say so of rows that stay: OPTIMIZE, too.
         others = [item for item in items if item.group != self.group]
+        own = [item for item in items if item.group == self.group]
+        undone = _undone(own)
+        # where the log has lost one of the two, the other one is a change
+        taken_back = undone == _put([item for item in own if not item.undone])
         return replace(
             last,
             members=members,
             moment=max(item.moment for item in items),
             time=max(item.time for item in items),
             size=sum(item.size for item in items),
-            changes=bool(others) if last.undone else any(item.changes for item in items),
+            changes=bool(others) if taken_back else any(item.changes for item in items),
             group=None,
             block=frozenset(),
             undone=False,

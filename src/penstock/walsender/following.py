@@ -86,7 +86,7 @@ class Following:
         if not self.logs.same(table, at):
             self._replace(table, at)
         elif newest > at.version and not self.logs.has_entry(table, at.version + 1):
-            self._gap(table, at, newest)
+            self.gap(table, at, newest)
         elif at.table_id is None:
             found = self.logs.id_at(table, at.version)
             with self._catalog.write() as t:
@@ -97,7 +97,7 @@ class Following:
         """There is another log in the place of the one that was followed."""
         newest = self.logs.newest(table)
         if newest < at.version and self.logs.id_at(table, newest) == at.table_id:
-            self._gap(table, at, newest)
+            self.gap(table, at, newest)
             return
         # What was followed is gone, whatever lies there now; the new one is found by ``_discover``.
         log.error(
@@ -114,8 +114,9 @@ class Following:
         self.logs.forget(table.oid)
         self.has_changed = True
 
-    def _gap(self, table: LakeTable, at: Sequenced, newest: int) -> None:
-        """Entries are gone that were not in the log of transactions yet."""
+    def gap(self, table: LakeTable, at: Sequenced, newest: int) -> None:
+        """Entries are gone that were not in the log of transactions yet: what lies between two
+        versions is lost."""
         log.error(
             'table "%s" was at version %d and its log goes on at %d: changes are missing',
             table.qualified_name,

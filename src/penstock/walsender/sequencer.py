@@ -28,7 +28,7 @@ from penstock.catalog import Catalog, EmittedMessage, Member
 from penstock.failpoint import AFTER_EMIT, AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.block_order import one_by_block, whole_blocks
+from penstock.walsender.block_order import one_by_block, waited_for, whole_blocks
 from penstock.walsender.commit_order import (
     CommitTimes,
     Found,
@@ -40,6 +40,7 @@ from penstock.walsender.commit_order import (
 )
 from penstock.walsender.cut_commits import CutCommits, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
+from penstock.walsender.lost_blocks import LostBlocks
 from penstock.walsender.own_commits import CutMember, Owned, OwnedTable, origin_of, walk
 from penstock.walsender.troubles import Troubles
 
@@ -80,6 +81,7 @@ class Sequencer:
         self.troubles: Final = Troubles()
         self._following = Following(catalog, warehouse, self._cuts, self._times, self.troubles)
         self._logs = self._following.logs
+        self._lost_blocks = LostBlocks(catalog, self._following, self.troubles)
 
     def step(self, *, discover: bool = False) -> None:
         """Put every commit that there is into the log. ``discover``: look for new tables, too.
@@ -202,9 +204,9 @@ class Sequencer:
             for oid, version in upto.items()
             if not self._following.goes_on(by_oid[oid], followed.at[oid], version)
         }
-        whole = {table.oid for table in followed.own()} - gone
         there = [f for f in found if f.of_cut or f.members[0].relation not in gone]
-        return whole_blocks(there, whole)
+        waiting = waited_for(there, {table.oid for table in followed.own()} - gone)
+        return whole_blocks(there, waiting, self._lost_blocks.lost(there, waiting, followed))
 
     def _look(
         self, followed: Followed, behind: Mapping[int, Sequence[Found]]
