@@ -106,6 +106,30 @@ def test_no_more_workers_than_allowed(caplog: pytest.LogCaptureFixture) -> None:
     assert made == [1, 2, 3, 4]
 
 
+def test_who_takes_turns_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where the next try is due at once."""
+    wanted = [Wanted(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2, 3)]
+    made: list[Worker] = []
+
+    def make(subscription: Subscription) -> Any:
+        made.append(Worker(subscription))
+        return made[-1]
+
+    launcher = Launcher(lambda: wanted, make, lambda: 2)
+    with caplog.at_level(logging.WARNING):
+        for turn in range(20):
+            launcher.step()
+            made[-1 - turn % 2].fails(0)
+    assert len(made) > 10
+    assert len(caplog.messages) == 1
+    del wanted[2]
+    launcher.step()
+    launcher.step()
+    wanted.append(Wanted(replace(SUBSCRIPTION, oid=3), frozenset()))
+    launcher.step()
+    assert len(caplog.messages) == 2, "nobody waited in between"
+
+
 def test_a_worker_that_fails_gives_way_to_those_that_wait() -> None:
     wanted = [Wanted(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2, 3)]
     made: list[tuple[int, Worker]] = []

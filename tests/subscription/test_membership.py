@@ -324,6 +324,33 @@ def test_a_failed_copy_begins_again_an_interval_after_its_last_start(world: Worl
         copies.close()
 
 
+def test_the_next_workers_copies_wait_on(world: World) -> None:
+    with world.catalog.write() as t:
+        t.relations.add(world.oid, {("public", "b"): 2}, SubscriptionRelState.INIT)
+    status = WorkerStatus("s")
+    before, after = (copies_of(world, status, Sessions(), 0.7) for _ in range(2))
+    began = time.monotonic()
+    try:
+        before.begin()
+        before.start(world.membership().sync_ids)
+        wait_until(lambda: status.snapshot().error_count == 1, "an error", 20, pause=0.01)
+        before.close()
+        after.go_on_for(before)
+        after.begin()
+        after.start(world.membership().sync_ids)
+        assert not after.running
+
+        def failed() -> bool:
+            after.step()
+            return status.snapshot().error_count == 2
+
+        wait_until(failed, "another one", 20, pause=0.01)
+        assert time.monotonic() - began >= 0.7
+    finally:
+        before.close()
+        after.close()
+
+
 def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None:
     """The round of another table ends, and the next one is due."""
     with world.catalog.write() as t:

@@ -135,6 +135,11 @@ class Copies:
         """The last cut as a round began, whose tables the stream does not know yet. Nothing after
         it may be acknowledged."""
 
+    def go_on_for(self, earlier: Copies) -> None:
+        """Before ``begin``: for another worker's, which has ended. What failed waits its time."""
+        self._again_at = dict(earlier._again_at)
+        self._began, self._alone = earlier._began, earlier._alone
+
     @property
     def running(self) -> bool:
         """Whether a round is under way."""

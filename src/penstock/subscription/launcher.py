@@ -87,8 +87,9 @@ class Launcher:
         self._make_worker = make_worker
         self._running: dict[int, Wanted] = {}
         self.workers: dict[int, ApplyWorker] = {}
-        self._waiting: frozenset[int] = frozenset()
-        """Subscriptions for which there was no worker, as the log has it."""
+        self._told: frozenset[int] = frozenset()
+        """Subscriptions of which the log says that there was no worker, as long as any waits: those
+        that take turns are told of once."""
         self._started: dict[int, float] = {}
         """When each got its last worker."""
         self._gave_way: dict[int, ApplyWorker] = {}
@@ -113,10 +114,12 @@ class Launcher:
         self._forget_others(wanted)
         due = [oid for oid in todo.start if self._is_due(oid)]
         due.sort(key=lambda oid: self._started.get(oid, -inf))  # each gets its turn
+        told = self._told.union(self._gave_way)  # they made way for one that the log knows
         waiting = [oid for oid in due if not self._starts(wanted[oid])]
-        if not self._waiting.issuperset(waiting):
+        if not told.issuperset(waiting):
             log.warning("%s", _OUT_OF_WORKERS)
-        self._waiting = frozenset(waiting) | self._gave_way.keys()
+        told = told.union(waiting) & wanted.keys()
+        self._told = told if waiting or self._gave_way else frozenset()
         for worker in self.workers.values():
             worker.others_wait = bool(waiting)
 

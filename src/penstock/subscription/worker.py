@@ -105,8 +105,10 @@ class ApplyWorker:
         )
 
     def go_on_for(self, earlier: ApplyWorker) -> None:
-        """Before ``start``: for one that has ended for others. Its error and its numbers stay."""
+        """Before ``start``: for one that has ended for others. Its error and its numbers stay, and
+        tables that could not be copied wait on."""
         self.failures = earlier.failures
+        self._copies.go_on_for(earlier._copies)
         self.status.go_on_from(earlier.status.snapshot())
 
     def start(self) -> None:
