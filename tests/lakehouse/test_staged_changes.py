@@ -6,15 +6,17 @@ delta-rs reads what was committed, as an independent judge.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable as DeltaRs
+from deltalake import write_deltalake
 from pyroaring import BitMap
 
-from lakehouse.tables import accounts, commit, delta_rs_ids, write
+from lakehouse.tables import accounts, commit, delta_rs_ids, rows_of, write
 from penstock.errors import CommitConflict, FeatureNotSupported
 from penstock.lakehouse.staged_change import StagedChange, from_json, to_json
 from penstock.lakehouse.staged_commit import StagedCommit
@@ -119,6 +121,44 @@ def test_rows_that_others_have_changed(tmp_path: Path) -> None:
     late = change.with_rows("delete", state, {path: BitMap([6])}, ())
     with pytest.raises(CommitConflict, match="others have changed rows"):
         StagedCommit(table.storage, table._store, late).put()
+
+
+@pytest.mark.parametrize(
+    ("others", "left"),
+    [
+        (lambda table: DeltaRs(table.uri).delete(), []),
+        (lambda table: DeltaRs(table.uri).delete("id > 0"), [0, 1, 2, 3]),
+        (lambda table: overwrite(table, mode="overwrite"), [77]),
+        (lambda table: overwrite(table, mode="overwrite", predicate="id >= 0"), [0, 1, 2, 3, 77]),
+        (lambda table: DeltaRs(table.uri).optimize.compact(), list(range(10))),
+        (lambda table: DeltaRs(table.uri).update({"id": "id + 50"}), [0, 1, 2, 3, *range(54, 60)]),
+    ],
+    ids=["delete", "where", "overwrite", "replace", "optimize", "update"],
+)
+@pytest.mark.parametrize("whole", [True, False], ids=["whole files", "rows"])
+def test_what_others_have_emptied_stays_empty(
+    tmp_path: Path, others: Callable[[DeltaTable], object], left: list[int], *, whole: bool
+) -> None:
+    """Rows that a block had taken would have gone with the others; a condition says nothing."""
+    table = accounts(tmp_path)
+    for ids in ([0, 1, 2, 3], range(4, 10)) if whole else (range(10),):
+        also(table, ids[-1], written=write(table, ids))
+        table.reload()
+    state = state_of(table)
+    (path,) = (path for path, file in state.files.items() if file.rows in (4, 10))
+    change = StagedChange.of(7, table.uri, table.name, state)
+    change = change.with_rows("delete", state, {path: BitMap(range(4))}, ())
+    done = StagedCommit(table.storage, table._store, change, "g", [7, 8])
+    done.put()
+    assert delta_rs_ids(table) == list(range(4, 10))
+    others(table)
+    done.undo()
+    assert delta_rs_ids(table) == left
+
+
+def overwrite(table: DeltaTable, **how: Any) -> None:
+    """By delta-rs, with one row."""
+    write_deltalake(table.uri, rows_of([77]), **how)
 
 
 def test_files_that_vacuum_has_taken(tmp_path: Path) -> None:

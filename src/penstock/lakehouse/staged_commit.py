@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -18,11 +19,12 @@ from penstock.errors import CommitConflict, PenstockError, StorageError
 from penstock.lakehouse import protocol
 from penstock.lakehouse.actions import Action, commit_info, lines, now_ms
 from penstock.lakehouse.deletion_vectors import VectorFile
+from penstock.lakehouse.emptied import empties
 from penstock.lakehouse.files import file_uri
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.log_store import LogStore, may_be_there, put_after_all
 from penstock.lakehouse.staged_change import StagedChange
-from penstock.lakehouse.state import TableState, load, load_vectors
+from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.user_metadata import block_mark, group_of, is_undone
 
@@ -115,7 +117,8 @@ class StagedCommit:
                 protocol.check_features(self.change.name, state.protocol, state.metadata)
                 self._say_rewritten(state)
                 load_vectors(self._storage, self.change.uri, state, self._touched())
-                make = partial(self.change.undo_entry, state, self._mark(undone=True))
+                change = self._to_undo(there, state.version)
+                make = partial(change.undo_entry, state, self._mark(undone=True))
             if self._put(state, make):
                 return
 
@@ -175,6 +178,24 @@ class StagedCommit:
                 self.change.name,
                 lost,
             )
+
+    def _to_undo(self, there: int, newest: int) -> StagedChange:
+        """Rows that have gone by the commit come back, unless others have emptied the table since:
+        without it they would have taken these rows, too."""
+        storage, uri = self._storage, self.change.uri
+        changed = False
+        for version in range(there + 1, newest + 1):
+            entry = read_entry(storage, uri, version) or []
+            if empties(entry, load_at(storage, uri, version - 1).files.keys()):
+                return replace(self.change, gone={})
+            changed |= any(action.get("remove", {}).get("dataChange") for action in entry)
+        if changed and self.change.gone:
+            log.error(
+                'table "%s": others have changed rows after a transaction block that is rolled '
+                "back: rows that it had taken away are back, whatever they would have done to them",
+                self.change.name,
+            )
+        return self.change
 
     def _find(self, *, undone: bool) -> tuple[int | None, int]:
         """The version of the commit, or of the one that has taken it back, None where there is
