@@ -13,6 +13,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from penstock.catalog import Catalog, LakeTransaction
+from penstock.decoding import RelationData
 from penstock.errors import FeatureNotSupported, RequiredChangesRemoved
 from penstock.lakehouse.user_metadata import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
@@ -94,6 +95,11 @@ class Stream:
         """The relations of each transaction's TRUNCATE."""
         plans, _ = self.decoding._plans(transactions)
         return [[r.name for r in plan.emptied.relations] if plan.emptied else [] for plan in plans]
+
+    def described(self, transactions: tuple[LakeTransaction, ...]) -> list[RelationData]:
+        """What an output plugin is told of the only table of each."""
+        plans, _ = self.decoding._plans(transactions)
+        return [told for plan in plans for told in plan.described.values()]
 
     def files(self, transactions: tuple[LakeTransaction, ...]) -> list[int]:
         """How many files of each transaction are sent, until one fails."""
@@ -200,6 +206,23 @@ def test_what_becomes_unpublishable_stops_who_may_have_it(lake: Lake) -> None:
     lake.write("a")
     healed = lake.new()
     assert lake.stream("named").files(changed + healed)[-1] == 1, "no row moved in between"
+
+
+def test_plugins_are_told_of_a_table_as_it_was(lake: Lake) -> None:
+    """Of each transaction, though many are planned together."""
+    lake.write("a")
+    transactions = lake.new()
+    stream = lake.plugin_stream()
+    log = Path(lake.uri("a").removeprefix("file://")) / "_delta_log"
+    lines = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+    (metadata,) = [line for line in lines if "metaData" in line]
+    schema = metadata["metaData"]["schemaString"].replace('"nullable":true', '"nullable":false')
+    metadata["metaData"]["schemaString"] = schema
+    (log / f"{2:020}.json").write_text(json.dumps(metadata))
+    lake.write("a", pa.table({"id": [2]}, pa.schema([pa.field("id", pa.int64(), nullable=False)])))
+    after = stream.described(transactions + lake.new())
+    assert after[0].relation == after[-1].relation
+    assert [told.attributes[0].not_null for told in after] == [False, True]
 
 
 def test_columns_that_change_send_nothing(lake: Lake) -> None:

@@ -18,7 +18,6 @@ from penstock.decoding import (
 from penstock.lsn import Lsn
 from penstock.pgoutput.messages import LogicalMessage
 from penstock.protocol.frontend_messages import CopyData, FrontendMessage
-from penstock.walsender.every_table import EveryTable
 from penstock.walsender.feed import Begun, Ended, Feed, Item, Piece
 from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.plugin_stream import PluginStream
@@ -92,7 +91,7 @@ def _stream(
     ) as context:
         stream = PluginStream(
             context,
-            LakeTransactions(None, EveryTable()),  # type: ignore[arg-type]  # the feed has a list
+            LakeTransactions(None),  # type: ignore[arg-type]  # the feed has a list
             client,
             feed,
             state,

@@ -58,11 +58,8 @@ def logical_reading(
         return parameters().logical_decoding_work_mem
 
     def transactions() -> LakeTransactions:
-        tables = EveryTable()
         wanted = Wanted(streaming=True, messages=True, as_rows=True)
-        return LakeTransactions(
-            Decoding(spark, warehouse, catalog, tables, wanted, work_mem), tables
-        )
+        return LakeTransactions(Decoding(spark, warehouse, catalog, EveryTable(), wanted, work_mem))
 
     return LogicalReading(
         catalog,

@@ -57,7 +57,7 @@ _PARTS: Final = (
 
 
 class SlotFunctions:
-    """For one session. Functions in FROM call ``<name>_row``: both results in one text."""
+    """For one query. Functions in FROM call ``<name>_row``: both results in one text."""
 
     def __init__(
         self,
@@ -71,6 +71,8 @@ class SlotFunctions:
         self._slots = slots
         self._facts = facts
         self._database = database_oid
+        self._calls: list[SlotChanges] = []
+        """That give rows."""
 
     def functions(self) -> Mapping[str, PythonFunction]:
         """By name."""
@@ -161,7 +163,10 @@ class SlotFunctions:
             upto_nchanges,
             slot_options(options),
         )
-        return self._reading.open(request, self._facts.pid, self._check_cancelled)
+        pid = self._facts.pid
+        call = self._reading.open(request, pid, self._check_cancelled, self._calls)
+        self._calls.append(call)
+        return call
 
     def _check_cancelled(self) -> None:
         if self._facts.cancelled():

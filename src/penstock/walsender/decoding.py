@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
+from penstock.decoding import RelationData
 from penstock.errors import (
     FeatureNotSupported,
     NotInPrerequisiteState,
@@ -36,6 +37,7 @@ from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_both import xlog_data
 from penstock.publication.members import Operation
 from penstock.relation import Relation
+from penstock.walsender.every_table import relation_data
 from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
 from penstock.walsender.lake_columns import LakeColumn, as_then, columns_at
 from penstock.walsender.lost_changes import lost, removed
@@ -57,8 +59,10 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Work:
-    """A table of a transaction that is published."""
+    """A table of a transaction that is published. ``seen``, ``columns``: as it was then."""
 
+    seen: LakeTable
+    columns: tuple[LakeColumn, ...]
     table: PublishedTable
     changes: TableChanges
     uri: str
@@ -69,7 +73,7 @@ class _Work:
 @dataclass(frozen=True)
 class _Plan:
     """How one transaction is sent. ``relations``: by number of the work. ``header``: of its
-    message, where that is sent."""
+    message, where that is sent. ``described``: by oid, for output plugins."""
 
     transaction: LakeTransaction
     xid: int | None
@@ -78,6 +82,7 @@ class _Plan:
     items: Sequence[ChangeItem]
     types: Mapping[int, TypeName]
     header: XLogDataHeader | None
+    described: Mapping[int, RelationData]
 
 
 class Decoding:
@@ -120,7 +125,7 @@ class Decoding:
             for plan in plans:
                 yield Begun(plan.transaction, plan.xid is not None)
                 if plan.emptied is not None:
-                    yield plan.emptied
+                    yield replace(plan.emptied, described=plan.described)
                 if plan.header is not None:
                     yield self._message(plan.transaction, plan.header, plan.xid)
                 while waiting is not None and waiting.work in plan.relations:
@@ -128,7 +133,14 @@ class Decoding:
                         raise self._translated(waiting.error)
                     relation = plan.relations[waiting.work]
                     operation = waiting.operation
-                    yield Piece((relation,), waiting.data, waiting.changes, plan.types, operation)
+                    yield Piece(
+                        (relation,),
+                        waiting.data,
+                        waiting.changes,
+                        plan.types,
+                        operation,
+                        described=plan.described,
+                    )
                     waiting = next(portions, None)
                 yield Ended(plan.transaction)
             if waiting is not None:
@@ -179,7 +191,20 @@ class Decoding:
             ],
             types,
             header if message else None,
+            self._described(works, types),
         )
+
+    def _described(
+        self, works: Sequence[_Work], types: Mapping[int, TypeName]
+    ) -> Mapping[int, RelationData]:
+        if not self._wanted.as_rows:
+            return {}
+        return {
+            work.table.relation.oid: relation_data(
+                work.table.relation, work.seen, work.columns, types
+            )
+            for work in works
+        }
 
     def _message(
         self, transaction: LakeTransaction, header: XLogDataHeader, xid: int | None
@@ -231,7 +256,7 @@ class Decoding:
             and Operation.TRUNCATE in published.published
             and published.relation.oid in emptied
         )
-        return _Work(published, changes, member.uri, changes.removed, truncated)
+        return _Work(table, columns, published, changes, member.uri, changes.removed, truncated)
 
     def _changes(self, member: Member) -> TableChanges:
         """Raises RequiredChangesRemoved, StorageError."""

@@ -7,6 +7,7 @@ no filter, of old rows what the replica identity tells (ExtractReplicaIdentity o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from penstock.catalog import LakeTable
 from penstock.decoding import RelationData
@@ -14,14 +15,15 @@ from penstock.pipeline.change_item import PublishedTable
 from penstock.pipeline.scan import ScanColumn
 from penstock.publication.members import Operation
 from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.sql.text.quoting import quote_identifier
+from penstock.walsender.feed import TypeName
 from penstock.walsender.lake_columns import LakeColumn, column_type
+
+_VISIBLE: Final = "public"
 
 
 class EveryTable:
-    """``wanted.Published`` without publications; for one stream."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Relation, tuple[LakeTable, tuple[LakeColumn, ...]]] = {}
+    """``wanted.Published`` without publications."""
 
     def publishes(self, table: LakeTable) -> bool:
         """Always."""
@@ -43,7 +45,6 @@ class EveryTable:
             for c in columns
         )
         relation = Relation(table.oid, table.schema, table.name, table.replica_identity, attributes)
-        self._seen[relation] = table, columns
         return PublishedTable(
             relation=relation,
             name=table.qualified_name,
@@ -54,13 +55,26 @@ class EveryTable:
             published=frozenset(Operation),
         )
 
-    def relation_data(self, relation: Relation, type_names: Mapping[int, str]) -> RelationData:
-        """What plugins see of a table that ``of`` has told. ``type_names``: the node's own."""
-        table, columns = self._seen[relation]
-        return RelationData.of(
-            relation,
-            type_names=type_names,
-            not_null=[column.name for column in columns if column.not_null],
-            primary_key=table.primary_key,
-            generated={column.name: column.generated for column in columns},
-        )
+
+def relation_data(
+    relation: Relation,
+    table: LakeTable,
+    columns: Sequence[LakeColumn],
+    types: Mapping[int, TypeName],
+) -> RelationData:
+    """What plugins see of a table, as it is in one transaction. ``types``: the node's own."""
+    used = (a.type_oid for a in relation.attributes if a.type_oid in types)
+    return RelationData.of(
+        relation,
+        type_names={oid: _type_text(types[oid]) for oid in used},
+        not_null=[column.name for column in columns if column.not_null],
+        primary_key=table.primary_key,
+        generated={column.name: column.generated for column in columns},
+    )
+
+
+def _type_text(name: TypeName) -> str:
+    """format_type, with public in the search path."""
+    schema, type_ = name
+    shown = quote_identifier(type_)
+    return shown if schema == _VISIBLE else f"{quote_identifier(schema)}.{shown}"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from penstock.catalog import Catalog, LakeTransaction
+from penstock.decoding import RelationData
 from penstock.lsn import Lsn
 from penstock.pgoutput.messages import LogicalMessage
 from penstock.publication.members import Operation
@@ -47,7 +48,7 @@ class Piece:
     ``data`` goes to the client as it is; for an output plugin it is a stream of
     ``pipeline.change_columns``. ``relations``: one, but for TRUNCATE and messages of sessions.
     ``types``: schema and name of the node's own types by oid, those of the relations' columns among
-    them.
+    them. ``described``: the relations by oid, for an output plugin.
     """
 
     relations: tuple[Relation, ...]
@@ -56,6 +57,7 @@ class Piece:
     types: Mapping[int, TypeName] = field(default_factory=dict)
     operation: Operation = Operation.INSERT
     message: LogicalMessage | None = None
+    described: Mapping[int, RelationData] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

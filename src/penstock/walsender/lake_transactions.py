@@ -27,17 +27,13 @@ from penstock.decoding.reorder_buffer import Item
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.change_columns import read_row_stream
 from penstock.publication.members import Operation
-from penstock.relation import Relation
-from penstock.sql.text.quoting import quote_identifier
-from penstock.walsender.every_table import EveryTable
-from penstock.walsender.feed import Begun, Change, ChangeSource, Ended, Piece, TypeName
+from penstock.walsender.feed import Begun, Change, ChangeSource, Ended, Piece
 
 _ACTIONS: Final = {
     Operation.INSERT: Action.INSERT,
     Operation.UPDATE: Action.UPDATE,
     Operation.DELETE: Action.DELETE,
 }
-_VISIBLE: Final = "public"
 
 Decoded = RowBatch | TruncateChange | MessageChange
 
@@ -45,10 +41,9 @@ Decoded = RowBatch | TruncateChange | MessageChange
 class LakeTransactions:
     """For one call of a slot function, or one stream."""
 
-    def __init__(self, source: ChangeSource, tables: EveryTable) -> None:
-        """``source``: gives rows, of the tables that ``tables`` describes."""
+    def __init__(self, source: ChangeSource) -> None:
+        """``source``: gives rows, and describes their tables."""
         self.source: Final = source
-        self._tables = tables
 
     def items(
         self, transactions: Sequence[LakeTransaction]
@@ -78,7 +73,7 @@ class LakeTransactions:
             xid = transaction.xid if told.transactional else None
             return MessageChange(told.transactional, told.prefix, told.content, told.lsn, xid)
         lsn = transaction.begin
-        relations = tuple(self._data(relation, piece.types) for relation in piece.relations)
+        relations = tuple(piece.described[relation.oid] for relation in piece.relations)
         if piece.operation is Operation.TRUNCATE:
             return TruncateChange(relations, lsn)
         (relation,) = relations
@@ -86,14 +81,6 @@ class LakeTransactions:
         new, old = (_tuples(relation, side, columns.count) for side in (columns.new, columns.old))
         action = _ACTIONS[piece.operation]
         return RowBatch(relation, action, new, old, lsn, rows=columns.count)
-
-    def _data(self, relation: Relation, types: Mapping[int, TypeName]) -> RelationData:
-        names = {
-            a.type_oid: _type_text(types[a.type_oid])
-            for a in relation.attributes
-            if a.type_oid in types
-        }
-        return self._tables.relation_data(relation, names)
 
 
 def _tuples(
@@ -122,10 +109,3 @@ def items_of(begun: Begun, changes: Iterator[Decoded]) -> Iterable[Item]:
         streamed=begun.streamed,
     )
     return (whole,)
-
-
-def _type_text(name: TypeName) -> str:
-    """format_type, with public in the search path."""
-    schema, type_ = name
-    shown = quote_identifier(type_)
-    return shown if schema == _VISIBLE else f"{quote_identifier(schema)}.{shown}"

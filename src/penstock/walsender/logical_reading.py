@@ -28,6 +28,7 @@ from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.pgoutput_reading import PgoutputReading
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.slot_checks import PGOUTPUT
+from penstock.walsender.slot_hold import SlotHold
 from penstock.walsender.slots import Slots
 
 _BUNDLE_BYTES: Final = 16 << 20
@@ -84,10 +85,21 @@ class LogicalReading:
             interrupt=interrupt,
         )
 
-    def open(self, request: SlotRequest, pid: int, cancelled: Callable[[], None]) -> SlotChanges:
-        """Begin a call. ``cancelled`` raises when the statement is to end. Raises PenstockError:
-        there is no such slot, another session has it, its plugin refuses."""
-        return SlotChanges(self, request, pid, cancelled)
+    def open(
+        self,
+        request: SlotRequest,
+        pid: int,
+        cancelled: Callable[[], None],
+        beside: Sequence[SlotChanges] = (),
+    ) -> SlotChanges:
+        """Begin a call. ``cancelled`` raises when the statement is to end; ``beside``: other
+        calls of its query. Raises PenstockError: there is no such slot,
+        another session has it, its plugin refuses."""
+        name = request.slot_name
+        held = (call.hold for call in beside if call.hold.is_held)
+        same = next((hold for hold in held if hold.slot.name == name), None)
+        hold = same or SlotHold(self.slots, name, pid, self.version)
+        return SlotChanges(self, request, hold, cancelled)
 
 
 class SlotChanges:
@@ -97,21 +109,23 @@ class SlotChanges:
         self,
         reading: LogicalReading,
         request: SlotRequest,
-        pid: int,
+        hold: SlotHold,
         cancelled: Callable[[], None],
     ) -> None:
+        self.hold: Final = hold
+        self._slot = hold.slot
         self._reading = reading
         self._request = request
         self._check_cancelled = cancelled
         self._rows = 0
         self._called = False
+        self._all = False
+        self._at = self._slot.confirmed_flush_lsn
         self._output: Generator[Output, None, None] | None = None
         with ExitStack() as held:
-            self._slot = held.enter_context(
-                reading.slots.held(request.slot_name, pid, version=reading.version)
-            )
+            hold.enter(self)
+            held.callback(hold.leave, self)
             self._end = reading.sequencer.position().lsn
-            self._at = self._slot.confirmed_flush_lsn
             self._process = self._started(held, cancelled)
             self._held = held.pop_all()
 
@@ -145,6 +159,16 @@ class SlotChanges:
         self._reading.slots.confirm(self._slot.name, self._at)
 
     @property
+    def moves(self) -> bool:
+        """Whether it moves the slot."""
+        return self._request.confirm
+
+    @property
+    def under_way(self) -> bool:
+        """Whether some of its output was drawn, and not all."""
+        return self._output is not None and not self._all
+
+    @property
     def position(self) -> Lsn:
         """The end of the last transaction that is out."""
         return self._at
@@ -152,7 +176,7 @@ class SlotChanges:
     def go_on(self) -> None:
         """Read what has been committed since, too."""
         self._end = self._reading.sequencer.position().lsn
-        self._output = None
+        self._output, self._all = None, False
 
     def close(self) -> None:
         """Give the slot back."""
@@ -193,8 +217,13 @@ class SlotChanges:
     def _outputs(self) -> Iterator[Output]:
         """All, whoever draws them: the next one is where the last one stopped."""
         if self._output is None:
-            self._output = self._decoded()
+            self._at = max(self._at, self.hold.start(self))
+            self._output = self._whole()
         return self._output
+
+    def _whole(self) -> Generator[Output, None, None]:
+        yield from self._decoded()
+        self._all = True
 
     def _decoded(self) -> Generator[Output, None, None]:
         bundles = Bundles(self._reading.catalog, _BUNDLE_BYTES)
