@@ -196,7 +196,6 @@ def test_replica_identity_by_columns(node: Ours) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "CREATE TABLE t (a serial)",
         "CREATE INDEX i ON known (a)",
         "CREATE UNIQUE INDEX i ON known (a) WHERE a > 1",
         "CREATE UNIQUE INDEX i ON known ((a + 1))",
