@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,11 @@ def record_batch(
 def multiset(rows: Sequence[Row]) -> dict[str, int]:
     counted: dict[str, int] = {}
     for row in rows:
-        text = repr(sorted(row.items()))
+        text = repr(sorted((name, _shown(value)) for name, value in row.items()))
         counted[text] = counted.get(text, 0) + 1
     return counted
+
+
+def _shown(value: Any) -> Any:
+    """A time by its text: versions of Arrow have UTC from one library or another."""
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -80,22 +80,9 @@ def _digest(text: str) -> str:
 def lake_with_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LakeNode]:
     """A node that finds the wheel's plugins, of which one is not allowed to be used."""
     packages = tmp_path / "packages"
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-index",
-            "--no-deps",
-            "--disable-pip-version-check",
-            "--target",
-            str(packages),
-            str(_wheel(tmp_path)),
-        ],
-        check=True,
-    )
+    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps"]
+    where = ["--python", sys.executable, "--target", str(packages)]
+    subprocess.run([*install, *where, str(_wheel(tmp_path))], check=True)
     monkeypatch.syspath_prepend(str(packages))
     allowed = ["pgoutput", "shout", "breaks"]
     with LakeNode(tmp_path / "node", None, output_plugin_libraries=allowed) as lake:
