@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.embedded.installation import pinned_server
 from penstock.errors import ConfigurationError
 
@@ -135,10 +135,15 @@ def _drop(server: EmbeddedPostgres, name: str) -> None:
     with psycopg.connect(server.conninfo(), autocommit=True) as admin:
         # A node that still runs would connect to its slot again between the next two statements.
         admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
-        admin.execute(
-            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots"
-            " WHERE database = %s AND active",
-            (name,),
+        # Who connected just before may take a slot after one look, so look until nobody is there.
+        terminated = (
+            "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity"
+            " WHERE datname = %s AND backend_type IN ('client backend', 'walsender')"
+        )
+        wait_until(
+            lambda: not admin.execute(terminated, (name,)).fetchall(),
+            f"everybody to leave {name}",
+            60,
         )
         admin.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
