@@ -41,6 +41,8 @@ BEFORE_ARRIVAL: Final = "before-arrival"
 """Rows of an UPDATE have left their partition, and have not come to another one."""
 AFTER_BLOCK_INTENT: Final = "after-block-intent"
 """It is written down what a transaction block commits; none of its tables has it."""
+AFTER_BLOCK_TABLE: Final = "after-block-table"
+"""A table that a transaction block has made has its log, without rows; no catalog has it."""
 BETWEEN_BLOCK_COMMITS: Final = "between-block-commits"
 """A table of a transaction block has its commit."""
 AFTER_BLOCK_COMMITS: Final = "after-block-commits"
@@ -56,6 +58,8 @@ AFTER_ROLLBACK_PREPARED: Final = "after-rollback-prepared"
 
 BLOCK_NAMES: Final = (AFTER_BLOCK_INTENT, BETWEEN_BLOCK_COMMITS, AFTER_BLOCK_COMMITS)
 """Those that every COMMIT of a block over several tables passes."""
+BLOCK_TABLE_NAMES: Final = (AFTER_BLOCK_INTENT, AFTER_BLOCK_TABLE, *BLOCK_NAMES[1:])
+"""Those that every COMMIT of a block passes that has made a table and put rows into it."""
 NAMES: Final = (
     AFTER_RECEIVE,
     BETWEEN_COMMITS,

@@ -3,7 +3,8 @@
 In: parsed statements, and the end of a block. Out: outcomes. What a block has changed is told to
 nobody before COMMIT, which does all of it in one transaction of the catalog: meanwhile nothing is
 locked. A statement of a block is tried, together with those before it, so that its errors and
-notices come where they belong; what it would do is taken back.
+notices come where they belong; what it would do is taken back. Tables that a block makes are a part
+of its rows (``executor.block``).
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class NodeCommands:
         try:
             if not self._block.open:
                 return self._services.run_command(statement, role, check)
+            tag = None if blocks is None else blocks.defines(statement)
+            if blocks is not None and tag is not None:
+                rows = self._block.changing(tag, self._services.lake.open_block)
+                return blocks.define(statement, role, rows)
             self._block.check_command()
             if blocks is None or not blocks.takes(statement):
                 raise self._block.refusal("This statement")

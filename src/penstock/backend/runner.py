@@ -128,6 +128,7 @@ class SessionRunner:
         statement = parse(text)
         if not isinstance(statement, Transaction):
             self._block.check()
+        services = self._services.within(self._block.rows)
         match statement:
             case ShowVariable(name=name):
                 title = None if name is None else self._settings.title(name)
@@ -135,9 +136,9 @@ class SessionRunner:
             case QueryStatement() if reads(statement):
                 at, role = self._block.now(), self._role()
                 facts = self._facts(role)
-                description = describe_query(self._services, text, types, at, facts, role)
+                description = describe_query(services, text, types, at, facts, role)
             case QueryStatement():
-                parameters = described_parameters(self._services, text, types)
+                parameters = described_parameters(services, text, types)
                 description = Description(parameters, None)
         return Prepared(text, description)
 
@@ -244,7 +245,7 @@ class SessionRunner:
     def _of_the_node(
         self, statement: Statement, text: str, parameters: BoundValues
     ) -> Iterator[Answer]:
-        services, role = self._services, self._role()
+        services, role = self._services.within(self._block.rows), self._role()
         match statement:
             case Copy(query=str(query)) if services.catalog_queries.reads_catalog_only(query):
                 rows = self._catalog_rows(query, BoundValues())
@@ -282,12 +283,12 @@ class SessionRunner:
                 yield Done(outcome.tag)
 
     def _query(self, text: str, parameters: BoundValues) -> Rows:
-        catalogs = self._services.catalog_queries
-        if catalogs.reads_catalog_only(text):
+        services = self._services.within(self._block.rows)
+        if services.catalog_queries.reads_catalog_only(text):
             return self._catalog_rows(text, parameters)
         role = self._role()
         with self._cancellation.running():
-            found = self._services.lake.query(
+            found = services.lake.query(
                 text, self._block.snapshot(), role, self._cancellation, self._values(role)
             )
         return replace(found, rows=self._cancellation.drawn(found.rows))
@@ -306,7 +307,8 @@ class SessionRunner:
     def _catalog_rows(self, text: str, parameters: BoundValues) -> Rows:
         """A query of the catalogs, which may end sessions: this one, too."""
         self._block.check_catalogs()
-        catalogs, facts = self._services.catalog_queries, self._facts(self._role())
+        catalogs = self._services.within(self._block.rows).catalog_queries
+        facts = self._facts(self._role())
         with self._standbys.query(self._warnings):
             rows = catalogs.query(text, parameters.values, facts, parameters.types)
         self._cancellation.check()

@@ -6,7 +6,7 @@ In: nothing. Out: Protocols and the frozen value that carries them to every sess
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from penstock.backend.cancellation import Jobs
@@ -14,6 +14,7 @@ from penstock.catalog import Catalog, Role
 from penstock.executor.block import LakeBlock
 from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.query import Interrupts
@@ -47,6 +48,9 @@ class CatalogQueries(Protocol):
         said: Sequence[int] = (),
     ) -> Rows: ...
 
+    def within(self, catalog: Catalog, warehouse: Warehouse) -> CatalogQueries:
+        """For a statement of a block that has made tables."""
+
     def column_types(self, schema: str, table: str) -> Mapping[str, int]:
         """Type oids of a lake table's columns, in its order; empty where there is none."""
 
@@ -78,6 +82,9 @@ class Lake(Protocol):
     ) -> CommandOutcome: ...
 
     def open_block(self) -> LakeBlock: ...
+
+    def within(self, block: LakeBlock) -> Lake:
+        """For the next statement of a block that has made tables."""
 
     def stage(self, text: str, at: Position, writer: Writer, block: LakeBlock) -> CommandOutcome:
         """INSERT, UPDATE, DELETE of a transaction block."""
@@ -112,6 +119,12 @@ class BlockCommands(Protocol):
     ) -> CommandOutcome:
         """What the last one gives. Without ``commit`` everything is taken back. Raises
         PenstockError (25001, 25006, 0A000)."""
+
+    def defines(self, statement: Statement) -> str | None:
+        """The tag of a statement about tables that a block may make; None for all others."""
+
+    def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
+        """Execute one of those. Raises PenstockError (0A000, 42P07, ...)."""
 
 
 MakeSource = Callable[[PgoutputOptions], ChangeSource]
@@ -149,3 +162,10 @@ class SessionServices:
     sessions: Sessions = field(default_factory=Sessions)
     sync_rep: SyncRep = field(default_factory=lambda: SyncRep(Senders(), lambda: ""))
     """Who waits for which streams; by default nobody for any."""
+
+    def within(self, block: LakeBlock | None) -> SessionServices:
+        """For the next statement of a transaction block."""
+        if block is None or not block.made:
+            return self
+        queries = self.catalog_queries.within(block.catalog(self.catalog), block.warehouse)
+        return replace(self, lake=self.lake.within(block), catalog_queries=queries)

@@ -139,6 +139,11 @@ class TransactionBlock:
                 "PREPARE TRANSACTION after commands in a transaction block is not supported",
                 hint="Only rows that a block has changed can be prepared.",
             )
+        if self.rows is not None and self.rows.made:
+            raise FeatureNotSupported(
+                "PREPARE TRANSACTION after CREATE TABLE in a transaction block is not supported",
+                hint="Create the table in a transaction of its own.",
+            )
 
     def commits(self, tag: str) -> bool:
         """Whether this end of the block does what is in it."""
@@ -200,7 +205,7 @@ class TransactionBlock:
         """DefineSavepoint. Raises PenstockError (25P01, 25P02)."""
         block = self._in_block("SAVEPOINT")
         self.check()
-        staged = {} if block.rows is None else block.rows.staged
+        staged = Staged() if block.rows is None else block.rows.staged
         block.savepoints.append(_Savepoint(name, block.read_only, block.commands, staged))
 
     def release_savepoint(self, name: str) -> None:
@@ -319,7 +324,9 @@ class TransactionBlock:
 
     def now(self) -> Position:
         """What a query would read; without reading."""
-        return self._block.snapshot if self._block and self._block.snapshot else self._now()
+        block = self._block
+        position = block.snapshot if block and block.snapshot else self._now()
+        return position if block is None or block.rows is None else block.rows.with_made(position)
 
     def snapshot(self) -> Position:
         """What a query reads: the block's snapshot where it keeps one, else the end of the log;

@@ -48,6 +48,7 @@ class Transactions:
         if not self._block.open:
             return lake.change(text, writer)
         rows = self._block.changing(what, lake.open_block)
+        lake = self._services.within(rows).lake
         return lake.stage(text, self._block.snapshot(), writer, rows)
 
     def run(self, statement: Transaction, role: Callable[[], Role]) -> Iterator[Answer]:

@@ -5,8 +5,10 @@ In: the URL of a state store, SQLite by default. Out: ``Catalog`` and frozen row
 of SQLAlchemy. Nothing here decides: commands change the catalog, workers record their progress.
 """
 
+from penstock.catalog.block_catalog import BlockCatalog
 from penstock.catalog.block_commits import BlockCommit
-from penstock.catalog.catalog import Catalog, CatalogTransaction
+from penstock.catalog.catalog import Catalog
+from penstock.catalog.made_tables import MadeTable
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_authid import Role
 from penstock.catalog.pg_class import LakeTable, UniqueIndex
@@ -28,14 +30,17 @@ from penstock.catalog.pg_transactions import (
 )
 from penstock.catalog.prepared_blocks import PreparedBlock, PreparedState
 from penstock.catalog.sequences import Sequences, SessionSequences
+from penstock.catalog.transaction import CatalogTransaction
 
 __all__ = [
+    "BlockCatalog",
     "BlockCommit",
     "Catalog",
     "CatalogTransaction",
     "EmittedMessage",
     "LakeTable",
     "LakeTransaction",
+    "MadeTable",
     "Member",
     "Namespace",
     "NodeInfo",

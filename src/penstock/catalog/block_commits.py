@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Boolean, Column, Connection, RowMapping, String, Table, Text, select
 
+from penstock.catalog.made_tables import MadeTable, from_json, to_json
 from penstock.catalog.metadata import METADATA
 
 _TABLE = Table(
@@ -23,19 +24,22 @@ _TABLE = Table(
     Column("relations", Text, nullable=False),
     Column("content", Text, nullable=False),
     Column("prepared", String(36)),
+    Column("made", Text),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCommit:
     """``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: no
-    commit of it is to be left. ``prepared``: the id of the prepared transaction that it commits."""
+    commit of it is to be left. ``prepared``: the id of the prepared transaction that it commits.
+    ``made``: tables that it makes, which are in no catalog as long as it is noted here."""
 
     block: str
     relations: tuple[int, ...]
     content: str
     undone: bool = False
     prepared: str | None = None
+    made: tuple[MadeTable, ...] = ()
 
 
 class BlockCommits:
@@ -54,6 +58,15 @@ class BlockCommits:
         found = self._connection.execute(select(_TABLE.c.relations)).scalars()
         return any(wanted.intersection(json.loads(text)) for text in found)
 
+    def made(self) -> tuple[MadeTable, ...]:
+        """Tables that they make."""
+        found = self._connection.execute(select(_TABLE.c.made)).scalars()
+        return tuple(table for text in found for table in _made(text))
+
+    def makes(self, schema: str, name: str) -> bool:
+        """Whether a table that they make is, or has, a relation of that name."""
+        return any(table.row.schema == schema and name in table.names for table in self.made())
+
     def put(self, commit: BlockCommit) -> None:
         """Insert one, or replace the one of that block."""
         self.delete(commit.block)
@@ -63,6 +76,7 @@ class BlockCommits:
             "relations": json.dumps(commit.relations),
             "content": commit.content,
             "prepared": commit.prepared,
+            "made": json.dumps([to_json(table) for table in commit.made]) if commit.made else None,
         }
         self._connection.execute(_TABLE.insert().values(**values))
 
@@ -73,4 +87,15 @@ class BlockCommits:
 
 def _row(row: RowMapping) -> BlockCommit:
     relations = tuple(json.loads(row["relations"]))
-    return BlockCommit(row["block"], relations, row["content"], row["undone"], row["prepared"])
+    return BlockCommit(
+        row["block"],
+        relations,
+        row["content"],
+        row["undone"],
+        row["prepared"],
+        _made(row["made"]),
+    )
+
+
+def _made(text: str | None) -> tuple[MadeTable, ...]:
+    return tuple(map(from_json, json.loads(text or "[]")))

@@ -14,84 +14,26 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from penstock.catalog.block_commits import BlockCommits
-from penstock.catalog.cut_requests import CutRequest, CutRequests
+from penstock.catalog.cut_requests import CutRequest
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.node_lock import NodeLock
-from penstock.catalog.pg_authid import PgAuthid
-from penstock.catalog.pg_class import LakeTable, PgClass
+from penstock.catalog.pg_class import LakeTable
 from penstock.catalog.pg_control import NodeInfo
-from penstock.catalog.pg_namespace import PgNamespace
-from penstock.catalog.pg_prepared_xacts import PgPreparedXacts
-from penstock.catalog.pg_publication import PgPublication, Publication
-from penstock.catalog.pg_replication_slots import PgReplicationSlots
-from penstock.catalog.pg_sequence import PgSequence
 from penstock.catalog.pg_stat_subscription import StatisticsStore
-from penstock.catalog.pg_subscription import PgSubscription, Subscription, TwoPhaseState
-from penstock.catalog.pg_subscription_rel import (
-    PgSubscriptionRel,
-    SubscriptionRel,
-    SubscriptionRelState,
-)
-from penstock.catalog.pg_transactions import PgTransactions
-from penstock.catalog.pg_type import PgType
-from penstock.catalog.prepared_blocks import PreparedBlocks
+from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
+from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.sequences import Sequences
 from penstock.catalog.store import Store
+from penstock.catalog.transaction import CatalogTransaction, catalog_transaction
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import INVALID, Lsn
-from penstock.publication.members import Members
 from penstock.relation import TableName
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogTransaction:
-    """All catalogs at one state."""
-
-    subscriptions: PgSubscription
-    relations: PgSubscriptionRel
-    roles: PgAuthid
-    tables: PgClass
-    publications: PgPublication
-    slots: PgReplicationSlots
-    transactions: PgTransactions
-    namespaces: PgNamespace
-    types: PgType
-    cut_requests: CutRequests
-    prepared_xacts: PgPreparedXacts
-    block_commits: BlockCommits
-    sequences: PgSequence
-    prepared_blocks: PreparedBlocks
-
-    def members(
-        self,
-        publications: Sequence[Publication] | None = None,
-        tables: Sequence[LakeTable] | None = None,
-    ) -> Members:
-        """What is in publications; None: in all, of all tables."""
-        return Members(
-            self.publications.all() if publications is None else publications,
-            self.publications.relations(),
-            self.publications.namespaces(),
-            self.tables.all() if tables is None else tables,
-        )
-
-    def delete_table(self, table: LakeTable) -> None:
-        """A table, with its grants, sequences, its place in publications and in the log of
-        transactions (dependency.c). Its Delta table is left to the caller."""
-        for rel in self.publications.relations():
-            if rel.relation == table.oid:
-                self.publications.remove_relation(rel.publication, table.oid)
-        self.roles.revoke_all(table.oid)
-        self.transactions.forget(table.oid)
-        self.sequences.delete_of(table.oid)
-        self.tables.delete(table.oid)
 
 
 class Catalog:
@@ -154,13 +96,13 @@ class Catalog:
     def read(self) -> Iterator[CatalogTransaction]:
         """A transaction that sees one state."""
         with self._store.read() as connection:
-            yield _transaction(connection)
+            yield catalog_transaction(connection)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[CatalogTransaction]:
         """A transaction that changes things; durable when it ends, nothing when it raises."""
         with self._store.write() as connection:
-            yield _transaction(connection)
+            yield catalog_transaction(connection)
 
     @contextlib.contextmanager
     def one_transaction(self, *, commit: bool) -> Iterator[Catalog]:
@@ -353,11 +295,11 @@ class _OneTransaction(Catalog):
 
     @contextlib.contextmanager
     def read(self) -> Iterator[CatalogTransaction]:
-        yield _transaction(self._connection)
+        yield catalog_transaction(self._connection)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[CatalogTransaction]:
-        yield _transaction(self._connection)
+        yield catalog_transaction(self._connection)
 
 
 def _is_member(
@@ -367,25 +309,6 @@ def _is_member(
     if now is None or now.dropping or not now.followed_as(subscription):
         return False
     return any(one.sync_id == rel.sync_id for one in transaction.relations.all(rel.subid))
-
-
-def _transaction(connection: Connection) -> CatalogTransaction:
-    return CatalogTransaction(
-        PgSubscription(connection),
-        PgSubscriptionRel(connection),
-        PgAuthid(connection),
-        PgClass(connection),
-        PgPublication(connection),
-        PgReplicationSlots(connection),
-        PgTransactions(connection),
-        PgNamespace(connection),
-        PgType(connection),
-        CutRequests(connection),
-        PgPreparedXacts(connection),
-        BlockCommits(connection),
-        PgSequence(connection),
-        PreparedBlocks(connection),
-    )
 
 
 def _record_of(error: BaseException) -> RecordedError:

@@ -9,6 +9,7 @@ made.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
@@ -125,6 +126,12 @@ class LakeTable:
         return f"{self.schema}.{self.name}"
 
     @property
+    def own_names(self) -> tuple[str, ...]:
+        """Of the relations that it is: the table and its indexes."""
+        keys = (self.primary_key_name,) if self.primary_key else ()
+        return (self.name, *keys, *(index.name for index in self.indexes))
+
+    @property
     def primary_key_name(self) -> str:
         """Of the constraint and the index that PostgreSQL would have for the primary key
         (makeObjectName)."""
@@ -148,32 +155,32 @@ class PgClass:
     """The table, within one transaction."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
 
     def all(self) -> tuple[LakeTable, ...]:
         """Every table in the order of oids."""
-        rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.oid))
-        return tuple(_lake_table(row) for row in rows.mappings())
+        rows = self.connection.execute(select(_TABLE).order_by(_TABLE.c.oid))
+        return tuple(lake_table(row) for row in rows.mappings())
 
     def find(self, schema: str, name: str) -> LakeTable | None:
         """The table of that name, or None."""
         query = select(_TABLE).where(
             and_(_TABLE.c.relnamespace == schema, _TABLE.c.relname == name)
         )
-        found = self._connection.execute(query).mappings().one_or_none()
-        return None if found is None else _lake_table(found)
+        found = self.connection.execute(query).mappings().one_or_none()
+        return None if found is None else lake_table(found)
 
     def find_oid(self, oid: int) -> LakeTable | None:
         """The table with that oid, or None."""
         query = select(_TABLE).where(_TABLE.c.oid == oid)
-        found = self._connection.execute(query).mappings().one_or_none()
-        return None if found is None else _lake_table(found)
+        found = self.connection.execute(query).mappings().one_or_none()
+        return None if found is None else lake_table(found)
 
     def in_folder_of(self, schema: str, name: str) -> LakeTable | None:
         """The table of another name that lies where one of that name would, or None."""
         query = select(_TABLE).where(_TABLE.c.relfolderof == json.dumps((schema, name)))
-        found = self._connection.execute(query).mappings().one_or_none()
-        return None if found is None else _lake_table(found)
+        found = self.connection.execute(query).mappings().one_or_none()
+        return None if found is None else lake_table(found)
 
     def get(self, schema: str, name: str) -> LakeTable:
         """The table of that name. Raises UndefinedObject (42P01)."""
@@ -194,13 +201,17 @@ class PgClass:
         """Insert one; ``attributes``: fields of ``LakeTable``. Raises DuplicateObject (42P07)."""
         if self.find(schema, name) is not None:
             raise DuplicateTable(f'relation "{name}" already exists')
-        table = LakeTable(pg_control.new_oid(self._connection), schema, name, uri, **attributes)
-        self._connection.execute(_TABLE.insert().values(**_values(table)))
+        table = LakeTable(pg_control.new_oid(self.connection), schema, name, uri, **attributes)
+        self.add(table)
         return table
+
+    def add(self, table: LakeTable) -> None:
+        """Insert one that has its oid."""
+        self.connection.execute(_TABLE.insert().values(**stored_table(table)))
 
     def new_index(self, name: str, columns: tuple[str, ...], **attributes: Any) -> UniqueIndex:
         """One that is in no table yet; ``attributes``: fields of ``UniqueIndex``."""
-        oid = pg_control.new_oid(self._connection)
+        oid = pg_control.new_oid(self.connection)
         return UniqueIndex(oid, name, columns, **attributes)
 
     def register(self, schema: str, name: str, uri: str, key: tuple[str, ...] | None) -> LakeTable:
@@ -215,8 +226,8 @@ class PgClass:
 
     def save(self, table: LakeTable) -> None:
         """Write a changed row back (same oid), but for ``former``; no effect when it is gone."""
-        self._connection.execute(
-            _TABLE.update().where(_TABLE.c.oid == table.oid).values(**_values(table))
+        self.connection.execute(
+            _TABLE.update().where(_TABLE.c.oid == table.oid).values(**stored_table(table))
         )
 
     def keep_former(self, before: LakeTable, version: int) -> None:
@@ -225,16 +236,17 @@ class PgClass:
         if now is None or now.until(version) == before.until(version):
             return
         former = json.dumps([_stored(one) for one in (*now.former, before.until(version))])
-        self._connection.execute(
+        self.connection.execute(
             _TABLE.update().where(_TABLE.c.oid == before.oid).values(relformer=former)
         )
 
     def delete(self, oid: int) -> None:
         """Forget a table; the Delta table stays."""
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.oid == oid))
+        self.connection.execute(_TABLE.delete().where(_TABLE.c.oid == oid))
 
 
-def _values(table: LakeTable) -> dict[str, Any]:
+def stored_table(table: LakeTable) -> dict[str, Any]:
+    """As it is written, but for ``former``."""
     return {
         "oid": table.oid,
         "relnamespace": table.schema,
@@ -252,7 +264,8 @@ def _values(table: LakeTable) -> dict[str, Any]:
     }
 
 
-def _lake_table(row: RowMapping) -> LakeTable:
+def lake_table(row: RowMapping | Mapping[str, Any]) -> LakeTable:
+    """The reverse."""
     return LakeTable(
         oid=row["oid"],
         schema=row["relnamespace"],
@@ -267,7 +280,7 @@ def _lake_table(row: RowMapping) -> LakeTable:
         partition_key=row["relpartkey"],
         indexes=tuple(map(_unique_index, json.loads(row["relindexes"] or "[]"))),
         folder_of=_table_name(row["relfolderof"]),
-        former=tuple(map(_former, json.loads(row["relformer"] or "[]"))),
+        former=tuple(map(_former, json.loads(row.get("relformer") or "[]"))),
     )
 
 

@@ -67,6 +67,29 @@ class Sequence(SequenceParameters):
     last_value: int
     is_called: bool
 
+    @classmethod
+    def of(
+        cls,
+        oid: int,
+        name: str,
+        table: int,
+        column: str,
+        identity: str,
+        parameters: SequenceParameters,
+    ) -> Sequence:
+        """A new one."""
+        given = {field.name: getattr(parameters, field.name) for field in fields(parameters)}
+        return cls(
+            **given,
+            oid=oid,
+            name=name,
+            table=table,
+            column=column,
+            identity=identity,
+            last_value=parameters.start,
+            is_called=False,
+        )
+
 
 _COLUMNS: Final[Mapping[str, str]] = {
     "oid": "seqrelid",
@@ -114,19 +137,14 @@ class PgSequence:
         self, name: str, table: int, column: str, identity: str, parameters: SequenceParameters
     ) -> Sequence:
         """Insert one; no relation of the table's schema has its name."""
-        given = {field.name: getattr(parameters, field.name) for field in fields(parameters)}
-        sequence = Sequence(
-            **given,
-            oid=pg_control.new_oid(self._connection),
-            name=name,
-            table=table,
-            column=column,
-            identity=identity,
-            last_value=parameters.start,
-            is_called=False,
-        )
-        self._connection.execute(_TABLE.insert().values(**_values(sequence)))
+        oid = pg_control.new_oid(self._connection)
+        sequence = Sequence.of(oid, name, table, column, identity, parameters)
+        self.add(sequence)
         return sequence
+
+    def add(self, sequence: Sequence) -> None:
+        """Insert one that has its oid."""
+        self._connection.execute(_TABLE.insert().values(**_values(sequence)))
 
     def save(self, sequence: Sequence) -> None:
         """Write a changed row back (same oid); no effect when it is gone."""

@@ -180,6 +180,12 @@ def _next(known: _Ahead, count: int) -> list[int]:
     return found
 
 
+def values_after(row: Sequence, count: int) -> list[int]:
+    """The next values of a sequence that is nobody else's. Raises SequenceGeneratorLimitExceeded
+    (2200H)."""
+    return _next(_Ahead(row, row.last_value, row.is_called), count)
+
+
 def _following(known: _Ahead) -> Iterator[int]:
     """What comes after the last value; it ends where there is no more."""
     row, value = known.row, known.last_value

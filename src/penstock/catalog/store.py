@@ -45,7 +45,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 22
+SCHEMA_VERSION: Final = 23
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -95,6 +95,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     20: METADATA.create_all,
     # Transaction blocks that are prepared.
     21: _add_what_is_missing,
+    # Tables that transaction blocks make.
+    22: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

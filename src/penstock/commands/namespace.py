@@ -116,8 +116,11 @@ def register(
 
 
 def _is_of_another(transaction: CatalogTransaction, schema: str, name: str) -> bool:
-    """Whether what lies in the folder of a name is a table that has another name now."""
-    return transaction.tables.in_folder_of(schema, name) is not None
+    """Whether what lies in the folder of a name is a table that has another name now, or one of a
+    transaction block that is not committed yet."""
+    if transaction.tables.in_folder_of(schema, name) is not None:
+        return True
+    return transaction.block_commits.makes(schema, name)
 
 
 def open_delta(scope: CommandScope, table: LakeTable) -> DeltaTable | None:

@@ -27,20 +27,13 @@ _NAME_BYTES: Final = 63
 
 def is_taken(transaction: CatalogTransaction, schema: str, name: str) -> bool:
     """Whether a table, an index or a sequence of the schema has the name."""
-    tables = {t.oid: t for t in transaction.tables.all() if t.schema == schema}
-    sequences = (s.name for s in transaction.sequences.all() if s.table in tables)
-    return name in sequences or any(name in _own_names(table) for table in tables.values())
+    return transaction.is_taken(schema, name)
 
 
 def relation_names(transaction: CatalogTransaction, table: LakeTable) -> list[str]:
     """Of a table, its indexes and its sequences."""
     sequences = transaction.sequences.of_table(table.oid)
-    return [*_own_names(table), *(sequence.name for sequence in sequences)]
-
-
-def _own_names(table: LakeTable) -> list[str]:
-    keys = [table.primary_key_name] if table.primary_key else []
-    return [table.name, *keys, *(index.name for index in table.indexes)]
+    return [*table.own_names, *(sequence.name for sequence in sequences)]
 
 
 def check_free(transaction: CatalogTransaction, schema: str, name: str) -> None:

@@ -19,13 +19,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, Protocol
 
-from penstock.catalog import BlockCommit, Catalog, PreparedBlock
+from penstock.catalog import BlockCommit, Catalog, MadeTable, PreparedBlock
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError, StorageError
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows, changes_in, content_of
+from penstock.executor.new_tables import NewTables
 from penstock.failpoint import (
     AFTER_BLOCK_COMMITS,
     AFTER_BLOCK_INTENT,
+    AFTER_BLOCK_TABLE,
     AFTER_BLOCK_UNDONE,
     BETWEEN_BLOCK_COMMITS,
     failpoint,
@@ -34,7 +36,7 @@ from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.sqlstate import SerializationFailure, StatementCompletionUnknown
+from penstock.sqlstate import DuplicateTable, SerializationFailure, StatementCompletionUnknown
 from penstock.walsender.sequencer import Sequencer
 
 log = logging.getLogger(__name__)
@@ -51,8 +53,8 @@ _TRIES: Final = 3
 """To find tables without a block whose commits are under way."""
 
 
-Made = Sequence[tuple[StagedCommit, tuple[int | None, TableState]]]
-"""Commits, their versions where they are known, and what they were made on."""
+Made = Sequence[tuple[StagedCommit, tuple[int | None, TableState | None]]]
+"""Commits, their versions where they are known, and what they were made on, None for new tables."""
 
 
 class Keeps(Protocol):
@@ -72,17 +74,18 @@ class CommitBlocks:
         self._catalog: Final = catalog
         self._sequencer: Final = sequencer
         self._held: Final = held
+        self._new: Final = NewTables(warehouse)
 
     def commit(self, block: LakeBlock) -> None:
         """What it has staged. Raises PenstockError: nothing of it (40001: others were first at some
-        row); what a store raises leaves it open until ``finish``."""
-        changes = block.changes
-        if not changes:
+        row, 42P07: at some name); what a store raises leaves it open until ``finish``."""
+        changes, tables = block.changes, block.made
+        if not (changes or tables):
             return
         with self._sequencer.one_transaction():
             self._finish_before(changes)
             self._held.now(_tables(changes)).check_changes(changes)
-            made = self._commit(block, changes)
+            made = self._commit(block, changes, tables=tables)
         self._after(made)
 
     def check(self, changes: Sequence[StagedChange]) -> None:
@@ -123,9 +126,9 @@ class CommitBlocks:
             yield find() if left else found
 
     def _finish_before(self, changes: Sequence[StagedChange]) -> None:
-        """What is left over comes first, in each table."""
+        """What is left over comes first, in each table, and of new ones."""
         for left in self._left():
-            if not _tables(changes).isdisjoint(left.relations):
+            if left.made or not _tables(changes).isdisjoint(left.relations):
                 self._finish(left)
 
     def _after(self, made: Made) -> None:
@@ -134,7 +137,7 @@ class CommitBlocks:
         except StorageError as error:  # it is committed, and what it has done is not done again
             log.warning("a transaction block is not in the log yet: %s", error.message)
         for commit, (version, state) in made:
-            if version is not None:
+            if version is not None and state is not None:
                 commit.checkpoint(version, state.properties)
 
     def finish(self) -> None:
@@ -172,15 +175,23 @@ class CommitBlocks:
         raise outrun_block(CommitConflict("a transaction block is not finished yet"))
 
     def _commit(
-        self, staged: Keeps, changes: Sequence[StagedChange], prepared: str | None = None
+        self,
+        staged: Keeps,
+        changes: Sequence[StagedChange],
+        prepared: str | None = None,
+        tables: tuple[MadeTable, ...] = (),
     ) -> Made:
         relations = tuple(change.relation for change in changes)
-        block = BlockCommit(str(uuid.uuid4()), relations, content_of(changes), prepared=prepared)
+        block = BlockCommit(
+            str(uuid.uuid4()), relations, content_of(changes), prepared=prepared, made=tables
+        )
         commits = self._commits(block, changes)
+        new = {table.row.oid for table in tables}
         try:
-            states = [commit.check() for commit in commits]
+            # nobody else can have been in a new table
+            states = [None if c.change.relation in new else c.check() for c in commits]
             staged.keep(changes)
-            if len(changes) == 1 and prepared is None:
+            if _is_alone(block) and states[0] is not None:
                 return [(commits[0], (self._put_one(staged, commits[0], states[0]), states[0]))]
             self._note(staged, block)
             failpoint(AFTER_BLOCK_INTENT)
@@ -192,12 +203,17 @@ class CommitBlocks:
     def _note(self, staged: Keeps, block: BlockCommit) -> None:
         """Write it down. A store that has not answered may have it: then nobody is to find it."""
         try:
-            self._keep(block)
+            with self._catalog.write() as t:
+                self._new.check(t, block.made)
+                t.block_commits.put(block)
         except StorageError as error:
             try:
                 self._forget(block)
             except StorageError as why:
                 raise _unknown(error, why) from error
+            staged.keep(())
+            raise
+        except PenstockError:  # another one has a name by now
             staged.keep(())
             raise
 
@@ -228,6 +244,9 @@ class CommitBlocks:
         left, now or after ``finish``."""
         versions: list[int | None] = []
         try:
+            for table in block.made:
+                self._new.put(table)
+                failpoint(AFTER_BLOCK_TABLE)
             for commit, state in zip(commits, states, strict=True):
                 versions.append(commit.put(state))
                 failpoint(BETWEEN_BLOCK_COMMITS)
@@ -248,7 +267,7 @@ class CommitBlocks:
         """False where all of them are there nevertheless: a store has done what it has not said."""
         undone = replace(block, undone=True)
         try:
-            if self._is_there(commits):
+            if self._is_there(block, commits):
                 return False
             self._keep(undone)
         except PenstockError as why:
@@ -261,17 +280,27 @@ class CommitBlocks:
             log.error("a transaction block will be rolled back later: %s", why.report())
         return True
 
-    def _is_there(self, commits: Sequence[StagedCommit]) -> bool:
+    def _is_there(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> bool:
         """Whether the log has it, or will: every table that is left has its commit, and none was
         taken back (``block_order``). It is not taken back from then on."""
         self._warehouse.check_there()  # else every table is taken for dropped
+        if not all(map(self._new.is_there, block.made)):
+            return False
         found = [there for commit in commits if (there := commit.there()) is not None]
-        return bool(found) and all(found)
+        return bool(found or not commits) and all(found)
 
     def _undo(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> None:
-        for commit in commits:
-            commit.undo()
+        """New tables go first: nobody knows them."""
+        changes = {commit.change.relation: commit.change for commit in commits}
+        gone: set[int] = set()
+        for table in block.made:
+            if self._new.undo(table, changes.get(table.row.oid), block.block):
+                gone.add(table.row.oid)
             failpoint(AFTER_BLOCK_UNDONE)
+        for commit in commits:
+            if commit.change.relation not in gone:
+                commit.undo()
+                failpoint(AFTER_BLOCK_UNDONE)
         self._forget(block)
 
     def _left(self) -> tuple[BlockCommit, ...]:
@@ -283,7 +312,7 @@ class CommitBlocks:
         changes = changes_in(block.content)
         commits = self._commits(block, changes)
         if block.undone:
-            if self._is_there(commits):
+            if self._is_there(block, commits):
                 self._done(block)
             else:
                 self._undo(block, commits)
@@ -291,13 +320,12 @@ class CommitBlocks:
         try:
             self._put_all(block, commits, [None] * len(commits))
             log.info("a transaction block over %d tables was committed", len(commits))
-        except (CommitConflict, FeatureNotSupported) as error:
+        except (CommitConflict, DuplicateTable, FeatureNotSupported) as error:
             log.warning("a transaction block was rolled back: %s", error.report())
 
     def _commits(self, block: BlockCommit, changes: Sequence[StagedChange]) -> list[StagedCommit]:
         storage, store = self._warehouse.storage, self._warehouse.store
-        alone = len(changes) == 1 and block.prepared is None
-        group = None if alone else block.block
+        group = None if _is_alone(block) else block.block
         return [StagedCommit(storage, store, change, group, block.relations) for change in changes]
 
     def _keep(self, block: BlockCommit) -> None:
@@ -308,12 +336,18 @@ class CommitBlocks:
         """It is committed."""
         with self._catalog.write() as t:
             t.block_commits.delete(block.block)
+            self._new.enter(t, block.made)
             if block.prepared is not None:
                 t.prepared_blocks.delete(block.prepared)
 
     def _forget(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.delete(block.block)
+
+
+def _is_alone(block: BlockCommit) -> bool:
+    """Whether it is one commit, which is not written down."""
+    return len(block.relations) == 1 and block.prepared is None and not block.made
 
 
 class _Kept:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -69,15 +70,34 @@ class SparkLake:
         max_prepared: int = 0,
     ) -> None:
         self._spark = spark
+        self._catalog = catalog
+        self._sequencer = sequencer
+        self._held = HeldRows(catalog)
+        self.blocks: Final = CommitBlocks(warehouse, catalog, sequencer, self._held)
+        self.prepared: Final = TwoPhase(warehouse, catalog, self.blocks, self._held, max_prepared)
+        self._look(warehouse, catalog)
+
+    def _look(self, warehouse: Warehouse, catalog: Catalog) -> None:
+        """Statements find their tables there."""
         self._warehouse = warehouse
-        self._tables = LakeTables(warehouse, catalog, sequencer)
-        self._select = LakeSelect(spark, warehouse, self._tables)
-        held = HeldRows(catalog)
-        self.blocks: Final = CommitBlocks(warehouse, catalog, sequencer, held)
-        self.prepared: Final = TwoPhase(warehouse, catalog, self.blocks, held, max_prepared)
+        self._tables = LakeTables(warehouse, catalog, self._sequencer)
+        self._select = LakeSelect(self._spark, warehouse, self._tables)
         self._changes = ModifyTables(
-            spark, warehouse, catalog, sequencer, self._tables, self._select, self.blocks, held
+            self._spark,
+            warehouse,
+            catalog,
+            self._sequencer,
+            self._tables,
+            self._select,
+            self.blocks,
+            self._held,
         )
+
+    def within(self, block: LakeBlock) -> SparkLake:
+        """For the next statement of a block, which finds the tables that the block has made."""
+        lake = copy(self)
+        lake._look(block.warehouse, block.catalog(self._catalog))
+        return lake
 
     # COPY
 

@@ -98,6 +98,9 @@ def read_entry(storage: Storage, table_uri: str, version: int) -> list[dict[str,
 
 
 def _names(storage: Storage, folder: str) -> Iterator[str]:
+    for uri in storage.held:
+        if uri.startswith(f"{folder}/"):
+            yield uri.rpartition("/")[2]
     if not is_local(folder):
         yield from (info.base_name for info in storage.list(folder))
         return

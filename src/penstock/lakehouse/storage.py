@@ -15,8 +15,8 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -64,7 +64,8 @@ _DELETIONS: Final = 10
 
 @dataclass(frozen=True)
 class Storage:
-    """How files are written; crosses to executors. ``uri``: the warehouse's root.
+    """How files are written; crosses to executors. ``uri``: the warehouse's root. ``held``: by URI,
+    files that are only here; they are read as if they were there.
 
     ``fsync``: sync files and folders of a local warehouse (law 1). Off only where losing the
     warehouse with the machine's power is acceptable.
@@ -72,6 +73,7 @@ class Storage:
 
     uri: str
     fsync: bool = True
+    held: Mapping[str, bytes] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", normal_uri(self.uri))
@@ -134,6 +136,8 @@ class Storage:
 
     def read(self, uri: str, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file or a range of it. Raises StorageError (58P01 when it does not exist)."""
+        if uri in self.held:
+            return self.held[uri][offset : None if length is None else offset + length]
         with storage_errors("read file", uri):
             filesystem, path = resolve(uri)
             with filesystem.open_input_file(path) as source:
@@ -159,6 +163,8 @@ class Storage:
 
     def exists(self, uri: str) -> bool:
         """True when there is a file or folder of that name."""
+        if any(held == uri or held.startswith(f"{uri}/") for held in self.held):
+            return True
         with storage_errors("stat file", uri):
             filesystem, path = resolve(uri)
             return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
@@ -183,6 +189,12 @@ class Storage:
                 filesystem.delete_dir(path)
         except OSError as error:
             log.warning("could not remove directory %s: %s", uri, _message(error))
+
+    def remove_empty_folder(self, uri: str) -> None:
+        """Nothing is done to one that holds anything; object stores have none."""
+        if is_local(uri):
+            with contextlib.suppress(OSError):
+                Path(local_path(uri)).rmdir()
 
     def remove_folder(self, uri: str) -> None:
         """Remove a folder with everything in it; no effect when it is gone."""

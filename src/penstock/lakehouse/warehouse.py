@@ -6,6 +6,7 @@ table, places for what executors must read. Which tables there are is left to th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
@@ -32,7 +33,8 @@ OWN_FOLDER: Final = "_penstock"
 class Warehouse:
     """A root folder or object store prefix. ``spark`` is needed to commit to object stores only.
 
-    ``node_id``: whose it is, once that has been written there; None looks at nothing.
+    ``node_id``: whose it is, once that has been written there; None looks at nothing. ``held``: of
+    its storage.
     """
 
     def __init__(
@@ -41,8 +43,9 @@ class Warehouse:
         fsync: bool = True,
         spark: Cluster | None = None,
         node_id: str | None = None,
+        held: Mapping[str, bytes] | None = None,
     ) -> None:
-        self.storage: Final = Storage(uri, fsync)
+        self.storage: Final = Storage(uri, fsync, held or {})
         self.node_id = node_id
         self.uri: Final = self.storage.uri
         self._spark = spark

@@ -11,13 +11,16 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from penstock.catalog import Catalog, Role
+from penstock.catalog import BlockCatalog, Catalog, Role
 from penstock.commands.block import execute_block, takes
-from penstock.commands.scope import CommandScope, CurrentRole
+from penstock.commands.block_tables import define_in_block, define_tag, defines
+from penstock.commands.scope import CommandResult, CommandScope, CurrentRole
 from penstock.commands.utility import execute
+from penstock.executor.block import LakeBlock
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.protocol.answers import CommandOutcome
 from penstock.sql import Statement
@@ -64,6 +67,20 @@ class SessionCommands:
         result = execute_block(
             statements, self._catalog, self._scope(role), read_only=read_only, commit=commit
         )
+        return CommandOutcome(result.tag, result.notices)
+
+    def defines(self, statement: Statement) -> str | None:
+        """The tag of a statement about tables that a block may make; None for all others."""
+        return define_tag(statement) if defines(statement) else None
+
+    def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
+        """Execute one of those, for a block. Raises PenstockError."""
+
+        def run(catalog: BlockCatalog, warehouse: Warehouse) -> CommandResult:
+            scope = replace(self._scope(role), warehouse=warehouse)
+            return define_in_block(statement, catalog, scope)
+
+        result = block.define(self._catalog, run)
         return CommandOutcome(result.tag, result.notices)
 
     def _scope(self, role: Role) -> CommandScope:

@@ -7,6 +7,7 @@ for the session.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -90,6 +91,13 @@ class NodeCatalogs:
         self._senders = senders
         self._sessions = sessions
         self._database_oid = database_oid
+
+    def within(self, catalog: Catalog, warehouse: Warehouse) -> NodeCatalogs:
+        """For a statement of a block that has made tables, which are in these."""
+        own = copy(self)
+        own._catalog, own._warehouse = catalog, warehouse
+        own._columns = self._columns.within(warehouse)
+        return own
 
     def reads_catalog_only(self, text: str) -> bool:
         """Whether this is a query for us."""

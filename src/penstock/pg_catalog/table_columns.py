@@ -41,6 +41,13 @@ class TableColumns:
         self._lock = threading.Lock()
         self._known: dict[int, tuple[_Key, _Columns]] = {}
 
+    def within(self, warehouse: Warehouse) -> TableColumns:
+        """Of another look at the warehouse; what is known is known there, too."""
+        own = TableColumns(warehouse, self._troubles)
+        with self._lock:
+            own._known = dict(self._known)
+        return own
+
     def of(self, table: LakeTable) -> CatalogTable:
         """The table with its columns. Raises nothing that the table is to blame for."""
         with self._lock:

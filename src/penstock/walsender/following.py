@@ -38,12 +38,14 @@ CUTS_NAME = "the cuts of subscriptions"
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is followed, and how far. ``tables``: those of it that have rows of their own."""
+    """What is followed, and how far. ``tables``: those of it that have rows of their own.
+    ``made``: oids of tables that are about to be, with blocks that are not committed yet."""
 
     tables: tuple[LakeTable, ...]
     at: Mapping[int, Sequenced]
     subscriptions: tuple[Subscription, ...]
     owners: Owners
+    made: frozenset[int] = frozenset()
 
     def own(self) -> Iterable[LakeTable]:
         """Tables of which each commit is a transaction."""
@@ -181,7 +183,10 @@ class Following:
             version = min(version, self._cuts.version(owner, uri, version))
         with self._catalog.write() as t:
             table = t.tables.find(schema, name)
-            if table is None and t.tables.in_folder_of(schema, name) is not None:
+            if table is None and (
+                t.tables.in_folder_of(schema, name) is not None
+                or t.block_commits.makes(schema, name)  # COMMIT says since when it is there
+            ):
                 return
             if table is None:
                 table = t.tables.register(schema, name, uri, found.key)
@@ -197,7 +202,8 @@ class Following:
             tables = tuple(table for table in known if table.uri and table.oid in at)
             subscriptions = t.subscriptions.all()
             maintained = owners(subscriptions, t.relations.all(), known)
-            return Followed(tables, at, subscriptions, maintained)
+            made = frozenset(table.row.oid for table in t.block_commits.made())
+            return Followed(tables, at, subscriptions, maintained, made)
 
     def goes_on(self, table: LakeTable, at: Sequenced, upto: int) -> bool:
         """Whether what was read is of the table that is followed; another one takes its place."""

@@ -205,7 +205,8 @@ class Sequencer:
             if not self._following.goes_on(by_oid[oid], followed.at[oid], version)
         }
         there = [f for f in found if f.of_cut or f.members[0].relation not in gone]
-        waiting = waited_for(there, {table.oid for table in followed.own()} - gone)
+        own_tables = {table.oid for table in followed.own()} - gone
+        waiting = waited_for(there, own_tables | followed.made)
         return whole_blocks(there, waiting, self._lost_blocks.lost(there, waiting, followed))
 
     def _look(
