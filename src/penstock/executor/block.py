@@ -139,6 +139,7 @@ class LakeBlock:
         warehouse, uri = self.warehouse, leaf.uri or ""
         storage = warehouse.storage
         if leaf.oid in self.staged.tables:
+            warehouse.check_there()
             storage.create_folder(uri)  # COMMIT puts its log there
         state = self._state(leaf.oid, uri, version)
         load_vectors(storage, uri, state)

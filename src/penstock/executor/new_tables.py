@@ -56,8 +56,8 @@ class NewTables:
 
     def put(self, table: MadeTable) -> None:
         """Its log, durable on return. Raises DuplicateTable: another table lies there."""
-        storage = self._warehouse.storage
-        storage.create_folder(log_folder(table.uri))
+        self._warehouse.check_there()  # an empty mount point would take it, too
+        self._warehouse.storage.create_folder(log_folder(table.uri))
         try:
             self._warehouse.store.put(table.uri, 0, table.entry)
         except CommitConflict:

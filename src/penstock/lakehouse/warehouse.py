@@ -45,7 +45,7 @@ class Warehouse:
         node_id: str | None = None,
         held: Mapping[str, bytes] | None = None,
     ) -> None:
-        self.storage: Final = Storage(uri, fsync, held or {})
+        self.storage: Final = Storage(uri, fsync, {} if held is None else held)
         self.node_id = node_id
         self.uri: Final = self.storage.uri
         self._spark = spark
