@@ -62,13 +62,13 @@ def test_a_process_that_ends_leaves_no_gap_and_one_that_is_killed_leaves_a_small
     session = SessionSequences()
     with Catalog.open(url) as catalog:
         oid = _made(catalog)
-        assert catalog.sequences.take(oid, 3, session) == [1, 2, 3]
+        assert [*catalog.sequences.take(oid, 3, session)] == [1, 2, 3]
     killed = Catalog.open(url)  # it is never closed
-    assert killed.sequences.take(oid, 1, session) == [4]
+    assert [*killed.sequences.take(oid, 1, session)] == [4]
     assert _logged(killed, oid) == 36
     with Catalog.open(url) as catalog:
         assert catalog.sequences.state(oid) == (36, True)
-        assert catalog.sequences.take(oid, 2, session) == [37, 38]
+        assert [*catalog.sequences.take(oid, 2, session)] == [37, 38]
         # Who has gone on all the same takes none that others have.
         assert killed.sequences.take(oid, 1, session)[0] > 38
 
@@ -84,14 +84,14 @@ def test_set_and_bounds(url: str) -> None:
         with pytest.raises(PenstockError) as reached:
             catalog.sequences.take(oid, 5, session)
         assert reached.value.sqlstate == "2200H"
-        assert catalog.sequences.take(oid, 4, session) == [5, 3, 1, -1]
+        assert [*catalog.sequences.take(oid, 4, session)] == [5, 3, 1, -1]
         assert catalog.sequences.set(oid, 4, session, is_called=True) == 4
         assert catalog.sequences.current(oid, session) == 4
-        assert catalog.sequences.take(oid, 1, session) == [2]
+        assert [*catalog.sequences.take(oid, 1, session)] == [2]
         assert catalog.sequences.set(oid, 3, session, is_called=False) == 3
-        assert catalog.sequences.take(oid, 2, session) == [3, 1]
+        assert [*catalog.sequences.take(oid, 2, session)] == [3, 1]
         catalog.sequences.restart(oid)
-        assert catalog.sequences.take(oid, 1, session) == [5]
+        assert [*catalog.sequences.take(oid, 1, session)] == [5]
         with pytest.raises(PenstockError):
             catalog.sequences.set(oid, 6, session, is_called=True)
         with catalog.write() as t:
@@ -106,4 +106,4 @@ def test_cycles(url: str) -> None:
     with Catalog.open(url) as catalog:
         oid = _made(catalog, SequenceParameters(INT2, 2, 1, 1, 3, 1, cycle=True))
         assert catalog.sequences.take(oid, 70, SessionSequences())[:5] == [2, 3, 1, 2, 3]
-        assert catalog.sequences.take(oid, 1, SessionSequences()) == [3]
+        assert [*catalog.sequences.take(oid, 1, SessionSequences())] == [3]

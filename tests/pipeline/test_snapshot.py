@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,6 +25,8 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopyResult, CopySource, run_copy
+from penstock.sql.grammar.default_grammar import NEXTVAL
+from penstock.sqlstate import SequenceGeneratorLimitExceeded
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
@@ -31,6 +34,10 @@ from penstock.walreceiver.snapshot_holder import SnapshotHolder
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 SMALL = CopyOptions(unit_bytes=256 << 10, batch_bytes=64 << 10)
+
+
+def _raise(source: CopySource, error: PenstockError) -> None:
+    raise error
 
 
 class Copier:
@@ -64,6 +71,7 @@ class Copier:
         meanwhile: Callable[[SnapshotHolder], object] = lambda holder: None,
         sources: Sequence[CopySource] | None = None,
         conninfo: str | None = None,
+        failed: Callable[[CopySource, PenstockError], object] = _raise,
     ) -> tuple[CopyResult, ...]:
         # The server may need a moment to end an earlier one's session, and with it the slot.
         slot = f"copy_holder_{uuid.uuid4().hex}"
@@ -86,6 +94,7 @@ class Copier:
                 progress=self.progress.append,
                 finished=finish,
                 check=holder.check,
+                failed=failed,
             )
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
@@ -108,6 +117,43 @@ def copier(
 ) -> Copier:
     """Copies in Spark's tasks, and in this process."""
     return Copier(spark, database, tmp_path / "warehouse", request.param)
+
+
+def _with_sequence(copier: Copier, table: str, *, most: int) -> CopySource:
+    """``table`` with a column ``n`` of the target's own."""
+    source = copier.source("p", table)
+    schema, values = source.table.schema, iter(range(1, most + 1))
+    own = replace(schema.columns[0], source="n", name="n", default=NEXTVAL, local=True)
+    copier.tables[table] = copier.warehouse.create(
+        "public", f"{table}_n", TableSchema((*schema.columns, own), ())
+    )
+
+    def draw(column: str, count: int) -> Sequence[int]:
+        assert column == "n"
+        found = list(itertools.islice(values, count))
+        if len(found) < count:
+            raise SequenceGeneratorLimitExceeded("nextval: reached maximum value")
+        return found
+
+    return replace(source, table=copier.tables[table], draw=draw)
+
+
+def test_units_share_the_values_of_a_sequence(copier: Copier) -> None:
+    """Another table's sequence has too few."""
+    copier.database.execute(
+        "CREATE TABLE t (id int); INSERT INTO t SELECT g FROM generate_series(1, 50000) g;"
+        "CREATE TABLE few (id int); INSERT INTO few VALUES (1), (2);"
+        "CREATE PUBLICATION p FOR TABLE t, few"
+    )
+    sources = [_with_sequence(copier, "t", most=60000), _with_sequence(copier, "few", most=1)]
+    failed: list[PenstockError] = []
+    copier.copy("p", sources=sources, failed=lambda source, error: failed.append(error))
+    assert copier.progress[-1].units > 4
+    rows = copier.rows("t")
+    assert sorted(row[0] for row in rows) == sorted(row[1] for row in rows) == [*range(1, 50001)]
+    assert [error.message for error in failed] == ["nextval: reached maximum value"]
+    assert not copier.rows("few")
+    assert copier.finished == ["public.t_n"]
 
 
 @pytest.mark.parametrize("version", [*map(in_make_faults, (14, 15, 16, 17)), 18])

@@ -46,14 +46,14 @@ def test_bytes_of_a_type_that_the_driver_does_not_know(tmp_path: Path) -> None:
     values = pa.ExtensionArray.from_storage(unknown, pa.array([b"\x01{}"], pa.binary()))
     batch = pa.RecordBatch.from_arrays([values], ["v"])
     with pytest.raises(FeatureNotSupported, match='values of type "jsonb"') as caught:
-        snapshot_task._convert(batch, task(tmp_path))
+        snapshot_task._convert(batch, task(tmp_path), 0)
     assert caught.value.detail == 'Table "public.t", column "v".'
     with pytest.raises(FeatureNotSupported):
         snapshot_task._refuse_opaque(pa.list_(unknown))
     text = opaque("numeric", pa.string())
     values = pa.ExtensionArray.from_storage(text, pa.array(["1.5"], pa.string()))
     batch = pa.RecordBatch.from_arrays([values], ["v"])
-    assert snapshot_task._convert(batch, task(tmp_path)).column(0).to_pylist() == ["1.5"]
+    assert snapshot_task._convert(batch, task(tmp_path), 0).column(0).to_pylist() == ["1.5"]
 
 
 def test_rows_and_lengths_are_compared(tmp_path: Path) -> None:

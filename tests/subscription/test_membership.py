@@ -91,6 +91,8 @@ class World:
             record_conflict=self.catalog.record_conflict,
             member=self.catalog.member,
             partition_tree=self.catalog.partition_tree,
+            next_values=self.catalog.next_values,
+            restart_sequences=self.catalog.restart_sequences,
             primary_key_name=lambda table: None,
             subscription_name=lambda app_id: None,
             origin_name=lambda app_id: None,

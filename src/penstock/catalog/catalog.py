@@ -43,6 +43,8 @@ class Catalog:
         self._store = store
         self.statistics = statistics
         self.sequences = Sequences(store)
+        self.next_values = self.sequences.next_values
+        self.restart_sequences = self.sequences.restart_all
         self.node_lock = NodeLock(store.engine, store.node_info().node_id)
 
     @classmethod

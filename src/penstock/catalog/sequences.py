@@ -9,6 +9,7 @@ several processes with one store, who finds the row changed begins behind it.
 from __future__ import annotations
 
 import threading
+from collections import abc
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,9 +18,11 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from penstock.catalog.pg_class import PgClass
 from penstock.catalog.pg_sequence import PgSequence, Sequence
 from penstock.catalog.store import Store
 from penstock.errors import NotInPrerequisiteState, PenstockError
+from penstock.relation import TableName
 from penstock.sqlstate import (
     NumericValueOutOfRange,
     SequenceGeneratorLimitExceeded,
@@ -67,7 +70,7 @@ class Sequences:
         self._lock = threading.Lock()
         self._ahead: dict[int, _Ahead] = {}
 
-    def take(self, oid: int, count: int, session: SessionSequences) -> list[int]:
+    def take(self, oid: int, count: int, session: SessionSequences) -> abc.Sequence[int]:
         """The next values. Raises UndefinedTable (42P01), SequenceGeneratorLimitExceeded (2200H):
         none is taken then."""
         with self._lock:
@@ -82,6 +85,14 @@ class Sequences:
             self._ahead[oid] = known
         session.got(oid, values[-1])
         return values
+
+    def next_values(self, table: TableName, column: str, count: int) -> abc.Sequence[int]:
+        """Of the sequence of a table's column, for rows of no session. Raises as ``take``."""
+        owned = self._of_table(table)
+        oid = next((each.oid for each in owned if each.column == column), None)
+        if oid is None:
+            raise no_sequence(table[1], column, "Publish the column, or drop it here.")
+        return self.take(oid, count, SessionSequences())
 
     def set(self, oid: int, value: int, session: SessionSequences, *, is_called: bool) -> int:
         """setval. Raises UndefinedTable (42P01), NumericValueOutOfRange (22003)."""
@@ -104,6 +115,16 @@ class Sequences:
             row = _row(connection, oid)
             PgSequence(connection).save(replace(row, last_value=row.start, is_called=False))
             self._ahead.pop(oid, None)
+
+    def restart_all(self, table: TableName) -> None:
+        """Those of a table's columns."""
+        for sequence in self._of_table(table):
+            self.restart(sequence.oid)
+
+    def _of_table(self, table: TableName) -> abc.Sequence[Sequence]:
+        with self._store.read() as connection:
+            found = PgClass(connection).find(*table)
+            return () if found is None else PgSequence(connection).of_table(found.oid)
 
     def current(self, oid: int, session: SessionSequences) -> int:
         """currval. Raises UndefinedTable (42P01), NotInPrerequisiteState (55000)."""
@@ -150,16 +171,24 @@ class Sequences:
             return _Ahead(row, row.last_value, row.is_called)
         return known
 
-    def _logged(self, oid: int, count: int) -> tuple[list[int], _Ahead]:
+    def _logged(self, oid: int, count: int) -> tuple[abc.Sequence[int], _Ahead]:
         """Values with more behind them, all of which the store knows of first."""
         with self._store.write() as connection:
             known = self._known(_row(connection, oid))
             values = _next(known, count)
             known = replace(known, last_value=values[-1], is_called=True)
             more = list(islice(_following(known), _LOGGED_AHEAD))
-            row = replace(known.row, last_value=[*values, *more][-1], is_called=True)
+            row = replace(known.row, last_value=(more or values)[-1], is_called=True)
             PgSequence(connection).save(row)
         return values, replace(known, row=row, left=len(more))
+
+
+def no_sequence(table: str, column: str, hint: str) -> UndefinedTable:
+    """Of a column that takes its values from one, in a table that another node has made."""
+    return UndefinedTable(
+        f'the sequence of column "{column}" of table "{table}" does not exist',
+        hint=f"The table was made by another node. {hint}",
+    )
 
 
 def _row(connection: Connection, oid: int) -> Sequence:
@@ -169,10 +198,14 @@ def _row(connection: Connection, oid: int) -> Sequence:
     return row
 
 
-def _next(known: _Ahead, count: int) -> list[int]:
+def _next(known: _Ahead, count: int) -> abc.Sequence[int]:
+    row = known.row
+    first = known.last_value + (row.increment if known.is_called else 0)
+    straight = range(first, first + count * row.increment, row.increment)
+    if row.minimum <= straight[0] <= row.maximum and row.minimum <= straight[-1] <= row.maximum:
+        return straight
     found = list(islice(_following(known), count))
     if len(found) < count:
-        row = known.row
         what, bound = ("maximum", row.maximum) if row.increment > 0 else ("minimum", row.minimum)
         raise SequenceGeneratorLimitExceeded(
             f'nextval: reached {what} value of sequence "{row.name}" ({bound})'

@@ -22,6 +22,7 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from penstock.catalog import LakeTable
 from penstock.catalog import Sequence as OwnedSequence
+from penstock.catalog.sequences import no_sequence
 from penstock.errors import PenstockError
 from penstock.executor.drawn_values import DrawnColumn, DrawnRows
 from penstock.executor.select import LakeSelect
@@ -48,7 +49,6 @@ from penstock.sqlstate import (
     ProgramLimitExceeded,
     SerializationFailure,
     StatementCompletionUnknown,
-    UndefinedTable,
 )
 from penstock.walsender.lake_columns import LakeColumn, output_column, spark_type
 from penstock.walsender.sequencer import Position
@@ -207,10 +207,7 @@ class LakeRows:
         marks = dict(plan.drawn)
         missing = marks.keys() - sequences.keys()
         if missing:
-            raise UndefinedTable(
-                f'the sequence of column "{min(missing)}" of table "{table.name}" does not exist',
-                hint="The table was made by another node. Give the column its values in INSERT.",
-            )
+            raise no_sequence(table.name, min(missing), "Give the column its values in INSERT.")
         delta = {column.name: column.delta for column in columns}
         drawn = [
             DrawnColumn(

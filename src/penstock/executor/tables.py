@@ -6,6 +6,7 @@ checks them; versions and columns. A partitioned table is its leaves.
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -66,7 +67,7 @@ class LakeTables:
         for sequence in self.sequences(table).values():
             self._catalog.sequences.restart(sequence.oid)
 
-    def take(self, oid: int, count: int, *, session: SessionSequences) -> list[int]:
+    def take(self, oid: int, count: int, *, session: SessionSequences) -> abc.Sequence[int]:
         """The next values of a sequence, for a session. Raises PenstockError (42P01, 2200H)."""
         return self._catalog.sequences.take(oid, count, session)
 

@@ -1,36 +1,47 @@
 """Defaults of columns: what a row holds where nobody gives a value (pg_attrdef).
 
 In: the default as CREATE TABLE on the node had it, kept in the column's metadata: a constant as SQL
-writes it, now(), or a sequence, which is for sessions alone. Out: the value in the column's Arrow
+writes it, now(), or a sequence, whose values the caller takes. Out: the value in the column's Arrow
 type. Rows of a subscription get it in columns that the publication lacks. What it is worth is
 ``sql.column_default``'s, as for INSERT and UPDATE. Other writers do not know it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
+import numpy as np
 import pyarrow as pa
 
 import penstock.pgtypes as pgtypes
-from penstock.errors import FeatureNotSupported, PenstockError, ValueNotRepresentable
+from penstock.errors import PenstockError, ValueNotRepresentable
 from penstock.lakehouse.schema import Column
 from penstock.sql.grammar.default_grammar import NEXTVAL
 from penstock.sql.typed.column_default import coerced_default
 
+Draw = Callable[[str, int], Sequence[int]]
+"""So many next values of the sequence of a column, which has this name, in their order. Raises
+UndefinedTable (42P01), SequenceGeneratorLimitExceeded (2200H)."""
+
+
+def no_draw(column: str, count: int) -> Sequence[int]:
+    """Where there is no sequence."""
+    raise AssertionError(f'{count} values of column "{column}"')
+
+
+def draws(column: Column) -> bool:
+    """Whether its default is a sequence's next value."""
+    return column.default == NEXTVAL
+
 
 def default_value(column: Column, now: datetime) -> pa.Scalar:
-    """NULL where there is no default. Raises ValueNotRepresentable with the SQLSTATE that
-    PostgreSQL has where it is not a value of the column."""
+    """NULL where there is no default; not of one that ``draws``. Raises ValueNotRepresentable with
+    the SQLSTATE that PostgreSQL has where it is not a value of the column."""
     if column.default is None:
         return pa.scalar(None, column.type)
     oid, typmod = column.type_oid, column.typmod
     try:
-        if column.default == NEXTVAL:
-            raise FeatureNotSupported(
-                "values of sequences are given to rows of sessions only",
-                hint="Publish the column, or make the table without it.",
-            )
         text = coerced_default(column.source, column.default, oid, typmod, now)
         return stored_value(text, oid, typmod, column.type)
     except PenstockError as error:
@@ -46,6 +57,21 @@ def stored_value(text: str | None, type_oid: int, typmod: int, kind: pa.DataType
     """A value in its type's text as a Delta table has it. Raises ValueNotRepresentable."""
     value = None if text is None else pgtypes.find(type_oid).text_value(text.encode(), typmod)
     return pa.scalar(value, kind)
+
+
+def drawn(column: Column, which: np.ndarray, draw: Draw) -> pa.Array:
+    """A whole column of a sequence's values for the rows ``which``, NULL in others. Raises what
+    ``draw`` raises."""
+    count = int(which.sum())
+    values = pa.array(draw(column.source, count) if count else (), column.type)
+    if count == len(which):
+        return values
+    return pa.nulls(len(which), column.type) if not count else _spread(values, which)
+
+
+def _spread(values: pa.Array, which: np.ndarray) -> pa.Array:
+    places = np.cumsum(which) - 1
+    return values.take(pa.array(places, mask=~which))
 
 
 def filled(column: Column, rows: int, now: datetime) -> pa.Array:

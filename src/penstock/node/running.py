@@ -227,6 +227,8 @@ class RunningNode:
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
                 partition_tree=self._catalog.partition_tree,
+                next_values=self._catalog.next_values,
+                restart_sequences=self._catalog.restart_sequences,
                 primary_key_name=self._primary_key_name,
                 subscription_name=self._subscription_name,
                 origin_name=self._origin_name,

@@ -128,3 +128,8 @@ class DecodedChunk:
     begin_sequence: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     final_lsn: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     xid: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def restarts(self) -> frozenset[int]:
+        """Sequences of the TRUNCATEs with RESTART IDENTITY."""
+        return frozenset(each.sequence for each in self.truncates if each.restart_identity)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import ProtocolViolation, SchemaChanged
 from penstock.lakehouse.conversion import converted, takes
-from penstock.lakehouse.defaults import filled
+from penstock.lakehouse.defaults import Draw, drawn, draws, filled, no_draw
 from penstock.lakehouse.history_table import COMMIT_TIMESTAMP
 from penstock.lakehouse.schema import DELETED_AT, Column, TableSchema
 from penstock.lakehouse.type_widening import is_wider
@@ -178,17 +178,19 @@ def unify(
     batches: Sequence[ChangeBatch],
     start: int,
     stamped: Stamped = unstamped,
+    draw: Draw = no_draw,
 ) -> Changes:
     """All changes of ``batches`` with sequence >= ``start`` as one run in the target's columns.
 
     A column that a batch's relation does not have has its default in inserted rows (NULL where it
     was added later), and keeps its value in updated ones where it is the node's own, which is NULL
     in a table without a key, where rows are found by that (slot_store_data). A generated one is
-    NULL until the row is written. ``stamped`` gives the metadata columns. Raises
-    RelationChanged where a batch has a column that the target lacks or has with another type.
+    NULL until the row is written. ``stamped`` gives the metadata columns, ``draw`` values of
+    sequences. Raises RelationChanged where a batch has a column that the target lacks or has with
+    another type, and what ``draw`` raises.
     """
     parts = [
-        _map(table, schema, batch, int(np.searchsorted(batch.sequence, start)), stamped)
+        _map(table, schema, batch, int(np.searchsorted(batch.sequence, start)), stamped, draw)
         for batch in sorted(batches, key=_first_sequence)
     ]
     parts = [part for part in parts if len(part)]
@@ -218,14 +220,21 @@ def unify(
 
 
 def _map(
-    table: str, schema: TableSchema, batch: ChangeBatch, first: int, stamped: Stamped
+    table: str,
+    schema: TableSchema,
+    batch: ChangeBatch,
+    first: int,
+    stamped: Stamped,
+    draw: Draw,
 ) -> Changes:
     _check_columns(table, schema, batch.relation)
     rows = len(batch.operation) - first
     oids = {attribute.name: attribute.type_oid for attribute in batch.relation.attributes}
-    new = _columns(table, schema, batch.new.slice(first), rows, oids)
+    inserted = batch.operation[first:] == INSERT
+    new = _columns(table, schema, batch.new.slice(first), inserted, oids, draw)
     old = batch.old if batch.old is None else batch.old.slice(first)
-    old = None if old is None else _columns(table, schema, old, rows, oids)
+    none = np.zeros(rows, bool)
+    old = None if old is None else _columns(table, schema, old, none, oids, draw)
     old_kind = batch.old_kind[first:]
     unchanged = {}
     replica_key = set(batch.relation.key)
@@ -297,20 +306,29 @@ def _columns(
     table: str,
     schema: TableSchema,
     batch: pa.RecordBatch,
-    rows: int,
+    inserted: Mask,
     oids: Mapping[str, int],
+    draw: Draw,
 ) -> pa.Table:
-    """``rows``: a batch without columns does not know it. ``oids``: of its columns' types."""
-    arrays = [_column(table, column, batch, rows, oids) for column in schema.columns]
+    """``inserted``: which of the rows get values of sequences; ``oids``: of its columns' types."""
+    arrays = [_column(table, column, batch, inserted, oids, draw) for column in schema.columns]
     return pa.Table.from_arrays(arrays, schema=schema.arrow())
 
 
 def _column(
-    table: str, column: Column, batch: pa.RecordBatch, rows: int, oids: Mapping[str, int]
+    table: str,
+    column: Column,
+    batch: pa.RecordBatch,
+    inserted: Mask,
+    oids: Mapping[str, int],
+    draw: Draw,
 ) -> pa.Array:
     position = batch.schema.get_field_index(column.source)
+    if position < 0 and draws(column):
+        return drawn(column, inserted, draw)
     if position < 0:
-        return filled(column, rows, datetime.now(UTC))
+        # Not by the batch's rows: it does not know them where it has no columns.
+        return filled(column, len(inserted), datetime.now(UTC))
     array = batch.column(position)
     if not column.own and is_wider(array.type, column.type):
         return array.cast(column.type)  # sent before the column got its type

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import KeyExists, ProtocolViolation, ReplicationConflict, SchemaChanged
+from penstock.lakehouse.defaults import Draw, no_draw
 from penstock.lakehouse.schema import TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.changes import (
@@ -70,6 +71,7 @@ def fold(
     stamped: Stamped = unstamped,
     resolution: str = ERROR,
     soft_delete: bool = False,
+    draw: Draw = no_draw,
 ) -> NetChange:
     """The net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
 
@@ -80,7 +82,7 @@ def fold(
     TRUNCATE then. ``stamped``: what metadata columns hold. ``resolution``: one of
     CONFLICT_RESOLUTIONS, for a key that is inserted where the table has it. ``soft_delete``: rows
     that were there before the run stay when they are deleted; the schema has ``deleted_at``, and no
-    TRUNCATE is given.
+    TRUNCATE is given. ``draw``: values of sequences for inserted rows, in the order of changes.
 
     Raises ReplicationConflict where a key is inserted twice or an inserted row lacks a value,
     RelationChanged where changes do not fit the target's columns or do not identify rows as the
@@ -88,7 +90,7 @@ def fold(
     """
     table = batches[0].relation.qualified_name if batches else ""
     valid = [sequence for sequence in truncates if sequence >= from_sequence]
-    changes = unify(table, schema, batches, max([from_sequence, *valid]), stamped)
+    changes = unify(table, schema, batches, max([from_sequence, *valid]), stamped, draw)
     _check_tuples(table, schema, batches, changes)
     truncate = bool(valid)
     if schema.key:

@@ -23,6 +23,7 @@ from penstock.errors import ConnectionFailure, PenstockError
 from penstock.failpoint import INSIDE_COPY, failpoint
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.conversion import kept_as_text
+from penstock.lakehouse.defaults import Draw, no_draw
 from penstock.lakehouse.files import TARGET_FILE_BYTES
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
@@ -32,8 +33,15 @@ from penstock.pgtypes.out_of_range import ERROR
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.parts import Leaves, Part, parts
 from penstock.pipeline.snapshot_job import CopyJob
-from penstock.pipeline.snapshot_task import Copied, CopiedFile, CopyFailed, CopyTask, Result
-from penstock.pipeline.snapshot_units import units_of
+from penstock.pipeline.snapshot_task import (
+    Copied,
+    CopiedFile,
+    CopyFailed,
+    CopyTask,
+    Result,
+    with_values,
+)
+from penstock.pipeline.snapshot_units import Unit, units_of
 from penstock.relation import Attribute
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.table_info import RemoteTable
@@ -84,7 +92,8 @@ class CopyOptions:
 class CopySource:
     """A published table and the Delta table that it is copied into. ``leaves``: of a partitioned
     one, which hold its rows; ``tree``: the tables of the catalog that they come from; ``point``:
-    what the copy's snapshot holds; ``out_of_range``: what becomes of values that are."""
+    what the copy's snapshot holds; ``out_of_range``: what becomes of values that are; ``draw``: of
+    the target's sequences."""
 
     info: RemoteTable
     table: DeltaTable
@@ -92,6 +101,7 @@ class CopySource:
     tree: tuple[LakeTable, ...] = ()
     point: Lsn = INVALID
     out_of_range: str = ERROR
+    draw: Draw = no_draw
 
     @property
     def tables(self) -> tuple[DeltaTable, ...]:
@@ -167,7 +177,7 @@ def run_copy(
     copies = [_Copy(source) for source in sources]
     owners: dict[int, _Copy] = {}
     sizes: dict[int, int] = {}
-    tasks = _tasks(spark, copies, owners, sizes, conninfo, snapshot_name, options)
+    tasks = _tasks(spark, copies, owners, sizes, conninfo, snapshot_name, options, failed)
     here = _is_small(sources, tasks, options.here_bytes)
     description = _description(sources)
     job = CopyJob(None if here else spark, tasks, options.connections, description, options.tables)
@@ -284,44 +294,68 @@ def _tasks(
     conninfo: ConnInfo,
     snapshot_name: str,
     options: CopyOptions,
+    failed: Callable[[CopySource, PenstockError], object],
 ) -> list[CopyTask]:
     """All units, table by table, so that the first tables are complete long before the last ones;
     the largest first, so that the last ones to end are short."""
     session = conninfo.for_sql("penstock copy")
     sized: list[tuple[int, CopyTask]] = []
     for copy in copies:
-        table, columns = copy.source.table, published_columns(copy.source)
-        units = units_of(copy.source.info, columns, _unit_bytes(spark, copy.source.info, options))
+        unit_bytes = _unit_bytes(spark, copy.source.info, options)
+        units = units_of(copy.source.info, published_columns(copy.source), unit_bytes)
         copy.units = len(units)
-        generated = generated_columns(table.schema, table.name)
-        for unit in units:
-            task = CopyTask(
-                number=len(sized),
-                table=copy.source.info.relation.qualified_name,
-                conninfo=session,
-                snapshot_name=snapshot_name,
-                queries=unit.queries,
-                columns=columns,
-                schema=table.schema.arrow(),
-                targets=table.schema.columns,
-                generated=generated,
-                storage=table.storage,
-                table_uri=table.uri,
-                point=copy.source.point,
-                out_of_range=copy.source.out_of_range,
-                key=frozenset(table.schema.source_key),
-                batch_bytes=options.batch_bytes,
-                target_file_bytes=options.target_file_bytes,
-                routing=None if copy.source.leaves is None else copy.source.leaves.routing,
-                destinations=tuple(part.destination() for part in copy.source.parts),
-            )
+        made = _task_maker(copy.source, session, snapshot_name, options)
+        try:
+            mine = [
+                (unit.size, with_values(made(len(sized) + at, unit), copy.source.draw))
+                for at, unit in enumerate(units)
+            ]
+        except ConnectionFailure:
+            raise
+        except PenstockError as error:
+            copy.ended = True
+            failed(copy.source, error)
+            continue
+        for size, task in mine:
             owners[task.number] = copy
-            sizes[task.number] = unit.size
-            copy.heap += unit.size
-            sized.append((unit.size, task))
-    place = {id(copy): at for at, copy in enumerate(sorted(copies, key=lambda copy: -copy.heap))}
+            sizes[task.number] = size
+            copy.heap += size
+        sized += mine
+    place = {id(copy): at for at, copy in enumerate(sorted(copies, key=lambda c: -c.heap))}
     sized.sort(key=lambda pair: (place[id(owners[pair[1].number])], -pair[0]))
     return [task for _, task in sized]
+
+
+def _task_maker(
+    source: CopySource, session: str, snapshot_name: str, options: CopyOptions
+) -> Callable[[int, Unit], CopyTask]:
+    """What makes the tasks of a table, by their numbers and units."""
+    table, columns = source.table, published_columns(source)
+    generated = generated_columns(table.schema, table.name)
+
+    def made(number: int, unit: Unit) -> CopyTask:
+        return CopyTask(
+            number=number,
+            table=source.info.relation.qualified_name,
+            conninfo=session,
+            snapshot_name=snapshot_name,
+            queries=unit.queries,
+            columns=columns,
+            schema=table.schema.arrow(),
+            targets=table.schema.columns,
+            generated=generated,
+            storage=table.storage,
+            table_uri=table.uri,
+            point=source.point,
+            out_of_range=source.out_of_range,
+            key=frozenset(table.schema.source_key),
+            batch_bytes=options.batch_bytes,
+            target_file_bytes=options.target_file_bytes,
+            routing=None if source.leaves is None else source.leaves.routing,
+            destinations=tuple(part.destination() for part in source.parts),
+        )
+
+    return made
 
 
 def _unit_bytes(spark: Spark, table: RemoteTable, options: CopyOptions) -> int:

@@ -13,9 +13,9 @@ starting another program.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from penstock.errors import (
 )
 from penstock.identifiers import quote_literal
 from penstock.lakehouse.conversion import converted
-from penstock.lakehouse.defaults import filled
+from penstock.lakehouse.defaults import Draw, draws, filled
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.history_table import COMMIT_LSN
 from penstock.lakehouse.schema import Column
@@ -79,6 +79,7 @@ class CopyTask:
     ``conninfo`` holds the password and is never printed. ``doing``: for errors. ``batch_bytes``: of
     PostgreSQL's binary format, read at once. ``target_file_bytes``: where a file ends and the next
     begins. ``out_of_range``: what becomes of values that are, but for those of the ``key``.
+    ``drawn``: values of sequences for the rows, as ``with_values`` sets them.
     """
 
     number: int
@@ -100,6 +101,13 @@ class CopyTask:
     point: Lsn = INVALID
     out_of_range: str = ERROR
     key: frozenset[str] = frozenset()
+    drawn: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def drawing(self) -> tuple[str, ...]:
+        """Columns that take their values from sequences, for ``drawn``."""
+        published = {attribute.name for attribute in self.columns}
+        return tuple(c.source for c in self.targets if draws(c) and c.source not in published)
 
 
 @dataclass(frozen=True)
@@ -157,9 +165,28 @@ def _copy(task: CopyTask) -> list[CopiedFile]:
 def read_unit(task: CopyTask) -> Generator[pa.RecordBatch]:
     """The rows of a unit as its target has them, but for generated values; to be closed."""
     with _session(task) as cursor:
+        sent = 0
         for query in task.queries:
             for batch in _read(cursor, query, task):
-                yield _convert(batch, task)
+                yield _convert(batch, task, sent)
+                sent += batch.num_rows
+
+
+def with_values(task: CopyTask, draw: Draw) -> CopyTask:
+    """With those of sequences, for which the publisher has to count the unit's rows first: a task
+    asks nobody for more. Raises what ``draw`` raises, ConnectionFailure, PublisherError."""
+    names = task.drawing
+    count = _count_rows(task) if names else 0
+    return replace(task, drawn={name: draw(name, count) if count else () for name in names})
+
+
+def _count_rows(task: CopyTask) -> int:
+    with _session(task) as cursor:
+        return sum(
+            batch.column(0)[0].as_py()
+            for query in task.queries
+            for batch in _read(cursor, f"SELECT count(*) FROM ({query}) AS rows", task)
+        )
 
 
 def _destinations(task: CopyTask) -> tuple[Destination, ...]:
@@ -228,8 +255,9 @@ def _read(cursor: Any, query: str, task: CopyTask) -> Iterator[pa.RecordBatch]:
         raise _stream_error(error, cursor, task) from None
 
 
-def _convert(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
-    """ADBC's batch in the target's types and names, without generated values."""
+def _convert(batch: pa.RecordBatch, task: CopyTask, before: int) -> pa.RecordBatch:
+    """ADBC's batch in the target's types and names, without generated values. ``before``: how many
+    rows of the unit came before it."""
     published = {
         attribute.name: _column(batch.column(position), attribute, task)
         for position, attribute in enumerate(task.columns)
@@ -238,15 +266,18 @@ def _convert(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
     arrays = [
         converted(published[column.source], column, table=task.table)
         if column.source in published
-        else _own_column(column, batch.num_rows, now, task.point)
+        else _own_column(column, slice(before, before + batch.num_rows), now, task)
         for column in task.targets
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=task.schema)
 
 
-def _own_column(column: Column, rows: int, now: datetime, point: Lsn) -> pa.Array:
+def _own_column(column: Column, here: slice, now: datetime, task: CopyTask) -> pa.Array:
+    if draws(column):
+        return pa.array(task.drawn[column.source][here], column.type)
+    rows = here.stop - here.start
     if column.stamp and column.name == COMMIT_LSN:
-        return pa.repeat(pa.scalar(int(point), column.type), rows)
+        return pa.repeat(pa.scalar(int(task.point), column.type), rows)
     return filled(column, rows, now)
 
 

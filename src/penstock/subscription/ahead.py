@@ -26,6 +26,7 @@ from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError, ReplicationConflict, StorageError
 from penstock.failpoint import AFTER_WRITING_AHEAD, failpoint
 from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.defaults import Draw
 from penstock.lakehouse.log import remove_unnamed
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import Storage, write_temporary
@@ -193,8 +194,10 @@ class AheadWriter:
         schema, table = target.table.schema, target.table
         if not share.changes:
             raise _NotAhead("a TRUNCATE alone")
+        if share.restarts:
+            raise _NotAhead("a sequence begins again at the commit")
         resolution = self._targets.conflict_resolution
-        net = _fold(share, schema, resolution)
+        net = _fold(share, schema, resolution, target.draw)
         if net.incomplete is not None:
             raise _NotAhead("values that were not sent come from old rows")
         mark = f"{uuid.uuid4().hex}-"
@@ -212,7 +215,7 @@ class AheadWriter:
             decoded, _ = self._decode(spooled, definitions)
             found = _shares(decoded, self._targets)
             mine = next(each for each in found if each.target is target)
-            return _fold(mine, schema, resolution)
+            return _fold(mine, schema, resolution, target.draw)
 
         keys = self._without_rows(net, again)
         layout = table.layout
@@ -310,7 +313,7 @@ def _plain(target: Target, targets: Targets) -> bool:
     return plain and targets.named(target.rel.table_name) is target
 
 
-def _fold(share: Share, schema: TableSchema, resolution: str) -> NetChange:
+def _fold(share: Share, schema: TableSchema, resolution: str, draw: Draw) -> NetChange:
     if share.error is not None:
         raise share.error
     return fold(
@@ -319,6 +322,7 @@ def _fold(share: Share, schema: TableSchema, resolution: str) -> NetChange:
         truncates=share.truncates,
         from_sequence=share.first,
         resolution=resolution,
+        draw=draw,
     )
 
 

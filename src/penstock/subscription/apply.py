@@ -379,6 +379,7 @@ class Applier:
                     self._app_id,
                     resolution=self._targets.conflict_resolution,
                     soft_delete=self._targets.soft_delete,
+                    draw=target.draw,
                 )
             )
         if target.partitions is not None:

@@ -48,6 +48,11 @@ class CatalogAccess:
     sets the table's state."""
     partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
     """A partitioned table of the node with all its partitions, root first; () for others."""
+    next_values: Callable[[TableName, str, int], Sequence[int]]
+    """So many next values of the sequence of a table's column. Raises UndefinedTable (42P01),
+    SequenceGeneratorLimitExceeded (2200H)."""
+    restart_sequences: Callable[[TableName], object]
+    """Those of a table's columns begin again, as for TRUNCATE RESTART IDENTITY."""
     primary_key_name: Callable[[TableName], str | None]
     """Of the constraint; None: the catalogs do not have it, or the table."""
     subscription_name: Callable[[str], str | None]

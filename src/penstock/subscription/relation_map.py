@@ -30,8 +30,9 @@ from penstock.subscription.targets import Targets
 class Share:
     """What of a chunk is new to a target, from the message ``first`` on.
 
-    ``truncates``: sequences of its TRUNCATEs; ``rows``: how many changes there are. ``error``: why
-    they are not this table's, or cannot be read.
+    ``truncates``: sequences of its TRUNCATEs; ``restarts``: of those by which the target's columns
+    begin their values again; ``rows``: how many changes there are. ``error``: why they are not this
+    table's, or cannot be read.
     """
 
     target: Target
@@ -39,6 +40,7 @@ class Share:
     changes: tuple[ChangeBatch, ...]
     truncates: tuple[int, ...]
     error: PenstockError | None = None
+    restarts: frozenset[int] = frozenset()
 
     @property
     def rows(self) -> int:
@@ -76,7 +78,8 @@ def shares(decoded: DecodedChunk, targets: Targets, open_end: Lsn) -> Iterator[S
         truncates = tuple(sequence for sequence, _ in seen.truncates if sequence >= first)
         error = error or _error(targets, target, seen, first)
         if changes or truncates or error is not None:
-            yield Share(target, first, changes, truncates, error)
+            restarts = decoded.restarts.intersection(truncates if target.draws else ())
+            yield Share(target, first, changes, truncates, error, restarts)
 
 
 def _error(targets: Targets, target: Target, seen: _Seen, first: int) -> PenstockError | None:

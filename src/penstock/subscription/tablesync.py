@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Protocol
 
 from penstock.catalog import LakeTable
@@ -92,6 +93,10 @@ class RelStates(Protocol):
     @property
     def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
         """A partitioned table of the node with all its partitions, root first; () for others."""
+
+    @property
+    def next_values(self) -> Callable[[TableName, str, int], Sequence[int]]:
+        """So many next values of the sequence of a table's column."""
 
     @property
     def subscription_name(self) -> Callable[[str], str | None]:
@@ -288,7 +293,9 @@ def _prepare(
             work.failed(rel, error)
         else:
             way = work.subscription.out_of_range
-            sources.append((rel, CopySource(info, table, leaves, tree, out_of_range=way)))
+            draw = partial(work.states.next_values, rel.table_name)
+            source = CopySource(info, table, leaves, tree, out_of_range=way, draw=draw)
+            sources.append((rel, source))
     return sources
 
 

@@ -6,10 +6,12 @@ to, and the table's part of a cut. Which tables there are is ``targets``'.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.lakehouse.cuts import CutTable
+from penstock.lakehouse.defaults import Draw, draws, no_draw
 from penstock.lakehouse.history_table import history_of
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import Lsn
@@ -23,16 +25,24 @@ from penstock.subscription.partitions import Partitions
 class Target:
     """One table. ``ready``: part of the cuts; ``marker``: its own LSN; ``followed``: the definition
     of the newest change in it, if this session has seen any; ``partitions``: of a partitioned one,
-    which has its rows there; ``history``: the table that keeps its changes, if it has one."""
+    which has its rows there; ``history``: the table that keeps its changes, if it has one;
+    ``draw``: what its columns' sequences give; ``restart``: has them begin again."""
 
     rel: SubscriptionRel
     table: DeltaTable
     ready: bool
     marker: Lsn | None
+    draw: Draw = no_draw
+    restart: Callable[[], object] = lambda: None
     rows_applied: int = field(default=0)
     followed: Relation | None = field(default=None)
     partitions: Partitions | None = field(default=None)
     history: DeltaTable | None = field(default=None)
+
+    @property
+    def draws(self) -> bool:
+        """Whether columns of it have sequences."""
+        return any(map(draws, self.table.schema.columns))
 
     @property
     def progress(self) -> TableProgress:

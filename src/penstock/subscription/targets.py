@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
 from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import ADD, FOLLOWING, STOP
@@ -38,6 +39,7 @@ from penstock.pgtypes.as_text import AsText, may_not_fit
 from penstock.pgtypes.out_of_range import CLAMP
 from penstock.pipeline.conflict import ERROR
 from penstock.relation import Relation, ReplicaIdentity, TableName
+from penstock.subscription.bindings import Bindings
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
 from penstock.subscription.target import Target
@@ -57,24 +59,6 @@ from penstock.subscription.target_columns import (
 from penstock.subscription.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
-
-
-class Bindings(Protocol):
-    """The part of the catalog that targets read and write."""
-
-    @property
-    def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
-        """A partitioned table of the node with all its partitions, root first; () for others."""
-
-    @property
-    def generation(self) -> Callable[[], int]:
-        """Grows with every change; cheap."""
-
-    def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
-        """Record what a row stands for; None leaves it."""
-
-    def record_conflict(self, rel: SubscriptionRel, conflict: str) -> object:
-        """Record that the relation may be another one now."""
 
 
 class Targets:
@@ -156,6 +140,8 @@ class Targets:
             table=table,
             ready=rel.state is SubscriptionRelState.READY,
             marker=None if marker is None else Lsn(marker),
+            draw=partial(self._bindings.next_values, rel.table_name),
+            restart=partial(self._bindings.restart_sequences, rel.table_name),
         )
         self._open_partitions(target)
         if rel.relid is not None:

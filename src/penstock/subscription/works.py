@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.lakehouse.defaults import Draw
 from penstock.lakehouse.history_table import fit
 from penstock.lakehouse.schema import TableSchema
 from penstock.lsn import Lsn
@@ -29,9 +30,9 @@ _END: Final = np.iinfo(np.int64).max
 
 
 def works_of(
-    share: Share, stamps: Stamps, app_id: str, *, resolution: str, soft_delete: bool
+    share: Share, stamps: Stamps, app_id: str, *, resolution: str, soft_delete: bool, draw: Draw
 ) -> Iterator[TableWork]:
-    """``resolution``, ``soft_delete``: as ``fold`` takes them. Raises what that raises, and
+    """``resolution``, ``soft_delete``, ``draw``: as ``fold`` takes them. Raises what it raises, and
     ``fit``."""
     target = share.target
     schema, history = target.table.schema, target.history
@@ -43,6 +44,8 @@ def works_of(
         marker = history.transaction_version(app_id)
         first = first_message(stamps.chunk, None if marker is None else Lsn(marker), stamps.end)
     for changes, truncates, start in segments:
+        if share.restarts.intersection(truncates):
+            target.restart()
         to = None
         if history is not None:
             to = HistoryWork(history, stamps, first, truncates[-1] if truncates else None)
@@ -62,6 +65,7 @@ def works_of(
             stamped=stamps.columns,
             resolution=resolution,
             soft_delete=soft_delete,
+            draw=draw,
         )
         yield TableWork(target.table, net, leaves=target.leaves, history=to)
 
