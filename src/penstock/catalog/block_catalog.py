@@ -9,6 +9,7 @@ tables of the warehouse that have been met for the first time.
 from __future__ import annotations
 
 import contextlib
+from collections import abc
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import replace
 from typing import Any
@@ -171,7 +172,7 @@ class _SequenceValues(Sequences):
         self._made = made
         self._values = values
 
-    def take(self, oid: int, count: int, session: SessionSequences) -> list[int]:
+    def take(self, oid: int, count: int, session: SessionSequences) -> abc.Sequence[int]:
         row = self._made.get(oid)
         if row is None:
             return self._all.take(oid, count, session)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -43,8 +43,6 @@ class Catalog:
         self._store = store
         self.statistics = statistics
         self.sequences = Sequences(store)
-        self.next_values = self.sequences.next_values
-        self.restart_sequences = self.sequences.restart_all
         self.node_lock = NodeLock(store.engine, store.node_info().node_id)
 
     @classmethod
@@ -89,6 +87,15 @@ class Catalog:
     def record_warehouse(self, uri: str) -> None:
         """The node's id is in the warehouse there."""
         self._store.record_warehouse(uri)
+
+    def next_values(self, table: TableName, column: str, count: int) -> Sequence[int]:
+        """Of the sequence of a table's column, for rows of no session. Raises PenstockError (42P01,
+        2200H)."""
+        return self.sequences.next_values(table, column, count)
+
+    def restart_sequences(self, table: TableName) -> None:
+        """Those of a table's columns begin again."""
+        self.sequences.restart_all(table)
 
     def generation(self) -> int:
         """Grows with every change by any process; cheap enough to poll ten times a second."""

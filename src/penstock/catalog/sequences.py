@@ -213,7 +213,7 @@ def _next(known: _Ahead, count: int) -> abc.Sequence[int]:
     return found
 
 
-def values_after(row: Sequence, count: int) -> list[int]:
+def values_after(row: Sequence, count: int) -> abc.Sequence[int]:
     """The next values of a sequence that is nobody else's. Raises SequenceGeneratorLimitExceeded
     (2200H)."""
     return _next(_Ahead(row, row.last_value, row.is_called), count)
