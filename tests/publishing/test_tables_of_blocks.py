@@ -7,13 +7,15 @@ All of it without Spark: what is staged is written by files.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psycopg
 import pytest
 
+from faults.heavy import HEAVY, in_make_faults
 from fix_postgres import Database
 from penstock import failpoint
 from penstock.embedded import wait_until
@@ -252,6 +254,8 @@ def test_what_it_needs_is_gone_meanwhile(lake: LakeNode) -> None:
 
 
 _PLACES = failpoint.BLOCK_TABLE_NAMES
+_BLOCKS = 40 if HEAVY else 15
+"""Of a story."""
 
 
 @pytest.mark.parametrize("place", _PLACES)
@@ -370,6 +374,60 @@ def test_what_is_refused_by_name(lake: LakeNode) -> None:
             with pytest.raises(psycopg.errors.FeatureNotSupported, match=message):
                 session.execute(statement)
     lake.execute("DROP TABLE other")
+
+
+@pytest.mark.parametrize("seed", [1, *(in_make_faults(seed) for seed in range(2, 8))])
+def test_a_story_of_blocks(pair: Pair, seed: int) -> None:
+    """The same statements on both, in blocks and after them."""
+    random, before = Random(seed), members(pair.lake)
+    with psycopg.connect(
+        pair.server.conninfo, autocommit=True, cursor_factory=psycopg.ClientCursor
+    ) as server:
+        for number in range(_BLOCKS):
+            tables = [f"k{seed}_{number}_{name}" for name in "ab"]
+            for statement in _block(random, tables):
+                results = [_outcome(one, statement) for one in (server, pair.lake.connection)]
+                assert results[1] == results[0], f"seed {seed}, block {number}: {statement}"
+    with pair.lake.node._catalog.read() as t:
+        assert t.block_commits.all() == ()
+    assert len(members(pair.lake)) - len(before) <= _BLOCKS, "a block is one transaction"
+
+
+def _block(random: Random, tables: Sequence[str]) -> Iterator[str]:
+    yield "BEGIN"
+    for _ in range(random.randint(3, 14)):
+        table, key = random.choice(tables), random.randint(1, 5)
+        yield random.choice(
+            [
+                f"CREATE TABLE {table} (id serial, v int DEFAULT 7)",
+                f"CREATE TABLE IF NOT EXISTS {table} (id serial, v int)",
+                f"INSERT INTO {table} (v) VALUES ({key}), (NULL)",
+                f"INSERT INTO {table} (v) SELECT v FROM {random.choice(tables)}",
+                f"UPDATE {table} SET v = v + 1 WHERE id = {key}",
+                f"DELETE FROM {table} WHERE id = {key}",
+                f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+                f"SELECT * FROM {table}",
+                f"SELECT relname, relreplident FROM pg_class WHERE relname = '{table}'",
+                f"DROP TABLE IF EXISTS {table}",
+                f"SAVEPOINT s{key % 2}",
+                f"SAVEPOINT s{key % 2}",
+                f"ROLLBACK TO s{key % 2}",
+                f"ROLLBACK TO s{key % 2}",
+                f"RELEASE s{key % 2}",
+            ]
+        )
+    yield random.choice(["COMMIT", "COMMIT", "ROLLBACK"])
+    for table in tables:
+        yield f"SELECT * FROM {table}"
+
+
+def _outcome(session: psycopg.Connection[Any], statement: str) -> Any:
+    try:
+        cursor = session.execute(statement)
+    except psycopg.Error as error:
+        return error.sqlstate, error.diag.message_primary
+    rows = sorted(map(str, cursor.fetchall())) if cursor.description else None
+    return cursor.statusmessage, rows
 
 
 def test_statements_with_parameters(lake: LakeNode) -> None:
