@@ -36,6 +36,7 @@ from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.relation import TableName
 from penstock.sqlstate import DuplicateTable, SerializationFailure, StatementCompletionUnknown
 from penstock.walsender.sequencer import Sequencer
 
@@ -83,7 +84,7 @@ class CommitBlocks:
         if not (changes or tables):
             return
         with self._sequencer.one_transaction():
-            self._finish_before(changes)
+            self._finish_before(changes, tables)
             self._held.now(_tables(changes)).check_changes(changes)
             made = self._commit(block, changes, tables=tables)
         self._after(made)
@@ -125,10 +126,14 @@ class CommitBlocks:
                 self._finish(block)
             yield find() if left else found
 
-    def _finish_before(self, changes: Sequence[StagedChange]) -> None:
-        """What is left over comes first, in each table, and of new ones."""
+    def _finish_before(
+        self, changes: Sequence[StagedChange], tables: Collection[MadeTable] = ()
+    ) -> None:
+        """What is left over comes first, in each table, and under each name of a new one."""
+        names = _names(tables)
         for left in self._left():
-            if left.made or not _tables(changes).isdisjoint(left.relations):
+            touched = not _tables(changes).isdisjoint(left.relations)
+            if touched or not names.isdisjoint(_names(left.made)):
                 self._finish(left)
 
     def _after(self, made: Made) -> None:
@@ -369,3 +374,8 @@ def _unknown(
 
 def _tables(changes: Iterable[StagedChange]) -> set[int]:
     return {change.relation for change in changes}
+
+
+def _names(tables: Iterable[MadeTable]) -> set[TableName]:
+    """Of relations that come with new tables."""
+    return {(table.row.schema, name) for table in tables for name in table.names}
