@@ -223,6 +223,25 @@ def test_others_see_nothing_of_it(lake: LakeNode, spark: Any) -> None:
     assert [row.userMetadata for row in history if row.operation == "UPDATE"] == [None, None]
 
 
+def test_tables_without_deletion_vectors(lake: LakeNode, spark: Any) -> None:
+    """Delta rewrites the files with rows that are meant, not those that a task has read next."""
+    lake.execute(
+        "CREATE TABLE without (id int, v text)",
+        *(f"INSERT INTO without VALUES ({n}, 'v{n}')" for n in range(8)),
+    )
+    spark.sql(
+        f"ALTER TABLE delta.`{_uri(lake, 'without')}` "
+        "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')"
+    )
+    with lake.connect() as session:
+        assert session.execute("UPDATE without SET id = 10 WHERE v = 'v3'").rowcount == 1
+        assert session.execute("UPDATE without SET id = 20 WHERE v > 'v5'").rowcount == 2
+        assert session.execute("DELETE FROM without WHERE v IN ('v1', 'v4')").rowcount == 2
+    assert sorted(lake.rows("SELECT v, id FROM without")) == [
+        ("v0", 0), ("v2", 2), ("v3", 10), ("v5", 5), ("v6", 20), ("v7", 20),
+    ]  # fmt: skip
+
+
 def _uri(lake: LakeNode, table: str) -> str:
     return f"{lake.node.folder}/warehouse/public/{table}"
 

@@ -34,8 +34,10 @@ from penstock.executor.rows import Change, RowChange, delta_table, quoted
 from penstock.executor.small_rewrites import SmallRewrites
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.protocol import ENABLE_VECTORS
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.state import load
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.query import Interrupts
@@ -85,6 +87,8 @@ def _route_function(routing: Level, keys: Sequence[str]) -> Callable[..., pa.Arr
 
 USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 """Setting of a session: user metadata of its commits."""
+_FILE_COST: Final = "spark.sql.files.openCostInBytes"
+_PARTITIONS: Final = "spark.sql.files.maxPartitionNum"
 
 
 class Rewrites:
@@ -174,6 +178,9 @@ class Rewrites:
     def _commit(self, leaf: LakeTable, change: Change, session: SparkSession) -> int:
         """The change of one table, which keeps all its rows."""
         columns = self._paired_columns(leaf, change)
+        state = load(self._warehouse.storage, leaf.uri or "")
+        if state is None or state.properties.get(ENABLE_VECTORS, "false").lower() != "true":
+            _read_files_apart(session)
         if not columns:
             return _run(leaf, change, session, {})
         storage = self._warehouse.storage
@@ -193,6 +200,15 @@ class Rewrites:
         folder = pairs_folder(leaf.uri or "")
         for file in files:
             self._warehouse.storage.remove(f"{folder}/{file.path}")
+
+
+def _read_files_apart(session: SparkSession) -> None:
+    """Each file in a task of its own. Where a table has no deletion vectors, Delta asks for the
+    names of files with rows that are meant by ``input_file_name()``; that is the file that a task
+    has come to, which is another one by the time that a Python function has its answer for a row.
+    """
+    session.conf.unset(_PARTITIONS)
+    session.conf.set(_FILE_COST, "1t")
 
 
 def _run(
