@@ -22,7 +22,7 @@ _VALUES = (
     "(1, 1, 'a', 'a'), (2, NULL, NULL, NULL)",
     f"(3, 3, '{_LONG}a', 'c'), (4, 4, '{_LONG}', 'c ')",
     f"(5, 30000, '{_LONG}b', 'é'), (6, 6, '', '')",
-    "(9223372036854775807, -32768, '5', '5'), (0, 0, '0', '0')",
+    "(9223372036854775807, -32768, '5', '5'), (0, 0, '0 ', '0 ')",
 )
 _CONDITIONS = (
     "k = 3",
@@ -47,6 +47,8 @@ _CONDITIONS = (
     "v = 'é' AND k = 5",
     "v::text = 'a' AND s = 1",
     "c = 'c'",
+    "t::bpchar = '0'::text::bpchar",
+    "v::bpchar = '0'::varchar::bpchar",
     "k = 0 AND s = (SELECT min(s) FROM f WHERE k = 0)",
 )
 

@@ -80,7 +80,8 @@ def _equality(node: Node) -> tuple[Var, str] | None:
     for left, right in (sides, sides[::-1]):
         if not (isinstance(left, Var) and isinstance(right, Const)) or left.system:
             continue
-        kinds = [kind for kind in _COMPARED if {left.type, right.type} <= kind]
+        compared = {left.type, right.type, *(argument.type for argument in node.arguments)}
+        kinds = [kind for kind in _COMPARED if compared <= kind]
         if kinds and right.text is not None:
             return left, right.text
     return None
