@@ -300,6 +300,7 @@ SELECT current_user || v, length(current_user), (SELECT now() = now()) FROM t OR
 SELECT count(*), now() FROM t GROUP BY now()
 SELECT localtime
 SELECT current_timestamp(3)
+SELECT current_timestamp(0)
 SELECT clock_timestamp()
 SELECT current_schema
 """

@@ -282,7 +282,7 @@ class RawExpressions:
 
     def _value_function(self, raw: RawNode) -> Expression:
         name = str(raw.take("op")).removeprefix(_VALUE_FUNCTION).removesuffix("_N").lower()
-        return SqlValueFunction(name, raw.take("typmod"))
+        return SqlValueFunction(name, raw.take("typmod") or 0)
 
     def _cast(self, raw: RawNode) -> Expression:
         fields = raw.node("typeName")
