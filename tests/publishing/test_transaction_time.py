@@ -53,6 +53,7 @@ def test_a_transaction_has_one_time(both: Callable[..., tuple[Any, Any]]) -> Non
         ((also,),) = session.execute("SELECT CURRENT_TIMESTAMP FROM w WHERE id = 1").fetchall()
         ((since,),) = session.execute("SELECT statement_timestamp() > now()").fetchall()
         session.execute("COMMIT")
+        assert session.execute("SELECT statement_timestamp() = now()").fetchall() == [(True,)]
         in_block = session.execute("SELECT a FROM w WHERE id IN (1, 7, 8)").fetchall()
         assert {now, also, *(a for (a,) in in_block)} == {now}
         assert since and _same(session) == [True] * 8
@@ -94,6 +95,7 @@ def test_by_spark(lake: LakeNode, by_spark: None) -> None:
 
 def test_what_is_refused(lake: LakeNode) -> None:
     lake.execute("CREATE TABLE r (t text)")
-    for value in ("pg_current_xact_id()::text", "CURRENT_TIMESTAMP(3)", "clock_timestamp()"):
+    times = ("CURRENT_TIMESTAMP(3)", "CURRENT_TIMESTAMP(0)", "clock_timestamp()")
+    for value in ("pg_current_xact_id()::text", *times):
         with pytest.raises(psycopg.errors.FeatureNotSupported):
             lake.execute(f"INSERT INTO r VALUES ({value})")

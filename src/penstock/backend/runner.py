@@ -374,7 +374,9 @@ class SessionRunner:
             in_block=self._block.open,
             wrote=self._standbys.wrote,
             sequences=self._sequences,
+            read_only=self._block.read_only,
             started=self._services.sessions.transaction_started(self._context.pid),
+            statement_started=self._services.sessions.statement_started(self._context.pid),
         )
 
     def _set_config(self, name: str, value: str, is_local: bool) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.catalog import Catalog, LakeTable, Sequence
-from penstock.errors import InsufficientPrivilege, WrongObjectType
+from penstock.errors import InsufficientPrivilege, PenstockError, WrongObjectType
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
@@ -44,8 +44,9 @@ class SequenceFunctions:
         }
 
     def nextval(self, oid: int) -> int:
-        """The next value. Raises PenstockError (42P01, 42501, 42809, 2200H)."""
+        """The next value. Raises PenstockError (25006, 42P01, 42501, 42809, 2200H)."""
         self._check(oid)
+        self._check_writes("nextval()")
         (value,) = self._values.take(oid, 1, self._facts.sequences)
         return value
 
@@ -59,16 +60,24 @@ class SequenceFunctions:
         return self._values.last(self._facts.sequences)
 
     def setval(self, oid: int, value: int | None, is_called: bool | None) -> int | None:
-        """Raises PenstockError (42P01, 42501, 42809, 22003)."""
+        """Raises PenstockError (25006, 42P01, 42501, 42809, 22003)."""
         if value is None or is_called is None:
             return None
         self._check(oid)
+        self._check_writes("setval()")
         return self._values.set(oid, value, self._facts.sequences, is_called=is_called)
 
     def pg_sequence_last_value(self, oid: int) -> int | None:
         """NULL before the first one."""
         value, is_called = self._values.state(oid)
         return value if is_called else None
+
+    def _check_writes(self, function: str) -> None:
+        """PreventCommandIfReadOnly"""
+        if self._facts.read_only:
+            raise PenstockError(
+                f"cannot execute {function} in a read-only transaction", sqlstate="25006"
+            )
 
     def _check(self, oid: int) -> Sequence:
         """init_sequence, and the right of the owner."""

@@ -17,9 +17,9 @@ class SessionFacts:
     """Who asks. ``version``: reported major version. ``settings``: current values by lower-case
     name; ``set_config``: what changes them, None: nothing is kept. ``user``: "" when the role is
     gone. ``warn`` tells the client; ``cancelled``: whether the query is to end. ``in_block``:
-    whether it is part of a transaction block. ``wrote``: told that the query commits something.
-    ``sequences``: what the session has got of them. ``started``: its transaction, in UTC;
-    ``statement_started``: its statement."""
+    whether it is part of a transaction block; ``read_only``: of one that may change nothing.
+    ``wrote``: told that the query commits something. ``sequences``: what the session has got of
+    them. ``started``: its transaction, in UTC; ``statement_started``: its statement."""
 
     user: str
     database: str
@@ -33,6 +33,7 @@ class SessionFacts:
     warn: Callable[[str], None] = lambda _: None
     cancelled: Callable[[], bool] = lambda: False
     in_block: bool = False
+    read_only: bool = False
     wrote: Callable[[], None] = lambda: None
     sequences: SessionSequences = field(default_factory=SessionSequences)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -136,8 +136,12 @@ class Sessions:
     def transaction_started(self, pid: int) -> datetime:
         """When a session's transaction began (GetCurrentTransactionStartTimestamp), in UTC."""
         session = self.find(pid)
-        began = None if session is None else session.activity.transaction_started
-        return datetime.fromtimestamp(time.time() if began is None else began, UTC)
+        return _moment(None if session is None else session.activity.transaction_started)
+
+    def statement_started(self, pid: int) -> datetime:
+        """When its statement came (GetCurrentStatementStartTimestamp), in UTC."""
+        session = self.find(pid)
+        return _moment(None if session is None else session.activity.query_started)
 
     def name(self, pid: int, application_name: str) -> None:
         """A session has another application_name now."""
@@ -160,3 +164,7 @@ def shown_query(text: str) -> str:
         if secret is not None:
             text = text[: secret.start()] + _HIDDEN
     return text.encode(errors="replace")[:_QUERY_SIZE].decode(errors="ignore")
+
+
+def _moment(began: float | None) -> datetime:
+    return datetime.fromtimestamp(time.time() if began is None else began, UTC)
