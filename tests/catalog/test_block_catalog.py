@@ -70,14 +70,14 @@ def test_values_of_its_sequences(catalog: Catalog) -> None:
     (sequence,) = made.sequences
     session = SessionSequences()
     assert block.sequences.state(sequence.oid) == (1, False)
-    assert block.sequences.take(sequence.oid, 2, session) == [1, 2]
+    assert [*block.sequences.take(sequence.oid, 2, session)] == [1, 2]
     again = BlockCatalog(catalog, [made], values).sequences
     assert again.state(sequence.oid) == (2, True)
     assert again.current(sequence.oid, session) == again.last(session) == 2
     with pytest.raises(SequenceGeneratorLimitExceeded):
         again.take(sequence.oid, 2, session)
     assert again.set(sequence.oid, 1, session, is_called=False) == 1
-    assert again.take(sequence.oid, 1, session) == [1]
+    assert [*again.take(sequence.oid, 1, session)] == [1]
     again.restart(sequence.oid)
     assert again.state(sequence.oid) == (1, False)
 

@@ -13,6 +13,8 @@ from sqlalchemy import create_engine, text
 from fix_postgres import Database
 from penstock.catalog import (
     Catalog,
+    PreparedBlock,
+    PreparedState,
     Slot,
     Subscription,
     SubscriptionRel,
@@ -369,6 +371,32 @@ def test_streaming_came_with_version_10(tmp_path: Path, monkeypatch: pytest.Monk
             t.subscriptions.create("new", conninfo="", publications=["p"], slot_name="s").streaming
             == "parallel"
         )
+
+
+def test_records_of_two_phase_commit_came_with_version_23(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was prepared before is in no log, and what is in the log is an ordinary transaction."""
+    new = {
+        "penstock_transaction": ("two_phase", "newest_xid"),
+        "penstock_prepared_block": ("prepare_lsn", "prepare_end", "commit_block"),
+    }
+    block = PreparedBlock("1", "g", 4, 5, 10, (1,), "[]", PreparedState.PREPARED)
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 22)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+            first = t.transactions.append((), commit_time=1, size=8)
+            t.prepared_blocks.put(block)
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        for table, columns in new.items():
+            for column in columns:
+                connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+        assert t.prepared_blocks.all() == (block,)
+        assert t.transactions.after(first.begin, 2) == (first,)
+        assert t.transactions.next_xid() == 5
 
 
 def test_what_an_error_does_came_with_version_11(

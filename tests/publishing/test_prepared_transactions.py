@@ -399,13 +399,15 @@ def test_the_banks_sum(lake: LakeNode) -> None:
     assert gids(lake) == []
 
 
-def test_subscribers_hear_of_it_when_it_is_committed(lake: LakeNode, database: Database) -> None:
+def test_subscribers_without_two_phase_hear_of_it_when_it_is_committed(
+    lake: LakeNode, database: Database
+) -> None:
     for create in ("k (id int PRIMARY KEY, v int)", "l (id int PRIMARY KEY, v int)"):
         lake.execute(f"CREATE TABLE {create}")
         database.execute(f"CREATE TABLE {create}")
     lake.execute("CREATE PUBLICATION kl FOR TABLE k, l", "INSERT INTO k VALUES (1, 1), (2, 2)")
-    lake.subscribe(database, "kl", "kl", "two_phase = true")
-    create = "SELECT pg_create_logical_replication_slot('kl2', 'test_decoding', false, true)"
+    lake.subscribe(database, "kl", "kl")
+    create = "SELECT pg_create_logical_replication_slot('kl2', 'test_decoding')"
     lake.rows(create)
     listen(database, "k", "l")
     prepare(lake, "kept", "UPDATE k SET v = 5 WHERE id = 1", "INSERT INTO l VALUES (1, 1)")

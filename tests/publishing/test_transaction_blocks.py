@@ -19,6 +19,7 @@ from pyroaring import BitMap
 from faults.heavy import HEAVY, in_make_faults
 from fix_postgres import Database
 from penstock import failpoint
+from penstock.catalog import TwoPhaseKind
 from penstock.embedded import wait_until
 from penstock.errors import StorageError
 from penstock.executor import block_commit
@@ -126,10 +127,14 @@ def parquet_files(lake: LakeNode) -> set[Path]:
 
 
 def members(lake: LakeNode) -> list[set[str]]:
-    """The tables of each transaction of the log."""
+    """The tables of each transaction of the log that is committed."""
     with lake.node._catalog.read() as t:
         found = t.transactions.after(0, 10_000)  # type: ignore[arg-type]
-    return [{member.uri.rpartition("/")[2] for member in one.members} for one in found]
+    return [
+        {member.uri.rpartition("/")[2] for member in one.members}
+        for one in found
+        if one.two_phase is None or one.two_phase.kind is TwoPhaseKind.COMMIT_PREPARED
+    ]
 
 
 def test_statements_of_blocks_are_as_on_a_server(pair: Pair) -> None:

@@ -112,11 +112,11 @@ def opened(
         server.catalog,
         server.sequencer,
         slots,
-        lambda: pytest.fail("of no other plugin"),
+        lambda at: pytest.fail("of no other plugin"),
         find_plugin,
         18,
         lambda: 1 << 20,
-        lambda options: source or _Nothing(),
+        lambda options, at: source or _Nothing(),
     )
     request = SlotRequest("f", True, confirm, "s", upto, None, _OPTIONS)
     return reading.open(request, 1, cancelled)

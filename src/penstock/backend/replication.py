@@ -28,6 +28,7 @@ from penstock.errors import (
     PenstockError,
     UndefinedObject,
 )
+from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.parameters import parse_parameters
 from penstock.pgtypes.pg_type import INT4, INT8, TEXT
@@ -167,7 +168,9 @@ class ReplicationCommands:
         def change(slot: Slot) -> Slot:
             failover = slot.failover if options.failover is None else options.failover
             two_phase = slot.two_phase if options.two_phase is None else options.two_phase
-            return replace(slot, failover=failover, two_phase=two_phase)
+            # From where on, the next stream says, which begins where its client wants it to.
+            at = slot.two_phase_at if two_phase and slot.two_phase else None
+            return replace(slot, failover=failover, two_phase=two_phase, two_phase_at=at)
 
         self._services.slots.alter(
             command.slot_name, change, pid=self._context.pid, version=self._services.version
@@ -228,15 +231,22 @@ class ReplicationCommands:
     @contextmanager
     def _sending(
         self, slot: Slot, command: c.StartReplication, options: PgoutputOptions | None
-    ) -> Iterator[tuple[ChangeSource, Callable[..., Stream]]]:
-        """What decodes for a stream, and what makes the stream. ``options``: of pgoutput."""
+    ) -> Iterator[tuple[Lsn, ChangeSource, Callable[..., Stream]]]:
+        """Where a stream begins, what decodes for it, and what makes it. ``options``: of
+        pgoutput."""
+        slots = self._services.slots
+        with self._services.catalog.read() as t:
+            start = t.transactions.boundary(max(command.start, slot.confirmed_flush_lsn))
         if options is not None:
-            yield self._services.make_source(options), Stream
+            wanted = options.two_phase or slot.two_phase
+            at = slots.two_phase_at(slot, start, wanted=wanted)
+            yield start, self._services.make_source(options, at), partial(Stream, two_phase_at=at)
             return
         with self._plugin(slot, command.options) as context:
             assert self._services.reading is not None
-            lake = self._services.reading.transactions()
-            yield lake.source, partial(PluginStream, context, lake)
+            at = slots.two_phase_at(slot, start, wanted=context.twophase)
+            lake = self._services.reading.transactions(at)
+            yield start, lake.source, partial(PluginStream, context, lake)
 
     def _stream(
         self, wire: Duplex, command: c.StartReplication, options: PgoutputOptions | None
@@ -245,10 +255,8 @@ class ReplicationCommands:
         name = command.slot_name or ""
         with (
             services.slots.held(name, context.pid, version=services.version) as slot,
-            self._sending(slot, command, options) as (source, make_stream),
+            self._sending(slot, command, options) as (start, source, make_stream),
         ):
-            with services.catalog.read() as t:
-                start = t.transactions.boundary(max(command.start, slot.confirmed_flush_lsn))
             state = SenderState(slot=name, sent=start)
             with services.senders.running(
                 context.pid,

@@ -15,6 +15,7 @@ from penstock.executor.block import LakeBlock
 from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.query import Interrupts
@@ -127,8 +128,8 @@ class BlockCommands(Protocol):
         """Execute one of those. Raises PenstockError (0A000, 42P07, ...)."""
 
 
-MakeSource = Callable[[PgoutputOptions], ChangeSource]
-"""Makes what decodes for one stream."""
+MakeSource = Callable[[PgoutputOptions, Lsn | None], ChangeSource]
+"""Makes what decodes for one stream; from where on it is told of what is prepared, if at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from penstock.catalog.pg_transactions import (
 from penstock.catalog.prepared_blocks import PreparedBlock, PreparedState
 from penstock.catalog.sequences import Sequences, SessionSequences
 from penstock.catalog.transaction import CatalogTransaction
+from penstock.catalog.two_phase_records import PrepareRecord, TwoPhaseKind, TwoPhaseRecord
 
 __all__ = [
     "BlockCatalog",
@@ -44,6 +45,7 @@ __all__ = [
     "Member",
     "Namespace",
     "NodeInfo",
+    "PrepareRecord",
     "PreparedBlock",
     "PreparedState",
     "PreparedXact",
@@ -64,6 +66,8 @@ __all__ = [
     "SubscriptionRelState",
     "SubscriptionStatistics",
     "TableStatistics",
+    "TwoPhaseKind",
+    "TwoPhaseRecord",
     "TwoPhaseState",
     "UniqueIndex",
 ]

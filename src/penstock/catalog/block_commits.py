@@ -41,6 +41,11 @@ class BlockCommit:
     prepared: str | None = None
     made: tuple[MadeTable, ...] = ()
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is one commit, which is not written down."""
+        return len(self.relations) == 1 and self.prepared is None and not self.made
+
 
 class BlockCommits:
     """The table, within one transaction."""

@@ -3,7 +3,8 @@
 In: a connection inside a transaction. Out: frozen ``LakeTransaction`` rows, and how far each table
 has been sequenced. Who finds the commits is left to the sequencer (walsender). A transaction's
 changes are not here: they are what lies between two versions of its tables. Messages that sessions
-emit are in the same order; what one says is read by itself, as it may be long.
+emit are in the same order; what one says is read by itself, as it may be long. So are PREPARE
+TRANSACTION, with the changes that it has staged, and what became of it (``two_phase_records``).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from sqlalchemy import (
 
 from penstock.catalog.metadata import METADATA, LsnColumn
 from penstock.catalog.prepared_blocks import last_prepared_xid
+from penstock.catalog.two_phase_records import TwoPhaseKind, TwoPhaseRecord, from_text, to_text
 from penstock.lsn import Lsn
 
 FIRST_LSN: Final = Lsn(0x0100_0000)
@@ -57,7 +59,11 @@ _TRANSACTION: Final = Table(
     Column("members", Text, nullable=False),
     Column("message_transactional", Boolean),  # and the others: NULL where there is no message
     Column("message_prefix", Text),
-    Column("message_content", LargeBinary),
+    Column("message_content", LargeBinary),  # and of PREPARE: what it has staged
+    # NULL where it is no record of two-phase commit; and in stores of before there was such a thing
+    Column("two_phase", Text),
+    # NULL where it is the transaction's own
+    Column("newest_xid", BigInteger),
 )
 _READ: Final = tuple(c for c in _TRANSACTION.c if c.name != "message_content")
 _SEQUENCED: Final = Table(
@@ -109,6 +115,10 @@ class LakeTransaction:
     """One committed transaction. ``begin`` < ``commit`` < ``end``; ``end`` of one is ``begin`` of
     the next.
 
+    ``two_phase``: where it is about one that was prepared. PREPARE is an entry by itself, whose
+    members say which versions it was checked against, and whose changes are its content; COMMIT
+    PREPARED has members as any transaction has; the xid is the same in both.
+
     ``message``: what it consists of instead of changes. One that is not transactional is a record
     by itself, of no transaction: ``commit`` is its ``begin``, and ``xid`` the one before.
 
@@ -126,6 +136,7 @@ class LakeTransaction:
     origin: str | None = None
     origin_lsn: Lsn | None = None
     message: EmittedMessage | None = None
+    two_phase: TwoPhaseRecord | None = None
 
     @property
     def is_transaction(self) -> bool:
@@ -175,13 +186,17 @@ class PgTransactions:
         size: int,
         origin: str | None = None,
         origin_lsn: Lsn | None = None,
+        xid: int | None = None,
+        two_phase: TwoPhaseRecord | None = None,
+        content: bytes | None = None,
     ) -> LakeTransaction:
-        """Put a transaction at the end. ``size``: bytes of WAL that it stands for."""
+        """Put a transaction at the end. ``size``: bytes of WAL that it stands for. ``xid``: one
+        that is given out already, None: the next one. ``content``: of PREPARE."""
         last = self._last()
         begin = FIRST_LSN if last is None else last.end
         commit = Lsn(begin + _align(size))
         transaction = LakeTransaction(
-            xid=self._xid_after(last),
+            xid=self._xid_after(last) if xid is None else xid,
             begin=begin,
             commit=commit,
             end=Lsn(commit + _COMMIT_RECORD),
@@ -189,17 +204,22 @@ class PgTransactions:
             members=tuple(members),
             origin=origin,
             origin_lsn=origin_lsn,
+            two_phase=two_phase,
         )
-        self._connection.execute(_TRANSACTION.insert().values(**_values(transaction)))
-        for member in members:
-            self.advance(member.relation, member.to_version, member.table_id)
+        row = _values(transaction) | {"message_content": content}
+        if xid is not None:
+            row["newest_xid"] = max(self._newest_xid(), xid)
+        self._connection.execute(_TRANSACTION.insert().values(**row))
+        if two_phase is None or two_phase.kind is not TwoPhaseKind.PREPARE:
+            for member in members:
+                self.advance(member.relation, member.to_version, member.table_id)
         return transaction
 
     def emit(self, message: EmittedMessage, content: bytes, *, commit_time: int) -> LakeTransaction:
         """Put a message at the end (LogLogicalMessage)."""
         last = self._last()
         begin = FIRST_LSN if last is None else last.end
-        xid = _FIRST_XID - 1 if last is None else last.xid
+        xid = self._newest_xid()
         size = _align(_MESSAGE_RECORD + len(message.prefix.encode()) + len(content))
         commit = end = Lsn(begin + size)
         if message.transactional:
@@ -216,7 +236,7 @@ class PgTransactions:
         return emitted
 
     def content(self, transaction: LakeTransaction) -> bytes:
-        """Of a transaction's message. It is there as long as a slot needs it."""
+        """Of a transaction's message, or of what is prepared; there as long as a slot needs it."""
         c = _TRANSACTION.c
         query = select(c.message_content).where(c.end_lsn == transaction.end)
         return bytes(self._connection.execute(query).scalar_one())
@@ -272,9 +292,16 @@ class PgTransactions:
 
     def _xid_after(self, last: LakeTransaction | None) -> int:
         """Those of prepared transactions are given out, too."""
-        given = [_FIRST_XID - 1 if last is None else last.xid]
+        given = [_FIRST_XID - 1 if last is None else self._newest_xid()]
         prepared = last_prepared_xid(self._connection)
         return _next_xid(max(given if prepared is None else [*given, prepared]))
+
+    def _newest_xid(self) -> int:
+        """Of the log: what was prepared has an older one than what stands before its end."""
+        c = _TRANSACTION.c
+        query = select(func.coalesce(c.newest_xid, c.xid)).order_by(c.end_lsn.desc()).limit(1)
+        newest = self._connection.execute(query).scalar_one_or_none()
+        return _FIRST_XID - 1 if newest is None else int(newest)
 
     def _last(self) -> LakeTransaction | None:
         query = select(*_READ).order_by(_TRANSACTION.c.end_lsn.desc()).limit(1)
@@ -306,6 +333,7 @@ def _values(transaction: LakeTransaction) -> dict[str, Any]:
         "origin": transaction.origin,
         "origin_lsn": transaction.origin_lsn,
         "members": json.dumps(members),
+        "two_phase": None if transaction.two_phase is None else to_text(transaction.two_phase),
     }
 
 
@@ -323,6 +351,7 @@ def _transaction(row: RowMapping) -> LakeTransaction:
         origin=row["origin"],
         origin_lsn=row["origin_lsn"],
         message=message,
+        two_phase=None if row["two_phase"] is None else from_text(row["two_phase"]),
     )
 
 

@@ -1,7 +1,8 @@
 """Prepared transactions of the node's own sessions (twophase.c).
 
 In: a connection inside a transaction. Out: frozen rows. A row is there from before the block is
-prepared until all its tables have their commits, or until its files are gone. What it does is JSON,
+prepared until all its tables have their commits, in their logs and in the node's, or until its
+files are gone. What it does is JSON,
 whose meaning is the executor's. Those of publishers are ``pg_prepared_xacts``'s.
 """
 
@@ -15,7 +16,9 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, Text, func, select
 
-from penstock.catalog.metadata import METADATA
+from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.two_phase_records import PrepareRecord
+from penstock.lsn import Lsn
 
 _TABLE = Table(
     "penstock_prepared_block",
@@ -28,6 +31,11 @@ _TABLE = Table(
     Column("state", String(1), nullable=False),
     Column("relations", Text, nullable=False),
     Column("content", Text, nullable=False),
+    # NULL where the log has no PREPARE of it, or has what became of it
+    Column("prepare_lsn", LsnColumn),
+    Column("prepare_end", LsnColumn),
+    # NULL before COMMIT PREPARED
+    Column("commit_block", String(36)),
 )
 
 
@@ -38,13 +46,16 @@ class PreparedState(Enum):
     """Its client has no answer, and will have none where the node ends: it is rolled back then."""
     PREPARED = "r"
     ROLLED_BACK = "d"
-    """Its files go."""
+    """Its files go, when no slot is to be told of it any more."""
+    COMMITTED = "c"
+    """Its tables have their commits; the log does not say so yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBlock:
     """``prepared``: microseconds since 1970. ``owner``: oid of a role. ``relations``: oids of the
-    tables that it changes."""
+    tables that it changes. ``prepare``: where the log has its PREPARE, None: it is told of it when
+    it is committed, as of any transaction. ``commit_block``: which its commits bear."""
 
     id: str
     gid: str
@@ -54,6 +65,8 @@ class PreparedBlock:
     relations: tuple[int, ...]
     content: str
     state: PreparedState = PreparedState.PREPARING
+    prepare: PrepareRecord | None = None
+    commit_block: str | None = None
 
     @property
     def in_doubt(self) -> bool:
@@ -63,7 +76,7 @@ class PreparedBlock:
     @property
     def holds(self) -> bool:
         """Whether nobody else may change its rows, nor take its name."""
-        return self.state is not PreparedState.ROLLED_BACK
+        return self.state in (PreparedState.PREPARING, PreparedState.PREPARED)
 
 
 class PreparedBlocks:
@@ -94,6 +107,10 @@ class PreparedBlocks:
         """Transaction IDs that are given out and are in no log."""
         return frozenset(block.xid for block in self.all() if block.holds)
 
+    def committed_by(self, block: str) -> PreparedBlock | None:
+        """The one whose commits bear that id."""
+        return next((found for found in self.all() if found.commit_block == block), None)
+
     def put(self, block: PreparedBlock) -> None:
         """Insert one, or replace the one of that id."""
         self.delete(block.id)
@@ -103,6 +120,23 @@ class PreparedBlocks:
         """No effect when it is gone."""
         same = _TABLE.c.id == block_id
         self._connection.execute(_TABLE.update().where(same).values(state=state.value))
+
+    def begin_commit(self, block_id: str, block: str) -> None:
+        """Its commits bear ``block`` from now on."""
+        same = _TABLE.c.id == block_id
+        self._connection.execute(_TABLE.update().where(same).values(commit_block=block))
+
+    def told(self, block_id: str, prepare: PrepareRecord | None) -> None:
+        """The log has its PREPARE; None: it has also what became of it, and no more of it comes."""
+        values: dict[str, Any] = {"prepare_lsn": None, "prepare_end": None}
+        if prepare is not None:
+            values = {
+                "prepare_lsn": prepare.lsn,
+                "prepare_end": prepare.end,
+                "prepared": prepare.time,
+            }
+        same = _TABLE.c.id == block_id
+        self._connection.execute(_TABLE.update().where(same).values(**values))
 
     def delete(self, block_id: str) -> None:
         """No effect when it is gone."""
@@ -126,10 +160,16 @@ def _values(block: PreparedBlock) -> dict[str, Any]:
         "state": block.state.value,
         "relations": json.dumps(block.relations),
         "content": block.content,
+        "prepare_lsn": None if block.prepare is None else block.prepare.lsn,
+        "prepare_end": None if block.prepare is None else block.prepare.end,
+        "commit_block": block.commit_block,
     }
 
 
 def _block(row: RowMapping) -> PreparedBlock:
+    prepare = None
+    if row["prepare_lsn"] is not None:
+        prepare = PrepareRecord(Lsn(row["prepare_lsn"]), Lsn(row["prepare_end"]), row["prepared"])
     return PreparedBlock(
         id=row["id"],
         gid=row["gid"],
@@ -139,4 +179,6 @@ def _block(row: RowMapping) -> PreparedBlock:
         relations=tuple(json.loads(row["relations"])),
         content=row["content"],
         state=PreparedState(row["state"]),
+        prepare=prepare,
+        commit_block=row["commit_block"],
     )

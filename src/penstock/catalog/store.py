@@ -45,7 +45,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 23
+SCHEMA_VERSION: Final = 24
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -97,6 +97,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     21: _add_what_is_missing,
     # Tables that transaction blocks make.
     22: _add_what_is_missing,
+    # Where the log has what is prepared.
+    23: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

@@ -17,13 +17,14 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
-from penstock.catalog import BlockCommit, Catalog, MadeTable, PreparedBlock
+from penstock.catalog import BlockCommit, Catalog, MadeTable, PreparedBlock, PreparedState
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError, StorageError
 from penstock.executor.block import LakeBlock, outrun_block
-from penstock.executor.held_rows import HeldRows, changes_in, content_of
-from penstock.executor.new_tables import NewTables
+from penstock.executor.held_rows import HeldRows
+from penstock.executor.kept_files import Keeps, Kept
+from penstock.executor.new_tables import NewTables, names_of
 from penstock.failpoint import (
     AFTER_BLOCK_COMMITS,
     AFTER_BLOCK_INTENT,
@@ -32,13 +33,13 @@ from penstock.failpoint import (
     BETWEEN_BLOCK_COMMITS,
     failpoint,
 )
-from penstock.lakehouse.staged_change import StagedChange
+from penstock.lakehouse.staged_change import StagedChange, changes_in, content_of
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.relation import TableName
 from penstock.sqlstate import DuplicateTable, SerializationFailure, StatementCompletionUnknown
 from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.two_phase import put_prepare, put_rollback
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +57,6 @@ _TRIES: Final = 3
 
 Made = Sequence[tuple[StagedCommit, tuple[int | None, TableState | None]]]
 """Commits, their versions where they are known, and what they were made on, None for new tables."""
-
-
-class Keeps(Protocol):
-    """Whose files are committed."""
-
-    def keep(self, changes: Iterable[StagedChange]) -> None:
-        """Versions may name files of these from now on."""
 
 
 class CommitBlocks:
@@ -89,16 +83,43 @@ class CommitBlocks:
             made = self._commit(block, changes, tables=tables)
         self._after(made)
 
-    def check(self, changes: Sequence[StagedChange]) -> None:
-        """Whether they could be committed now. Raises PenstockError (40001)."""
+    def prepare(self, prepared_id: str, changes: Sequence[StagedChange]) -> None:
+        """What is being prepared is prepared, if it could be committed now, and the log says so.
+        Raises PenstockError (40001)."""
         with self._sequencer.one_transaction():
             self._finish_before(changes)
             block = BlockCommit("", tuple(_tables(changes)), "")
             try:
-                for commit in self._commits(block, changes):
-                    commit.check()
+                states = [commit.check() for commit in self._commits(block, changes)]
             except CommitConflict as error:
                 raise outrun_block(error) from None
+            # What a subscription maintains goes into the log with its cuts.
+            told = bool(changes) and self._sequencer.follows_each_commit(_tables(changes))
+            with self._sequencer.recording() as (t, time):
+                t.prepared_blocks.set_state(prepared_id, PreparedState.PREPARED)
+                found = t.prepared_blocks.get(prepared_id) if told else None
+                if found is not None:
+                    put_prepare(t, found, changes, [state.version for state in states], time)
+
+    def give_up(self, prepared_id: str) -> bool:
+        """A PREPARE TRANSACTION that has failed: whether nobody will find it, and nobody was told
+        of it. Otherwise it is rolled back, and its files are left. Raises StorageError."""
+        with self._sequencer.one_transaction(), self._sequencer.recording() as (t, time):
+            found = t.prepared_blocks.get(prepared_id)
+            if found is not None and found.prepare is not None:
+                t.prepared_blocks.set_state(prepared_id, PreparedState.ROLLED_BACK)
+                put_rollback(t, found, time)
+                return False
+            t.prepared_blocks.delete(prepared_id)
+            return True
+
+    def roll_back(self, prepared: PreparedBlock) -> None:
+        """Within ``prepared``; its files are left."""
+        with self._sequencer.recording() as (t, time):
+            t.prepared_blocks.set_state(prepared.id, PreparedState.ROLLED_BACK)
+            found = t.prepared_blocks.get(prepared.id)
+            if found is not None:
+                put_rollback(t, found, time)
 
     def commit_prepared(self, find: Callable[[], PreparedBlock]) -> None:
         """Raises what ``find`` does, and PenstockError: nothing of it, and it is prepared still."""
@@ -106,7 +127,7 @@ class CommitBlocks:
             changes = changes_in(prepared.content)
             self._finish_before(changes)
             try:
-                made = self._commit(_Kept(), changes, prepared.id)
+                made = self._commit(Kept(), changes, prepared.id)
             except SerializationFailure as error:
                 raise SerializationFailure(
                     error.message,
@@ -130,10 +151,10 @@ class CommitBlocks:
         self, changes: Sequence[StagedChange], tables: Collection[MadeTable] = ()
     ) -> None:
         """What is left over comes first, in each table, and under each name of a new one."""
-        names = _names(tables)
+        names = names_of(tables)
         for left in self._left():
             touched = not _tables(changes).isdisjoint(left.relations)
-            if touched or not names.isdisjoint(_names(left.made)):
+            if touched or not names.isdisjoint(names_of(left.made)):
                 self._finish(left)
 
     def _after(self, made: Made) -> None:
@@ -159,6 +180,10 @@ class CommitBlocks:
                     self._finish(block)
                 except PenstockError as error:
                     log.warning("a transaction block is not finished yet: %s", error.report())
+        try:
+            self._sequencer.end_prepared()
+        except StorageError as error:
+            log.warning("prepared transactions are not in the log yet: %s", error.message)
 
     def settled(self, relations: Iterable[int]) -> bool:
         """False where commits to these tables were under way: what was read of them may be half a
@@ -196,7 +221,7 @@ class CommitBlocks:
             # nobody else can have been in a new table
             states = [None if c.change.relation in new else c.check() for c in commits]
             staged.keep(changes)
-            if _is_alone(block) and states[0] is not None:
+            if block.is_alone and states[0] is not None:
                 return [(commits[0], (self._put_one(staged, commits[0], states[0]), states[0]))]
             self._note(staged, block)
             failpoint(AFTER_BLOCK_INTENT)
@@ -330,12 +355,14 @@ class CommitBlocks:
 
     def _commits(self, block: BlockCommit, changes: Sequence[StagedChange]) -> list[StagedCommit]:
         storage, store = self._warehouse.storage, self._warehouse.store
-        group = None if _is_alone(block) else block.block
+        group = None if block.is_alone else block.block
         return [StagedCommit(storage, store, change, group, block.relations) for change in changes]
 
     def _keep(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.put(block)
+            if block.prepared is not None:
+                t.prepared_blocks.begin_commit(block.prepared, block.block)
 
     def _done(self, block: BlockCommit) -> None:
         """It is committed."""
@@ -343,23 +370,15 @@ class CommitBlocks:
             t.block_commits.delete(block.block)
             self._new.enter(t, block.made)
             if block.prepared is not None:
-                t.prepared_blocks.delete(block.prepared)
+                found = t.prepared_blocks.get(block.prepared)
+                if found is not None and found.prepare is not None:
+                    t.prepared_blocks.set_state(found.id, PreparedState.COMMITTED)
+                else:
+                    t.prepared_blocks.delete(block.prepared)
 
     def _forget(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.delete(block.block)
-
-
-def _is_alone(block: BlockCommit) -> bool:
-    """Whether it is one commit, which is not written down."""
-    return len(block.relations) == 1 and block.prepared is None and not block.made
-
-
-class _Kept:
-    """A prepared transaction's files, which are there until it has ended."""
-
-    def keep(self, changes: Iterable[StagedChange]) -> None:
-        pass
 
 
 def _unknown(
@@ -374,8 +393,3 @@ def _unknown(
 
 def _tables(changes: Iterable[StagedChange]) -> set[int]:
     return {change.relation for change in changes}
-
-
-def _names(tables: Iterable[MadeTable]) -> set[TableName]:
-    """Of relations that come with new tables."""
-    return {(table.row.schema, name) for table in tables for name in table.names}

@@ -9,9 +9,8 @@ sessions are concerned. Others who write the tables by themselves know nothing o
 from __future__ import annotations
 
 import itertools
-import json
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -19,22 +18,12 @@ from typing import Final
 from pyroaring import BitMap
 
 from penstock.catalog import Catalog, CatalogTransaction
-from penstock.lakehouse.staged_change import StagedChange, from_json, to_json
+from penstock.lakehouse.staged_change import StagedChange, changes_in
 from penstock.pipeline.query import Interrupts
 from penstock.sqlstate import SerializationFailure
 
 _POLL_S: Final = 0.1
 """How often one who waits looks whether it was cancelled."""
-
-
-def changes_in(content: str) -> list[StagedChange]:
-    """What a transaction does to each table, as it was written down."""
-    return [from_json(found) for found in json.loads(content)]
-
-
-def content_of(changes: Sequence[StagedChange]) -> str:
-    """The reverse."""
-    return json.dumps([to_json(change) for change in changes])
 
 
 @dataclass(frozen=True, slots=True)

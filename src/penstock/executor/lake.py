@@ -6,7 +6,7 @@ In: requests with the consistent point that they read. Out: answers. Names and r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -27,6 +27,7 @@ from penstock.executor.two_phase import TwoPhase
 from penstock.executor.writer import Writer
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
 from penstock.pgtypes.text_output import text_cast, text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
 from penstock.pipeline.evaluate import error_in_text
@@ -59,7 +60,8 @@ class CopyRequest:
 
 
 class SparkLake:
-    """``services.Lake``; for every session. ``max_prepared``: transactions."""
+    """``services.Lake``; for every session. ``max_prepared``: transactions. ``oldest``: from where
+    on slots need the log."""
 
     def __init__(
         self,
@@ -68,13 +70,16 @@ class SparkLake:
         catalog: Catalog,
         sequencer: Sequencer,
         max_prepared: int = 0,
+        oldest: Callable[[], Lsn | None] = lambda: None,
     ) -> None:
         self._spark = spark
         self._catalog = catalog
         self._sequencer = sequencer
         self._held = HeldRows(catalog)
         self.blocks: Final = CommitBlocks(warehouse, catalog, sequencer, self._held)
-        self.prepared: Final = TwoPhase(warehouse, catalog, self.blocks, self._held, max_prepared)
+        self.prepared: Final = TwoPhase(
+            warehouse, catalog, self.blocks, self._held, max_prepared, oldest
+        )
         self._look(warehouse, catalog)
 
     def _look(self, warehouse: Warehouse, catalog: Catalog) -> None:

@@ -21,6 +21,7 @@ from penstock.lakehouse.schema import FIRST_NORMAL_OID, recorded_type
 from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.user_metadata import group_of
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.relation import TableName
 from penstock.sqlstate import DuplicateTable, InvalidSchemaName
 
 log = logging.getLogger(__name__)
@@ -109,3 +110,8 @@ def _own_types(table: MadeTable) -> set[int]:
     fields = json.loads(table.metadata["schemaString"])["fields"]
     found = {recorded_type(field.get("metadata") or {})[0] for field in fields}
     return {oid for oid in found if oid >= FIRST_NORMAL_OID}
+
+
+def names_of(tables: Iterable[MadeTable]) -> set[TableName]:
+    """Of relations that come with new tables."""
+    return {(table.row.schema, name) for table in tables for name in table.names}

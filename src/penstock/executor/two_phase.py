@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, PreparedBlock, PreparedState, Role
@@ -28,16 +28,17 @@ from penstock.errors import (
 )
 from penstock.executor.block import LakeBlock
 from penstock.executor.block_commit import CommitBlocks
-from penstock.executor.held_rows import Held, HeldRows, changes_in, content_of
+from penstock.executor.held_rows import Held, HeldRows
 from penstock.failpoint import (
     AFTER_BLOCK_PREPARED,
     AFTER_PREPARE_INTENT,
     AFTER_ROLLBACK_PREPARED,
     failpoint,
 )
-from penstock.lakehouse.staged_change import StagedChange
+from penstock.lakehouse.staged_change import StagedChange, changes_in, content_of
 from penstock.lakehouse.staged_commit import is_named
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
 from penstock.pipeline.query import Interrupts
 from penstock.sqlstate import OutOfMemory, StatementCompletionUnknown
 
@@ -57,7 +58,10 @@ class TwoPhase:
         commits: CommitBlocks,
         held: HeldRows,
         most: int,
+        oldest: Callable[[], Lsn | None] = lambda: None,
     ) -> None:
+        """``oldest``: from where on slots need the log, None without any."""
+        self._oldest: Final = oldest
         self._warehouse: Final = warehouse
         self._catalog: Final = catalog
         self._commits: Final = commits
@@ -79,8 +83,7 @@ class TwoPhase:
             self._claim(prepared_id, gid, changes, role)
             failpoint(AFTER_PREPARE_INTENT)
             self._held.wait_for_statements(_changed(changes), interrupts)
-            self._commits.check(changes)
-            self._set(prepared_id, PreparedState.PREPARED)
+            self._commits.prepare(prepared_id, changes)
         except BaseException as error:
             if self._forgotten(prepared_id, error) and block is not None:
                 block.keep(())
@@ -96,10 +99,11 @@ class TwoPhase:
     def rollback(self, gid: str, role: Role) -> None:
         """Raises PenstockError (42501, 42704)."""
         with self._commits.prepared(lambda: self._find(gid, role)) as block:
-            self._set(block.id, PreparedState.ROLLED_BACK)
+            self._commits.roll_back(block)
         failpoint(AFTER_ROLLBACK_PREPARED)
         try:
-            self._remove(block)
+            if not self._is_needed(block):
+                self._remove(block)
         except StorageError as error:  # it is rolled back
             log.warning("files of a prepared transaction are removed later: %s", error.message)
 
@@ -109,10 +113,16 @@ class TwoPhase:
             with self._catalog.read() as t:
                 blocks = t.prepared_blocks.all()
             for block in blocks:
-                if block.state is PreparedState.ROLLED_BACK or self._is_left_over(block):
+                ended = block.state is PreparedState.ROLLED_BACK or self._is_left_over(block)
+                if ended and not self._is_needed(block):
                     self._remove(block)
         except StorageError as error:
             log.warning("prepared transactions are not finished yet: %s", error.message)
+
+    def _is_needed(self, block: PreparedBlock) -> bool:
+        """A slot is still to be told of its PREPARE, and so of its rows."""
+        oldest = self._oldest()
+        return oldest is not None and block.prepare is not None and oldest <= block.prepare.lsn
 
     def _is_left_over(self, block: PreparedBlock) -> bool:
         """Its session has gone before it was prepared; it is rolled back then."""
@@ -181,10 +191,10 @@ class TwoPhase:
         return found
 
     def _forgotten(self, prepared_id: str, error: BaseException) -> bool:
-        """Nobody will find it. Raises StatementCompletionUnknown: somebody may."""
+        """Nobody will find it, nor needs its files. Raises StatementCompletionUnknown: somebody
+        may."""
         try:
-            self._forget(prepared_id)
-            return True
+            return self._commits.give_up(prepared_id)
         except StorageError as why:
             if not isinstance(error, PenstockError):
                 return False
@@ -207,10 +217,6 @@ class TwoPhase:
             storage.remove(uri)
         if not any(map(storage.exists, uris)):
             self._forget(block.id)
-
-    def _set(self, prepared_id: str, state: PreparedState) -> None:
-        with self._catalog.write() as t:
-            t.prepared_blocks.set_state(prepared_id, state)
 
     def _forget(self, prepared_id: str) -> None:
         with self._catalog.write() as t:

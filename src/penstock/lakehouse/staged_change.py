@@ -9,6 +9,7 @@ statement adds makes another one, so that a savepoint is the value of then. Putt
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -228,6 +229,16 @@ def to_json(change: StagedChange) -> dict[str, Any]:
         "kinds": sorted(change.kinds),
         "pairs": [[file.path, file.size] for file in change.pairs],
     }
+
+
+def changes_in(content: str | bytes) -> list[StagedChange]:
+    """What a transaction does to each table, as it was written down."""
+    return [from_json(found) for found in json.loads(content)]
+
+
+def content_of(changes: Sequence[StagedChange]) -> str:
+    """The reverse."""
+    return json.dumps([to_json(change) for change in changes])
 
 
 def _body(file: DataFile) -> Mapping[str, Any]:

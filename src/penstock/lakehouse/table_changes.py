@@ -15,9 +15,11 @@ from typing import Any, Final
 
 from penstock.errors import VersionGone
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
-from penstock.lakehouse.deletion_vectors import unique_id
+from penstock.lakehouse.deletion_vectors import inline, unique_id
 from penstock.lakehouse.log import read_entry
-from penstock.lakehouse.row_pairs import PairFile, pair_files
+from penstock.lakehouse.row_pairs import PairFile, pair_files, pairs_folder
+from penstock.lakehouse.staged_change import UPDATE as STAGED_UPDATE
+from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.user_metadata import emptied_with, is_truncate
@@ -110,6 +112,21 @@ def table_changes(
         walk.emptied_with,
         updates_only=walk.operations == {_UPDATE},
         pairs=tuple(walk.pairs),
+    )
+
+
+def staged_changes(storage: Storage, change: StagedChange, version: int) -> TableChanges:
+    """What a transaction that is prepared does to a table. ``version``: of the table, as it was
+    when it was checked. Raises VersionGone, StorageError."""
+    state = load_at(storage, change.uri, version)
+    folder = pairs_folder(change.uri)
+    return TableChanges(
+        state,
+        state,
+        tuple(FilePart(loss.file, only=inline(loss.positions)) for loss in change.gone.values()),
+        tuple(FilePart(file, gone=file.descriptor) for file in change.added.values()),
+        updates_only=change.kinds == {STAGED_UPDATE},
+        pairs=tuple(PairFile(f"{folder}/{file.path}", file.size) for file in change.pairs),
     )
 
 

@@ -12,6 +12,7 @@ from penstock.catalog import Catalog
 from penstock.decoding import OutputPlugin, find_plugin
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walsender.decoding import Decoding
@@ -31,15 +32,15 @@ def plugin_finder(parameters: Callable[[], Parameters]) -> Callable[[str], Outpu
 
 def subscriber_source(
     spark: Spark, warehouse: Warehouse, catalog: Catalog, parameters: Callable[[], Parameters]
-) -> Callable[[PgoutputOptions], Decoding]:
+) -> Callable[[PgoutputOptions, Lsn | None], Decoding]:
     """What decodes for one stream of pgoutput."""
     version = parameters().server_version
-    return lambda options: Decoding(
+    return lambda options, two_phase_at: Decoding(
         spark,
         warehouse,
         catalog,
         RelationSyncCache(catalog, options.publication_names, version),
-        Wanted.by(options),
+        Wanted.by(options, two_phase_at),
         lambda: parameters().logical_decoding_work_mem,
     )
 
@@ -57,9 +58,10 @@ def logical_reading(
     def work_mem() -> int:
         return parameters().logical_decoding_work_mem
 
-    def transactions() -> LakeTransactions:
-        wanted = Wanted(streaming=True, messages=True, as_rows=True)
-        return LakeTransactions(Decoding(spark, warehouse, catalog, EveryTable(), wanted, work_mem))
+    def transactions(two_phase_at: Lsn | None) -> LakeTransactions:
+        wanted = Wanted(streaming=True, messages=True, as_rows=True, two_phase_at=two_phase_at)
+        source = Decoding(spark, warehouse, catalog, EveryTable(), wanted, work_mem)
+        return LakeTransactions(source, two_phase_at)
 
     return LogicalReading(
         catalog,

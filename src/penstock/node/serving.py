@@ -166,7 +166,12 @@ class ServingNode:
     def _session_services(self, spark: Cluster, warehouse: Warehouse) -> SessionServices:
         parameters, catalog = self._parameters, self._catalog
         lake = SparkLake(
-            spark, warehouse, catalog, self.sequencer, parameters.max_prepared_transactions
+            spark,
+            warehouse,
+            catalog,
+            self.sequencer,
+            parameters.max_prepared_transactions,
+            self.slots.oldest,
         )
         self._blocks, self._prepared = lake.blocks, lake.prepared
         commands = SessionCommands(

@@ -112,6 +112,7 @@ class _Span:
         undone = _undone(own)
         # where the log has lost one of the two, the other one is a change
         taken_back = undone == _put([item for item in own if not item.undone])
+        blocks = frozenset[str]().union(*(item.blocks for item in items))
         return replace(
             last,
             members=members,
@@ -122,6 +123,8 @@ class _Span:
             group=None,
             block=frozenset(),
             undone=False,
+            blocks=blocks - {self.group} if taken_back else blocks,
+            only_block=not others and not undone,
         )
 
 

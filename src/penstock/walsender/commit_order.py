@@ -61,7 +61,9 @@ class Found:
     ``time``: when it was committed; microseconds since the Unix epoch. ``of_cut``: over all tables
     of a subscription; any other is one commit of one table, or of those of its ``group``.
     ``arrivals``: rows that it took to other tables, whose commits may be lacking. ``block``: oids
-    of the tables of its transaction block; ``undone``: it takes back the one before."""
+    of the tables of its transaction block; ``undone``: it takes back the one before. ``blocks``:
+    ids of the transaction blocks whose commits are in it; ``only_block``: it is all of one of them,
+    and nothing else."""
 
     members: tuple[Member, ...]
     moment: int
@@ -75,6 +77,8 @@ class Found:
     arrivals: tuple[Arrivals, ...] = ()
     block: frozenset[int] = frozenset()
     undone: bool = False
+    blocks: frozenset[str] = frozenset()
+    only_block: bool = False
 
 
 def in_order(

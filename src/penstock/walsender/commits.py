@@ -48,6 +48,12 @@ class TableCommit:
     block: frozenset[int] = frozenset()
     undone: bool = False
 
+    @property
+    def blocks(self) -> frozenset[str]:
+        """The id of the transaction block that it is a commit of, where it is of one."""
+        of_block = self.block and self.group is not None and not self.undone
+        return frozenset({self.group or ""} if of_block else ())
+
 
 def newest_version(storage: Storage, uri: str) -> int | None:
     """The newest version of a table, None when there is none."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
+from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member, TwoPhaseKind
 from penstock.decoding import RelationData
 from penstock.errors import (
     FeatureNotSupported,
@@ -24,8 +24,14 @@ from penstock.errors import (
 )
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.identity import EntryMark, entry_mark
+from penstock.lakehouse.staged_change import StagedChange, changes_in
 from penstock.lakehouse.state import TableState
-from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
+from penstock.lakehouse.table_changes import (
+    FilePart,
+    TableChanges,
+    staged_changes,
+    table_changes,
+)
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pgoutput.encoder import encode
@@ -167,9 +173,12 @@ class Decoding:
 
     def _plan(self, transaction: LakeTransaction, numbers: Iterator[int]) -> _Plan:
         works = []
-        if transaction.origin is None or not self._wanted.local_only:
+        local = transaction.origin is None or not self._wanted.local_only
+        if local and self._wanted.sends_changes(transaction):
+            staged = self._staged(transaction)
             members = sorted(transaction.members, key=lambda m: m.relation)
-            works = [work for member in members if (work := self._work(member)) is not None]
+            found = (self._work(member, staged.get(member.relation)) for member in members)
+            works = [work for work in found if work is not None]
         message = transaction.message is not None and self._wanted.messages
         whole = (works or message) and transaction.is_transaction
         xid = transaction.xid if whole and self._streams(transaction) else None
@@ -193,6 +202,15 @@ class Decoding:
             header if message else None,
             self._described(works, types),
         )
+
+    def _staged(self, transaction: LakeTransaction) -> Mapping[int, StagedChange]:
+        """Of PREPARE, by relation: what it changes is in no version of a table."""
+        record = transaction.two_phase
+        if record is None or record.kind is not TwoPhaseKind.PREPARE:
+            return {}
+        with self._catalog.read() as t:
+            content = t.transactions.content(transaction)
+        return {change.relation: change for change in changes_in(content)}
 
     def _described(
         self, works: Sequence[_Work], types: Mapping[int, TypeName]
@@ -227,9 +245,11 @@ class Decoding:
     def _streams(self, transaction: LakeTransaction) -> bool:
         """Whether it is sent in blocks, as the subscriber wants large ones."""
         size = transaction.commit - transaction.begin
-        return self._wanted.streaming and size > self._work_mem()
+        # A transaction that is prepared may go out whole, and does: it is told of in one place.
+        told = self._wanted.two_phase_at is not None and transaction.two_phase is not None
+        return self._wanted.streaming and not told and size > self._work_mem()
 
-    def _work(self, member: Member) -> _Work | None:
+    def _work(self, member: Member, staged: StagedChange | None) -> _Work | None:
         with self._catalog.read() as t:
             found = t.tables.find_oid(member.relation)
         table = None if found is None else found.at(member.to_version)
@@ -238,7 +258,7 @@ class Decoding:
             raise lost(member, plugin=self._wanted.as_rows)
         if found is None or not wanted or member.lost_to is not None:
             return None  # what is not published may be of any kind, and gone
-        changes = self._changes(member)
+        changes = self._changes(member, staged)
         table = as_then(found, member.to_version, changes.after)
         moved = bool(changes.removed or changes.added or changes.truncated)
         columns = self._columns(table, changes, moved)
@@ -258,20 +278,30 @@ class Decoding:
         )
         return _Work(table, columns, published, changes, member.uri, changes.removed, truncated)
 
-    def _changes(self, member: Member) -> TableChanges:
+    def _changes(self, member: Member, staged: StagedChange | None) -> TableChanges:
         """Raises RequiredChangesRemoved, StorageError."""
         known = self._states.get(member.relation)
         mark = entry_mark(member.uri, member.to_version)
         try:
+            if staged is not None:
+                storage = self._warehouse.storage
+                return self._of_the_table(
+                    member, staged_changes(storage, staged, member.to_version)
+                )
             changes = self._changes_from(member, None if known is None else known.state)
             if known is not None and known.mark != entry_mark(member.uri, known.state.version):
                 # Another table may lie there now, to which what is known says nothing.
                 changes = self._changes_from(member, None)
         except VersionGone as error:
             raise self._translated(error) from error
+        self._of_the_table(member, changes)
+        self._states[member.relation] = _Known(changes.after, mark)
+        return changes
+
+    def _of_the_table(self, member: Member, changes: TableChanges) -> TableChanges:
+        """Raises RequiredChangesRemoved: another table lies there now."""
         if member.table_id not in (None, changes.after.metadata.get("id")):
             raise lost(member, plugin=self._wanted.as_rows)
-        self._states[member.relation] = _Known(changes.after, mark)
         return changes
 
     def _translated(self, error: PenstockError) -> PenstockError:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
-from penstock.catalog import LakeTransaction
+from penstock.catalog import LakeTransaction, TwoPhaseKind
 from penstock.decoding import (
     Action,
     MessageChange,
@@ -23,16 +24,22 @@ from penstock.decoding import (
     TruncateChange,
     TupleColumns,
 )
-from penstock.decoding.reorder_buffer import Item
+from penstock.decoding.reorder_buffer import Item, Prepared, TransactionKind
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.change_columns import read_row_stream
 from penstock.publication.members import Operation
 from penstock.walsender.feed import Begun, Change, ChangeSource, Ended, Piece
+from penstock.walsender.wanted import was_prepared
 
 _ACTIONS: Final = {
     Operation.INSERT: Action.INSERT,
     Operation.UPDATE: Action.UPDATE,
     Operation.DELETE: Action.DELETE,
+}
+_KINDS: Final = {
+    TwoPhaseKind.PREPARE: TransactionKind.PREPARE,
+    TwoPhaseKind.COMMIT_PREPARED: TransactionKind.COMMIT_PREPARED,
+    TwoPhaseKind.ROLLBACK_PREPARED: TransactionKind.ROLLBACK_PREPARED,
 }
 
 Decoded = RowBatch | TruncateChange | MessageChange
@@ -41,9 +48,10 @@ Decoded = RowBatch | TruncateChange | MessageChange
 class LakeTransactions:
     """For one call of a slot function, or one stream."""
 
-    def __init__(self, source: ChangeSource) -> None:
-        """``source``: gives rows, and describes their tables."""
+    def __init__(self, source: ChangeSource, two_phase_at: Lsn | None = None) -> None:
+        """``source``: gives rows, and describes their tables. ``two_phase_at``: as it has it."""
         self.source: Final = source
+        self._two_phase_at = two_phase_at
 
     def items(
         self, transactions: Sequence[LakeTransaction]
@@ -54,7 +62,7 @@ class LakeTransactions:
             for change in found:
                 if isinstance(change, Begun):
                     rest = self.changes(change.transaction, found)
-                    yield items_of(change, rest), change.transaction.end
+                    yield self.items_of(change, rest), change.transaction.end
                     for _ in rest:  # of one that was left out
                         pass
 
@@ -82,6 +90,36 @@ class LakeTransactions:
         action = _ACTIONS[piece.operation]
         return RowBatch(relation, action, new, old, lsn, rows=columns.count)
 
+    def items_of(self, begun: Begun, changes: Iterator[Decoded]) -> Iterable[Item]:
+        """An entry of the log as a source gives it: a transaction, or a message of none."""
+        transaction, record = begun.transaction, begun.transaction.two_phase
+        if not transaction.is_transaction:
+            return (change for change in changes if isinstance(change, MessageChange))
+        whole = Transaction(
+            transaction.xid,
+            transaction.begin,
+            transaction.commit,
+            transaction.end,
+            transaction.commit_time,
+            changes,
+            transaction.origin,
+            transaction.origin_lsn or INVALID,
+            streamed=begun.streamed,
+        )
+        if record is None:
+            return (whole,)
+        at = record.prepare
+        sent = was_prepared(record, self._two_phase_at)
+        prepared = None if at is None else Prepared(at.lsn, at.end, at.time, sent)
+        kind = _KINDS[record.kind]
+        if kind is TransactionKind.PREPARE and not self._is_sent(transaction):
+            return ()
+        return (replace(whole, gid=record.gid, kind=kind, prepared=prepared),)
+
+    def _is_sent(self, prepare: LakeTransaction) -> bool:
+        at = self._two_phase_at
+        return at is not None and prepare.commit >= at
+
 
 def _tuples(
     relation: RelationData, columns: Mapping[int, pa.Array] | None, count: int
@@ -90,22 +128,3 @@ def _tuples(
         return None
     places = range(len(relation.attributes))
     return TupleColumns.typed(relation, [columns.get(place) for place in places], count)
-
-
-def items_of(begun: Begun, changes: Iterator[Decoded]) -> Iterable[Item]:
-    """An entry of the log as a source gives it: a transaction, or a message of none."""
-    transaction = begun.transaction
-    if not transaction.is_transaction:
-        return (change for change in changes if isinstance(change, MessageChange))
-    whole = Transaction(
-        transaction.xid,
-        transaction.begin,
-        transaction.commit,
-        transaction.end,
-        transaction.commit_time,
-        changes,
-        transaction.origin,
-        transaction.origin_lsn or INVALID,
-        streamed=begun.streamed,
-    )
-    return (whole,)

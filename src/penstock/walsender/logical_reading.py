@@ -55,17 +55,18 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogicalReading:
-    """What calls need of the node. ``transactions``: makes the source for one call; ``plugin``:
-    by name, raises PenstockError; ``version``: major, as the node reports it."""
+    """What calls need of the node. ``transactions``: makes the source for one call, which is told
+    from where on what is prepared goes out (``Wanted.two_phase_at``); ``plugin``: by name, raises
+    PenstockError; ``version``: major, as the node reports it."""
 
     catalog: Catalog
     sequencer: Sequencer
     slots: Slots
-    transactions: Callable[[], LakeTransactions]
+    transactions: Callable[[Lsn | None], LakeTransactions]
     plugin: Callable[[str], OutputPlugin]
     version: int
     work_mem: Callable[[], int]
-    subscriber: Callable[[PgoutputOptions], ChangeSource]
+    subscriber: Callable[[PgoutputOptions, Lsn | None], ChangeSource]
     """Decodes for slots of pgoutput, as for a subscriber."""
 
     def context(
@@ -192,12 +193,15 @@ class SlotChanges:
             reading.plugin(plugin)  # it is still allowed
             options = parse_parameters(request.options, reading.version)
             self._check_output(OutputType.BINARY)
-            return PgoutputReading(reading.subscriber(options)).process
+            wanted = options.two_phase or self._slot.two_phase
+            at = reading.slots.two_phase_at(self._slot, self._at, wanted=wanted)
+            return PgoutputReading(reading.subscriber(options, at), at).process
         context = held.enter_context(
             reading.context(self._slot, request.options, binary=request.binary, interrupt=cancelled)
         )
         self._check_output(context.output_type)
-        source = reading.transactions()
+        at = reading.slots.two_phase_at(self._slot, self._at, wanted=context.twophase)
+        source = reading.transactions(at)
 
         def process(bundle: Sequence[LakeTransaction]) -> Generator[Output | Lsn, None, None]:
             with closing(source.items(bundle)) as transactions:

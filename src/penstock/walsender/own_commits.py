@@ -131,6 +131,7 @@ def walk(
                 origin,
                 lsn,
                 arrivals=commit.arrivals,
+                blocks=commit.blocks,
             )
         )
         at = Sequenced(commit.version, commit.table_id or at.table_id)

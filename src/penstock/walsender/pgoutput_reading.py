@@ -26,7 +26,7 @@ _OUTPUT_BYTES: Final = 1 << 20
 class _Messages(Stream):
     """A stream whose messages are kept until they are taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, two_phase_at: Lsn | None) -> None:
         self._kept = bytearray()
         super().__init__(
             _Kept(self._kept),
@@ -34,6 +34,7 @@ class _Messages(Stream):
             SenderState("", Lsn(0)),
             confirm=lambda flush: flush,
             timeout_s=lambda: 0.0,
+            two_phase_at=two_phase_at,
         )
 
     def take(self, xid: int) -> Output:
@@ -76,9 +77,10 @@ class _Kept:
 class PgoutputReading:
     """Of one call. ``source``: as a stream of a subscriber has it."""
 
-    def __init__(self, source: ChangeSource) -> None:
+    def __init__(self, source: ChangeSource, two_phase_at: Lsn | None) -> None:
+        """``two_phase_at``: as the source has it."""
         self._source = source
-        self._messages = _Messages()
+        self._messages = _Messages(two_phase_at)
 
     def process(
         self, transactions: Sequence[LakeTransaction]

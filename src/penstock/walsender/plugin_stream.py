@@ -19,7 +19,7 @@ from penstock.lsn import Lsn
 from penstock.pgoutput.columnar_encoder import XLogDataHeader, xlog_data_messages
 from penstock.protocol.answers import Duplex
 from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Piece
-from penstock.walsender.lake_transactions import Decoded, LakeTransactions, items_of
+from penstock.walsender.lake_transactions import Decoded, LakeTransactions
 from penstock.walsender.stream import TICK_S, SenderState, Stream
 from penstock.wire_rows import data_of, lengths
 
@@ -67,7 +67,7 @@ class PluginStream(Stream):
         transaction = item.transaction
         self._transaction = transaction
         changes = self._changes(item)
-        for output in self._context.process(items_of(item, changes)):
+        for output in self._context.process(self._lake.items_of(item, changes)):
             messages = _copy_data(output)
             self._put(messages)
             self._begun = True

@@ -19,12 +19,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.catalog import Catalog, EmittedMessage, Member
+from penstock.catalog import Catalog, CatalogTransaction, EmittedMessage, Member, PreparedState
+from penstock.errors import StorageError
 from penstock.failpoint import AFTER_EMIT, AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -43,6 +44,12 @@ from penstock.walsender.following import CUTS_NAME, Followed, Following
 from penstock.walsender.lost_blocks import LostBlocks
 from penstock.walsender.own_commits import CutMember, Owned, OwnedTable, origin_of, walk
 from penstock.walsender.troubles import Troubles
+from penstock.walsender.two_phase import (
+    commit_record,
+    committed_by,
+    end_in_log,
+    put_commit_of_nothing,
+)
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +57,8 @@ _DISCOVERY_INTERVAL_S: Final = 5.0
 """Seconds between two listings of the warehouse; creating a slot and statements list it at once."""
 _TRIES: Final = 10
 """Looks in one step that another process was quicker than; the rest is left to the next step."""
+_LAST: Final = 1 << 62
+"""A version that no table reaches."""
 _CUTS: Final = -1
 """The source of what subscriptions wrote, beside the oids of tables."""
 
@@ -120,6 +129,42 @@ class Sequencer:
         """What is committed inside goes into the log by one step: a group is found whole."""
         with self._lock:
             yield
+
+    @contextmanager
+    def recording(self) -> Iterator[tuple[CatalogTransaction, int]]:
+        """Within ``one_transaction``: a write of the catalog that puts records into the log, and
+        their time; they are told when it is durable."""
+        with self._catalog.write() as t:
+            yield t, self._times.next(t, now())
+        with suppress(StorageError):  # it is durable; the next step tells it
+            self._tell()
+
+    def follows_each_commit(self, relations: Collection[int]) -> bool:
+        """Whether each commit to these tables is a transaction, so that no subscription maintains
+        one of them."""
+        return {table.oid for table in self._following.followed().own()} >= set(relations)
+
+    def end_prepared(self) -> None:
+        """Those whose commits will not be found any more, as their tables are gone, or entries of
+        their logs: who was told of PREPARE is told that it is committed. Raises what the catalog
+        raises."""
+        with self._catalog.read() as t:
+            left = [b for b in t.prepared_blocks.all() if b.state is PreparedState.COMMITTED]
+        if not left:
+            return
+        self.step()
+        with self._lock:
+            newest: dict[int, int] = {}
+            for table in self._following.followed().tables:
+                with self.troubles.kept("commits", table.qualified_name):
+                    newest[table.oid] = self._logs.newest(table)
+            with self.recording() as (t, time_):
+                at = t.transactions.sequenced()
+                now_ = (t.prepared_blocks.get(found.id) for found in left)
+                for block in (b for b in now_ if b is not None and b.prepare is not None):
+                    there = [oid for oid in block.relations if oid in at]
+                    if all(at[oid].version >= newest.get(oid, _LAST) for oid in there):
+                        put_commit_of_nothing(t, block, time_)
 
     def position(self, *, discover: bool = False) -> Position:
         """The end of the log, after a step: now."""
@@ -245,6 +290,7 @@ class Sequencer:
                             arrivals=commit.arrivals,
                             block=commit.block,
                             undone=commit.undone,
+                            blocks=commit.blocks,
                         )
                     )
             found[table.oid] = commits
@@ -270,8 +316,9 @@ class Sequencer:
             self._say_mixed(owned, moved)
             parts = [part for item in moved if (part := self._part(item)) is not None]
             if parts:
-                size = sum(size for _, size in parts)
-                yield transaction(oid, cut, [member for member, _ in parts], size)
+                size = sum(size for _, size, _ in parts)
+                whole = transaction(oid, cut, [member for member, _, _ in parts], size)
+                yield replace(whole, blocks=frozenset[str]().union(*(b for _, _, b in parts)))
 
     @staticmethod
     def _say_mixed(owned: Owned, moved: Sequence[CutMember]) -> None:
@@ -282,20 +329,23 @@ class Sequencer:
                 ", ".join(member.table.qualified_name for member in moved),
             )
 
-    def _part(self, moved: CutMember) -> tuple[Member, int] | None:
-        """A table's part of a cut with its size; None where it is no longer that table."""
+    def _part(self, moved: CutMember) -> tuple[Member, int, frozenset[str]] | None:
+        """A table's part of a cut with its size, and with ids of transaction blocks that are in it;
+        None where it is no longer that table."""
         table, at = moved.table, moved.at
         size, table_id, whole = 0, at.table_id, False
+        blocks: frozenset[str] = frozenset()
         with self.troubles.kept("commits", table.qualified_name):
             for commit, _ in self._logs.after(table, at.version):
                 if commit.version > moved.to_version:
                     break
                 size, table_id = size + commit.size, commit.table_id or table_id
+                blocks |= commit.blocks
             whole = True
         if not whole or not self._following.goes_on(table, at, moved.to_version):
             return None
         member = Member(table.oid, table.uri or "", at.version, moved.to_version, table_id)
-        return member, size
+        return member, size, blocks
 
     def _append(self, found: Sequence[Found]) -> bool:
         """Whether it was done: else another process has put commits of these tables into the log
@@ -315,19 +365,25 @@ class Sequencer:
                     if member.relation in ids  # else it was dropped meanwhile
                 )
                 ids |= {member.relation: member.table_id for member in members}
-                if not members:
+                time_ = item.time if item.of_cut else self._times.next(t, item.time)
+                prepared = committed_by(t, item, self._times.next(t, item.time))
+                if not members and prepared is None:
                     continue
                 # OPTIMIZE and the like: nothing is sent, and the next commit starts from that
                 # version.
-                if not item.changes:
+                if not item.changes and prepared is None:
                     for member in members:
                         t.transactions.advance(member.relation, member.to_version, member.table_id)
                     continue
                 t.transactions.append(
                     members,
-                    commit_time=item.time if item.of_cut else self._times.next(t, item.time),
+                    commit_time=time_,
                     size=item.size,
                     origin=item.origin,
                     origin_lsn=item.origin_lsn,
+                    xid=None if prepared is None else prepared.xid,
+                    two_phase=None if prepared is None else commit_record(prepared),
                 )
+                if prepared is not None:
+                    end_in_log(t, prepared)
         return True

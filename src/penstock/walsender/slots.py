@@ -218,6 +218,25 @@ class Slots:
             with self._catalog.write() as t:
                 return t.slots.confirm(name, flush, flush).confirmed_flush_lsn
 
+    def two_phase_at(self, slot: Slot, start: Lsn, *, wanted: bool) -> Lsn | None:
+        """From where on what is prepared goes out when it is prepared, of a held slot that is read
+        from ``start`` on; None: never. One that did not do so until now does it from there on
+        (CreateDecodingContext), whatever it is asked for later."""
+        if not wanted:
+            return None
+        if slot.two_phase and slot.two_phase_at is not None:
+            return slot.two_phase_at
+        with self._lock:
+            if slot.name in self._temporary:
+                pid, now = self._temporary[slot.name]
+                now = replace(now, two_phase=True, two_phase_at=start)
+                self._temporary[slot.name] = pid, now
+                return start
+            with self._catalog.write() as t:
+                now = t.slots.get(slot.name)
+                t.slots.save(replace(now, two_phase=True, two_phase_at=start))
+        return start
+
     @contextmanager
     def decoded(self, name: str) -> Iterator[None]:
         """While changes for a held slot are decoded: one whose changes are gone is lost."""

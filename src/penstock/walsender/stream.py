@@ -40,6 +40,7 @@ from penstock.protocol.copy_both import (
 from penstock.protocol.frontend_messages import CopyData, CopyDone
 from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Piece
+from penstock.walsender.two_phase_messages import closing, opening
 
 TICK_S: Final = 0.05
 """Seconds that one wait for something to send takes at most: how long an answer takes."""
@@ -82,10 +83,14 @@ class Stream:
         timeout_s: Callable[[], float],
         check: Callable[[], None] = lambda: None,
         told: Callable[[], None] = lambda: None,
+        two_phase_at: Lsn | None = None,
     ) -> None:
-        """``timeout_s``: wal_sender_timeout now, 0 for none. ``check`` raises when it is to end.
+        """``two_phase_at``: as the feed's source has it.
+
+        ``timeout_s``: wal_sender_timeout now, 0 for none. ``check`` raises when it is to end.
         ``told``: of what the client has said, once it is in ``state``."""
         self._told_others = told
+        self._two_phase_at = two_phase_at
         self._wire = wire
         self._feed = feed
         self.state = state
@@ -122,6 +127,7 @@ class Stream:
             case Begun(transaction, streamed):
                 self._transaction, self._begun = transaction, False
                 self._streamed = streamed
+                self._begin_prepare(transaction)
             case Piece():
                 self._send_piece(item)
             case Ended(transaction):
@@ -163,11 +169,16 @@ class Stream:
             if name is not None:
                 self._send(TypeMessage(attribute.type_oid, *name, xid), transaction.begin)
 
-    def _begin(self, transaction: LakeTransaction) -> None:
+    def _begin_prepare(self, transaction: LakeTransaction) -> None:
+        """At once: of what is prepared it is told even where nothing of it is published."""
+        begin = opening(transaction, self._two_phase_at)
+        if begin is not None:
+            self._begin(transaction, begin)
+
+    def _begin(self, transaction: LakeTransaction, begin: Message | None = None) -> None:
         self._begun = True
-        self._send(
-            Begin(transaction.commit, transaction.commit_time, transaction.xid), transaction.begin
-        )
+        ordinary = Begin(transaction.commit, transaction.commit_time, transaction.xid)
+        self._send(begin or ordinary, transaction.begin)
         if transaction.origin is not None:
             origin_lsn = transaction.origin_lsn or Lsn(0)
             self._send(Origin(origin_lsn, transaction.origin), transaction.begin)
@@ -188,7 +199,13 @@ class Stream:
             self._send(StreamStop(), transaction.begin)
 
     def _end(self, transaction: LakeTransaction) -> None:
-        if self._begun:
+        prepared = closing(transaction, self._two_phase_at)
+        if prepared is not None:
+            for message, lsn in prepared:
+                self._send(message, lsn)
+            failpoint(AFTER_COMMIT_SENT)
+            self.state.transactions += bool(prepared)
+        elif self._begun:
             self._close_block(transaction)
             ends = transaction.commit, transaction.end, transaction.commit_time
             commit = StreamCommit(transaction.xid, *ends) if self._streamed else Commit(*ends)

@@ -1,0 +1,100 @@
+"""PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED as records of the log (twophase.c).
+
+In: prepared transactions of the catalog, transactions that are about to be put into the log. Out:
+the records. That something is prepared and its PREPARE are one write of the catalog, and so are
+its end and the record of it: after a crash the log has both or neither.
+
+COMMIT PREPARED is the record of the commits of its tables, where they are one transaction and
+nothing else is in it. Otherwise (a table was lost, a subscription maintains one now, others have
+committed in between and cannot be told apart) the log has ROLLBACK PREPARED, and then the commits
+as what they are: who was told of PREPARE loses nothing, and has nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.catalog import (
+    CatalogTransaction,
+    Member,
+    PreparedBlock,
+    PreparedState,
+    PrepareRecord,
+    TwoPhaseKind,
+    TwoPhaseRecord,
+)
+from penstock.lakehouse.staged_change import StagedChange
+from penstock.walsender.commit_order import Found
+
+_BYTES_OF_AN_ACTION = 64
+"""As ``commits`` counts them."""
+
+
+def put_prepare(
+    t: CatalogTransaction,
+    block: PreparedBlock,
+    changes: Sequence[StagedChange],
+    versions: Sequence[int],
+    time: int,
+) -> None:
+    """PREPARE TRANSACTION. ``versions``: of the changes' tables, as they were checked."""
+    members = [
+        Member(change.relation, change.uri, version, version, change.table_id)
+        for change, version in zip(changes, versions, strict=True)
+    ]
+    files = [file for change in changes for file in change.added.values()]
+    touched = len(files) + sum(len(change.gone) for change in changes)
+    record = t.transactions.append(
+        members,
+        commit_time=time,
+        size=_BYTES_OF_AN_ACTION * touched + sum(file.size for file in files),
+        xid=block.xid,
+        two_phase=TwoPhaseRecord(TwoPhaseKind.PREPARE, block.gid),
+        content=block.content.encode(),
+    )
+    t.prepared_blocks.told(block.id, PrepareRecord(record.commit, record.end, time))
+
+
+def put_rollback(t: CatalogTransaction, block: PreparedBlock, time: int) -> None:
+    """ROLLBACK PREPARED, where the log has its PREPARE. The row keeps its place: the files of what
+    is rolled back are there until every slot is beyond it."""
+    if block.prepare is not None:
+        _put_end(t, TwoPhaseKind.ROLLBACK_PREPARED, block, time)
+
+
+def put_commit_of_nothing(t: CatalogTransaction, block: PreparedBlock, time: int) -> None:
+    """COMMIT PREPARED of tables that are gone since."""
+    _put_end(t, TwoPhaseKind.COMMIT_PREPARED, block, time)
+    t.prepared_blocks.delete(block.id)
+
+
+def _put_end(t: CatalogTransaction, kind: TwoPhaseKind, block: PreparedBlock, time: int) -> None:
+    record = TwoPhaseRecord(kind, block.gid, block.prepare)
+    t.transactions.append([], commit_time=time, size=0, xid=block.xid, two_phase=record)
+
+
+def committed_by(t: CatalogTransaction, item: Found, time: int) -> PreparedBlock | None:
+    """What was prepared, and the log is to say with ``item`` that it is committed. Of others whose
+    commits are in it the log says first that they are rolled back."""
+    for block_id in sorted(item.blocks):
+        block = t.prepared_blocks.committed_by(block_id)
+        if block is None or block.prepare is None:
+            continue
+        if item.only_block and {m.relation for m in item.members} == set(block.relations):
+            return block
+        put_rollback(t, block, time)
+        end_in_log(t, block)
+    return None
+
+
+def end_in_log(t: CatalogTransaction, block: PreparedBlock) -> None:
+    """The log has what became of it."""
+    if block.state is PreparedState.COMMITTED:
+        t.prepared_blocks.delete(block.id)
+    else:  # who commits it is not through yet
+        t.prepared_blocks.told(block.id, None)
+
+
+def commit_record(block: PreparedBlock) -> TwoPhaseRecord:
+    """Of its commits."""
+    return TwoPhaseRecord(TwoPhaseKind.COMMIT_PREPARED, block.gid, block.prepare)
