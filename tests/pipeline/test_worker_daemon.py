@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.embedded import wait_until
 from penstock.pipeline.job import run_job
 
 _THREADS = """
@@ -37,3 +40,15 @@ def test_the_daemon_has_no_thread_that_a_fork_would_miss() -> None:
     main, *others = sorted(done.stdout.split(), key=lambda name: name in _ALLOWED)
     assert main not in _ALLOWED
     assert set(others) <= _ALLOWED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ctrl_c_does_not_reach_a_daemon_that_begins() -> None:
+    """It has left the group of the terminal's processes before it imports anything large."""
+    command = [sys.executable, "-m", "penstock.pipeline.worker_daemon", "pyspark.worker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdin is not None and daemon.stdout is not None
+        wait_until(lambda: os.getpgid(daemon.pid) == daemon.pid, "a process group of its own")
+        assert "libarrow" not in Path(f"/proc/{daemon.pid}/maps").read_text()
+        assert len(daemon.stdout.read(4)) == 4, "the port"
+        daemon.stdin.close()  # so Spark tells it to end

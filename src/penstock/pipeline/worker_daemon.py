@@ -15,6 +15,11 @@ from __future__ import annotations
 import gc
 import os
 
+if __name__ == "__main__":
+    # As pyspark.daemon does, before the imports: Ctrl-C in a terminal is for the node, which may
+    # have a job that waits for this process.
+    os.setpgid(0, 0)
+
 # OpenBLAS starts its threads as soon as numpy is there, and nobody here multiplies matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
