@@ -258,10 +258,16 @@ def test_rights(lake: LakeNode) -> None:
         "CREATE TABLE guarded (id serial)",
         f"CREATE ROLE stranger LOGIN PASSWORD '{PASSWORD}'",
         "GRANT SELECT ON guarded TO stranger",
+        "INSERT INTO guarded DEFAULT VALUES",
     )
+    shown = "SELECT last_value FROM pg_sequences WHERE sequencename = 'guarded_id_seq'"
+    asked = "SELECT pg_sequence_last_value('guarded_id_seq')"
+    assert (lake.rows(shown), lake.rows(asked)) == ([(1,)], [(1,)])
     with lake.connect("stranger") as session:
         for call in ("nextval('guarded_id_seq')", "setval('guarded_id_seq', 5)"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
                 session.execute(f"SELECT {call}")
             message = "permission denied for sequence guarded_id_seq"
             assert refused.value.diag.message_primary == message
+        for query in (shown, asked):
+            assert session.execute(query).fetchall() == [(None,)]

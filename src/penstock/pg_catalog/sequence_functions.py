@@ -68,7 +68,12 @@ class SequenceFunctions:
         return self._values.set(oid, value, self._facts.sequences, is_called=is_called)
 
     def pg_sequence_last_value(self, oid: int) -> int | None:
-        """NULL before the first one."""
+        """NULL before the first one, and for who has no right to it. Raises PenstockError (42P01,
+        42809)."""
+        try:
+            self._check(oid)
+        except InsufficientPrivilege:
+            return None
         value, is_called = self._values.state(oid)
         return value if is_called else None
 
