@@ -52,9 +52,9 @@ class Bank:
 
     def start(self, stop_at: str = "") -> None:
         self.node.start(stop_at) if stop_at else self.node.start()
-        wait_until(self._there, "the port")
+        wait_until(self.there, "the port")
 
-    def _there(self) -> bool:
+    def there(self) -> bool:
         with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.conninfo):
             return True
         return False

@@ -15,6 +15,7 @@ import pytest
 from faults.heavy import part_of_make_faults
 from faults.test_block_faults import AFTER, BEFORE, BLOCK, Bank
 from penstock import failpoint
+from penstock.embedded import wait_until
 
 pytestmark = [part_of_make_faults, pytest.mark.faults, pytest.mark.slow]
 
@@ -29,6 +30,11 @@ _CASES = (
     *((place, _COMMIT, "committed") for place in failpoint.BLOCK_NAMES),
     (failpoint.AFTER_ROLLBACK_PREPARED, _ROLLBACK, "nothing"),
 )
+_SLOT = "SELECT pg_create_logical_replication_slot('s', 'test_decoding', false, true)"
+_CHANGES = (
+    "SELECT data FROM pg_logical_slot_get_changes('s', NULL, NULL, 'include-xids', '0') "
+    "WHERE data NOT LIKE 'table %'"
+)
 
 
 class PreparedBank(Bank):
@@ -40,6 +46,11 @@ class PreparedBank(Bank):
 
     def files(self) -> set[Path]:
         return set((self.node.folder / "warehouse").rglob("*.parquet"))
+
+    def changes(self) -> list[str]:
+        """What the slot has been told since the last call, less the rows."""
+        with psycopg.connect(self.conninfo, autocommit=True) as session:
+            return [data for (data,) in session.execute(_CHANGES)]
 
     def gids(self) -> list[str]:
         with psycopg.connect(self.conninfo, autocommit=True) as session:
@@ -73,5 +84,49 @@ def test_killed(tmp_path: Path, place: str, statement: str, becomes: str, tables
             with pytest.raises(psycopg.errors.UndefinedObject):
                 bank.run(end)
         bank.run(*bank.block, _PREPARE, _ROLLBACK)
+    finally:
+        bank.node.close()
+
+
+_SLOT_CASES = (
+    *_CASES,
+    (failpoint.BEFORE_SEQUENCE, _COMMIT, "committed"),
+    (failpoint.AFTER_SEQUENCE, _COMMIT, "committed"),
+)
+
+
+@pytest.mark.parametrize("tables", ["abc", "a"])
+@pytest.mark.parametrize(("place", "statement", "becomes"), _SLOT_CASES)
+def test_a_slot_is_told_once(
+    tmp_path: Path, place: str, statement: str, becomes: str, tables: str
+) -> None:
+    bank = PreparedBank(tmp_path, tables)
+    try:
+        bank.make_tables()
+        bank.start()
+        bank.run(_SLOT)
+        if statement != _PREPARE:
+            bank.run(*bank.block, _PREPARE)
+        bank.node.stop()
+        bank.start(place)
+        with pytest.raises(psycopg.OperationalError):
+            bank.run(*(bank.block if statement == _PREPARE else ()), statement)
+        assert bank.node.wait_end(60) == -signal.SIGKILL, bank.node.log_tail()
+        bank.start()
+        told = ["BEGIN", _PREPARE]
+        if becomes == "prepared":
+            assert bank.changes() == told
+            bank.run(_COMMIT)
+            told = [_COMMIT]
+        elif becomes == "committed":
+            told += [_COMMIT]
+        else:
+            told = [*told, _ROLLBACK] if statement == _ROLLBACK else []
+        assert bank.changes() == told
+        bank.node.restart()
+        wait_until(bank.there, "the port")
+        bank.run("INSERT INTO c VALUES (7, 7)")
+        assert bank.changes() == ["BEGIN", "COMMIT"]
+        assert bank.gids() == []
     finally:
         bank.node.close()

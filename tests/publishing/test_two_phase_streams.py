@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +18,7 @@ from typing import IO, Any
 import pytest
 
 from fix_postgres import Database, _database
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.embedded.installation import clients
 from penstock.pgoutput import messages as m
@@ -142,6 +144,9 @@ def test_messages_of_pgoutput(lake: LakeNode) -> None:
     lake.execute("COMMIT PREPARED 'a'", "ROLLBACK PREPARED 'b'")
     once = messages(lake, "peek", "false")
     assert [type(message) for message in once] == [m.Begin, m.RelationMessage, m.Insert, m.Commit]
+    since_2000 = time.time() - EPOCH_MICROSECONDS / 1e6
+    assert abs(once[0].commit_time / 1e6 - since_2000) < 300
+    assert once[-1].commit_time == once[0].commit_time
     found = messages(lake, "get", "true")
     assert [type(message) for message in found] == [
         *(m.BeginPrepare, m.RelationMessage, m.Insert, m.Prepare),
@@ -152,6 +157,7 @@ def test_messages_of_pgoutput(lake: LakeNode) -> None:
     assert isinstance(begin, m.BeginPrepare)
     assert isinstance(other, m.Prepare)
     assert isinstance(rollback, m.RollbackPrepared)
+    assert abs(begin.prepare_time / 1e6 - since_2000) < 300
     values = [getattr(end, name) for name in m.Prepare.__slots__]
     assert values == [getattr(begin, name) for name in m.BeginPrepare.__slots__]
     assert (begin.gid, commit.gid) == ("a", "a")
@@ -163,7 +169,7 @@ def test_messages_of_pgoutput(lake: LakeNode) -> None:
 def messages(lake: LakeNode, way: str, two_phase: str) -> list[Any]:
     options = f"'proto_version', '3', 'publication_names', 'p', 'two_phase', '{two_phase}'"
     function = f"pg_logical_slot_{way}_binary_changes('s', NULL, NULL, {options})"
-    decoder = Decoder()
+    decoder = Decoder(proto_version=3)
     return [decoder.decode(bytes(data)) for (data,) in lake.rows(f"SELECT data FROM {function}")]
 
 

@@ -40,7 +40,7 @@ from penstock.protocol.copy_both import (
 from penstock.protocol.frontend_messages import CopyData, CopyDone
 from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Piece
-from penstock.walsender.two_phase_messages import closing, opening
+from penstock.walsender.two_phase_messages import as_sent, closing, opening
 
 TICK_S: Final = 0.05
 """Seconds that one wait for something to send takes at most: how long an answer takes."""
@@ -177,7 +177,7 @@ class Stream:
 
     def _begin(self, transaction: LakeTransaction, begin: Message | None = None) -> None:
         self._begun = True
-        ordinary = Begin(transaction.commit, transaction.commit_time, transaction.xid)
+        ordinary = Begin(transaction.commit, as_sent(transaction.commit_time), transaction.xid)
         self._send(begin or ordinary, transaction.begin)
         if transaction.origin is not None:
             origin_lsn = transaction.origin_lsn or Lsn(0)
@@ -207,7 +207,7 @@ class Stream:
             self.state.transactions += bool(prepared)
         elif self._begun:
             self._close_block(transaction)
-            ends = transaction.commit, transaction.end, transaction.commit_time
+            ends = transaction.commit, transaction.end, as_sent(transaction.commit_time)
             commit = StreamCommit(transaction.xid, *ends) if self._streamed else Commit(*ends)
             self._send(commit, transaction.end)
             failpoint(AFTER_COMMIT_SENT)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.catalog import LakeTransaction, PrepareRecord, TwoPhaseKind
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.lsn import Lsn
 from penstock.pgoutput.messages import (
     BeginPrepare,
@@ -21,13 +22,18 @@ from penstock.pgoutput.messages import (
 from penstock.walsender.wanted import was_prepared
 
 
+def as_sent(time: int) -> int:
+    """Microseconds since the Unix epoch, as messages have them: since 2000."""
+    return time - EPOCH_MICROSECONDS
+
+
 def opening(transaction: LakeTransaction, two_phase_at: Lsn | None) -> Message | None:
     """Begin Prepare, also where nothing of it is published: its verdict comes without changes."""
     at = _prepared_here(transaction, two_phase_at)
     record = transaction.two_phase
     if at is None or record is None:
         return None
-    return BeginPrepare(at.lsn, at.end, at.time, transaction.xid, record.gid)
+    return BeginPrepare(at.lsn, at.end, as_sent(at.time), transaction.xid, record.gid)
 
 
 def closing(
@@ -41,13 +47,14 @@ def closing(
     xid, gid, end = transaction.xid, record.gid, transaction.end
     at = _prepared_here(transaction, two_phase_at)
     if at is not None:
-        found.append((Prepare(at.lsn, at.end, at.time, xid, gid), end))
-    time, was = transaction.commit_time, record.prepare
+        found.append((Prepare(at.lsn, at.end, as_sent(at.time), xid, gid), end))
+    time, was = as_sent(transaction.commit_time), record.prepare
     match record.kind:
         case TwoPhaseKind.COMMIT_PREPARED:
             found.append((CommitPrepared(transaction.commit, end, time, xid, gid), end))
         case TwoPhaseKind.ROLLBACK_PREPARED if was is not None:
-            found.append((RollbackPrepared(was.end, end, was.time, time, xid, gid), end))
+            prepared = as_sent(was.time)
+            found.append((RollbackPrepared(was.end, end, prepared, time, xid, gid), end))
     return found
 
 
