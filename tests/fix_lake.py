@@ -43,7 +43,7 @@ RELATION = Relation(
 class VersionsAsRows:
     """One inserted row a member, with the version that it led to."""
 
-    def __init__(self, options: PgoutputOptions) -> None:
+    def __init__(self, options: PgoutputOptions, two_phase_at: Lsn | None = None) -> None:
         self.options = options
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:

@@ -34,7 +34,7 @@ _WIDE = b"x" * (1 << 20)
 class Large:
     """More in a transaction than the buffers between a server and its client hold."""
 
-    def __init__(self, options: PgoutputOptions) -> None:
+    def __init__(self, options: PgoutputOptions, two_phase_at: Lsn | None) -> None:
         pass
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
