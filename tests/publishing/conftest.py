@@ -30,6 +30,12 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeN
 
 
 @pytest.fixture(scope="module")
+def kept_log(lake: LakeNode) -> None:
+    """Nothing of its log is pruned."""
+    lake.execute("SELECT pg_create_logical_replication_slot('keeps_the_log', 'pgoutput')")
+
+
+@pytest.fixture(scope="module")
 def superuser(lake: LakeNode) -> str:
     """The name of the test servers' superuser, on the node too."""
     lake.execute(f"CREATE ROLE {SUPERUSER} LOGIN SUPERUSER REPLICATION PASSWORD '{PASSWORD}'")

@@ -28,7 +28,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
 from publishing.psql_pair import Pair
 
-pytestmark = [pytest.mark.postgres]
+pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("kept_log")]
 
 _SCRIPT = r"""
 CREATE TABLE there (id int PRIMARY KEY, v text);

@@ -29,7 +29,7 @@ from publishing.heard import heard, listen
 from publishing.lake_node import LakeNode
 from publishing.psql_pair import Pair
 
-pytestmark = [pytest.mark.postgres]
+pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("kept_log")]
 
 _SCRIPT = """
 CREATE TABLE a (id int PRIMARY KEY, v text);

@@ -126,6 +126,14 @@ class PreparedBlocks:
         same = _TABLE.c.id == block_id
         self._connection.execute(_TABLE.update().where(same).values(commit_block=block))
 
+    def end_commit(self, block_id: str) -> None:
+        """It has its commits: nothing is left to do but to say so in the log, where that has it."""
+        found = self.get(block_id)
+        if found is not None and found.prepare is not None:
+            self.set_state(block_id, PreparedState.COMMITTED)
+        else:
+            self.delete(block_id)
+
     def told(self, block_id: str, prepare: PrepareRecord | None) -> None:
         """The log has its PREPARE; None: it has also what became of it, and no more of it comes."""
         values: dict[str, Any] = {"prepare_lsn": None, "prepare_end": None}

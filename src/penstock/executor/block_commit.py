@@ -19,7 +19,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from penstock.catalog import BlockCommit, Catalog, MadeTable, PreparedBlock, PreparedState
+from penstock.catalog import (
+    BlockCommit,
+    Catalog,
+    CatalogTransaction,
+    MadeTable,
+    PreparedBlock,
+    PreparedState,
+)
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError, StorageError
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows
@@ -235,7 +242,7 @@ class CommitBlocks:
         try:
             with self._catalog.write() as t:
                 self._new.check(t, block.made)
-                t.block_commits.put(block)
+                _note(t, block)
         except StorageError as error:
             try:
                 self._forget(block)
@@ -360,9 +367,7 @@ class CommitBlocks:
 
     def _keep(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
-            t.block_commits.put(block)
-            if block.prepared is not None:
-                t.prepared_blocks.begin_commit(block.prepared, block.block)
+            _note(t, block)
 
     def _done(self, block: BlockCommit) -> None:
         """It is committed."""
@@ -370,15 +375,17 @@ class CommitBlocks:
             t.block_commits.delete(block.block)
             self._new.enter(t, block.made)
             if block.prepared is not None:
-                found = t.prepared_blocks.get(block.prepared)
-                if found is not None and found.prepare is not None:
-                    t.prepared_blocks.set_state(found.id, PreparedState.COMMITTED)
-                else:
-                    t.prepared_blocks.delete(block.prepared)
+                t.prepared_blocks.end_commit(block.prepared)
 
     def _forget(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.delete(block.block)
+
+
+def _note(t: CatalogTransaction, block: BlockCommit) -> None:
+    t.block_commits.put(block)
+    if block.prepared is not None:
+        t.prepared_blocks.begin_commit(block.prepared, block.block)
 
 
 def _unknown(
