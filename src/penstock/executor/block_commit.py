@@ -19,14 +19,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from penstock.catalog import (
-    BlockCommit,
-    Catalog,
-    CatalogTransaction,
-    MadeTable,
-    PreparedBlock,
-    PreparedState,
-)
+from penstock.catalog import BlockCommit, Catalog, MadeTable, PreparedBlock, PreparedState
+from penstock.catalog.transaction import CatalogTransaction
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError, StorageError
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows
