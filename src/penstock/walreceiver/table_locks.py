@@ -129,7 +129,11 @@ class TableLocks:
         self._application_name = application_name
         self._interrupt = interrupt
         self._connection = self._connect()
-        ((version,),) = self._connection.query("SELECT pg_catalog.version()")
+        try:
+            ((version,),) = self._connection.query("SELECT pg_catalog.version()")
+        except BaseException:
+            self._connection.close()
+            raise
         self._needless = _LAKE in str(version)
         """A node publishes versions of Delta tables: a snapshot is all that a copy needs."""
         self._before: dict[Name, tuple[str, str]] = {}
