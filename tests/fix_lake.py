@@ -11,11 +11,12 @@ import psycopg
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from penstock.backend.backend import ALWAYS_REPORTED, BackendOptions, Services
+from penstock.backend.backend import BackendOptions, Services
 from penstock.backend.hba import parse_rules
 from penstock.backend.runner import SessionRunner
 from penstock.backend.server import ListenOptions, Server
 from penstock.backend.services import SessionServices
+from penstock.backend.startup_report import ALWAYS_REPORTED
 from penstock.catalog import Catalog, LakeTransaction, Role
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn

@@ -79,8 +79,9 @@ class Runner:
     def transaction_status(self) -> TransactionStatus:
         return TransactionStatus.IDLE
 
-    def failed(self) -> None:
+    def failed(self) -> tuple[()]:
         self.failures += 1
+        return ()
 
     def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         return [self.answer(statement.text, parameters)]

@@ -42,8 +42,8 @@ class CatalogRunner:
     def transaction_status(self) -> TransactionStatus:
         return TransactionStatus.IDLE
 
-    def failed(self) -> None:
-        pass
+    def failed(self) -> tuple[()]:
+        return ()
 
     def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         types = statement.description.parameters

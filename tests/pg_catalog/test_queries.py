@@ -381,11 +381,11 @@ def test_files_and_duckdbs_own_are_out_of_reach() -> None:
 
 
 def test_settings_are_changed_by_the_session() -> None:
-    changed: list[tuple[str, str, bool]] = []
+    changed: list[tuple[str, str | None, bool]] = []
 
-    def set_config(name: str, value: str, is_local: bool) -> str:
+    def set_config(name: str, value: str | None, is_local: bool) -> str:
         changed.append((name, value, is_local))
-        return value
+        return value or ""
 
     session = dataclasses.replace(objects.session(), set_config=set_config)
     database = CatalogDatabase(objects.snapshot(), session)

@@ -72,7 +72,7 @@ class Lake:
             database="lake",
             version=18,
             settings={"server_version": "18.0"},
-            set_config=lambda name, value, is_local: value,
+            set_config=lambda name, value, is_local: value or "",
         )
         rows = self.catalogs.query(text, (), facts).rows
         return [[None if c is None else bytes(c).decode() for c in row] for row in rows]

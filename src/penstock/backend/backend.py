@@ -20,6 +20,7 @@ from penstock.backend.client_socket import ClientLeft, ClientSocket, MessagePump
 from penstock.backend.extended_query import ExtendedQuery
 from penstock.backend.hba import Client, Method, Rule, method_for
 from penstock.backend.query_answers import StreamEnded, send_answer
+from penstock.backend.startup_report import reported
 from penstock.catalog import Role
 from penstock.errors import ConnectionFailure, InsufficientPrivilege, PenstockError
 from penstock.protocol import frontend_messages as m
@@ -37,7 +38,6 @@ from penstock.protocol.startup import (
     ReplicationMode,
     StartupParameters,
     read_startup,
-    reported_parameters,
     require_database,
 )
 from penstock.protocol.startup_packets import (
@@ -69,20 +69,6 @@ class SessionContext:
     parameters: StartupParameters
     address: str
     port: int
-
-
-ALWAYS_REPORTED: Final[Mapping[str, str]] = {
-    "DateStyle": "ISO, MDY",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "integer_datetimes": "on",
-    "server_encoding": "UTF8",
-    "standard_conforming_strings": "on",
-    "in_hot_standby": "off",
-    "default_transaction_read_only": "off",
-}
-"""Values for ParameterStatus that are the same on every node. Clients rely on them: psycopg 3.2
-reads a time from a server without TimeZone and dies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,13 +293,11 @@ class Backend:
 
     def _reported(self, parameters: StartupParameters, role: Role) -> Sequence[tuple[str, str]]:
         own = {
-            "application_name": parameters.application_name,
             "client_encoding": self._session.client_encoding.name,
             "is_superuser": "on" if role.superuser else "off",
             "session_authorization": role.name,
         }
-        known = {**self._options.settings, **own}
-        return [(n, known[n]) for n in reported_parameters(self._options.version) if n in known]
+        return reported(self._options.version, {**self._options.settings, **own}, parameters)
 
     # Queries
 
@@ -343,12 +327,15 @@ class Backend:
                 if self._terminated:
                     raise _by_an_administrator() from None
                 self._log(error, event)
-                self.runner.failed()
+                changes = self.runner.failed()
                 extended.end_transaction()
                 self._session.transaction_status = self.runner.transaction_status
                 if not isinstance(event, _EXTENDED):  # those wait for Sync
                     self._waits()
-                self._pump.send(self._session.fail(error))
+                failure = self._session.fail(error)
+                for change in changes:  # before ReadyForQuery, which is the last of it
+                    send_answer(self._session, self._pump, change)
+                self._pump.send(failure)
 
     def _tell(self, event: Event) -> None:
         """Others see what begins here; Sync ends it."""

@@ -18,6 +18,7 @@ from penstock.errors import ConnectionFailure, PenstockError
 from penstock.executor.writer import Writer
 from penstock.protocol.answers import CommandOutcome
 from penstock.sql import Statement
+from penstock.sql.command_tag import command_tag
 from penstock.sql.grammar.table import CreateTableAs
 
 
@@ -37,15 +38,15 @@ class NodeCommands:
         try:
             if not self._block.open:
                 return self._services.run_command(statement, role, check)
-            tag = None if blocks is None else blocks.defines(statement)
-            if blocks is not None and tag is not None:
+            if blocks is not None and blocks.defines(statement):
+                tag = command_tag(statement) or ""
                 rows = self._block.changing(tag, self._services.lake.open_block)
                 return blocks.define(statement, role, rows)
             self._block.check_command()
             if blocks is None or not blocks.takes(statement):
                 raise self._block.refusal("This statement")
             tried = (*self._block.commands, statement)
-            outcome = blocks.run(tried, role, read_only=self._block.read_only, commit=False)
+            outcome = blocks.run(tried, role, commit=False)
         except ConnectionFailure as error:  # to a publisher: this session goes on
             raise PenstockError(
                 error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
@@ -57,7 +58,7 @@ class NodeCommands:
         """What the block has changed. Raises PenstockError: nothing of it."""
         blocks, commands = self._services.blocks, self._block.commands
         if blocks is not None and commands:
-            blocks.run(commands, role, read_only=False, commit=True)
+            blocks.run(commands, role, commit=True)
 
     def create_table_as(self, statement: CreateTableAs, writer: Writer) -> CommandOutcome:
         """Outside of a block."""

@@ -19,24 +19,25 @@ from penstock.backend.prepared_queries import BoundValues, describe_query, descr
 from penstock.backend.replication import ReplicationCommands
 from penstock.backend.services import SessionServices
 from penstock.backend.session_settings import SessionSettings
-from penstock.backend.standby_wait import StandbyWait, reads
+from penstock.backend.standby_wait import StandbyWait
 from penstock.backend.transaction_block import TransactionBlock
 from penstock.backend.transactions import Transactions
+from penstock.backend.variables import Variables
 from penstock.catalog import Role, SessionSequences
 from penstock.errors import FeatureNotSupported
 from penstock.executor.writer import Writer
 from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pgtypes.pg_type import TEXT
 from penstock.protocol.answers import (
     Answer,
     Description,
     Done,
     Empty,
     Notice,
+    ParameterChange,
     Prepared,
     Rows,
 )
-from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
+from penstock.protocol.backend_messages import TransactionStatus
 from penstock.protocol.replication_grammar import (
     is_replication_command,
     parse_replication_command,
@@ -61,12 +62,12 @@ from penstock.sql import (
     parse_script,
 )
 from penstock.sql.builtin.enum_types import remember_enums
+from penstock.sql.command_tag import command_tag, reads
 from penstock.sql.grammar.table import CreateTableAs
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sql.typed.parameters import with_values
 from penstock.sqlstate import InvalidCursorName, InvalidSqlStatementName
 
-_ISOLATION = "transaction_isolation"
 _WARNING = "01000"
 
 
@@ -85,18 +86,18 @@ class SessionRunner:
         self.prepared: dict[str, Prepared] = {}
         self._warnings: list[Notice] = []
         self._sequences = SessionSequences()
-        self._block = TransactionBlock(services.sequencer.position)
+        self._block = TransactionBlock(services.sequencer.position, self._settings)
+        self._variables = Variables(
+            self._settings,
+            self._block,
+            lambda name: services.sessions.name(context.pid, name),
+        )
         self._commands = NodeCommands(services, self._block, self._cancellation)
         self._standbys = StandbyWait(
             services, lambda: self._settings.show("synchronous_commit"), self._cancellation
         )
         self._transactions = Transactions(
-            services,
-            self._block,
-            self._commands,
-            self._cancellation,
-            self._standbys,
-            self._settings.show,
+            services, self._block, self._commands, self._cancellation, self._standbys
         )
         self._replication = ReplicationCommands(
             context, services, self._block, self._settings.show, self._cancellation
@@ -131,8 +132,7 @@ class SessionRunner:
         services = self._services.within(self._block.rows)
         match statement:
             case ShowVariable(name=name):
-                title = None if name is None else self._settings.title(name)
-                description = replace(description, fields=_show_fields(title))
+                description = replace(description, fields=self._variables.fields(name))
             case QueryStatement() if reads(statement):
                 at, role = self._block.now(), self._role()
                 facts = self._facts(role)
@@ -159,10 +159,11 @@ class SessionRunner:
         """What ReadyForQuery tells."""
         return self._block.status
 
-    def failed(self) -> None:
+    def failed(self) -> Iterable[ParameterChange]:
         """The running statement has failed; temporary slots go with it, as in PostgreSQL."""
         self._block.fail()
         self._services.slots.end_session(self._context.pid)
+        return self._variables.settle()
 
     def cancel(self) -> None:
         """End the running statement soon."""
@@ -185,8 +186,10 @@ class SessionRunner:
             yield Notice("NOTICE", message, sqlstate="42622")
         if isinstance(statement, Transaction):
             yield from self._transactions.run(statement, self._role)
+            yield from self._variables.settle()
             return
         self._block.check()
+        self._block.check_read_only(command_tag(statement))
         self._services.snapshots.withdraw(self._context.pid)
         self._learn_types()
         before = None if self._block.open else self._standbys.before(statement)
@@ -194,42 +197,25 @@ class SessionRunner:
             if isinstance(answer, Done):
                 yield from self._standbys.after(before)
             yield answer
+        self._block.settle()
+        yield from self._variables.settle()
 
     def _in_session(
         self, statement: Statement, text: str, parameters: BoundValues
     ) -> Iterator[Answer]:
         match statement:
-            case SetVariable(name=name):
-                value = None if statement.values is None else statement.text
-                yield from self._settings.set(name, value)
-                self._tell_name()
-                yield Done("SET")
-            case ResetVariable(name=None | str()):
-                yield from self._settings.reset(statement.name)
-                self._tell_name()
-                yield Done("RESET")
-            case ShowVariable():
-                yield self._show(statement.name)
-            case SetTransaction(modes=modes, session=True):
-                if modes.isolation is not None:
-                    self._settings.set("default_transaction_isolation", modes.isolation)
-                if modes.read_only is not None:
-                    value = "on" if modes.read_only else "off"
-                    self._settings.set("default_transaction_read_only", value)
-                yield Done("SET")
-            case SetTransaction(modes=modes):
-                warning = self._block.set_modes(modes.isolation, modes.read_only)
-                yield from () if warning is None else (warning,)
-                yield Done("SET")
+            case SetVariable() | ResetVariable() | ShowVariable() | SetTransaction():
+                yield from self._variables.run(statement)
             case SetTransactionSnapshot(snapshot=name):
                 self._block.import_snapshot(lambda: self._services.snapshots.take(name))
                 yield Done("SET")
             case Discard(what=what):
+                if what == "all":
+                    self._block.outside("DISCARD ALL")
+                    self._settings.reset_all()
                 self.prepared.clear()
-                yield from self._settings.reset(None) if what == "all" else ()
                 if what in ("all", "sequences"):
                     self._sequences.forget()
-                self._tell_name()
                 yield Done(f"DISCARD {what.upper()}")
             case Deallocate():
                 yield self._deallocate(statement.name)
@@ -307,6 +293,7 @@ class SessionRunner:
     def _catalog_rows(self, text: str, parameters: BoundValues) -> Rows:
         """A query of the catalogs, which may end sessions: this one, too."""
         self._block.check_catalogs()
+        self._block.query()
         catalogs = self._services.within(self._block.rows).catalog_queries
         facts = self._facts(self._role())
         with self._standbys.query(self._warnings):
@@ -329,19 +316,6 @@ class SessionRunner:
         if self.prepared.pop(name, None) is None:
             raise InvalidSqlStatementName(f'prepared statement "{name}" does not exist')
         return Done("DEALLOCATE")
-
-    def _show(self, name: str | None) -> Rows:
-        if name is None:
-            rows = [
-                [key.encode(), value.encode(), b""]
-                for key, value in sorted(self._settings.values().items())
-            ]
-            return Rows(_show_fields(None), rows, "SHOW", counted=False)
-        value = self._settings.show(name)
-        if name.lower() == _ISOLATION:
-            value = self._block.isolation or self._settings.show(f"default_{_ISOLATION}")
-        fields = _show_fields(self._settings.title(name))
-        return Rows(fields, [[value.encode()]], "SHOW", counted=False)
 
     def _require_database(self) -> None:
         if not self._context.parameters.database:
@@ -367,8 +341,8 @@ class SessionRunner:
             replication=role.replication,
             database=self._context.parameters.database,
             version=self._services.version,
-            settings=self._settings.values(),
-            set_config=self._set_config,
+            settings=self._variables.values(),
+            set_config=self._variables.set_config,
             warn=self._warn,
             cancelled=self._cancellation.requested,
             in_block=self._block.open,
@@ -378,20 +352,6 @@ class SessionRunner:
             started=self._services.sessions.transaction_started(self._context.pid),
             statement_started=self._services.sessions.statement_started(self._context.pid),
         )
-
-    def _set_config(self, name: str, value: str, is_local: bool) -> str:
-        self._settings.set(name, value)
-        self._tell_name()
-        return self._settings.show(name)
-
-    def _tell_name(self) -> None:
-        name = self._settings.show("application_name")
-        self._services.sessions.name(self._context.pid, name)
-
-
-def _show_fields(name: str | None) -> tuple[FieldDescription, ...]:
-    names = ("name", "setting", "description") if name is None else (name,)
-    return tuple(FieldDescription(column, TEXT) for column in names)
 
 
 def _source(statement: Statement, text: str) -> str:

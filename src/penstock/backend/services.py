@@ -115,14 +115,12 @@ class BlockCommands(Protocol):
     def takes(self, statement: Statement) -> bool:
         """Whether a block may have it."""
 
-    def run(
-        self, statements: Sequence[Statement], role: Role, *, read_only: bool, commit: bool
-    ) -> CommandOutcome:
+    def run(self, statements: Sequence[Statement], role: Role, *, commit: bool) -> CommandOutcome:
         """What the last one gives. Without ``commit`` everything is taken back. Raises
-        PenstockError (25001, 25006, 0A000)."""
+        PenstockError (25001, 0A000)."""
 
-    def defines(self, statement: Statement) -> str | None:
-        """The tag of a statement about tables that a block may make; None for all others."""
+    def defines(self, statement: Statement) -> bool:
+        """Whether it is about tables that a block may make."""
 
     def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
         """Execute one of those. Raises PenstockError (0A000, 42P07, ...)."""

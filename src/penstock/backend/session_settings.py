@@ -1,20 +1,22 @@
 """Settings of one session: SET, RESET, SHOW (guc.c).
 
-In: the node's values, what the client asked for at the start, and SET. Out: values by name, and
-which of them the client is to be told. Names and values are checked as PostgreSQL does (``guc``).
-Nothing here changes what the node does: dates, numbers and bytea are always printed as a subscriber
-asks for them, so the few settings that would change it are refused.
+In: the node's values, what the client asked for at the start, and SET; ends of transactions. Out:
+values by name, and which of them the client is to be told. Names and values are checked as
+PostgreSQL does (``guc``). Dates, numbers and bytea are always printed as a subscriber asks for
+them, so the few settings that would change it are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, UndefinedObject
 from penstock.guc.guc_tables import settings
 from penstock.protocol.answers import ParameterChange
 from penstock.protocol.encoding import find_encoding
+from penstock.protocol.startup import reported_parameters
 
 _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "datestyle": ("iso", "iso, mdy", "iso, dmy", "iso, ymd", "iso,mdy", "default"),
@@ -27,15 +29,6 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Settings with effects, and the only values that there are here."""
 _ROLES: Final = frozenset({"role", "session_authorization"})
-_TOLD: Final[Mapping[str, str]] = {
-    "application_name": "application_name",
-    "client_encoding": "client_encoding",
-    "datestyle": "DateStyle",
-    "intervalstyle": "IntervalStyle",
-    "timezone": "TimeZone",
-    "standard_conforming_strings": "standard_conforming_strings",
-    "search_path": "search_path",
-}
 _SHOWN_AS: Final[Mapping[str, str]] = {"datestyle": "ISO, MDY", "timezone": "UTC"}
 _DEFAULTS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
@@ -49,9 +42,31 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 _ZONE: Final = "timezone"
 
 
+@dataclass(frozen=True, slots=True)
+class OwnValues:
+    """What a session has set, by lower-case name: ``now``, and ``lasting``, which is left when the
+    transaction commits. They differ by SET LOCAL; else they are one object."""
+
+    now: Mapping[str, str]
+    lasting: Mapping[str, str]
+
+    def with_value(self, key: str, value: str | None, *, local: bool) -> OwnValues:
+        """None: without one."""
+        now = _with(self.now, key, value)
+        if local:
+            return OwnValues(now, self.lasting)
+        shared = self.now is self.lasting
+        return OwnValues(now, now if shared else _with(self.lasting, key, value))
+
+
+def _with(values: Mapping[str, str], key: str, value: str | None) -> Mapping[str, str]:
+    others = {name: held for name, held in values.items() if name != key}
+    return others if value is None else {**others, key: value}
+
+
 class SessionSettings:
     """``node``: values by lower-case name, as they are now; ``given``: from the startup packet, in
-    order."""
+    order. ``own`` is what a savepoint keeps and puts back."""
 
     def __init__(
         self,
@@ -69,37 +84,54 @@ class SessionSettings:
         }
         self._boot, self._node = {**boot, **_DEFAULTS}, node
         self._superuser = superuser or (lambda: node.get("is_superuser") == "on")
-        self._own: dict[str, str] = {}
+        self._at_start: Mapping[str, str] = {}
+        self.own = OwnValues(self._at_start, self._at_start)
         self._starting = True
         for name, value in given:
             # JDBC sends the zone of its machine. What is printed has an offset, and stays right.
             if name.lower() != _ZONE or value.lower() in _ONLY[_ZONE]:
                 self.set(name, value)
         self._starting = False
-        self._at_start = dict(self._own)
+        self._at_start = self.own.now
+        self._settled = self._told_of = self.own
+        reported = reported_parameters(version)
+        self._told = {name: held for name in reported if (held := self._value(name)) is not None}
 
     def values(self) -> Mapping[str, str]:
         """Every setting by its lower-case name."""
-        return {**self._boot, **self._node, **self._own}
+        return {**self._boot, **self._node, **self.own.now}
+
+    def _value(self, name: str) -> str | None:
+        key = name.lower()
+        held = (values[key] for values in (self.own.now, self._node, self._boot) if key in values)
+        return next(held, None)
 
     def show(self, name: str) -> str:
         """The value of a setting. Raises UndefinedObject (42704)."""
-        values = self.values()
-        key = name.lower()
-        if key in values:
-            return values[key]
-        raise _unknown(name)
+        value = self._value(name)
+        if value is None:
+            raise _unknown(name)
+        return value
 
     def title(self, name: str) -> str:
         """A setting's name as PostgreSQL writes it: ``TimeZone``."""
         setting = self._known.get(name.lower())
         return name if setting is None else setting.name
 
-    def set(self, name: str, value: str | None) -> Iterator[ParameterChange]:
-        """SET; None is DEFAULT. What the client is to be told of.
+    def set(self, name: str, value: str | None, *, local: bool = False) -> None:
+        """SET; ``local``: to the end of the transaction. None is DEFAULT, as RESET: what the client
+        began with.
 
         Raises UndefinedObject (42704), PenstockError (55P02, 42501, 22023), FeatureNotSupported.
         """
+        key = name.lower()
+        checked = self.check(name, value)
+        if "." in key and key not in self._known:
+            self._boot.setdefault(key, "")  # a placeholder: known from now on, whatever becomes
+        self.own = self.own.with_value(key, checked, local=local)
+
+    def check(self, name: str, value: str | None) -> str | None:
+        """What ``set`` would set; it raises the same."""
         key = name.lower()
         setting = self._known.get(key)
         if setting is not None and key not in _ONLY:
@@ -107,29 +139,39 @@ class SessionSettings:
         elif "." not in key and key not in _ONLY:
             raise _unknown(name)
         if value is None:
-            self._own.pop(key, None)
-        else:
-            checked = _check_value(key, name, value)
-            if setting is not None and key not in _SHOWN_AS:
-                checked = setting.shown(setting.read(checked))
-            self._own[key] = checked
-        return iter(self._changes_of(key))
+            return self._at_start.get(key)
+        checked = _check_value(key, name, value)
+        if setting is not None and key not in _SHOWN_AS:
+            checked = setting.shown(setting.read(checked))
+        return checked
 
-    def reset(self, name: str | None) -> Iterator[ParameterChange]:
-        """RESET name, or ALL (None): back to what the client began with."""
-        names = list(self._own) if name is None else [name.lower()]
-        told: list[ParameterChange] = []
-        for key in names:
-            if key in self._at_start:
-                self._own[key] = self._at_start[key]
-            else:
-                self._own.pop(key, None)
-            told += self._changes_of(key)
-        return iter(told)
+    def reset_all(self) -> None:
+        """RESET ALL: back to what the client began with."""
+        self.own = OwnValues(self._at_start, self._at_start)
 
-    def _changes_of(self, key: str) -> list[ParameterChange]:
-        name = _TOLD.get(key)
-        return [] if name is None else [ParameterChange(name, self.values().get(key, ""))]
+    # Transactions (AtEOXact_GUC)
+
+    def commit(self) -> None:
+        """The transaction has: what was set for it alone goes."""
+        if self.own.now is not self.own.lasting:
+            self.own = OwnValues(self.own.lasting, self.own.lasting)
+        self._settled = self.own
+
+    def abort(self) -> None:
+        """The transaction is rolled back."""
+        self.own = self._settled
+
+    def changed(self) -> list[ParameterChange]:
+        """What the client has not been told of yet (ReportChangedGUCOptions)."""
+        if self.own is self._told_of:
+            return []
+        self._told_of = self.own
+        now = {name: self._value(name) or "" for name in self._told}
+        changes = [
+            ParameterChange(name, now[name]) for name in now if now[name] != self._told[name]
+        ]
+        self._told = now
+        return changes
 
 
 def _check_value(key: str, name: str, value: str) -> str:

@@ -8,26 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.backend.cancellation import Cancellation
 from penstock.backend.services import SessionServices
 from penstock.lsn import Lsn
 from penstock.protocol.answers import Notice
-from penstock.sql import (
-    CloseCursor,
-    Copy,
-    Deallocate,
-    Discard,
-    QueryStatement,
-    ResetVariable,
-    SetTransaction,
-    SetTransactionSnapshot,
-    SetVariable,
-    ShowVariable,
-    Statement,
-    Unlisten,
-)
+from penstock.sql import Statement
+from penstock.sql.command_tag import reads
 from penstock.walsender.syncrep import MODES
 
 _WARNING: Final = "01000"
@@ -36,19 +25,15 @@ _DETAIL: Final = (
     "The transaction has already committed locally, but might not have been replicated to the "
     "standby."
 )
-_COMMIT_NOTHING: Final = (
-    CloseCursor,
-    Copy,
-    Deallocate,
-    Discard,
-    ResetVariable,
-    SetTransaction,
-    SetTransactionSnapshot,
-    SetVariable,
-    ShowVariable,
-    Unlisten,
-)
-_READS: Final = ("select", "with", "values", "table")
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Where the log ends before a commit; ``mode``: the synchronous_commit that holds for it, which
+    may be the block's alone."""
+
+    lsn: Lsn
+    mode: str
 
 
 class StandbyWait:
@@ -62,10 +47,9 @@ class StandbyWait:
         self._cancellation = cancellation
         self._wrote = False
 
-    def before(self, statement: Statement) -> Lsn | None:
+    def before(self, statement: Statement) -> Before | None:
         """Where the log ends, before a statement that may commit; None: nobody is waited for."""
-        query = isinstance(statement, QueryStatement)
-        if (query and reads(statement)) or isinstance(statement, _COMMIT_NOTHING):
+        if reads(statement):
             return None
         return self.now()
 
@@ -81,19 +65,20 @@ class StandbyWait:
         if self._wrote:
             warnings += self.after(before)
 
-    def now(self) -> Lsn | None:
+    def now(self) -> Before | None:
         """The same whatever the statement is."""
-        if self._mode() not in MODES or self._services.sync_rep.config() is None:
+        mode = self._mode()
+        if mode not in MODES or self._services.sync_rep.config() is None:
             return None
-        return self._services.sequencer.position().lsn
+        return Before(self._services.sequencer.position().lsn, mode)
 
-    def after(self, before: Lsn | None) -> Iterator[Notice]:
+    def after(self, before: Before | None) -> Iterator[Notice]:
         """Wait for what the log has got since then."""
         if before is None:
             return
         services, cancellation = self._services, self._cancellation
         end = services.sequencer.position().lsn
-        if end <= before or services.sync_rep.wait(end, self._mode(), cancellation.requested):
+        if end <= before.lsn or services.sync_rep.wait(end, before.mode, cancellation.requested):
             return
         if cancellation.ended:
             message = (
@@ -105,8 +90,3 @@ class StandbyWait:
         cancellation.forget()
         message = "canceling wait for synchronous replication due to user request"
         yield Notice("WARNING", message, _DETAIL, sqlstate=_WARNING)
-
-
-def reads(statement: Statement) -> bool:
-    """Whether it changes no rows."""
-    return not isinstance(statement, QueryStatement) or statement.kind in _READS

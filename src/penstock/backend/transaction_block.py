@@ -1,7 +1,8 @@
 """The transaction block of one session (xact.c), as far as a publisher needs one.
 
 In: BEGIN, COMMIT, savepoints, what runs in between, and errors. Out: the state that ReadyForQuery
-tells, and which consistent point a statement reads, with what the block has changed itself.
+tells, and which consistent point a statement reads, with what the block has changed itself. The
+session's settings follow it; outside of a block each statement is a transaction of its own.
 Commands that a block may have are kept for its end (``node_commands``); rows that it changes are
 staged (``executor.block``). A block has the one or the other.
 """
@@ -11,12 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock.backend.session_settings import OwnValues, SessionSettings
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState, PenstockError
 from penstock.executor.block import LakeBlock, Staged
 from penstock.protocol.answers import Notice
 from penstock.protocol.backend_messages import TransactionStatus
 from penstock.sql import Statement
-from penstock.sqlstate import ActiveSqlTransaction, InFailedSqlTransaction
+from penstock.sqlstate import (
+    ActiveSqlTransaction,
+    InFailedSqlTransaction,
+    ReadOnlySqlTransaction,
+)
 from penstock.walsender.sequencer import Position
 
 _ONE_SNAPSHOT = ("repeatable read", "serializable")
@@ -30,6 +36,7 @@ class _Savepoint:
     read_only: bool
     commands: tuple[Statement, ...]
     staged: Staged
+    settings: OwnValues
 
 
 @dataclass(slots=True)
@@ -49,10 +56,11 @@ class _Block:
 
 
 class TransactionBlock:
-    """``now`` gives the end of the log."""
+    """``now`` gives the end of the log; ``settings``: the session's."""
 
-    def __init__(self, now: Callable[[], Position]) -> None:
+    def __init__(self, now: Callable[[], Position], settings: SessionSettings) -> None:
         self._now = now
+        self._settings = settings
         self._block: _Block | None = None
 
     def refuse(self, what: str) -> None:
@@ -81,8 +89,16 @@ class TransactionBlock:
 
     @property
     def read_only(self) -> bool:
-        """Whether it was begun so."""
-        return self._block is not None and self._block.read_only
+        """Whether what runs now may change nothing (XactReadOnly)."""
+        if self._block is None:
+            return self._settings.show("default_transaction_read_only") == "on"
+        return self._block.read_only
+
+    def check_read_only(self, tag: str | None) -> None:
+        """Whether a statement may run (PreventCommandIfReadOnly). ``tag``: of one that changes
+        something. Raises ReadOnlySqlTransaction (25006)."""
+        if tag is not None and self.read_only:
+            raise ReadOnlySqlTransaction(f"cannot execute {tag} in a read-only transaction")
 
     @property
     def commands(self) -> tuple[Statement, ...]:
@@ -100,13 +116,9 @@ class TransactionBlock:
         return None if self._block is None else self._block.rows
 
     def changing(self, what: str, open_rows: Callable[[], LakeBlock]) -> LakeBlock:
-        """Where a statement stages its rows. Raises PenstockError (25006, 0A000)."""
+        """Where a statement stages its rows. Raises FeatureNotSupported."""
         block = self._block
         assert block is not None
-        if block.read_only:
-            raise PenstockError(
-                f"cannot execute {what} in a read-only transaction", sqlstate="25006"
-            )
         if block.isolation == "serializable":
             raise FeatureNotSupported(
                 f"{what} in a SERIALIZABLE transaction block is not supported",
@@ -159,15 +171,22 @@ class TransactionBlock:
             )
 
     @property
-    def isolation(self) -> str | None:
-        """The block's isolation level, None outside of one."""
-        return None if self._block is None else self._block.isolation
+    def isolation(self) -> str:
+        """Of what runs now."""
+        if self._block is None:
+            return self._settings.show("default_transaction_isolation")
+        return self._block.isolation
 
     def begin(self, isolation: str | None, read_only: bool | None) -> Notice | None:
-        """BEGIN; a warning when there is a block already."""
+        """BEGIN, with the session's defaults for modes that are not said. In a block already: a
+        warning, and as ``set_modes``."""
         if self._block is not None:
+            self.set_modes(isolation, read_only)
             return Notice("WARNING", "there is already a transaction in progress", sqlstate="25001")
-        self._block = _Block(isolation or "read committed", bool(read_only))
+        self._settings.commit()
+        if read_only is None:
+            read_only = self.read_only
+        self._block = _Block(isolation or self.isolation, read_only)
         return None
 
     def check_chain(self, tag: str) -> None:
@@ -189,12 +208,21 @@ class TransactionBlock:
         if self._block is None:
             missing = Notice("WARNING", "there is no transaction in progress", sqlstate="25P01")
             return tag, missing
-        failed = self._block.failed
+        if self._block.failed:
+            tag = "ROLLBACK"
+        if tag != "ROLLBACK":
+            self._settings.commit()
         self.abandon()
-        return ("ROLLBACK" if failed else tag), None
+        return tag, None
+
+    def settle(self) -> None:
+        """A statement has run; outside of a block it was a transaction."""
+        if self._block is None:
+            self._settings.commit()
 
     def abandon(self) -> None:
         """What is not committed leaves nothing."""
+        self._settings.abort()
         block, self._block = self._block, None
         if block is not None and block.rows is not None:
             block.rows.end()
@@ -206,7 +234,9 @@ class TransactionBlock:
         block = self._in_block("SAVEPOINT")
         self.check()
         staged = Staged() if block.rows is None else block.rows.staged
-        block.savepoints.append(_Savepoint(name, block.read_only, block.commands, staged))
+        block.savepoints.append(
+            _Savepoint(name, block.read_only, block.commands, staged, self._settings.own)
+        )
 
     def release_savepoint(self, name: str) -> None:
         """ReleaseSavepoint. Raises PenstockError (25P01, 25P02, 3B001)."""
@@ -221,6 +251,7 @@ class TransactionBlock:
         del block.savepoints[place + 1 :]
         savepoint = block.savepoints[place]
         block.read_only, block.commands = savepoint.read_only, savepoint.commands
+        self._settings.own = savepoint.settings
         if block.rows is not None:
             block.rows.staged = savepoint.staged
         block.failed = False
@@ -238,15 +269,20 @@ class TransactionBlock:
             raise PenstockError(f'savepoint "{name}" does not exist', sqlstate="3B001")
         return places[-1]
 
-    def set_modes(self, isolation: str | None, read_only: bool | None) -> Notice | None:
-        """SET TRANSACTION. Raises PenstockError (25001)."""
+    def set_modes(self, isolation: str | None, read_only: bool | None) -> None:
+        """SET TRANSACTION; outside of a block nothing. Raises PenstockError (25001)."""
         block = self._block
         if block is None:
-            return Notice(
-                "WARNING",
-                "SET TRANSACTION can only be used in transaction blocks",
-                sqlstate="25P01",
-            )
+            return
+        if read_only is False and block.read_only:
+            if block.savepoints:
+                raise ActiveSqlTransaction(
+                    "cannot set transaction read-write mode inside a read-only transaction"
+                )
+            if block.queried:
+                raise ActiveSqlTransaction(
+                    "transaction read-write mode must be set before any query"
+                )
         if isolation is not None and isolation != block.isolation:
             if block.queried:
                 raise ActiveSqlTransaction(
@@ -259,7 +295,6 @@ class TransactionBlock:
             block.isolation = isolation
         if read_only is not None:
             block.read_only = read_only
-        return None
 
     def check(self) -> None:
         """Raise PenstockError (25P02) in a failed block."""
@@ -269,9 +304,14 @@ class TransactionBlock:
             )
 
     def fail(self) -> None:
-        """A statement has failed."""
-        if self._block is not None:
-            self._block.failed = True
+        """A statement has failed; settings go back to before its subtransaction."""
+        block = self._block
+        if block is None or not block.savepoints:
+            self._settings.abort()
+        else:
+            self._settings.own = block.savepoints[-1].settings
+        if block is not None:
+            block.failed = True
 
     def outside(self, command: str) -> None:
         """Raise PenstockError (25001) in a block (PreventInTransactionBlock)."""
@@ -300,6 +340,11 @@ class TransactionBlock:
             raise PenstockError(f"{command} must be called in a read-only transaction")
         if block.queried:
             raise PenstockError(f"{command} must be called before any query")
+
+    def query(self) -> None:
+        """One of the catalogs: a query all the same, after which modes are what they are."""
+        if self._block is not None:
+            self._block.queried = True
 
     def use(self, position: Position) -> None:
         """Read ``position`` from now on."""

@@ -24,7 +24,7 @@ _Ended = tuple[str, Sequence[Notice]]
 
 
 class Transactions:
-    """Of one session. ``show``: a setting."""
+    """Of one session."""
 
     def __init__(
         self,
@@ -33,14 +33,12 @@ class Transactions:
         commands: NodeCommands,
         cancellation: Cancellation,
         standbys: StandbyWait,
-        show: Callable[[str], str],
     ) -> None:
         self._services = services
         self._block = block
         self._commands = commands
         self._cancellation = cancellation
         self._standbys = standbys
-        self._show = show
 
     def change(self, what: str, text: str, writer: Writer) -> CommandOutcome:
         """INSERT, UPDATE or DELETE: a commit, or staged in the block. Raises PenstockError."""
@@ -63,8 +61,7 @@ class Transactions:
             case TransactionKind.BEGIN | TransactionKind.START:
                 self._block.check()
                 modes = statement.modes
-                isolation = modes.isolation or self._show("default_transaction_isolation")
-                warning = self._block.begin(isolation, modes.read_only)
+                warning = self._block.begin(modes.isolation, modes.read_only)
                 return tag, () if warning is None else (warning,)
             case TransactionKind.SAVEPOINT:
                 self._block.define_savepoint(statement.name)
@@ -121,7 +118,7 @@ class Transactions:
                 if self._block.rows is not None:
                     self._services.lake.commit(self._block.rows)
         except BaseException:
-            self._block.end(tag)
+            self._block.abandon()
             raise
         end = self._block.chained if statement.chain else self._block.end
         tag, warning = end(tag)

@@ -15,8 +15,7 @@ from penstock.commands.scope import BlockEnd, CommandResult, CommandScope, Publi
 from penstock.commands.subscription_targets import between_batches
 from penstock.commands.utility import execute, is_subscription_command
 from penstock.errors import FeatureNotSupported
-from penstock.sql import CreateSubscription, DropSubscription, Statement
-from penstock.sqlstate import ReadOnlySqlTransaction
+from penstock.sql import Statement
 
 
 def takes(statement: Statement) -> bool:
@@ -29,18 +28,13 @@ def execute_block(
     catalog: Catalog,
     scope: CommandScope,
     *,
-    read_only: bool = False,
     commit: bool,
 ) -> CommandResult:
     """Execute statements that ``takes`` takes, at least one.
 
     Raises what they raise, ActiveSqlTransaction (25001) for what PostgreSQL refuses in a block,
-    ReadOnlySqlTransaction, FeatureNotSupported for what asks the publisher.
+    FeatureNotSupported for what asks the publisher.
     """
-    if read_only:
-        raise ReadOnlySqlTransaction(
-            f"cannot execute {_tag(statements[-1])} in a read-only transaction"
-        )
 
     def attempt() -> tuple[CommandResult, BlockEnd]:
         end = BlockEnd()
@@ -64,10 +58,3 @@ def _no_publisher(conninfo: str, application_name: str) -> PublisherSession:
         hint="Run it outside of BEGIN ... COMMIT, or, for CREATE SUBSCRIPTION, say connect = "
         "false.",
     )
-
-
-def _tag(statement: Statement) -> str:
-    verb = "ALTER"
-    if isinstance(statement, CreateSubscription | DropSubscription):
-        verb = "CREATE" if isinstance(statement, CreateSubscription) else "DROP"
-    return f"{verb} SUBSCRIPTION"

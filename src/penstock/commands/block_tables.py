@@ -22,16 +22,6 @@ def defines(statement: Statement) -> bool:
     return isinstance(statement, Defines)
 
 
-def define_tag(statement: Statement) -> str:
-    """Its command tag."""
-    match statement:
-        case CreateTable():
-            return "CREATE TABLE"
-        case AlterTable():
-            return "ALTER TABLE"
-    return "DROP TABLE"
-
-
 def define_in_block(
     statement: Statement, catalog: BlockCatalog, scope: CommandScope
 ) -> CommandResult:

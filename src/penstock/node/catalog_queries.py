@@ -119,5 +119,5 @@ class NodeQueries:
             database=self._parameters.database,
             version=version,
             settings={"server_version": f"{version}.0"},
-            set_config=lambda name, value, is_local: value,
+            set_config=lambda name, value, is_local: value or "",
         )

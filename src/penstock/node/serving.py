@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.backend.backend import ALWAYS_REPORTED, BackendOptions, Services, SessionContext
+from penstock.backend.backend import BackendOptions, Services, SessionContext
 from penstock.backend.hba import parse_rules
 from penstock.backend.runner import SessionRunner
 from penstock.backend.server import ListenOptions, Server
 from penstock.backend.services import SessionServices
+from penstock.backend.startup_report import ALWAYS_REPORTED
 from penstock.catalog import Catalog, Role
 from penstock.errors import ConfigurationError
 from penstock.executor.lake import SparkLake

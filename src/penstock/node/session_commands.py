@@ -17,7 +17,7 @@ from typing import Final
 
 from penstock.catalog import BlockCatalog, Catalog, Role
 from penstock.commands.block import execute_block, takes
-from penstock.commands.block_tables import define_in_block, define_tag, defines
+from penstock.commands.block_tables import define_in_block, defines
 from penstock.commands.scope import CommandResult, CommandScope, CurrentRole
 from penstock.commands.utility import execute
 from penstock.executor.block import LakeBlock
@@ -60,18 +60,14 @@ class SessionCommands:
         """Whether a transaction block may have it."""
         return takes(statement)
 
-    def run(
-        self, statements: Sequence[Statement], role: Role, *, read_only: bool, commit: bool
-    ) -> CommandOutcome:
+    def run(self, statements: Sequence[Statement], role: Role, *, commit: bool) -> CommandOutcome:
         """Execute those of a transaction block. Raises PenstockError."""
-        result = execute_block(
-            statements, self._catalog, self._scope(role), read_only=read_only, commit=commit
-        )
+        result = execute_block(statements, self._catalog, self._scope(role), commit=commit)
         return CommandOutcome(result.tag, result.notices)
 
-    def defines(self, statement: Statement) -> str | None:
-        """The tag of a statement about tables that a block may make; None for all others."""
-        return define_tag(statement) if defines(statement) else None
+    def defines(self, statement: Statement) -> bool:
+        """Whether it is about tables that a block may make."""
+        return defines(statement)
 
     def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
         """Execute one of those, for a block. Raises PenstockError."""

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from penstock.catalog import SessionSequences
 
-SetConfig = Callable[[str, str, bool], str]
-"""(name, value, is_local) -> the new value."""
+SetConfig = Callable[[str, str | None, bool], str]
+"""(name, value, is_local) -> the new value; None is the default."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class SessionFacts:
     """Who asks. ``version``: reported major version. ``settings``: current values by lower-case
     name; ``set_config``: what changes them, None: nothing is kept. ``user``: "" when the role is
     gone. ``warn`` tells the client; ``cancelled``: whether the query is to end. ``in_block``:
-    whether it is part of a transaction block; ``read_only``: of one that may change nothing.
+    whether it is part of a transaction block; ``read_only``: whether it may change nothing.
     ``wrote``: told that the query commits something. ``sequences``: what the session has got of
     them. ``started``: its transaction, in UTC; ``statement_started``: its statement."""
 

@@ -85,10 +85,10 @@ class SessionFunctions:
     def set_config(self, name: str | None, value: str | None, is_local: bool | None) -> str:
         if name is None:
             raise NullValueNotAllowed("SET requires parameter name")
-        if self._facts.set_config is not None:
-            return self._facts.set_config(name.lower(), value or "", bool(is_local))
-        self._changed[name.lower()] = value or ""
-        return value or ""
+        set_config = self._facts.set_config
+        now = value or "" if set_config is None else set_config(name, value, bool(is_local))
+        self._changed[name.lower()] = now
+        return now
 
     def pg_encoding_to_char(self, encoding: int) -> str:
         return _ENCODINGS.get(encoding, "")

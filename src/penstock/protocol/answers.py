@@ -141,7 +141,7 @@ class StatementRunner(Protocol):
     def transaction_status(self) -> TransactionStatus:
         """What ReadyForQuery tells."""
 
-    def failed(self) -> None:
+    def failed(self) -> Iterable[ParameterChange]:
         """The running statement has failed, perhaps while its rows were drawn."""
 
     def cancel(self) -> None:

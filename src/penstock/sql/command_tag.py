@@ -1,0 +1,76 @@
+"""Command tags of statements that change something (utility.c, CreateCommandTag).
+
+In: a statement. Out: the tag that ``cannot execute ... in a read-only transaction`` names, or None
+for what a read-only transaction may have (ClassifyUtilityCommandAsReadOnly): queries, COPY TO,
+settings, ends of transactions, VACUUM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.sql.grammar import (
+    alter_table,
+    copy,
+    publication,
+    role,
+    subscription,
+    table,
+)
+from penstock.sql.grammar import type as types
+from penstock.sql.grammar.statements import Statement
+
+_READ_KINDS: Final = ("select", "with", "values", "table")
+"""Of queries that change no rows."""
+_TAGS: Final[Mapping[type[Statement], str]] = {
+    alter_table.AlterTable: "ALTER TABLE",
+    alter_table.CreateIndex: "CREATE INDEX",
+    alter_table.DropIndex: "DROP INDEX",
+    alter_table.SetSchema: "ALTER TABLE",
+    copy.Truncate: "TRUNCATE TABLE",
+    publication.AlterPublicationObjects: "ALTER PUBLICATION",
+    publication.AlterPublicationOptions: "ALTER PUBLICATION",
+    publication.AlterPublicationOwner: "ALTER PUBLICATION",
+    publication.CreatePublication: "CREATE PUBLICATION",
+    publication.DropPublication: "DROP PUBLICATION",
+    publication.RenamePublication: "ALTER PUBLICATION",
+    role.AlterRole: "ALTER ROLE",
+    role.CreateRole: "CREATE ROLE",
+    role.DropRole: "DROP ROLE",
+    role.RenameRole: "ALTER ROLE",
+    subscription.AlterSubscriptionConnection: "ALTER SUBSCRIPTION",
+    subscription.AlterSubscriptionEnabled: "ALTER SUBSCRIPTION",
+    subscription.AlterSubscriptionOwner: "ALTER SUBSCRIPTION",
+    subscription.AlterSubscriptionPublications: "ALTER SUBSCRIPTION",
+    subscription.AlterSubscriptionRefresh: "ALTER SUBSCRIPTION",
+    subscription.AlterSubscriptionRefreshTables: "ALTER SUBSCRIPTION",
+    subscription.AlterSubscriptionSet: "ALTER SUBSCRIPTION",
+    subscription.AlterSubscriptionSkip: "ALTER SUBSCRIPTION",
+    subscription.CreateSubscription: "CREATE SUBSCRIPTION",
+    subscription.DropSubscription: "DROP SUBSCRIPTION",
+    subscription.RenameSubscription: "ALTER SUBSCRIPTION",
+    table.CreateSchema: "CREATE SCHEMA",
+    table.CreateTable: "CREATE TABLE",
+    table.CreateTableAs: "CREATE TABLE AS",
+    table.DropSchema: "DROP SCHEMA",
+    table.DropTable: "DROP TABLE",
+    types.AddEnumValue: "ALTER TYPE",
+    types.CreateEnum: "CREATE TYPE",
+    types.DropType: "DROP TYPE",
+}
+
+
+def command_tag(statement: Statement) -> str | None:
+    """None for what changes nothing."""
+    match statement:
+        case copy.QueryStatement(kind=kind):
+            return None if kind in _READ_KINDS else kind.upper()
+        case role.GrantSelect(is_grant=is_grant):
+            return "GRANT" if is_grant else "REVOKE"
+    return _TAGS.get(type(statement))
+
+
+def reads(statement: Statement) -> bool:
+    """Whether it changes nothing."""
+    return command_tag(statement) is None
