@@ -26,6 +26,7 @@ _SHOWN = (
     "default_transaction_isolation",
     "transaction_read_only",
     "transaction_isolation",
+    "transaction_deferrable",
 )
 _TOLD = (
     "application_name",
@@ -36,6 +37,8 @@ _TOLD = (
 )
 
 _SETTINGS = """
+SET application_name = 'é'
+SELECT set_config('application_name', 'ü', false)
 SET application_name = 'one'
 SET work_mem = '1MB'
 BEGIN
@@ -260,6 +263,29 @@ COMMIT
 BEGIN READ WRITE
 COMMIT
 RESET default_transaction_isolation
+SET transaction_deferrable = on
+BEGIN DEFERRABLE
+SET TRANSACTION NOT DEFERRABLE
+SET transaction_deferrable = on
+COMMIT AND CHAIN
+SELECT 1
+SET TRANSACTION DEFERRABLE
+ROLLBACK
+BEGIN
+SAVEPOINT s
+SET TRANSACTION NOT DEFERRABLE
+ROLLBACK
+SET SESSION CHARACTERISTICS AS TRANSACTION DEFERRABLE
+BEGIN
+COMMIT
+BEGIN NOT DEFERRABLE
+COMMIT
+RESET default_transaction_deferrable
+BEGIN ISOLATION LEVEL REPEATABLE READ
+SELECT 1
+BEGIN ISOLATION LEVEL REPEATABLE READ
+BEGIN ISOLATION LEVEL SERIALIZABLE
+ROLLBACK
 BEGIN
 SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE
 ROLLBACK

@@ -100,6 +100,11 @@ def test_a_commit_waits(lake: LakeNode, subscriber: Callable[..., Database]) -> 
             other.execute("INSERT INTO waited VALUES (4)")
             other.execute("SET synchronous_commit = on")
             assert other.execute("SELECT count(*) FROM waited").fetchall() == [(4,)]
+            other.execute("BEGIN")
+            other.execute("SET LOCAL synchronous_commit = local")
+            other.execute("INSERT INTO waited VALUES (40)")
+            assert other.execute("COMMIT").statusmessage == "COMMIT"
+            assert other.execute("SHOW synchronous_commit").fetchall() == [("on",)]
         assert waiting.is_alive()
         target.execute("ALTER SUBSCRIPTION s_one ENABLE")
         assert waiting.ends() == "INSERT 0 1"

@@ -16,7 +16,7 @@ from penstock.errors import FeatureNotSupported, UndefinedObject
 from penstock.guc.guc_tables import settings
 from penstock.protocol.answers import ParameterChange
 from penstock.protocol.encoding import find_encoding
-from penstock.protocol.startup import reported_parameters
+from penstock.protocol.startup import clean_ascii, reported_parameters
 
 _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "datestyle": ("iso", "iso, mdy", "iso, dmy", "iso, ymd", "iso,mdy", "default"),
@@ -189,6 +189,8 @@ def _check_value(key: str, name: str, value: str) -> str:
         return _SHOWN_AS.get(key, value)
     if key == "client_encoding":
         return find_encoding(value).name
+    if key == "application_name":
+        return clean_ascii(value)
     return value
 
 

@@ -9,15 +9,17 @@ staged (``executor.block``). A block has the one or the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from penstock.backend.session_settings import OwnValues, SessionSettings
+from penstock.backend.transaction_modes import changed_modes, with_defaults
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState, PenstockError
 from penstock.executor.block import LakeBlock, Staged
 from penstock.protocol.answers import Notice
 from penstock.protocol.backend_messages import TransactionStatus
 from penstock.sql import Statement
+from penstock.sql.grammar.session import TransactionModes
 from penstock.sqlstate import (
     ActiveSqlTransaction,
     InFailedSqlTransaction,
@@ -33,7 +35,7 @@ class _Savepoint:
     """What the block was then."""
 
     name: str
-    read_only: bool
+    modes: TransactionModes
     commands: tuple[Statement, ...]
     staged: Staged
     settings: OwnValues
@@ -41,8 +43,7 @@ class _Savepoint:
 
 @dataclass(slots=True)
 class _Block:
-    isolation: str
-    read_only: bool
+    modes: TransactionModes
     snapshot: Position | None = None
     queried: bool = False
     failed: bool = False
@@ -90,9 +91,7 @@ class TransactionBlock:
     @property
     def read_only(self) -> bool:
         """Whether what runs now may change nothing (XactReadOnly)."""
-        if self._block is None:
-            return self._settings.show("default_transaction_read_only") == "on"
-        return self._block.read_only
+        return bool(self.modes.read_only)
 
     def check_read_only(self, tag: str | None) -> None:
         """Whether a statement may run (PreventCommandIfReadOnly). ``tag``: of one that changes
@@ -119,7 +118,7 @@ class TransactionBlock:
         """Where a statement stages its rows. Raises FeatureNotSupported."""
         block = self._block
         assert block is not None
-        if block.isolation == "serializable":
+        if block.modes.isolation == "serializable":
             raise FeatureNotSupported(
                 f"{what} in a SERIALIZABLE transaction block is not supported",
                 hint="REPEATABLE READ is.",
@@ -171,23 +170,26 @@ class TransactionBlock:
             )
 
     @property
-    def isolation(self) -> str:
-        """Of what runs now."""
-        if self._block is None:
-            return self._settings.show("default_transaction_isolation")
-        return self._block.isolation
-
-    def begin(self, isolation: str | None, read_only: bool | None) -> Notice | None:
-        """BEGIN, with the session's defaults for modes that are not said. In a block already: a
-        warning, and as ``set_modes``."""
+    def modes(self) -> TransactionModes:
+        """Of what runs now, each of them; outside of a block the session's defaults."""
         if self._block is not None:
-            self.set_modes(isolation, read_only)
-            return Notice("WARNING", "there is already a transaction in progress", sqlstate="25001")
-        self._settings.commit()
-        if read_only is None:
-            read_only = self.read_only
-        self._block = _Block(isolation or self.isolation, read_only)
-        return None
+            return self._block.modes
+        show = self._settings.show
+        return TransactionModes(
+            show("default_transaction_isolation"),
+            show("default_transaction_read_only") == "on",
+            show("default_transaction_deferrable") == "on",
+        )
+
+    def begin(self, modes: TransactionModes) -> Iterator[Notice]:
+        """BEGIN. In a block already: a warning, then as ``set_modes``."""
+        if self._block is not None:
+            message = "there is already a transaction in progress"
+            yield Notice("WARNING", message, sqlstate="25001")
+            self.set_modes(modes)
+        else:
+            self._settings.commit()
+            self._block = _Block(with_defaults(modes, self.modes))
 
     def check_chain(self, tag: str) -> None:
         """COMMIT or ROLLBACK AND CHAIN. Raises PenstockError (25P01) outside of a block."""
@@ -199,9 +201,10 @@ class TransactionBlock:
     def chained(self, tag: str) -> tuple[str, Notice | None]:
         """``end``, and a new block with the same modes."""
         assert self._block is not None
-        isolation, read_only = self._block.isolation, self._block.read_only
+        modes = self._block.modes
         ended, _ = self.end(tag)
-        return ended, self.begin(isolation, read_only)
+        self._block = _Block(modes)
+        return ended, None
 
     def end(self, tag: str) -> tuple[str, Notice | None]:
         """COMMIT or ROLLBACK; the tag of what it was: a failed block is rolled back."""
@@ -235,7 +238,7 @@ class TransactionBlock:
         self.check()
         staged = Staged() if block.rows is None else block.rows.staged
         block.savepoints.append(
-            _Savepoint(name, block.read_only, block.commands, staged, self._settings.own)
+            _Savepoint(name, block.modes, block.commands, staged, self._settings.own)
         )
 
     def release_savepoint(self, name: str) -> None:
@@ -250,7 +253,7 @@ class TransactionBlock:
         place = self._place(block, name)
         del block.savepoints[place + 1 :]
         savepoint = block.savepoints[place]
-        block.read_only, block.commands = savepoint.read_only, savepoint.commands
+        block.modes, block.commands = savepoint.modes, savepoint.commands
         self._settings.own = savepoint.settings
         if block.rows is not None:
             block.rows.staged = savepoint.staged
@@ -269,32 +272,12 @@ class TransactionBlock:
             raise PenstockError(f'savepoint "{name}" does not exist', sqlstate="3B001")
         return places[-1]
 
-    def set_modes(self, isolation: str | None, read_only: bool | None) -> None:
-        """SET TRANSACTION; outside of a block nothing. Raises PenstockError (25001)."""
+    def set_modes(self, modes: TransactionModes) -> None:
+        """SET TRANSACTION; outside of a block nothing. Raises ActiveSqlTransaction (25001)."""
         block = self._block
-        if block is None:
-            return
-        if read_only is False and block.read_only:
-            if block.savepoints:
-                raise ActiveSqlTransaction(
-                    "cannot set transaction read-write mode inside a read-only transaction"
-                )
-            if block.queried:
-                raise ActiveSqlTransaction(
-                    "transaction read-write mode must be set before any query"
-                )
-        if isolation is not None and isolation != block.isolation:
-            if block.queried:
-                raise ActiveSqlTransaction(
-                    "SET TRANSACTION ISOLATION LEVEL must be called before any query",
-                )
-            if block.savepoints:
-                raise ActiveSqlTransaction(
-                    "SET TRANSACTION ISOLATION LEVEL must not be called in a subtransaction",
-                )
-            block.isolation = isolation
-        if read_only is not None:
-            block.read_only = read_only
+        if block is not None:
+            within = bool(block.savepoints)
+            block.modes = changed_modes(block.modes, modes, queried=block.queried, within=within)
 
     def check(self) -> None:
         """Raise PenstockError (25P02) in a failed block."""
@@ -332,11 +315,11 @@ class TransactionBlock:
         block = self._block
         if block is None:
             raise PenstockError(f"{command} must be called inside a transaction")
-        if block.isolation != "repeatable read":
+        if block.modes.isolation != "repeatable read":
             raise PenstockError(
                 f"{command} must be called in REPEATABLE READ isolation mode transaction"
             )
-        if not block.read_only and version >= 16:
+        if not block.modes.read_only and version >= 16:
             raise PenstockError(f"{command} must be called in a read-only transaction")
         if block.queried:
             raise PenstockError(f"{command} must be called before any query")
@@ -360,7 +343,7 @@ class TransactionBlock:
             )
         if self._block.queried:
             raise ActiveSqlTransaction("SET TRANSACTION SNAPSHOT must be called before any query")
-        if self._block.isolation not in _ONE_SNAPSHOT:
+        if self._block.modes.isolation not in _ONE_SNAPSHOT:
             raise FeatureNotSupported(
                 "a snapshot-importing transaction must have isolation level SERIALIZABLE or "
                 "REPEATABLE READ",
@@ -380,7 +363,7 @@ class TransactionBlock:
         if block is None:
             return self._now()
         block.queried = True
-        if block.isolation not in _ONE_SNAPSHOT:
+        if block.modes.isolation not in _ONE_SNAPSHOT:
             return block.read(self._now())
         if block.snapshot is None:
             block.snapshot = self._now()

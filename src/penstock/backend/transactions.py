@@ -51,6 +51,11 @@ class Transactions:
 
     def run(self, statement: Transaction, role: Callable[[], Role]) -> Iterator[Answer]:
         """Raises PenstockError; where COMMIT does, the block has ended."""
+        if statement.kind in (TransactionKind.BEGIN, TransactionKind.START):
+            self._block.check()
+            yield from self._block.begin(statement.modes)
+            yield Done(statement.kind.value)
+            return
         tag, warnings = self._run(statement, role)
         yield from warnings
         yield Done(tag)
@@ -58,11 +63,6 @@ class Transactions:
     def _run(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
         tag = statement.kind.value
         match statement.kind:
-            case TransactionKind.BEGIN | TransactionKind.START:
-                self._block.check()
-                modes = statement.modes
-                warning = self._block.begin(modes.isolation, modes.read_only)
-                return tag, () if warning is None else (warning,)
             case TransactionKind.SAVEPOINT:
                 self._block.define_savepoint(statement.name)
                 return tag, ()
@@ -78,6 +78,7 @@ class Transactions:
                 return self._prepare(statement.name, role)
             case TransactionKind.COMMIT_PREPARED | TransactionKind.ROLLBACK_PREPARED:
                 return self._end_prepared(statement, role)
+        raise AssertionError(statement.kind)
 
     def _prepare(self, gid: str, role: Callable[[], Role]) -> _Ended:
         """PrepareTransactionBlock: what cannot be prepared is rolled back."""

@@ -22,6 +22,7 @@ VariableStatement = SetVariable | ResetVariable | ShowVariable | SetTransaction
 
 _ISOLATION: Final = "transaction_isolation"
 _READ_ONLY: Final = "transaction_read_only"
+_DEFERRABLE: Final = "transaction_deferrable"
 _APPLICATION: Final = "application_name"
 
 
@@ -58,7 +59,7 @@ class Variables:
                 yield Done("SET")
             case SetTransaction(modes=modes):
                 yield from self._outside("SET TRANSACTION")
-                self._block.set_modes(modes.isolation, modes.read_only)
+                self._block.set_modes(modes)
                 yield Done("SET")
 
     def set_config(self, name: str, value: str | None, is_local: bool) -> str:
@@ -92,14 +93,18 @@ class Variables:
     def _set(self, name: str, value: str | None, *, local: bool) -> None:
         """A mode of a transaction is nothing outside of a block: it ends with its statement."""
         key = name.lower()
-        if key not in (_ISOLATION, _READ_ONLY):
+        if key not in (_ISOLATION, _READ_ONLY, _DEFERRABLE):
             self._settings.set(name, value, local=local)
-        elif value is None:
+            return
+        if value is None:
             raise FeatureNotSupported(f'parameter "{name}" cannot be reset')
-        elif key == _ISOLATION:
-            self._block.set_modes(self._settings.check(name, value), None)
+        checked = self._settings.check(name, value)
+        if key == _ISOLATION:
+            self._block.set_modes(TransactionModes(isolation=checked))
+        elif key == _READ_ONLY:
+            self._block.set_modes(TransactionModes(read_only=checked == "on"))
         else:
-            self._block.set_modes(None, self._settings.check(name, value) == "on")
+            self._block.set_modes(TransactionModes(deferrable=checked == "on"))
 
     def _outside(self, what: str) -> Iterator[Notice]:
         """WarnNoTransactionBlock"""
@@ -108,7 +113,7 @@ class Variables:
             yield Notice("WARNING", message, sqlstate="25P01")
 
     def _modes(self) -> Mapping[str, str]:
-        return _as_settings(TransactionModes(self._block.isolation, self._block.read_only))
+        return _as_settings(self._block.modes)
 
     def _show(self, name: str | None) -> Rows:
         if name is not None:
@@ -119,12 +124,10 @@ class Variables:
 
 
 def _as_settings(modes: TransactionModes) -> dict[str, str]:
-    """Of those that are said, in the order of the statement's."""
+    """Of those that are said."""
     said = {
         _ISOLATION: modes.isolation,
         _READ_ONLY: None if modes.read_only is None else ("off", "on")[modes.read_only],
-        "transaction_deferrable": (
-            None if modes.deferrable is None else ("off", "on")[modes.deferrable]
-        ),
+        _DEFERRABLE: None if modes.deferrable is None else ("off", "on")[modes.deferrable],
     }
     return {key: value for key, value in said.items() if value is not None}
