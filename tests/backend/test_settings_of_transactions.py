@@ -366,7 +366,14 @@ def told(session: Any) -> list[str | None]:
     return [session.info.parameter_status(name) for name in _TOLD]
 
 
-def run(server: Server, script: str, **options: Any) -> list[Any]:
+class Extended(psycopg.Cursor[Any]):
+    """Sends Parse, Bind, Execute and Sync for every statement."""
+
+    def execute(self, query: Any, *rest: Any, **options: Any) -> Any:
+        return super().execute(query, *rest, **{**options, "binary": True})
+
+
+def run(server: Server, script: str, cursors: Any = None, **options: Any) -> list[Any]:
     """Of each statement: what it comes to, its tag and rows, warnings, what is told and shown."""
     notices: list[Any] = []
     done = []
@@ -376,7 +383,7 @@ def run(server: Server, script: str, **options: Any) -> list[Any]:
         )
         session.execute("SET my.value = 'first'")
         for statement in script.strip().splitlines():
-            cursor = session.cursor()
+            cursor = session.cursor() if cursors is None else cursors(session)
             came_to = outcome(cursor, statement, server)
             rows = cursor.fetchall() if cursor.description else None
             tag = cursor.statusmessage if came_to[0] is None else None
@@ -399,12 +406,14 @@ def compare(servers: list[Server], script: str, **options: Any) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_settings_are_those_of_transactions(servers: list[Server]) -> None:
-    compare(servers, _SETTINGS)
+@pytest.mark.parametrize("cursors", [None, Extended])
+def test_settings_are_those_of_transactions(servers: list[Server], cursors: Any) -> None:
+    compare(servers, _SETTINGS, cursors=cursors)
 
 
-def test_modes_are_those_of_settings(servers: list[Server]) -> None:
-    compare(servers, _MODES)
+@pytest.mark.parametrize("cursors", [None, Extended])
+def test_modes_are_those_of_settings(servers: list[Server], cursors: Any) -> None:
+    compare(servers, _MODES, cursors=cursors)
     _, node = servers
     node.execute("CREATE TABLE never (a int)")
 
