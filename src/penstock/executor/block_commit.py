@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.catalog import BlockCommit, Catalog, MadeTable, PreparedBlock, PreparedState
-from penstock.catalog.transaction import CatalogTransaction
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError, StorageError
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows
@@ -40,7 +39,7 @@ from penstock.lakehouse.state import TableState
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.sqlstate import DuplicateTable, SerializationFailure, StatementCompletionUnknown
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.two_phase import put_prepare, put_rollback
+from penstock.walsender.two_phase import note_commit, put_prepare, put_rollback
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +235,7 @@ class CommitBlocks:
         try:
             with self._catalog.write() as t:
                 self._new.check(t, block.made)
-                _note(t, block)
+                note_commit(t, block)
         except StorageError as error:
             try:
                 self._forget(block)
@@ -361,7 +360,7 @@ class CommitBlocks:
 
     def _keep(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
-            _note(t, block)
+            note_commit(t, block)
 
     def _done(self, block: BlockCommit) -> None:
         """It is committed."""
@@ -374,12 +373,6 @@ class CommitBlocks:
     def _forget(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.delete(block.block)
-
-
-def _note(t: CatalogTransaction, block: BlockCommit) -> None:
-    t.block_commits.put(block)
-    if block.prepared is not None:
-        t.prepared_blocks.begin_commit(block.prepared, block.block)
 
 
 def _unknown(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.catalog import (
+    BlockCommit,
     CatalogTransaction,
     Member,
     PreparedBlock,
@@ -71,6 +72,14 @@ def put_commit_of_nothing(t: CatalogTransaction, block: PreparedBlock, time: int
 def _put_end(t: CatalogTransaction, kind: TwoPhaseKind, block: PreparedBlock, time: int) -> None:
     record = TwoPhaseRecord(kind, block.gid, block.prepare)
     t.transactions.append([], commit_time=time, size=0, xid=block.xid, two_phase=record)
+
+
+def note_commit(t: CatalogTransaction, commit: BlockCommit) -> None:
+    """Its commits are under way. Of which transaction they are is known by it to ``committed_by``,
+    which may find them before they are over."""
+    t.block_commits.put(commit)
+    if commit.prepared is not None:
+        t.prepared_blocks.begin_commit(commit.prepared, commit.block)
 
 
 def committed_by(t: CatalogTransaction, item: Found, time: int) -> PreparedBlock | None:
