@@ -172,3 +172,31 @@ def test_a_node_that_is_killed_leaves_no_files(tmp_path: Path, publisher: Databa
         node.wait_for("the end of the files", lambda: not litter(node.warehouse))
     finally:
         node.close()
+
+
+def test_a_sequence_that_begins_again_within_the_transaction(
+    local_node: Callable[..., LocalNode], publisher: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does so at the commit: values of rows after it are not taken before, so that none of them
+    comes a second time."""
+    caplog.set_level(logging.DEBUG, "penstock.subscription.ahead")
+    node = local_node(logical_decoding_work_mem="64kB")
+    node.node.sql("CREATE TABLE a (id integer PRIMARY KEY, v text, n integer, s serial)")
+    node.subscribe("s", publisher, "p")
+    node.caught_up("s", publisher)
+    insert = "INSERT INTO a SELECT i, repeat('s', 500), 1 FROM generate_series({}, {}) i"
+    with publisher.connect(autocommit=False) as connection:
+        connection.execute(insert.format(1001, 1400))
+        connection.execute("UPDATE b SET n = n + 1")
+        connection.execute("TRUNCATE a RESTART IDENTITY")
+        connection.execute(insert.format(2001, 2600))
+        connection.execute("UPDATE b SET n = n + 1")
+        wait_until(lambda: caplog.text.count(_AHEAD) > 1, "files of the open transaction")
+        connection.commit()
+    node.caught_up("s", publisher)
+    assert sorted((row[0], row[3]) for row in node.rows("a")) == [
+        (2000 + i, i) for i in range(1, 601)
+    ]
+    publisher.execute(insert.format(2601, 2602))
+    node.caught_up("s", publisher)
+    assert sorted(row[3] for row in node.rows("a")) == list(range(1, 603))

@@ -26,7 +26,7 @@ from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError, ReplicationConflict, StorageError
 from penstock.failpoint import AFTER_WRITING_AHEAD, failpoint
 from penstock.lakehouse.cluster import Spark
-from penstock.lakehouse.defaults import Draw
+from penstock.lakehouse.defaults import draws
 from penstock.lakehouse.log import remove_unnamed
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import Storage, write_temporary
@@ -194,10 +194,12 @@ class AheadWriter:
         schema, table = target.table.schema, target.table
         if not share.changes:
             raise _NotAhead("a TRUNCATE alone")
-        if share.restarts:
-            raise _NotAhead("a sequence begins again at the commit")
+        if share.restarts or _draws(share):
+            # A TRUNCATE of this transaction may have it begin again then, and those of before would
+            # come a second time.
+            raise _NotAhead("a sequence gives its values at the commit")
         resolution = self._targets.conflict_resolution
-        net = _fold(share, schema, resolution, target.draw)
+        net = _fold(share, schema, resolution)
         if net.incomplete is not None:
             raise _NotAhead("values that were not sent come from old rows")
         mark = f"{uuid.uuid4().hex}-"
@@ -215,7 +217,7 @@ class AheadWriter:
             decoded, _ = self._decode(spooled, definitions)
             found = _shares(decoded, self._targets)
             mine = next(each for each in found if each.target is target)
-            return _fold(mine, schema, resolution, target.draw)
+            return _fold(mine, schema, resolution)
 
         keys = self._without_rows(net, again)
         layout = table.layout
@@ -313,7 +315,16 @@ def _plain(target: Target, targets: Targets) -> bool:
     return plain and targets.named(target.rel.table_name) is target
 
 
-def _fold(share: Share, schema: TableSchema, resolution: str, draw: Draw) -> NetChange:
+def _draws(share: Share) -> bool:
+    """Whether columns that the publication lacks take values of sequences."""
+    drawn = {column.source for column in share.target.table.schema.columns if draws(column)}
+    return any(
+        drawn.difference(attribute.name for attribute in change.relation.attributes)
+        for change in share.changes
+    )
+
+
+def _fold(share: Share, schema: TableSchema, resolution: str) -> NetChange:
     if share.error is not None:
         raise share.error
     return fold(
@@ -322,7 +333,6 @@ def _fold(share: Share, schema: TableSchema, resolution: str, draw: Draw) -> Net
         truncates=share.truncates,
         from_sequence=share.first,
         resolution=resolution,
-        draw=draw,
     )
 
 
