@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -21,7 +22,9 @@ from fix_postgres import Database, _database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import StorageError
 from penstock.executor import small_rewrites
+from penstock.executor.held_rows import HeldRows
 from penstock.executor.row_work import LeafWork
+from penstock.executor.truncate import TruncateTables
 from penstock.executor.two_phase import TwoPhase
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse
@@ -220,6 +223,62 @@ def test_nobody_on_the_node_changes_its_rows(
     )
     assert sorted(lake.rows("SELECT * FROM f")) == [(1, 1), (2, 3), (3, 3), (4, 4), (5, 5)]
     lake.execute("UPDATE f SET v = 2 WHERE id = 1", "DROP TABLE f")
+
+
+def test_nobody_empties_a_table_for_which_rows_are_prepared(lake: LakeNode) -> None:
+    """PostgreSQL would wait. A subscriber that has prepared the rows could not empty its table, and
+    would never be told of their end."""
+    make(lake, "emptied")
+    prepare(lake, "new", "INSERT INTO emptied VALUES (3, 3)")
+    with pytest.raises(psycopg.errors.SerializationFailure) as raised:
+        lake.execute("TRUNCATE emptied")
+    detail = raised.value.diag.message_detail
+    assert detail == 'The prepared transaction "new" changes rows of table "public.emptied".'
+    lake.execute("DELETE FROM emptied WHERE id = 1", "COMMIT PREPARED 'new'")
+    assert sorted(lake.rows("SELECT id FROM emptied")) == [(2,), (3,)]
+    lake.execute("TRUNCATE emptied", "DROP TABLE emptied")
+
+
+def test_rows_are_not_prepared_while_their_table_is_emptied(
+    lake: LakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PREPARE TRANSACTION waits for TRUNCATE, and comes after it in the log."""
+    make(lake, "emptied")
+    lake.rows("SELECT pg_create_logical_replication_slot('s', 'test_decoding', false, true)")
+    entered, go_on = threading.Event(), threading.Event()
+    run, wait = TruncateTables.run, HeldRows.wait_for_statements
+
+    def stops(truncates: TruncateTables, members: Any) -> None:
+        entered.set()
+        assert go_on.wait(60)
+        run(truncates, members)
+
+    def waits(held: HeldRows, changes: Any, interrupts: Any) -> None:
+        wait(held, changes, SimpleNamespace(check=go_on.set))
+
+    monkeypatch.setattr(TruncateTables, "run", stops)
+    monkeypatch.setattr(HeldRows, "wait_for_statements", waits)
+    truncate = threading.Thread(target=lambda: once(lake, "TRUNCATE emptied"))
+    truncate.start()
+    assert entered.wait(60)
+    prepare(lake, "after", "INSERT INTO emptied VALUES (3, 3)")
+    truncate.join()
+    changes = "SELECT data FROM pg_logical_slot_get_changes('s', NULL, NULL, 'include-xids', '0')"
+    assert [data for (data,) in lake.rows(changes)] == [
+        *("BEGIN", "table public.emptied: TRUNCATE: (no-flags)", "COMMIT"),
+        *("BEGIN", "table public.emptied: INSERT: id[integer]:3 v[integer]:3"),
+        "PREPARE TRANSACTION 'after'",
+    ]
+    lake.execute("COMMIT PREPARED 'after'")
+    assert lake.rows("SELECT id FROM emptied") == [(3,)]
+    lake.rows("SELECT pg_drop_replication_slot('s')")
+    lake.execute("DROP TABLE emptied")
+
+
+def once(lake: LakeNode, statement: str) -> None:
+    """In a session of its own."""
+    with contextlib.closing(lake.connect()) as session:
+        session.execute(statement)
 
 
 def test_what_was_changed_since_is_not_prepared(

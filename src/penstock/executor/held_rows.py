@@ -39,7 +39,7 @@ class Held:
             (block.gid, change)
             for block in t.prepared_blocks.holding(relations)
             for change in changes_in(block.content)
-            if change.gone and change.relation in relations
+            if change.relation in relations
         )
         return cls(tuple(found))
 
@@ -61,6 +61,13 @@ class Held:
     def check_tables(self) -> None:
         """Where it is not known which rows will be changed. Raises SerializationFailure."""
         for gid, change in self.changes:
+            if change.gone:
+                raise _held(gid, change)
+
+    def check_emptied(self) -> None:
+        """Where all rows go. Those that are prepared would come afterwards; and subscribers that
+        have prepared them too would wait for themselves. Raises SerializationFailure."""
+        for gid, change in self.changes:
             raise _held(gid, change)
 
 
@@ -70,16 +77,16 @@ class HeldRows:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._numbers = itertools.count()
-        self._running: dict[int, frozenset[int]] = {}
+        self._running: dict[int, tuple[frozenset[int], bool]] = {}
         self._ended = threading.Condition()
 
     @contextmanager
-    def changing(self, relations: Iterable[int]) -> Iterator[Held]:
+    def changing(self, relations: Iterable[int], *, empties: bool = False) -> Iterator[Held]:
         """A statement that finds its rows, and commits, inside. What is prepared from now on waits
-        for its end (``wait_for_statements``)."""
+        for its end (``wait_for_statements``). ``empties``: it takes all rows."""
         number, tables = next(self._numbers), frozenset(relations)
         with self._ended:
-            self._running[number] = tables
+            self._running[number] = tables, empties
         try:
             yield self.now(tables)
         finally:
@@ -92,11 +99,16 @@ class HeldRows:
         with self._catalog.read() as t:
             return Held.read(t, relations)
 
-    def wait_for_statements(self, relations: Collection[int], interrupts: Interrupts) -> None:
+    def wait_for_statements(self, changes: Iterable[StagedChange], interrupts: Interrupts) -> None:
         """Until those have ended that may not know yet what was written down before. Raises
         PenstockError (57014)."""
+        touched = {change.relation: bool(change.gone) for change in changes}
         with self._ended:
-            before = {n for n, tables in self._running.items() if not tables.isdisjoint(relations)}
+            before = {
+                number
+                for number, (tables, empties) in self._running.items()
+                if any(touched[oid] or empties for oid in touched.keys() & tables)
+            }
             while not before.isdisjoint(self._running):
                 interrupts.check()
                 self._ended.wait(_POLL_S)

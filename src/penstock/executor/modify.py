@@ -113,11 +113,11 @@ class ModifyTables:
         """
         tables = [self._tables.find(relation, role, owner=True) for relation in relations]
         members = {m.oid: m for table in tables for m in self._tables.tree(table)}
-        with self._held.changing(members) as held:
-            held.check_tables()
+        with self._held.changing(members, empties=True) as held:
+            held.check_emptied()
             self._blocks.finish_those_of(members)
             self._truncates.run(members)
-        self._sequencer.step()
+            self._sequencer.step()  # in the log before what is prepared from now on
         for member in members.values() if restart else ():
             self._tables.restart_sequences(member)
         return CommandOutcome("TRUNCATE TABLE")

@@ -82,7 +82,7 @@ class TwoPhase:
         try:
             self._claim(prepared_id, gid, changes, role)
             failpoint(AFTER_PREPARE_INTENT)
-            self._held.wait_for_statements(_changed(changes), interrupts)
+            self._held.wait_for_statements(changes, interrupts)
             self._commits.prepare(prepared_id, changes)
         except BaseException as error:
             if self._forgotten(prepared_id, error) and block is not None:
@@ -221,11 +221,6 @@ class TwoPhase:
     def _forget(self, prepared_id: str) -> None:
         with self._catalog.write() as t:
             t.prepared_blocks.delete(prepared_id)
-
-
-def _changed(changes: Sequence[StagedChange]) -> set[int]:
-    """Tables of which rows go."""
-    return {change.relation for change in changes if change.gone}
 
 
 def _of_a_publisher(t: CatalogTransaction, gid: str) -> bool:
