@@ -159,7 +159,7 @@ _STOPS = {
     "widened": _RETYPED.format("widened"),
     "retyped": _RETYPED.format("retyped"),
     "identity": None,  # the primary key is the target's key still
-    "key": 'replica identity of relation "public.key" has changed',
+    "key": None,  # its rows are known by the new one
     "swapped": 'columns of relation "public.swapped" have exchanged their names',
     "one": 'logical replication target relation "public.other_one" does not exist',
     "moved": 'logical replication target relation "elsewhere.moved" does not exist',

@@ -14,7 +14,7 @@ from penstock.lakehouse.delta_types import arrow_type, delta_type
 from penstock.lakehouse.describe import describe
 from penstock.lakehouse.new_columns import NewColumns, check_no_variant
 from penstock.lakehouse.schema import KEY, Column, TableSchema, alter_schema_json, recorded_type
-from penstock.lakehouse.schema_changes import columns_added, copied_again
+from penstock.lakehouse.schema_changes import check_same_key, columns_added, copied_again
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.variant import VARIANT
 from penstock.relation import Attribute, Relation, ReplicaIdentity
@@ -140,13 +140,20 @@ def test_a_column_that_another_writer_has_added() -> None:
     assert "Another writer has made it" in str(caught.value.detail)
 
 
+def test_rows_that_are_there_have_the_key_of_the_replica_identity() -> None:
+    have = TableSchema.of_relation(relation(ID, NOTE))
+    check_same_key(have, ["id"], "public.orders")
+    with pytest.raises(RelationChanged, match=r"public\.orders") as caught:
+        check_same_key(have, ["note"], "public.orders")
+    assert caught.value.detail == "The target table's key is (id), the publisher's (note)."
+
+
 @pytest.mark.parametrize(
     ("attributes", "words"),
     [
         ((ID,), ["note", "no longer published", "string"]),
         ((ID, Attribute("note", INT8)), ["note", "changed its type", "string", "long"]),
         ((ID, Attribute("remark", TEXT)), ["note", "no longer published"]),
-        ((Attribute("id", INT8), Attribute("note", TEXT, key=True)), ["(id)", "(note)"]),
     ],
 )
 def test_other_changes_stop_with_table_column_types_and_remedy(

@@ -6,7 +6,7 @@ to be added, or a schema; RelationChanged for what the table cannot follow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from penstock.errors import RelationChanged, SchemaChanged
@@ -56,18 +56,23 @@ def columns_added(
     ``whole_rows``: without a key, rows are found by all their columns, so that none which were
     published once may be left here. ``new``: how added columns are made.
     Raises RelationChanged naming table, column and both types for anything else: a column that
-    is gone, one of the node's own that may have another name now, a type that became another,
-    another key. To take it back at the publisher does not help: its WAL keeps the definition of
-    then.
+    is gone, one of the node's own that may have another name now, a type that became another.
+    To take it back at the publisher does not help: its WAL keeps the definition of then.
     """
     _check_same_columns(have, wanted, table, own=bool(have.key) or not whole_rows)
-    if set(wanted.source_key) != set(have.source_key):
+    return have.lacking(new.columns(wanted.columns))
+
+
+def check_same_key(have: TableSchema, wanted: Collection[str], table: str) -> None:
+    """Raises SchemaChanged where rows have another key than ``wanted``, names at the publisher."""
+    if set(wanted) != set(have.source_key):
+        mine, theirs = (
+            f"({', '.join(names)})" if names else "none" for names in (have.source_key, wanted)
+        )
         raise SchemaChanged(
             f'replica identity of relation "{table}" has changed',
-            detail=f"The target table's key is {_key_text(have)}, the publisher's "
-            f"{_key_text(wanted)}.",
+            detail=f"The target table's key is {mine}, the publisher's {theirs}.",
         )
-    return have.lacking(new.columns(wanted.columns))
 
 
 def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> None:
@@ -143,7 +148,3 @@ def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> Schem
         "new copy of the table keeps it as a column of the node's own, without the publisher's "
         "values.",
     )
-
-
-def _key_text(schema: TableSchema) -> str:
-    return f"({', '.join(schema.source_key)})" if schema.key else "none"

@@ -90,8 +90,9 @@ def fold(
     """
     table = batches[0].relation.qualified_name if batches else ""
     valid = [sequence for sequence in truncates if sequence >= from_sequence]
-    changes = unify(table, schema, batches, max([from_sequence, *valid]), stamped, draw)
-    _check_tuples(table, schema, batches, changes)
+    start = max([from_sequence, *valid])
+    changes = unify(table, schema, batches, start, stamped, draw)
+    _check_tuples(table, schema, [b for b in batches if _finds_rows(b, start)], changes)
     truncate = bool(valid)
     if schema.key:
         return _KeyedFold(
@@ -100,6 +101,11 @@ def fold(
     if changes.unchanged:
         raise _value_not_sent(table, next(iter(changes.unchanged)))
     return fold_multiset(table, schema, changes, truncate, with_versions, soft_delete=soft_delete)
+
+
+def _finds_rows(batch: ChangeBatch, start: int) -> bool:
+    """Whether changes of it need old rows."""
+    return bool(np.any(batch.operation[batch.sequence >= start] != INSERT))
 
 
 def _check_tuples(
@@ -112,17 +118,28 @@ def _check_tuples(
     needed = {source[name] for name in schema.identity}
     for relation in {batch.relation for batch in batches}:
         sent = {attribute.name for attribute in relation.attributes}
-        known = relation.key or relation.replica_identity is ReplicaIdentity.FULL
+        full = relation.replica_identity is ReplicaIdentity.FULL
+        known = full or (relation.key and schema.key)
         if not known or needed & sent - set(relation.key):
-            raise SchemaChanged(
-                "publisher did not send replica identity column expected by the logical "
-                f'replication target relation "{table}"',
-                detail=f"Rows of the target are identified by {', '.join(sorted(needed))}.",
-            )
+            raise _not_updatable(table, schema, needed)
     old = changes.old_kind != 0 if schema.key else changes.old_kind == OLD_ROW
     must = changes.operation == DELETE if schema.key else changes.operation != INSERT
     if np.any(must & ~old):
         raise ProtocolViolation(f'a change of table "{table}" came without its old tuple')
+
+
+def _not_updatable(table: str, schema: TableSchema, needed: set[str]) -> SchemaChanged:
+    """worker.c, check_relation_updatable."""
+    target = f'logical replication target relation "{table}"'
+    if schema.key:
+        return SchemaChanged(
+            f"publisher did not send replica identity column expected by the {target}",
+            detail=f"Rows of the target are identified by {', '.join(sorted(needed))}.",
+        )
+    return SchemaChanged(
+        f"{target} has neither REPLICA IDENTITY index nor PRIMARY KEY and published relation does "
+        "not have REPLICA IDENTITY FULL"
+    )
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.pipeline.tasks import Written
 from penstock.relation import Relation
 from penstock.subscription.relation_map import Share, shares
+from penstock.subscription.replica_identity import keeps_key
 from penstock.subscription.spool import SpooledFrames
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
@@ -82,6 +83,8 @@ class TableAhead:
             return False
         if target.marker is not None and target.marker >= open_end:
             return False
+        if not all(keeps_key(target.table.schema, relation) for relation in self.relations):
+            return False  # nothing is staged: each change has the key of its place
         try:
             for relation in self.relations:
                 targets.follow(target, relation)

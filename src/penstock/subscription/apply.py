@@ -368,13 +368,16 @@ class Applier:
         if share.error is not None:
             raise share.error
         target = share.target
+        keys = []
         for change in share.changes:
             self._targets.follow(target, change.relation)
+            keys.append(target.table.schema.key)
         self._targets.add_metadata_columns(target)  # a TRUNCATE alone follows no relation
         with self._phases.phase("fold"):
             works = list(
                 works_of(
                     share,
+                    keys,
                     stamps,
                     self._app_id,
                     resolution=self._targets.conflict_resolution,

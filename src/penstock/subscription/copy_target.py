@@ -30,7 +30,7 @@ from penstock.lakehouse.new_columns import (
     check_no_variant,
 )
 from penstock.lakehouse.schema import ROW, TableSchema
-from penstock.lakehouse.schema_changes import columns_added, copied_again
+from penstock.lakehouse.schema_changes import check_same_key, columns_added, copied_again
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.out_of_range import TEXT
@@ -282,6 +282,7 @@ def ensure_table(
         added = columns_added(
             table.schema, wanted, table=table.name, whole_rows=whole_rows, new=new
         )
+        check_same_key(table.schema, wanted.source_key, table.name)
     except RelationChanged as error:
         if must_be_empty:
             error.hint = _MOVE_AWAY.format(uri=table.uri)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from penstock.catalog.pg_subscription import FOLLOWING, WIDEN, is_app_id
+from penstock.catalog.pg_subscription import FOLLOWING, WIDEN
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import RelationChanged, SchemaChanged, StateMismatch
 from penstock.lakehouse.schema import FIRST_NORMAL_OID, Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.type_widening import followed_types, retyped
-from penstock.relation import Relation, ReplicaIdentity
+from penstock.relation import Relation
 from penstock.sql.text.quoting import quote_identifier, type_text
+from penstock.subscription.replica_identity import filled_alone
 
 
 def exchange_error(
@@ -52,17 +53,6 @@ def keeps_primary_key(schema: TableSchema, relation: Relation) -> bool:
     return bool(own) and set(schema.source_key) == set(own) and set(relation.key).issuperset(own)
 
 
-def followed_key(schema: TableSchema, relation: Relation) -> tuple[str, ...] | None:
-    """The key that a table keeps; None for the replica identity's.
-
-    FULL flags every column; the table keeps the primary key that the catalogs named at its
-    creation. INSERTs alone need no key at all.
-    """
-    keyless = relation.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING)
-    own = keeps_primary_key(schema, relation) or (not relation.key and schema.has_own_key)
-    return schema.source_key if keyless or own else None
-
-
 def with_types(
     table: DeltaTable, wanted: TableSchema, schema_change: str, *, widen: bool, clamped: bool
 ) -> TableSchema:
@@ -77,8 +67,7 @@ def with_types(
 def is_alone(table: DeltaTable, app_id: str) -> bool:
     """Whether no other subscription has ever filled it, whose publisher has types of its own, and
     nothing is made of its columns here."""
-    others = [other for other in table.app_ids if is_app_id(other) and other != app_id]
-    return not others and all(column.generated is None for column in table.schema.columns)
+    return filled_alone(table, app_id) and all(c.generated is None for c in table.schema.columns)
 
 
 def check_types(schema: TableSchema, wanted: TableSchema, relation: Relation) -> None:

@@ -42,13 +42,13 @@ from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.bindings import Bindings
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
+from penstock.subscription.replica_identity import follow_identity
 from penstock.subscription.target import Target
 from penstock.subscription.target_columns import (
     another_delta_table,
     check_dropped,
     check_types,
     exchange_error,
-    followed_key,
     is_alone,
     missing_error,
     order_before,
@@ -291,14 +291,13 @@ class Targets:
                 target.committed(end_lsn)
 
     def follow(self, target: Target, relation: Relation) -> None:
-        """Make the table fit the relation: stage added columns and wider types, refuse every other
-        change.
+        """Make the table fit: stage added columns, wider types, another key; refuse other changes.
 
         Raises RelationChanged naming table, column and both types, CommitConflict where the table
         that does not fit is not the newest version: that one is loaded then.
         """
         self._check_order(target, relation)
-        wanted = TableSchema.of_relation(relation, followed_key(target.table.schema, relation))
+        wanted = TableSchema.of_relation(relation)
         schema = self._with_types(target, wanted)
         try:
             check_dropped(target.table, relation)
@@ -327,6 +326,7 @@ class Targets:
             target.table.add_columns(added, self._unfilled(target, relation, added))
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
+        follow_identity(target, relation, self._app_id, self.out_of_range, self._check_newest)
         self.add_metadata_columns(target)
         target.table.mark(target.table.schema.with_published(wanted.by_source))
         target.followed = relation

@@ -2,12 +2,14 @@
 
 In: a target with what is new to it, the transactions that its changes are of. Out: TableWorks in
 their order: one as a rule. Where the table has a history, or deleted rows stay, what comes before a
-TRUNCATE is not lost in one: changes before it and after it are works of their own.
+TRUNCATE is not lost in one: changes before it and after it are works of their own. So are those
+before and after the key of its rows has become another one: each is found by the key of its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -30,19 +32,43 @@ _END: Final = np.iinfo(np.int64).max
 
 
 def works_of(
-    share: Share, stamps: Stamps, app_id: str, *, resolution: str, soft_delete: bool, draw: Draw
+    share: Share,
+    keys: Sequence[tuple[str, ...]],
+    stamps: Stamps,
+    app_id: str,
+    *,
+    resolution: str,
+    soft_delete: bool,
+    draw: Draw,
 ) -> Iterator[TableWork]:
-    """``resolution``, ``soft_delete``, ``draw``: as ``fold`` takes them. Raises what it raises, and
+    """``keys``: of the table's rows, for each of the share's changes, by Delta names.
+    ``resolution``, ``soft_delete``, ``draw``: as ``fold`` takes them. Raises what that raises, and
     ``fit``."""
     target = share.target
-    schema, history = target.table.schema, target.history
-    segments = _segments(share)
-    if history is None and not (soft_delete and share.truncates):
-        segments = iter([(share.changes, share.truncates, share.first)])
+    schema, history, first = target.table.schema, target.history, share.first
     if history is not None:
         fit(history, target.table.name, schema)
         marker = history.transaction_version(app_id)
         first = first_message(stamps.chunk, None if marker is None else Lsn(marker), stamps.end)
+    for run, key in _by_key(share, keys):
+        keyed = schema if key is None else TableSchema(schema.columns, key)
+        yield from _works(run, keyed, first, stamps, resolution, soft_delete, draw)
+
+
+def _works(
+    share: Share,
+    schema: TableSchema,
+    first: int,
+    stamps: Stamps,
+    resolution: str,
+    soft_delete: bool,
+    draw: Draw,
+) -> Iterator[TableWork]:
+    """``first``: the first message that the history, if there is one, has not."""
+    target, history = share.target, share.target.history
+    segments = _segments(share)
+    if history is None and not (soft_delete and share.truncates):
+        segments = iter([(share.changes, share.truncates, share.first)])
     for changes, truncates, start in segments:
         if share.restarts.intersection(truncates):
             target.restart()
@@ -87,6 +113,25 @@ def _all_deleted(table: str, schema: TableSchema, truncate: int, stamped: Stampe
         versions=Versions(none, none, nothing, none, {}, none),
         all_ended=pa.table({name: array for name, array in values.items() if array is not None}),
     )
+
+
+def _by_key(
+    share: Share, keys: Sequence[tuple[str, ...]]
+) -> Iterator[tuple[Share, tuple[str, ...] | None]]:
+    """The parts of a share whose rows have one key; None: there is no row."""
+    begins = [n for n, key in enumerate(keys) if n == 0 or key != keys[n - 1]]
+    if len(begins) < 2:
+        yield share, keys[0] if keys else None
+        return
+    changes, ends = share.changes, [*begins[1:], len(keys)]
+    starts = [share.first, *(int(changes[n].sequence[0]) for n in begins[1:]), _END]
+    for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        start, stop = starts[number : number + 2]
+        truncates = tuple(each for each in share.truncates if start <= each < stop)
+        yield (
+            replace(share, first=start, changes=changes[begin:end], truncates=truncates),
+            keys[begin],
+        )
 
 
 def _segments(share: Share) -> Iterator[tuple[tuple[ChangeBatch, ...], tuple[int, ...], int]]:

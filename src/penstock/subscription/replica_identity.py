@@ -1,0 +1,99 @@
+"""By which key a target's rows are known when the publisher's replica identity becomes another one
+(relation.c: logicalrep_rel_mark_updatable).
+
+In: a target and the relation of a change. Out: the key of its rows from that change on. A PRIMARY
+KEY that CREATE TABLE on the node has made stays, as a subscriber's does: ``fold`` refuses updates
+and deletes that do not give it. Any other key is the publisher's replica identity, and becomes the
+new one, whose columns are unique and NOT NULL there at that place of the stream; what rows hold in
+them has to be the publisher's values, or rows would not be found by them. Where it cannot become
+the new one, it stays too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from penstock.catalog.pg_subscription import is_app_id
+from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.schema_changes import check_same_key
+from penstock.lakehouse.table import DeltaTable
+from penstock.pgtypes.as_text import may_not_fit
+from penstock.pgtypes.out_of_range import CLAMP, NULL
+from penstock.pgtypes.variant import VARIANT
+from penstock.relation import Relation, ReplicaIdentity
+from penstock.subscription.target import Target
+
+log = logging.getLogger(__name__)
+
+
+def keeps_key(schema: TableSchema, relation: Relation) -> bool:
+    """Whether the key of a table with this schema is the one for changes of ``relation``.
+
+    FULL gives every column, and so any key; INSERTs alone need none.
+    """
+    full = relation.replica_identity is ReplicaIdentity.FULL
+    own = schema.primary_key
+    if full or not relation.key or (own and set(own) == set(schema.source_key)):
+        return True
+    return set(relation.key) == set(schema.source_key)
+
+
+def follow_identity(
+    target: Target,
+    relation: Relation,
+    app_id: str,
+    out_of_range: str,
+    check_newest: Callable[[Target], None],
+) -> None:
+    """Stage the key for changes of ``relation``, whose columns the table has by now.
+
+    ``check_newest``: raises where the table that was looked at is not the newest version. Raises
+    SchemaChanged where columns of the key are not published any more.
+    """
+    schema = target.table.schema
+    if not keeps_key(schema, relation):
+        check_newest(target)
+        obstacle = _obstacle(target, relation, app_id, out_of_range)
+        if obstacle is None:
+            key = tuple(schema.by_source[name].name for name in relation.key)
+            told = (target.rel.qualified_name, ", ".join(relation.key))
+            log.info('rows of table "%s" are known by the new replica identity (%s)', *told)
+            target.table.mark(TableSchema(schema.columns, key))
+            return
+        if relation != target.followed:
+            told = (target.rel.qualified_name, obstacle)
+            log.warning('table "%s" keeps its key, the replica identity has changed: %s', *told)
+    published = {attribute.name for attribute in relation.attributes}
+    if not published.issuperset(schema.source_key):
+        check_same_key(schema, relation.key, target.table.name)
+
+
+def filled_alone(table: DeltaTable, app_id: str) -> bool:
+    """Whether no other subscription has ever filled it, whose publisher has definitions of its
+    own."""
+    return not [other for other in table.app_ids if is_app_id(other) and other != app_id]
+
+
+def _obstacle(target: Target, relation: Relation, app_id: str, out_of_range: str) -> str | None:
+    """Why its rows cannot be known by the publisher's replica identity."""
+    table, leaves = target.table, target.leaves
+    if not filled_alone(table, app_id):
+        return "another subscription fills it, too"
+    columns = [table.schema.by_source[name] for name in relation.key]
+    for column in columns:
+        if column.type == VARIANT:
+            return f'column "{column.source}" is a variant'
+        lacks = column.name in table.unfilled or (column.local and not column.published)
+        if lacks and target.rows:
+            return f'rows from before lack the publisher\'s values of column "{column.source}"'
+        if out_of_range in (NULL, CLAMP) and _may_be_replaced(column, relation):
+            return f'column "{column.source}" may hold other values than the publisher\'s'
+    if leaves is not None and leaves.routing.columns - {column.name for column in columns}:
+        return "it is partitioned by other columns"
+    return None
+
+
+def _may_be_replaced(column: Column, relation: Relation) -> bool:
+    sent = next(a for a in relation.attributes if a.name == column.source)
+    return may_not_fit(sent.type_oid, sent.typmod) and not column.as_text
