@@ -334,6 +334,18 @@ class Arena:
     def connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.server.conninfo(), autocommit=True)
 
+    def refuses_its_own_slot(self) -> str | None:
+        """What the publisher answers to its own functions, which read what the slot has for us."""
+        try:
+            self.value(
+                "SELECT count(*) FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL,"
+                " 'proto_version', '4', 'publication_names', 'bank', 'streaming', 'parallel')",
+                (SUBSCRIPTION,),
+            )
+        except psycopg.errors.InternalError_ as error:
+            return str(error)
+        return None
+
     def execute(self, sql: str) -> None:
         with self.connect() as connection:
             connection.execute(sql)

@@ -25,6 +25,8 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
+_TOAST = "for toast chunk"
+"""Of ReorderBufferToastAppendChunk's error."""
 _AFTER_PREPARE = f"SIGKILL {failpoint.AFTER_PREPARE}"
 _FAULTS = {
     _AFTER_PREPARE: lambda arena: arena.kill_at(failpoint.AFTER_PREPARE),
@@ -44,6 +46,17 @@ _FAULTS = {
 }
 
 
+def _look_at_the_publisher(arena: Arena) -> None:
+    """PostgreSQL 18 may lose the beginning of a TOASTed value when it starts again after a crash
+    with prepared and streamed transactions: its slot is of no use to anybody then, by its own
+    functions as by a stream. Whoever reads it has to stop, and has lost nothing."""
+    if _TOAST not in arena.node.news():
+        return
+    said = arena.refuses_its_own_slot()
+    if said is not None and _TOAST in said:
+        pytest.xfail(f"the publisher cannot read its slot: {said}")
+
+
 def test_prepared_transactions_arrive_exactly_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,7 +71,11 @@ def test_prepared_transactions_arrive_exactly_once(
             kind = list(_FAULTS)[number % len(_FAULTS)]
             with capsys.disabled():
                 print(f"\ncycle {number + 1} of {cycles}: {kind} ...", end="", flush=True)
-            cycle = arena.run(kind, _FAULTS[kind])
+            try:
+                cycle = arena.run(kind, _FAULTS[kind])
+            except AssertionError:
+                _look_at_the_publisher(arena)
+                raise
             with capsys.disabled():
                 print(f" {cycle.cuts} cuts in {cycle.seconds:.0f} s", end="", flush=True)
         differences = arena.finish()
