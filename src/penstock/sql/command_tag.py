@@ -15,8 +15,10 @@ from penstock.sql.grammar import (
     copy,
     publication,
     role,
+    session,
     subscription,
     table,
+    vacuum,
 )
 from penstock.sql.grammar import type as types
 from penstock.sql.grammar.statements import Statement
@@ -59,6 +61,22 @@ _TAGS: Final[Mapping[type[Statement], str]] = {
     types.CreateEnum: "CREATE TYPE",
     types.DropType: "DROP TYPE",
 }
+_CHANGES_NOTHING: Final = frozenset(
+    {
+        copy.Copy,
+        session.CloseCursor,
+        session.Deallocate,
+        session.Discard,
+        session.ResetVariable,
+        session.SetTransaction,
+        session.SetTransactionSnapshot,
+        session.SetVariable,
+        session.ShowVariable,
+        session.Transaction,
+        session.Unlisten,
+        vacuum.Vacuum,
+    }
+)
 
 
 def command_tag(statement: Statement) -> str | None:
@@ -68,7 +86,7 @@ def command_tag(statement: Statement) -> str | None:
             return None if kind in _READ_KINDS else kind.upper()
         case role.GrantSelect(is_grant=is_grant):
             return "GRANT" if is_grant else "REVOKE"
-    return _TAGS.get(type(statement))
+    return None if type(statement) in _CHANGES_NOTHING else _TAGS[type(statement)]
 
 
 def reads(statement: Statement) -> bool:
