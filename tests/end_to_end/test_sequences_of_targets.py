@@ -33,7 +33,9 @@ _CHANGES = (
     "UPDATE t SET id = 200 WHERE id = 2",
     "UPDATE t SET id = 1103 WHERE id = 103",
     "BEGIN; DELETE FROM t WHERE id = 3; INSERT INTO t VALUES (3, 'again', NULL); COMMIT",
-    "BEGIN; TRUNCATE t RESTART IDENTITY; INSERT INTO t VALUES (1, 'after', NULL); COMMIT",
+    "BEGIN; INSERT INTO t VALUES (900, 'gone', NULL); TRUNCATE t RESTART IDENTITY;"
+    " INSERT INTO t VALUES (900, 'gone', NULL), (901, 'gone', NULL); TRUNCATE t;"
+    " INSERT INTO t VALUES (1, 'after', NULL); COMMIT",
     "INSERT INTO t SELECT g FROM generate_series(1000, 1003) g",
 )
 _LAST = "SELECT count(*) = 5 FROM t"

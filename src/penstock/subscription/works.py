@@ -1,9 +1,10 @@
 """What a share of a batch comes to: net changes of its table, to be carried out one by one.
 
 In: a target with what is new to it, the transactions that its changes are of. Out: TableWorks in
-their order: one as a rule. Where the table has a history, or deleted rows stay, what comes before a
-TRUNCATE is not lost in one: changes before it and after it are works of their own. So are those
-before and after the key of its rows has become another one: each is found by the key of its place.
+their order: one as a rule. Where the table has a history, or deleted rows stay, or columns take
+values of sequences, what comes before a TRUNCATE is not lost in one: changes before it and after it
+are works of their own. So are those before and after the key of its rows has become another one:
+each is found by the key of its place.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _works(
     """``first``: the first message that the history, if there is one, has not."""
     target, history = share.target, share.target.history
     segments = _segments(share)
-    if history is None and not (soft_delete and share.truncates):
+    if history is None and not ((soft_delete or target.draws) and share.truncates):
         segments = iter([(share.changes, share.truncates, share.first)])
     for changes, truncates, start in segments:
         if share.restarts.intersection(truncates):
