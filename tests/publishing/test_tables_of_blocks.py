@@ -253,6 +253,30 @@ def test_what_it_needs_is_gone_meanwhile(lake: LakeNode) -> None:
     assert "t" not in known(lake)
 
 
+def test_what_it_needs_stays_while_it_is_committed(
+    lake: LakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL would wait."""
+    lake.execute("CREATE SCHEMA needed", "CREATE TYPE wanted AS ENUM ('a')")
+
+    def stop(name: str) -> None:
+        raise RuntimeError(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(block_commit, "failpoint", stop)
+        with lake.connect() as session, pytest.raises(psycopg.Error):
+            session.execute("BEGIN; CREATE TABLE needed.t (a wanted)")
+            session.execute("INSERT INTO needed.t VALUES ('a')")
+            session.execute("COMMIT")
+    for what in ("SCHEMA needed", "TYPE wanted"):
+        with pytest.raises(psycopg.errors.ObjectInUse, match='makes table "t"'):
+            lake.execute(f"DROP {what} CASCADE")
+    assert lake.node.serving is not None
+    lake.node.serving._blocks.finish()
+    assert lake.rows("SELECT * FROM needed.t") == [("a",)]
+    lake.execute("DROP SCHEMA needed CASCADE", "DROP TYPE wanted")
+
+
 _PLACES = failpoint.BLOCK_TABLE_NAMES
 _BLOCKS = 40 if HEAVY else 15
 """Of a story."""

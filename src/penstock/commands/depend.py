@@ -7,7 +7,7 @@ what is known to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from penstock.catalog import (
     CatalogTransaction,
@@ -18,8 +18,11 @@ from penstock.catalog import (
 )
 from penstock.commands.scope import CommandScope, notice
 from penstock.commands.unique_indexes import is_taken
+from penstock.enum_type import EnumType
 from penstock.errors import NotInPrerequisiteState, ObjectInUse
+from penstock.lakehouse.schema import own_types
 from penstock.protocol.answers import Notice
+from penstock.sql.builtin.enum_types import enum_name
 from penstock.sql.text.quoting import quote_identifier
 
 DEPENDENT_OBJECTS_STILL_EXIST = "2BP01"
@@ -79,6 +82,24 @@ def check_not_prepared(
             "changes it",
             hint="End it first: COMMIT PREPARED or ROLLBACK PREPARED.",
         )
+
+
+def check_not_being_made(
+    transaction: CatalogTransaction,
+    schemas: Collection[str] = (),
+    enums: Collection[EnumType] = (),
+) -> None:
+    """What tables need that a transaction block makes, whose commit is under way: PostgreSQL would
+    wait for its locks. Raises ObjectInUse."""
+    types = {oid: enum_name(enum) for enum in enums for oid in (enum.oid, enum.array_oid)}
+    for table in transaction.block_commits.made():
+        used = types.keys() & own_types(table.metadata["schemaString"])
+        what = f"type {types[min(used)]}" if used else f"schema {table.row.schema}"
+        if used or table.row.schema in schemas:
+            raise ObjectInUse(
+                f"cannot drop {what} because a transaction block that is being committed makes "
+                f'table "{table.row.name}"'
+            )
 
 
 def check_not_subscribed(transaction: CatalogTransaction, table: LakeTable, verb: str) -> None:

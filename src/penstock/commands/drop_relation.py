@@ -16,6 +16,7 @@ from penstock.commands.column_types import columns_of_types
 from penstock.commands.depend import (
     DEPENDENT_OBJECTS_STILL_EXIST,
     cascade_notices,
+    check_not_being_made,
     check_not_prepared,
     check_not_subscribed,
     leave_subscriptions,
@@ -140,7 +141,9 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: CommandScope) ->
     _end_subscriptions(catalog, scope, found)
     with catalog.write() as transaction:
         tables = found(transaction)
-        for namespace in _schemas_to_drop(transaction, scope, statement, []):
+        schemas = _schemas_to_drop(transaction, scope, statement, [])
+        check_not_being_made(transaction, [schema.name for schema in schemas], enums)
+        for namespace in schemas:
             for row in transaction.publications.namespaces():
                 if row.schema == namespace.name:
                     transaction.publications.remove_namespace(row.publication, row.schema)

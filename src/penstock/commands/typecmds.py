@@ -12,6 +12,7 @@ from typing import Final
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.column_types import columns_of_types, find_enum, shown_type
+from penstock.commands.depend import check_not_being_made
 from penstock.commands.namespace import creation_schema, find_schema, register
 from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.enum_type import EnumType
@@ -126,6 +127,7 @@ def drop_type(statement: DropType, catalog: Catalog, scope: CommandScope) -> Com
         for written in statement.types:
             _check_no_array(transaction, scope, written)
         check_unused(transaction, scope, tuple(dropped.values()), cascade=statement.cascade)
+        check_not_being_made(transaction, enums=tuple(dropped.values()))
         for oid in dropped:
             transaction.types.delete(oid)
     return CommandResult("DROP TYPE", tuple(notices))

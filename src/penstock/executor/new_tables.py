@@ -8,7 +8,6 @@ the tables (``BlockCommits.makes``), and nobody else takes their names.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -17,7 +16,7 @@ from penstock.catalog import CatalogTransaction, MadeTable
 from penstock.errors import CommitConflict, DuplicateObject, StorageError, UndefinedObject
 from penstock.lakehouse.block_warehouse import remove_empty_folders
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry
-from penstock.lakehouse.schema import FIRST_NORMAL_OID, recorded_type
+from penstock.lakehouse.schema import own_types
 from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.user_metadata import group_of
 from penstock.lakehouse.warehouse import Warehouse
@@ -52,7 +51,7 @@ class NewTables:
                 raise DuplicateTable(f'relation "{row.name}" already exists')
             if t.types.find(row.schema, row.name) is not None:
                 raise DuplicateObject(f'type "{row.name}" already exists')
-            for oid in _own_types(table) - types:
+            for oid in own_types(table.metadata["schemaString"]) - types:
                 raise UndefinedObject(f"type {oid} was concurrently dropped")
 
     def put(self, table: MadeTable) -> None:
@@ -103,13 +102,6 @@ class NewTables:
             for sequence in table.sequences:
                 t.sequences.add(sequence)
             t.transactions.advance(table.row.oid, 0, table.table_id)
-
-
-def _own_types(table: MadeTable) -> set[int]:
-    """Types of columns that are the node's, and not PostgreSQL's."""
-    fields = json.loads(table.metadata["schemaString"])["fields"]
-    found = {recorded_type(field.get("metadata") or {})[0] for field in fields}
-    return {oid for oid in found if oid >= FIRST_NORMAL_OID}
 
 
 def names_of(tables: Iterable[MadeTable]) -> set[TableName]:

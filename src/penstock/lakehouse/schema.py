@@ -307,6 +307,13 @@ def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
     return int(oid) | (FOREIGN_TYPES if foreign else 0), int(typmod or -1)
 
 
+def own_types(schema_json: str) -> set[int]:
+    """Types of columns that are the node's, and not PostgreSQL's."""
+    fields = json.loads(schema_json)["fields"]
+    found = {recorded_type(field.get("metadata") or {})[0] for field in fields}
+    return {oid for oid in found if oid >= FIRST_NORMAL_OID}
+
+
 def alter_schema_json(schema_json: str, kept: Sequence[Column], added: Sequence[Column]) -> str:
     """A table's schema JSON with those of its columns that are kept, and with columns appended;
     what others wrote to the rest (comments) stays."""
