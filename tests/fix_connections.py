@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg import BaseConnection
 
-_FRAMES = 14
+_FRAMES = 30
 
 
 def pytest_configure(config: pytest.Config) -> None:

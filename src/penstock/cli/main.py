@@ -36,8 +36,8 @@ def init(
     ] = "",
 ) -> None:
     """Make a node: a folder with its parameters (penstock.toml) and its state."""
-    node = Node.init(directory, warehouse=warehouse or None, state=state or None)
-    typer.echo(f"Node created in {node.folder}; parameters: {node.folder / 'penstock.toml'}")
+    with Node.init(directory, warehouse=warehouse or None, state=state or None) as node:
+        typer.echo(f"Node created in {node.folder}; parameters: {node.folder / 'penstock.toml'}")
     typer.echo("")
     typer.echo("Next:")
     typer.echo(
