@@ -58,14 +58,20 @@ class Arena:
     """State of a run. Use it as a context manager."""
 
     def __init__(
-        self, folder: Path, seed: int, warehouse: str = "", *, two_phase: bool = False
+        self,
+        folder: Path,
+        seed: int,
+        warehouse: str = "",
+        *,
+        two_phase: bool = False,
+        version: int = 18,
     ) -> None:
         """``warehouse``: where the tables are to be; empty: a folder. ``two_phase``: some
-        transactions are prepared first, as soon as that is enabled."""
+        transactions are prepared first, as soon as that is enabled. ``version``: of the server."""
         self.rng = random.Random(seed)
         self.two_phase = two_phase
         more = {"max_prepared_transactions": 10} if two_phase else {}
-        self.server = EmbeddedPostgres(18, settings={**SERVER, **more})
+        self.server = EmbeddedPostgres(version, settings={**SERVER, **more})
         rate = 40 if HEAVY else 12
         self.bank = Bank(lambda: psycopg.connect(self.server.conninfo()), seed=seed, rate=rate)
         self.node = NodeProcess(

@@ -57,12 +57,13 @@ def _look_at_the_publisher(arena: Arena) -> None:
         pytest.xfail(f"the publisher cannot read its slot: {said}")
 
 
+@pytest.mark.parametrize("version", [17, 18])
 def test_prepared_transactions_arrive_exactly_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], version: int
 ) -> None:
     cycles = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "9"))
     seed = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
-    with Arena(tmp_path, seed, two_phase=True) as arena:
+    with Arena(tmp_path, seed, two_phase=True, version=version) as arena:
         arena.new_cut()
         enabled = "SELECT two_phase::integer FROM pg_replication_slots WHERE slot_name = 'bank'"
         wait_until(lambda: arena.value(enabled) == 1, "two-phase commit to be enabled", 60)
