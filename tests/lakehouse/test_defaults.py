@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.errors import ValueNotRepresentable
-from penstock.lakehouse.defaults import default_value, filled
+from penstock.lakehouse.defaults import drawn, draws, filled
 from penstock.lakehouse.schema import Column
 from penstock.pgtypes.pg_type import DATE, INT4
 from penstock.sql.grammar.default_grammar import CURRENT_DATE, NEXTVAL
@@ -16,13 +16,28 @@ from penstock.sql.grammar.default_grammar import CURRENT_DATE, NEXTVAL
 _NOW = datetime(2024, 2, 29, 23, 30, tzinfo=UTC)
 
 
-def test_a_sequence_gives_none_to_rows_of_a_subscription() -> None:
+@pytest.mark.parametrize(
+    ("which", "wanted"),
+    [
+        ([True, True], [7, 8]),
+        ([False, True, False, True, True], [None, 7, None, 8, 9]),
+        ([False, False], [None, None]),
+        ([], []),
+    ],
+)
+def test_rows_that_take_values_of_a_sequence(which: list[bool], wanted: list[int | None]) -> None:
     column = Column("id", "id", pa.int32(), INT4, local=True, default=NEXTVAL)
-    with pytest.raises(ValueNotRepresentable) as refused:
-        default_value(column, _NOW)
-    error = refused.value
-    assert (error.sqlstate, error.detail) == ("0A000", 'It is the default of column "id".')
-    assert error.hint
+    assert draws(column)
+    asked: list[tuple[str, int]] = []
+
+    def draw(name: str, count: int) -> range:
+        asked.append((name, count))
+        return range(7, 7 + count)
+
+    found = drawn(column, np.array(which, bool), draw)
+    assert found.type == pa.int32()
+    assert found.to_pylist() == wanted
+    assert asked == ([("id", sum(which))] if any(which) else [])
 
 
 def test_the_date_of_a_batch() -> None:
