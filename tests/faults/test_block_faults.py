@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -104,49 +105,58 @@ def test_killed_between_two_tables(tmp_path: Path, place: str, passes: int) -> N
         bank.node.close()
 
 
+def another_writer_was_first(
+    bank: Bank, block: tuple[str, ...], begun: Callable[[Warehouse], bool], killed: str
+) -> Exception:
+    """It takes away the row of b that a block changes whose commits have begun; the client's error.
+    ``killed``: where the node is, "undone" for twice; "" for nowhere."""
+    bank.make_tables()
+    bank.start(f"{failpoint.BETWEEN_BLOCK_COMMITS}:1{'' if killed else ':stop'}")
+    errors: list[Exception] = []
+
+    def commit() -> None:
+        try:
+            bank.run(*block)
+        except psycopg.Error as error:
+            errors.append(error)
+
+    client = threading.Thread(target=commit)
+    client.start()
+    warehouse = Warehouse(bank.node.warehouse_uri)
+    wait_until(lambda: begun(warehouse), "the commit of the first table")
+    other = warehouse.open("public", "b")
+    assert other is not None
+    (path,) = other.files
+    other.stage(deleted={path: BitMap([0])})
+    other.commit(app_id="somebody else", operation="DELETE")
+    if not killed:
+        bank.node.signal(signal.SIGCONT, group=True)
+    else:
+        assert bank.node.wait_end(60) == -signal.SIGKILL
+        if killed == "undone":
+            bank.node.start(failpoint.AFTER_BLOCK_UNDONE)
+            assert bank.node.wait_end(60) == -signal.SIGKILL
+        bank.start()
+    client.join(60)
+    (error,) = errors
+    return error
+
+
 @pytest.mark.parametrize("killed", ["", failpoint.BETWEEN_BLOCK_COMMITS, "undone"])
 def test_another_writer_was_first(tmp_path: Path, killed: str) -> None:
     """It takes away the row of the second table that the block changes."""
     bank = Bank(tmp_path)
     try:
-        bank.make_tables()
-        bank.start(f"{failpoint.BETWEEN_BLOCK_COMMITS}:1{'' if killed else ':stop'}")
-        errors: list[Exception] = []
-
-        def commit() -> None:
-            try:
-                bank.run(*BLOCK)
-            except psycopg.Error as error:
-                errors.append(error)
-
-        client = threading.Thread(target=commit)
-        client.start()
-        warehouse = Warehouse(bank.node.warehouse_uri)
-        wait_until(lambda: _version(warehouse, "a") == 2, "the commit of the first table")
-        other = warehouse.open("public", "b")
-        assert other is not None
-        (path,) = other.files
-        other.stage(deleted={path: BitMap([0])})
-        other.commit(app_id="somebody else", operation="DELETE")
-        if not killed:
-            bank.node.signal(signal.SIGCONT, group=True)
-        else:
-            assert bank.node.wait_end(60) == -signal.SIGKILL
-            if killed == "undone":
-                bank.node.start(failpoint.AFTER_BLOCK_UNDONE)
-                assert bank.node.wait_end(60) == -signal.SIGKILL
-            bank.start()
-        client.join(60)
+        error = another_writer_was_first(bank, BLOCK, lambda w: version_of(w, "a") == 2, killed)
         assert bank.rows() == {**BEFORE, "b": []}
         log = bank.log()
         assert log[-1] == ("b",), "of the other writer"
         assert log.count(("a",)) <= 1 and ("a", "b", "c") not in log
-        (error,) = errors
         assert killed or isinstance(error, psycopg.errors.SerializationFailure)
     finally:
         bank.node.close()
 
 
-def _version(warehouse: Warehouse, name: str) -> int:
+def version_of(warehouse: Warehouse, name: str) -> int:
     table = warehouse.open("public", name)
     return -1 if table is None else table.version

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from pathlib import Path
 
 import psycopg
 import pytest
-from pyroaring import BitMap
 
 from faults.heavy import part_of_make_faults
-from faults.test_block_faults import Bank
+from faults.test_block_faults import Bank, another_writer_was_first, version_of
 from penstock import failpoint
-from penstock.embedded import wait_until
-from penstock.lakehouse.warehouse import Warehouse
 
 pytestmark = [part_of_make_faults, pytest.mark.faults, pytest.mark.slow]
 
@@ -105,44 +101,11 @@ def test_another_writer_was_first(tmp_path: Path, killed: str) -> None:
     """It takes away the row of another table that the block changes."""
     bank = Bank(tmp_path)
     try:
-        bank.make_tables()
-        bank.start(f"{failpoint.BETWEEN_BLOCK_COMMITS}:1{'' if killed else ':stop'}")
-        errors: list[Exception] = []
-
-        def commit() -> None:
-            try:
-                bank.run(*_BLOCK)
-            except psycopg.Error as error:
-                errors.append(error)
-
-        client = threading.Thread(target=commit)
-        client.start()
-        warehouse = Warehouse(bank.node.warehouse_uri)
-
-        def rows_are_there() -> bool:
-            table = warehouse.open("public", "made")
-            return table is not None and table.version == 1
-
-        wait_until(rows_are_there, "the commit of the new table")
-        other = warehouse.open("public", "b")
-        assert other is not None
-        (path,) = other.files
-        other.stage(deleted={path: BitMap([0])})
-        other.commit(app_id="somebody else", operation="DELETE")
-        if not killed:
-            bank.node.signal(signal.SIGCONT, group=True)
-        else:
-            assert bank.node.wait_end(60) == -signal.SIGKILL
-            if killed == "undone":
-                bank.node.start(failpoint.AFTER_BLOCK_UNDONE)
-                assert bank.node.wait_end(60) == -signal.SIGKILL
-            bank.start()
-        client.join(60)
+        error = another_writer_was_first(bank, _BLOCK, lambda w: version_of(w, "made") == 1, killed)
         assert _there(bank) == []
         assert _folders(bank).isdisjoint({"made", "empty"})
         assert bank.rows()["b"] == []
         assert not any("made" in one for one in bank.log())
-        (error,) = errors
         assert killed or isinstance(error, psycopg.errors.SerializationFailure)
         bank.run("CREATE TABLE made (other text)", "INSERT INTO made VALUES ('a')")
         assert _query(bank, "SELECT * FROM made") == [("a",)]

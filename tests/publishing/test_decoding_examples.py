@@ -6,21 +6,17 @@ xids, times and the width of columns are put aside.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import IO
 
 import pytest
 
 from fix_postgres import Database
 from penstock.embedded import wait_until
-from penstock.embedded.installation import clients
-from publishing.lake_node import PASSWORD
 from publishing.psql_pair import SUPERUSER, Pair, psql
+from publishing.recvlogical import recvlogical
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -156,25 +152,8 @@ def test_the_sql_interface(pair: Pair, database_on: Callable[..., Database]) -> 
     pair.lake.execute("DROP TABLE data")
 
 
-@contextmanager
-def _recvlogical(pair: Pair, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    program = str(clients().program("pg_recvlogical"))
-    where = ["-h", "127.0.0.1", "-p", str(pair.lake.port), "-U", SUPERUSER, "-d", "lake"]
-    with subprocess.Popen(
-        [program, *where, *arguments],
-        env={**os.environ, "PGPASSWORD": PASSWORD},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def _done(pair: Pair, *arguments: str) -> None:
-    with _recvlogical(pair, *arguments) as process:
+    with recvlogical(pair.lake, SUPERUSER, *arguments) as process:
         printed, errors = process.communicate(timeout=60)
         assert (process.returncode, printed, errors) == (0, "", "")
 
@@ -187,7 +166,7 @@ def test_pg_recvlogical(pair: Pair) -> None:
         "INSERT INTO data(data) VALUES ('1'), ('2'), ('3')",
     )
     _done(pair, "--slot=test", "--create-slot")
-    with _recvlogical(pair, "--slot=test", "--start", "-f", "-") as started:
+    with recvlogical(pair.lake, SUPERUSER, "--slot=test", "--start", "-f", "-") as started:
         wait_until(
             lambda: lake.rows("SELECT active FROM pg_replication_slots") == [(True,)], "the stream"
         )

@@ -27,6 +27,7 @@ from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
 from publishing.psql_pair import Pair
+from publishing.test_transaction_blocks import members
 
 pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("kept_log")]
 
@@ -150,13 +151,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeNode]:
 
 def test_statements_of_blocks_are_as_on_a_server(pair: Pair) -> None:
     pair.both(_SCRIPT)
-
-
-def members(lake: LakeNode) -> list[set[str]]:
-    """The tables of each transaction of the log."""
-    with lake.node._catalog.read() as t:
-        found = t.transactions.after(0, 10_000)  # type: ignore[arg-type]
-    return [{member.uri.rpartition("/")[2] for member in one.members} for one in found]
 
 
 def folders(lake: LakeNode) -> set[str]:

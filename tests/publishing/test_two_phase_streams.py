@@ -7,9 +7,7 @@ All of it without Spark: what is staged is written by files.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +18,10 @@ import pytest
 from fix_postgres import Database, _database
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.embedded import EmbeddedPostgres, wait_until
-from penstock.embedded.installation import clients
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.decoder import Decoder
-from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
+from publishing.lake_node import LakeNode, drop_subscriptions
+from publishing.recvlogical import recvlogical
 from publishing.test_prepared_transactions import prepare
 
 pytestmark = [pytest.mark.postgres]
@@ -176,10 +174,10 @@ def messages(lake: LakeNode, way: str, two_phase: str) -> list[Any]:
 def test_pg_recvlogical(lake: LakeNode) -> None:
     """Example 2 of "Replication Slots" on the shell: --start waits in the background."""
     lake.execute("CREATE TABLE data(id int PRIMARY KEY, data text)")
-    with _recvlogical(lake, "--slot=test", "--create-slot", "--enable-two-phase") as process:
+    with recvlogical(lake, "lake", "--slot=test", "--create-slot", "--enable-two-phase") as process:
         printed, errors = process.communicate(timeout=60)
         assert (process.returncode, printed, errors) == (0, "", "")
-    with _recvlogical(lake, "--slot=test", "--start", "-f", "-") as started:
+    with recvlogical(lake, "lake", "--slot=test", "--start", "-f", "-") as started:
         active = "SELECT active FROM pg_replication_slots"
         wait_until(lambda: lake.rows(active) == [(True,)], "the stream")
         prepare(lake, "test", "INSERT INTO data(id, data) VALUES (5, '5')")
@@ -196,20 +194,3 @@ def test_pg_recvlogical(lake: LakeNode) -> None:
         assert output.readline() == f"COMMIT PREPARED 'test', txid {xid}\n"
         started.send_signal(signal.SIGINT)
         started.wait(60)
-
-
-@contextlib.contextmanager
-def _recvlogical(lake: LakeNode, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    program = str(clients().program("pg_recvlogical"))
-    where = ["-h", "127.0.0.1", "-p", str(lake.port), "-U", "lake", "-d", "lake"]
-    with subprocess.Popen(
-        [program, *where, *arguments],
-        env={**os.environ, "PGPASSWORD": PASSWORD},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
