@@ -12,7 +12,7 @@ export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-subscribing bench-publishing bench-slots bench-memory lint format clean
+.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-subscribing bench-publishing bench-slots bench-memory bench-large bench-verify lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
@@ -30,6 +30,8 @@ help:
 	@echo '                 make bench-subscribing or make bench-publishing for one half'
 	@echo 'make bench-slots  changes read from a slot by SQL, beside PostgreSQL 17 (ARGS=--help)'
 	@echo 'make bench-memory  peaks of memory with wide rows and many files (ARGS=--help)'
+	@echo 'make bench-large  one transaction of 20 million rows, from COMMIT to readable (ARGS=--help)'
+	@echo 'make bench-verify  penstock verify of 5 million rows while pgbench writes (ARGS=--help)'
 	@echo 'make lint        ruff, mypy --strict, import-linter'
 	@echo 'make format      let ruff format and fix what it can'
 	@echo 'make setup       only set up: .venv, wheels, Delta jars, PostgreSQL servers'
@@ -136,6 +138,12 @@ bench-slots: $(STAMPS)/jars
 
 bench-memory: $(STAMPS)/jars
 	$(BIN)/python bench/memory.py $(ARGS)
+
+bench-large: $(STAMPS)/jars
+	$(BIN)/python bench/large_transaction.py $(ARGS)
+
+bench-verify: $(STAMPS)/jars
+	$(BIN)/python bench/verify.py $(ARGS)
 
 lint: $(STAMPS)/python
 	$(BIN)/ruff check .

@@ -40,6 +40,7 @@ from penstock.pipeline.publish_changes import Portion, publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
 from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock_node import rows_at_cut
 from servers import Server
 
 _MIB: Final = 1 << 20
@@ -232,22 +233,16 @@ def _subscribe(
             source.execute(_large_values("large", options, 1))
         with contextlib.nullcontext() if stream else meter:
             node.sql(f"CREATE SUBSCRIPTION large CONNECTION '{conninfo}' PUBLICATION large")
-            process.wait_until(lambda: _rows(node, folder) is not None, "the first cut", _LONG)
+            process.wait_until(
+                lambda: rows_at_cut(process, node, "large") is not None, "the first cut", _LONG
+            )
         if stream:
             with meter:
                 source.execute(_large_values("large", options, 1))
-                process.wait_until(lambda: _rows(node, folder) == options.values, "all rows", _LONG)
-        assert _rows(node, folder) == options.values
-
-
-def _rows(node: Node, folder: Path) -> int | None:
-    """Rows of the newest cut, None before the first."""
-    cut = node.cut("large")
-    member = None if cut is None else cut.tables.get(("public", "large"))
-    table = Warehouse(str(folder / "node" / "warehouse"), fsync=False).open("public", "large")
-    if member is None or table is None or table.version < member.version:
-        return None
-    return table.rows
+                process.wait_until(
+                    lambda: rows_at_cut(process, node, "large") == options.values, "all rows", _LONG
+                )
+        assert rows_at_cut(process, node, "large") == options.values
 
 
 def _published(options: argparse.Namespace, folder: Path, meter: Meter) -> None:

@@ -19,6 +19,7 @@ from deltalake import DeltaTable, QueryBuilder
 from native import CHECKSUM_SQL
 from penstock import Node
 from penstock.embedded import NodeProcess
+from penstock.lakehouse.warehouse import Warehouse
 from report import logged
 from servers import PUBLICATION, SUBSCRIPTION, Server
 
@@ -137,6 +138,17 @@ class PenstockSubscriber:
 
     def _wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
         self._process.wait_until(condition, what, seconds, pause=0.005)
+
+
+def rows_at_cut(process: NodeProcess, node: Node, table: str) -> int | None:
+    """Rows of a table of schema public at the newest cut of the subscription that is called like
+    it; None before the first."""
+    cut = node.cut(table)
+    member = None if cut is None else cut.tables.get(("public", table))
+    opened = Warehouse(str(process.warehouse), fsync=False).open("public", table)
+    if member is None or opened is None or opened.version < member.version:
+        return None
+    return opened.rows
 
 
 def slot() -> str:
