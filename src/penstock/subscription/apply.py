@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import CommitConflict, PenstockError, ReplicationConflict
+from penstock.errors import CommitConflict, PenstockError, RelationChanged, ReplicationConflict
 from penstock.failpoint import (
     AFTER_CUT,
     AFTER_MESSAGES,
@@ -279,6 +279,8 @@ class Applier:
         it is durable before either; not where the error is still to be looked for."""
         if isinstance(error, ReplicationConflict):
             self._check_current([target], {target.table.name})
+        if isinstance(error, RelationChanged):
+            self._targets.check_newest(target)
         if self._piece is not None and (not self._divided or self._parking.parks(error)):
             self._conflicts.put_error(target.table.name, error, self._piece)
         table = target.table

@@ -313,20 +313,20 @@ class Targets:
             if self._schema_change in FOLLOWING:
                 check_types(schema, wanted, relation)
         except RelationChanged:
-            self._check_newest(target)
+            self.check_newest(target)
             raise
         if schema != target.table.schema:
-            self._check_newest(target)
+            self.check_newest(target)
             self._tell_of_wider(target, schema)
             target.table.mark(schema)
         if added:
-            self._check_newest(target)
+            self.check_newest(target)
             names = [column.name for column in added]
             log.info('added columns to table "%s": %s', target.table.name, ", ".join(names))
             target.table.add_columns(added, self._unfilled(target, relation, added))
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
-        follow_identity(target, relation, self._app_id, self.out_of_range, self._check_newest)
+        follow_identity(target, relation, self._app_id, self.out_of_range, self.check_newest)
         self.add_metadata_columns(target)
         target.table.mark(target.table.schema.with_published(wanted.by_source))
         target.followed = relation
@@ -358,8 +358,9 @@ class Targets:
         if names and target.rows:
             log.info("%s", widened_notice(self.subscription, target.rel, names))
 
-    def _check_newest(self, target: Target) -> None:
-        """ALTER TABLE on the node may have made it fit."""
+    def check_newest(self, target: Target) -> None:
+        """ALTER TABLE on the node may have made it fit. Raises CommitConflict where the table is
+        not the newest version; that one is loaded then."""
         if target.table.is_behind():
             self.load_again(target)
             raise CommitConflict(f'table "{target.table.name}" has another version by now')
