@@ -24,6 +24,7 @@ from penstock.catalog.pg_sequence import PgSequence, Sequence, SequenceParameter
 from penstock.catalog.sequences import Sequences, SessionSequences, values_after
 from penstock.catalog.transaction import CatalogTransaction
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
+from penstock.lsn import Lsn
 from penstock.sqlstate import DuplicateTable, NumericValueOutOfRange
 
 SequenceValues = MutableMapping[int, tuple[int, bool]]
@@ -118,7 +119,7 @@ class _Tables(PgClass):
             raise _not_made("tables")
         self._made[table.oid] = table
 
-    def keep_former(self, before: LakeTable, version: int) -> None:
+    def keep_former(self, before: LakeTable, version: int, lsn: Lsn | None = None) -> None:
         """There is nothing of it that anybody else has seen."""
 
     def delete(self, oid: int) -> None:

@@ -29,6 +29,7 @@ from sqlalchemy import (
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
 from penstock.identifiers import NAMEDATALEN, truncated
+from penstock.lsn import Lsn
 from penstock.relation import ReplicaIdentity, TableName
 from penstock.sqlstate import DuplicateTable, UndefinedTable
 
@@ -69,7 +70,11 @@ class UniqueIndex:
 
 @dataclass(frozen=True, slots=True)
 class FormerTable:
-    """What a table was up to ``version`` of its Delta table: names and what identifies its rows."""
+    """What a table was up to ``version`` of its Delta table: names and what identifies its rows.
+
+    ``lsn``: where the log ended then, which is what tells of times at which the table had the same
+    version before and after; None: not recorded, by an older node.
+    """
 
     version: int
     schema: str
@@ -77,9 +82,12 @@ class FormerTable:
     primary_key: tuple[str, ...]
     replica_identity: ReplicaIdentity
     identity_key: tuple[str, ...]
+    lsn: Lsn | None = None
 
 
-_KEPT: Final = tuple(field.name for field in fields(FormerTable) if field.name != "version")
+_KEPT: Final = tuple(
+    field.name for field in fields(FormerTable) if field.name not in ("version", "lsn")
+)
 """What it shares with a ``LakeTable``, by the same names."""
 
 
@@ -112,13 +120,26 @@ class LakeTable:
     def at(self, version: int) -> LakeTable:
         """As it was when a version of its Delta table was committed, by name and identity."""
         former = next((one for one in self.former if version <= one.version), None)
+        return self._as(former)
+
+    def at_end_of(self, lsn: Lsn, version: int) -> LakeTable:
+        """As it was where a transaction of other tables ended, when it had that version."""
+        for one in self.former:
+            if version < one.version or (
+                version == one.version and (one.lsn is None or lsn <= one.lsn)
+            ):
+                return self._as(one)
+        return self
+
+    def _as(self, former: FormerTable | None) -> LakeTable:
         if former is None:
             return self
         return replace(self, **{name: getattr(former, name) for name in _KEPT})
 
-    def until(self, version: int) -> FormerTable:
+    def until(self, version: int, lsn: Lsn | None = None) -> FormerTable:
         """What it is now, for when it is that no more."""
-        return FormerTable(version, **{name: getattr(self, name) for name in _KEPT})
+        kept = {name: getattr(self, name) for name in _KEPT}
+        return FormerTable(version, **kept, lsn=lsn)
 
     @property
     def qualified_name(self) -> str:
@@ -230,12 +251,13 @@ class PgClass:
             _TABLE.update().where(_TABLE.c.oid == table.oid).values(**stored_table(table))
         )
 
-    def keep_former(self, before: LakeTable, version: int) -> None:
-        """Record that a table, if it is another now, was ``before`` up to a version."""
+    def keep_former(self, before: LakeTable, version: int, lsn: Lsn | None = None) -> None:
+        """Record that a table, if it is another now, was ``before`` up to a version. ``lsn``: the
+        end of the log."""
         now = self.find_oid(before.oid)
         if now is None or now.until(version) == before.until(version):
             return
-        former = json.dumps([_stored(one) for one in (*now.former, before.until(version))])
+        former = json.dumps([_stored(one) for one in (*now.former, before.until(version, lsn))])
         self.connection.execute(
             _TABLE.update().where(_TABLE.c.oid == before.oid).values(relformer=former)
         )
@@ -295,6 +317,7 @@ def _former(stored: dict[str, Any]) -> FormerTable:
             "primary_key": tuple(stored["primary_key"]),
             "replica_identity": ReplicaIdentity(stored["replica_identity"]),
             "identity_key": tuple(stored["identity_key"]),
+            "lsn": None if stored.get("lsn") is None else Lsn(stored["lsn"]),
         }
     )
 

@@ -214,4 +214,4 @@ def keep_former(
         if version is None:
             version = list_log(warehouse_of(scope).storage, table.uri).newest
         if version is not None:
-            transaction.tables.keep_former(table, version)
+            transaction.tables.keep_former(table, version, transaction.transactions.end())

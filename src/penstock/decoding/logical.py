@@ -8,9 +8,9 @@ order callbacks come is ``replay``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,7 @@ from penstock.decoding.output_plugin import (
     registered,
 )
 from penstock.decoding.publication_rules import PublicationRules
-from penstock.decoding.relation_data import RelationData
-from penstock.decoding.reorder_buffer import Item
+from penstock.decoding.reorder_buffer import Catalogs, Item
 from penstock.decoding.replay import Replay
 from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lsn import INVALID, Lsn
@@ -52,16 +51,6 @@ _PIECE_BYTES: Final = 1 << 20
 _WORK_MEM: Final = 64 << 20
 
 log = logging.getLogger(__name__)
-
-
-class Catalogs(Protocol):
-    """Catalogs as they were at the change (a historic snapshot)."""
-
-    def relation(self, oid: int) -> RelationData | None:
-        """A table, None where there was none."""
-
-    def rows(self, catalog: str) -> Iterable[Mapping[str, object]]:
-        """Rows of a catalog, ``pg_class`` for instance. Raises UndefinedObject."""
 
 
 class LogicalDecodingContext:
@@ -107,7 +96,8 @@ class LogicalDecodingContext:
         self.plugin_name: Final = plugin_name
         self.slot_name: Final = slot_name
         self.options: Final = tuple(options)
-        self.catalogs: Final = catalogs
+        self.catalogs = catalogs
+        """At the transaction whose callbacks are called, where the source has them."""
         self.publications: Final = publications
         self.major_version: Final = major_version
         self.work_mem: Final = work_mem

@@ -11,10 +11,10 @@ In: nothing. Out: frozen values. ``LogicalDecodingContext.process`` takes an ite
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,16 @@ class MessageChange:
     origin: str | None = None
 
 
+class Catalogs(Protocol):
+    """Catalogs as they were at the change (a historic snapshot)."""
+
+    def relation(self, oid: int) -> RelationData | None:
+        """A table, None where there was none."""
+
+    def rows(self, catalog: str) -> Iterable[Mapping[str, object]]:
+        """Rows of a catalog, ``pg_class`` for instance. Raises UndefinedObject."""
+
+
 Changes = Iterable[RowBatch | TruncateChange | MessageChange]
 
 
@@ -168,6 +178,7 @@ class Transaction:
       the first time: plugins without two-phase get them there.
     - ``streamed``: send it in blocks (``stream_start`` ...), where the plugin does so; ``changes``
       are those behind the blocks that went before.
+    - ``catalogs``: as they were at its changes (base_snapshot), None: as the context has them.
     """
 
     xid: int
@@ -182,6 +193,7 @@ class Transaction:
     kind: TransactionKind = TransactionKind.COMMIT
     prepared: Prepared | None = None
     streamed: bool = False
+    catalogs: Catalogs | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -51,7 +51,12 @@ class Replay:
         """All callbacks of one item."""
         match item:
             case Transaction():
-                yield from self._transaction(item)
+                before = self._ctx.catalogs
+                self._ctx.catalogs = item.catalogs or before  # SetupHistoricSnapshot
+                try:
+                    yield from self._transaction(item)
+                finally:
+                    self._ctx.catalogs = before
             case MessageChange():
                 self._message_of_none(item)
                 yield

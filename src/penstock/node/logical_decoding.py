@@ -14,9 +14,11 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
+from penstock.pg_catalog.historic_catalogs import HistoricCatalogs
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walsender.decoding import Decoding
 from penstock.walsender.every_table import EveryTable
+from penstock.walsender.historic_tables import HistoricTables
 from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.relation_sync_cache import RelationSyncCache
@@ -61,7 +63,12 @@ def logical_reading(
     def transactions(two_phase_at: Lsn | None) -> LakeTransactions:
         wanted = Wanted(streaming=True, messages=True, as_rows=True, two_phase_at=two_phase_at)
         source = Decoding(spark, warehouse, catalog, EveryTable(), wanted, work_mem)
-        return LakeTransactions(source, two_phase_at)
+        tables, version = HistoricTables(warehouse, catalog), parameters().server_version
+        return LakeTransactions(
+            source,
+            two_phase_at,
+            lambda transaction: HistoricCatalogs(transaction, tables, catalog, version),
+        )
 
     return LogicalReading(
         catalog,

@@ -66,6 +66,12 @@ class TableColumns:
         return CatalogTable(table, found.columns, unpublishable=found.unpublishable)
 
 
+def with_columns(table: LakeTable, state: TableState) -> CatalogTable:
+    """A table with the columns of a version that is loaded."""
+    found = _columns(state)
+    return CatalogTable(table, found.columns, unpublishable=found.unpublishable)
+
+
 def _columns(state: TableState) -> _Columns:
     """A table with structs or maps is known, and without columns to publish."""
     try:

@@ -28,6 +28,7 @@ from penstock.lakehouse.schema import (
     recorded_type,
 )
 from penstock.lakehouse.state import TableState
+from penstock.lsn import Lsn
 from penstock.pgtypes.pg_type import TEXT
 from penstock.pgtypes.registry import type_of_arrow
 from penstock.relation import AttGenerated, TableColumn
@@ -79,14 +80,15 @@ def _column(field: Mapping[str, Any]) -> LakeColumn:
     )
 
 
-def as_then(table: LakeTable, version: int, state: TableState) -> LakeTable:
-    """The table as it was when a version was committed. ``state``: that version.
+def as_then(table: LakeTable, version: int, state: TableState, end: Lsn | None = None) -> LakeTable:
+    """The table as it was when a version was committed. ``state``: that version. ``end``: as it
+    was where a transaction ended that is not of the table.
 
     Where it had no identity then, or one by columns that it did not have, as only other writers can
     bring about, the identity of now counts, if it had its columns: the error that says so asks for
     one.
     """
-    then = table.at(version)
+    then = table.at(version) if end is None else table.at_end_of(end, version)
     if then is table:
         return table
     try:

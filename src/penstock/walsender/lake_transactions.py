@@ -7,7 +7,7 @@ a commit tells no order among its tables.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Final
@@ -24,7 +24,7 @@ from penstock.decoding import (
     TruncateChange,
     TupleColumns,
 )
-from penstock.decoding.reorder_buffer import Item, Prepared, TransactionKind
+from penstock.decoding.reorder_buffer import Catalogs, Item, Prepared, TransactionKind
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.change_columns import read_row_stream
 from penstock.publication.members import Operation
@@ -48,9 +48,16 @@ Decoded = RowBatch | TruncateChange | MessageChange
 class LakeTransactions:
     """For one call of a slot function, or one stream."""
 
-    def __init__(self, source: ChangeSource, two_phase_at: Lsn | None = None) -> None:
-        """``source``: gives rows, and describes their tables. ``two_phase_at``: as it has it."""
+    def __init__(
+        self,
+        source: ChangeSource,
+        two_phase_at: Lsn | None = None,
+        catalogs: Callable[[LakeTransaction], Catalogs] | None = None,
+    ) -> None:
+        """``source``: gives rows, and describes their tables. ``two_phase_at``: as it has it.
+        ``catalogs``: as they were at a transaction; cheap, nothing is read until it is asked."""
         self.source: Final = source
+        self._catalogs = catalogs
         self._two_phase_at = two_phase_at
 
     def items(
@@ -105,6 +112,7 @@ class LakeTransactions:
             transaction.origin,
             transaction.origin_lsn or INVALID,
             streamed=begun.streamed,
+            catalogs=None if self._catalogs is None else self._catalogs(transaction),
         )
         if record is None:
             return (whole,)

@@ -1,0 +1,187 @@
+"""Tables of the lake as they were when a transaction was committed (snapbuild.c, for what plugins
+may look up).
+
+In: a transaction of the log, the node's catalog, the tables' logs. Out: a table's row of pg_class
+with the columns of that time, or nothing for one that there was not. Nothing is read before it is
+asked for. What is kept is one schema for each table that was asked for, the last one.
+
+Which version a table had then: that of the transaction, where it changed the table; otherwise the
+one from which the next transaction that changes it goes on; where there is none, the newest one.
+A table that was made later was not there, as its metadata tell (createdTime).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.catalog import (
+    Catalog,
+    CatalogTransaction,
+    LakeTable,
+    LakeTransaction,
+    Member,
+    TwoPhaseKind,
+)
+from penstock.decoding import RelationData
+from penstock.errors import FeatureNotSupported, VersionGone
+from penstock.lakehouse.identity import EntryMark, entry_mark
+from penstock.lakehouse.state import TableState, load_at, refresh
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.walsender.every_table import EveryTable, relation_data
+from penstock.walsender.lake_columns import as_then, column_type, columns_of
+
+_PAGE: Final = 500
+"""Transactions of the log that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableThen:
+    """A table at a version. ``state``: without its files; None for a partitioned parent."""
+
+    table: LakeTable
+    state: TableState | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A table has ``version`` after what ends at ``since``, up to what ends at ``until``."""
+
+    since: Lsn
+    until: Lsn
+    version: int
+
+
+@dataclass(frozen=True)
+class _Schema:
+    uri: str
+    state: TableState
+    mark: EntryMark | None
+
+
+class HistoricTables:
+    """For one call of a slot function, or one stream."""
+
+    def __init__(self, warehouse: Warehouse, catalog: Catalog) -> None:
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._spans: dict[int, _Span] = {}
+        self._schemas: dict[int, _Schema] = {}
+
+    def relation(self, transaction: LakeTransaction, oid: int) -> RelationData | None:
+        """The table as changes of the transaction have it. None: there was none, or it is of a kind
+        that is not decoded. Raises VersionGone, StorageError."""
+        with self._catalog.read() as t:
+            found = t.tables.find_oid(oid)
+            if found is None:
+                return None
+            family = t.tables.family(found) if found.partition_key is not None else (found,)
+            types = {type_.oid: (type_.schema, type_.name) for type_ in t.types.all()}
+        thens = {then.table.oid: then for then in self.tables(transaction, family)}
+        states = (thens[table.oid].state for table in family if table.oid in thens)
+        state = next((state for state in states if state is not None), None)
+        if state is None or oid not in thens:
+            return None
+        try:
+            columns = columns_of(state)
+            for column in columns:
+                column_type(column)
+        except FeatureNotSupported:
+            return None
+        table = thens[oid].table
+        published = EveryTable().of(table, columns)
+        return (
+            None if published is None else relation_data(published.relation, table, columns, types)
+        )
+
+    def tables(
+        self, transaction: LakeTransaction, among: Iterable[LakeTable] | None = None
+    ) -> Iterator[TableThen]:
+        """Those that there were, in the order given, or of oids. Raises as ``relation``."""
+        with self._catalog.read() as t:
+            known = t.tables.all() if among is None else tuple(among)
+            rooted = [table.oid for table in known if table.partition_key is None]
+            versions = self._versions(t, transaction, rooted)
+        for table in known:
+            if table.partition_key is not None:
+                yield TableThen(table, None)
+                continue
+            version = versions.get(table.oid, -1)
+            if version >= 0:
+                state = self._state(table, version)
+                changed = table.oid in {member.relation for member in transaction.members}
+                if not changed and _made_after(state, transaction):
+                    continue
+                end = None if changed else transaction.end
+                yield TableThen(as_then(table, version, state, end), state)
+
+    def _versions(
+        self, t: CatalogTransaction, transaction: LakeTransaction, oids: Iterable[int]
+    ) -> dict[int, int]:
+        """-1, or nothing, for a table that there was not."""
+        at = transaction.end
+        found = {member.relation: member.to_version for member in transaction.members}
+        missing = set()
+        for oid in oids:
+            span = self._spans.get(oid)
+            if span is not None and span.since <= at < span.until:
+                found.setdefault(oid, span.version)
+            elif oid not in found:
+                missing.add(oid)
+        spans = self._look_ahead(t, at, missing)
+        self._spans.update(spans)
+        return found | {oid: span.version for oid, span in spans.items()}
+
+    def _look_ahead(self, t: CatalogTransaction, at: Lsn, missing: set[int]) -> dict[int, _Span]:
+        spans: dict[int, _Span] = {}
+        place = at
+        while missing and (page := t.transactions.after(place, _PAGE)):
+            for later in page:
+                for member in _moved(later):
+                    if member.relation in missing:
+                        missing.discard(member.relation)
+                        spans[member.relation] = _Span(at, later.end, member.from_version)
+            place = page[-1].end
+        if missing:
+            # What comes next is in no entry yet, and may change any of them.
+            until, sequenced = Lsn(max(place, at) + 1), t.transactions.sequenced()
+            for oid in missing & sequenced.keys():
+                spans[oid] = _Span(at, until, sequenced[oid].version)
+        return spans
+
+    def _state(self, table: LakeTable, version: int) -> TableState:
+        uri = table.uri or self._warehouse.table_uri(table.schema, table.name)
+        known = self._schemas.get(table.oid)
+        if known is not None and self._goes_on(known, uri, version):
+            state = known.state.copy()
+            refresh(self._warehouse.storage, uri, state, upto=version)
+            if state.version < version:
+                raise VersionGone(
+                    f'version {version} of table "{uri}" is not in its log any more',
+                    detail=f"There is no entry for version {state.version + 1}.",
+                )
+        else:
+            state = load_at(self._warehouse.storage, uri, version)
+        state.files.clear()
+        self._schemas[table.oid] = _Schema(uri, state, entry_mark(uri, version))
+        return state
+
+    @staticmethod
+    def _goes_on(known: _Schema, uri: str, version: int) -> bool:
+        """Whether the log still has what is known, and it is not beyond the version."""
+        at = known.state.version
+        return known.uri == uri and at <= version and known.mark == entry_mark(uri, at)
+
+
+def _made_after(state: TableState, transaction: LakeTransaction) -> bool:
+    """A table is followed from when it is found: no entry of the log tells when it was made."""
+    return int(state.metadata.get("createdTime") or 0) * 1000 > transaction.commit_time
+
+
+def _moved(transaction: LakeTransaction) -> tuple[Member, ...]:
+    """The tables that it takes to another version: PREPARE TRANSACTION takes none."""
+    record = transaction.two_phase
+    prepares = record is not None and record.kind is TwoPhaseKind.PREPARE
+    return () if prepares else transaction.members
