@@ -183,5 +183,5 @@ def _made_after(state: TableState, transaction: LakeTransaction) -> bool:
 def _moved(transaction: LakeTransaction) -> tuple[Member, ...]:
     """The tables that it takes to another version: PREPARE TRANSACTION takes none."""
     record = transaction.two_phase
-    prepares = record is not None and record.kind is TwoPhaseKind.PREPARE
-    return () if prepares else transaction.members
+    commits = record is None or record.kind is TwoPhaseKind.COMMIT_PREPARED
+    return transaction.members if commits else ()
