@@ -12,7 +12,9 @@ from sqlalchemy import create_engine, text
 
 from fix_postgres import Database
 from penstock.catalog import (
+    BlockMessage,
     Catalog,
+    MessageHead,
     PreparedBlock,
     PreparedState,
     Slot,
@@ -397,6 +399,32 @@ def test_records_of_two_phase_commit_came_with_version_23(
         assert t.prepared_blocks.all() == (block,)
         assert t.transactions.after(first.begin, 2) == (first,)
         assert t.transactions.next_xid() == 5
+
+
+def test_messages_of_blocks_came_with_version_25(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 24)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+            first = t.transactions.append((), commit_time=1, size=8)
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE penstock_block_message"))
+        for column in ("block_messages", "block_contents"):
+            connection.execute(text(f"ALTER TABLE penstock_transaction DROP COLUMN {column}"))
+    engine.dispose()
+    messages = [BlockMessage(MessageHead(p, len(c)), c) for p, c in (("é", b"\0one"), ("", b""))]
+    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+        t.block_messages.put("b", messages)
+        taken = t.block_messages.take({"b", "another"})
+        assert taken == tuple(messages)
+        assert t.block_messages.of("b") == ()
+        second = t.transactions.append((), commit_time=2, size=8, messages=taken)
+        assert t.transactions.after(first.begin, 3) == (first, second)
+        assert t.transactions.contents(second) == (b"\0one", b"")
+        one, two = second.message_ends
+        assert second.begin < one < two == second.commit
 
 
 def test_what_an_error_does_came_with_version_11(

@@ -105,6 +105,48 @@ def test_killed_between_two_tables(tmp_path: Path, place: str, passes: int) -> N
         bank.node.close()
 
 
+MESSAGES = ("one", "two")
+BLOCK_OF_MESSAGES = (
+    BLOCK[0],
+    "SELECT pg_logical_emit_message(true, 'p', 'one')",
+    *BLOCK[1:-1],
+    "SELECT pg_logical_emit_message(true, 'p', 'two')",
+    BLOCK[-1],
+)
+
+
+@pytest.mark.parametrize("place", failpoint.BLOCK_NAMES)
+@pytest.mark.parametrize("kind", ["tables", "one table", "no table"])
+def test_messages_of_a_killed_block(tmp_path: Path, place: str, kind: str) -> None:
+    """They are in the log once, with the rows."""
+    if kind == "no table" and place == failpoint.BETWEEN_BLOCK_COMMITS:
+        pytest.skip("it has no commits")
+    block = BLOCK_OF_MESSAGES
+    if kind != "tables":
+        block = (*block[:2], *(block[2:3] if kind == "one table" else ()), *block[-2:])
+    bank = Bank(tmp_path)
+    try:
+        bank.make_tables()
+        bank.start(place)
+        with pytest.raises(psycopg.OperationalError):
+            bank.run(*block)
+        assert bank.node.wait_end(60) == -signal.SIGKILL, bank.node.log_tail()
+        bank.start()
+        bank.rows()
+        bank.node.stop()
+        with (
+            Catalog.open(f"sqlite:///{bank.node.folder / 'state.db'}") as catalog,
+            catalog.read() as t,
+        ):
+            log = [found for found in t.transactions.after(Lsn(0), 1000) if found.messages]
+            assert [len(found.members) for found in log] == [
+                {"tables": 3, "one table": 1, "no table": 0}[kind]
+            ]
+            assert [c.decode() for c in t.transactions.contents(log[0])] == list(MESSAGES)
+    finally:
+        bank.node.close()
+
+
 def another_writer_was_first(
     bank: Bank, block: tuple[str, ...], begun: Callable[[Warehouse], bool], killed: str
 ) -> Exception:

@@ -345,13 +345,18 @@ class SessionRunner:
             set_config=self._variables.set_config,
             warn=self._warn,
             cancelled=self._cancellation.requested,
-            in_block=self._block.open,
             wrote=self._standbys.wrote,
+            emit=self._emit if self._block.open else None,
             sequences=self._sequences,
             read_only=self._block.read_only,
             started=self._services.sessions.transaction_started(self._context.pid),
             statement_started=self._services.sessions.statement_started(self._context.pid),
         )
+
+    def _emit(self, prefix: str, content: bytes) -> None:
+        """A message that belongs to the block."""
+        lake = self._services.lake
+        self._block.emit(prefix, content, "pg_logical_emit_message", lake.open_block)
 
 
 def _source(statement: Statement, text: str) -> str:

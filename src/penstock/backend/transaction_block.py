@@ -123,6 +123,17 @@ class TransactionBlock:
                 f"{what} in a SERIALIZABLE transaction block is not supported",
                 hint="REPEATABLE READ is.",
             )
+        return self._opened(block, what, open_rows)
+
+    def emit(
+        self, prefix: str, content: bytes, what: str, open_rows: Callable[[], LakeBlock]
+    ) -> None:
+        """A message that goes with the block. Raises FeatureNotSupported."""
+        assert self._block is not None
+        self._opened(self._block, what, open_rows).emit(prefix, content)
+
+    @staticmethod
+    def _opened(block: _Block, what: str, open_rows: Callable[[], LakeBlock]) -> LakeBlock:
         if block.commands:
             raise FeatureNotSupported(
                 f"{what} after commands in a transaction block is not supported"

@@ -7,6 +7,7 @@ of SQLAlchemy. Nothing here decides: commands change the catalog, workers record
 
 from penstock.catalog.block_catalog import BlockCatalog
 from penstock.catalog.block_commits import BlockCommit
+from penstock.catalog.block_messages import BlockMessage, MessageHead
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.made_tables import MadeTable
 from penstock.catalog.metadata import RecordedError
@@ -36,6 +37,7 @@ from penstock.catalog.two_phase_records import PrepareRecord, TwoPhaseKind, TwoP
 __all__ = [
     "BlockCatalog",
     "BlockCommit",
+    "BlockMessage",
     "Catalog",
     "CatalogTransaction",
     "EmittedMessage",
@@ -43,6 +45,7 @@ __all__ = [
     "LakeTransaction",
     "MadeTable",
     "Member",
+    "MessageHead",
     "Namespace",
     "NodeInfo",
     "PrepareRecord",

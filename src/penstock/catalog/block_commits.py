@@ -32,7 +32,8 @@ _TABLE = Table(
 class BlockCommit:
     """``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: no
     commit of it is to be left. ``prepared``: the id of the prepared transaction that it commits.
-    ``made``: tables that it makes, which are in no catalog as long as it is noted here."""
+    ``made``: tables that it makes, which are in no catalog as long as it is noted here.
+    ``messages``: whether it has some (``block_messages``); not asked once it is noted."""
 
     block: str
     relations: tuple[int, ...]
@@ -40,11 +41,13 @@ class BlockCommit:
     undone: bool = False
     prepared: str | None = None
     made: tuple[MadeTable, ...] = ()
+    messages: bool = False
 
     @property
     def is_alone(self) -> bool:
         """Whether it is one commit, which is not written down."""
-        return len(self.relations) == 1 and self.prepared is None and not self.made
+        more = self.prepared is not None or self.made or self.messages
+        return len(self.relations) == 1 and not more
 
 
 class BlockCommits:

@@ -30,6 +30,8 @@ from sqlalchemy import (
     select,
 )
 
+from penstock.catalog import block_messages
+from penstock.catalog.block_messages import BlockMessage, MessageHead
 from penstock.catalog.metadata import METADATA, LsnColumn
 from penstock.catalog.prepared_blocks import last_prepared_xid
 from penstock.catalog.two_phase_records import TwoPhaseKind, TwoPhaseRecord, from_text, to_text
@@ -64,8 +66,12 @@ _TRANSACTION: Final = Table(
     Column("two_phase", Text),
     # NULL where it is the transaction's own
     Column("newest_xid", BigInteger),
+    # NULL where the block has emitted none, or it is of no block
+    Column("block_messages", Text),
+    Column("block_contents", LargeBinary),
 )
-_READ: Final = tuple(c for c in _TRANSACTION.c if c.name != "message_content")
+_LONG: Final = ("message_content", "block_contents")
+_READ: Final = tuple(c for c in _TRANSACTION.c if c.name not in _LONG)
 _SEQUENCED: Final = Table(
     "penstock_sequenced",
     METADATA,
@@ -119,6 +125,8 @@ class LakeTransaction:
     members say which versions it was checked against, and whose changes are its content; COMMIT
     PREPARED has members as any transaction has; the xid is the same in both.
 
+    ``messages``: what a block has emitted, beside its changes.
+
     ``message``: what it consists of instead of changes. One that is not transactional is a record
     by itself, of no transaction: ``commit`` is its ``begin``, and ``xid`` the one before.
 
@@ -137,6 +145,7 @@ class LakeTransaction:
     origin_lsn: Lsn | None = None
     message: EmittedMessage | None = None
     two_phase: TwoPhaseRecord | None = None
+    messages: tuple[MessageHead, ...] = ()
 
     @property
     def is_transaction(self) -> bool:
@@ -147,6 +156,12 @@ class LakeTransaction:
     def message_end(self) -> Lsn:
         """Where the record of its message ends."""
         return self.commit if self.is_transaction else self.end
+
+    @property
+    def message_ends(self) -> tuple[Lsn, ...]:
+        """Where the records of ``messages`` end: the last things before the commit."""
+        sizes = [_message_size(head.prefix, head.size) for head in self.messages]
+        return tuple(Lsn(self.commit - sum(sizes[place + 1 :])) for place in range(len(sizes)))
 
 
 class PgTransactions:
@@ -189,12 +204,15 @@ class PgTransactions:
         xid: int | None = None,
         two_phase: TwoPhaseRecord | None = None,
         content: bytes | None = None,
+        messages: Sequence[BlockMessage] = (),
     ) -> LakeTransaction:
         """Put a transaction at the end. ``size``: bytes of WAL that it stands for. ``xid``: one
         that is given out already, None: the next one. ``content``: of PREPARE."""
         last = self._last()
         begin = FIRST_LSN if last is None else last.end
-        commit = Lsn(begin + _align(size))
+        heads = tuple(message.head for message in messages)
+        told = sum(_message_size(head.prefix, head.size) for head in heads)
+        commit = Lsn(begin + _align(size) + told)
         transaction = LakeTransaction(
             xid=self._xid_after(last) if xid is None else xid,
             begin=begin,
@@ -205,8 +223,11 @@ class PgTransactions:
             origin=origin,
             origin_lsn=origin_lsn,
             two_phase=two_phase,
+            messages=heads,
         )
         row = _values(transaction) | {"message_content": content}
+        if messages:
+            row["block_contents"] = b"".join(message.content for message in messages)
         if xid is not None:
             row["newest_xid"] = max(self._newest_xid(), xid)
         self._connection.execute(_TRANSACTION.insert().values(**row))
@@ -220,7 +241,7 @@ class PgTransactions:
         last = self._last()
         begin = FIRST_LSN if last is None else last.end
         xid = self._newest_xid()
-        size = _align(_MESSAGE_RECORD + len(message.prefix.encode()) + len(content))
+        size = _message_size(message.prefix, len(content))
         commit = end = Lsn(begin + size)
         if message.transactional:
             xid, end = self._xid_after(last), Lsn(commit + _COMMIT_RECORD)
@@ -240,6 +261,13 @@ class PgTransactions:
         c = _TRANSACTION.c
         query = select(c.message_content).where(c.end_lsn == transaction.end)
         return bytes(self._connection.execute(query).scalar_one())
+
+    def contents(self, transaction: LakeTransaction) -> tuple[bytes, ...]:
+        """Of the messages of a block, in order; there as long as a slot needs them."""
+        c = _TRANSACTION.c
+        query = select(c.block_contents).where(c.end_lsn == transaction.end)
+        contents = bytes(self._connection.execute(query).scalar_one() or b"")
+        return block_messages.split(transaction.messages, contents)
 
     def advance(self, relid: int, version: int, table_id: str | None = None) -> None:
         """Record how far a table has been sequenced; also the first time. ``table_id`` None: the
@@ -318,6 +346,10 @@ def _align(size: int) -> int:
     return max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)
 
 
+def _message_size(prefix: str, content: int) -> int:
+    return _align(_MESSAGE_RECORD + len(prefix.encode()) + content)
+
+
 def _next_xid(xid: int) -> int:
     return _FIRST_XID if xid >= _LAST_XID else xid + 1
 
@@ -334,6 +366,9 @@ def _values(transaction: LakeTransaction) -> dict[str, Any]:
         "origin_lsn": transaction.origin_lsn,
         "members": json.dumps(members),
         "two_phase": None if transaction.two_phase is None else to_text(transaction.two_phase),
+        "block_messages": block_messages.to_text(transaction.messages)
+        if transaction.messages
+        else None,
     }
 
 
@@ -352,6 +387,7 @@ def _transaction(row: RowMapping) -> LakeTransaction:
         origin_lsn=row["origin_lsn"],
         message=message,
         two_phase=None if row["two_phase"] is None else from_text(row["two_phase"]),
+        messages=block_messages.from_text(row["block_messages"] or "[]"),
     )
 
 

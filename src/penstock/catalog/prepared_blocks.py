@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, Text, func, select
 
+from penstock.catalog.block_messages import BlockMessages
 from penstock.catalog.metadata import METADATA, LsnColumn
 from penstock.catalog.two_phase_records import PrepareRecord
 from penstock.lsn import Lsn
@@ -148,6 +149,7 @@ class PreparedBlocks:
 
     def delete(self, block_id: str) -> None:
         """No effect when it is gone."""
+        BlockMessages(self._connection).delete(block_id)
         self._connection.execute(_TABLE.delete().where(_TABLE.c.id == block_id))
 
 

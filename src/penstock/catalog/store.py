@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, inspect
 
 from penstock.catalog import (
     block_commits,
+    block_messages,
     cut_requests,
     pg_authid,
     pg_class,
@@ -45,7 +46,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 24
+SCHEMA_VERSION: Final = 25
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -99,11 +100,14 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     22: _add_what_is_missing,
     # Where the log has what is prepared.
     23: _add_what_is_missing,
+    # Messages of transaction blocks.
+    24: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 
 _TABLES: Final = (
     block_commits,
+    block_messages,
     cut_requests,
     pg_authid,
     pg_class,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from penstock.catalog.block_commits import BlockCommits
+from penstock.catalog.block_messages import BlockMessages
 from penstock.catalog.cut_requests import CutRequests
 from penstock.catalog.pg_authid import PgAuthid
 from penstock.catalog.pg_class import LakeTable, PgClass
@@ -46,6 +47,7 @@ class CatalogTransaction:
     block_commits: BlockCommits
     sequences: PgSequence
     prepared_blocks: PreparedBlocks
+    block_messages: BlockMessages
 
     def members(
         self,
@@ -96,4 +98,5 @@ def catalog_transaction(connection: Connection) -> CatalogTransaction:
         BlockCommits(connection),
         PgSequence(connection),
         PreparedBlocks(connection),
+        BlockMessages(connection),
     )

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from pyroaring import BitMap
 
-from penstock.catalog import BlockCatalog, Catalog, LakeTable, MadeTable
+from penstock.catalog import BlockCatalog, BlockMessage, Catalog, LakeTable, MadeTable, MessageHead
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
 from penstock.executor.rows import serialization_failure
 from penstock.executor.tables import BlockPosition
@@ -35,11 +35,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """By the tables' oids, what a block has changed, and which tables it has made. A value: a
-    savepoint is the one of then."""
+    """By the tables' oids, what a block has changed, and which tables it has made; messages that it
+    has emitted. A value: a savepoint is the one of then."""
 
     changes: Mapping[int, StagedChange] = field(default_factory=dict)
     tables: Mapping[int, MadeTable] = field(default_factory=dict)
+    messages: tuple[BlockMessage, ...] = ()
 
 
 class LakeBlock:
@@ -102,7 +103,7 @@ class LakeBlock:
         }
         dropped = self.staged.tables.keys() - tables.keys()
         changes = {oid: c for oid, c in self.staged.changes.items() if oid not in dropped}
-        self.staged = Staged(changes, tables)
+        self.staged = Staged(changes, tables, self.staged.messages)
         self._folders |= {table.uri for table in tables.values()}
         return result
 
@@ -167,6 +168,12 @@ class LakeBlock:
         )
         after = before.with_rows(kind, state, gone, written, pairs)
         self.staged = replace(self.staged, changes={**self.staged.changes, leaf.oid: after})
+
+    def emit(self, prefix: str, content: bytes) -> None:
+        """A message, after the rows that it has changed so far."""
+        after = max((change.relation for change in self.changes), default=0)
+        message = BlockMessage(MessageHead(prefix, len(content), after), content)
+        self.staged = replace(self.staged, messages=(*self.staged.messages, message))
 
     def wrote(self, folder: str, files: Iterable[WrittenFile]) -> None:
         """They go with the block unless its commit names them."""

@@ -19,12 +19,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from penstock.catalog import BlockCommit, Catalog, MadeTable, PreparedBlock, PreparedState
+from penstock.catalog import (
+    BlockCommit,
+    BlockMessage,
+    Catalog,
+    MadeTable,
+    PreparedBlock,
+    PreparedState,
+)
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError, StorageError
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows
 from penstock.executor.kept_files import Keeps, Kept
 from penstock.executor.new_tables import NewTables, names_of
+from penstock.executor.unknown_end import LOOK_AT_IT, unknown
 from penstock.failpoint import (
     AFTER_BLOCK_COMMITS,
     AFTER_BLOCK_INTENT,
@@ -37,20 +45,12 @@ from penstock.lakehouse.staged_change import StagedChange, changes_in, content_o
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.sqlstate import DuplicateTable, SerializationFailure, StatementCompletionUnknown
+from penstock.sqlstate import DuplicateTable, SerializationFailure
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.two_phase import note_commit, put_prepare, put_rollback
+from penstock.walsender.two_phase import note_commit, put_prepare, put_rollback, put_without_rows
 
 log = logging.getLogger(__name__)
 
-_LATER: Final = (
-    "It is committed or rolled back, as a whole, when its tables and the node's state can be "
-    "written again."
-)
-_LOOK_AT_IT: Final = (
-    "Look whether the table has its rows, all or none, when it can be read again. Only then run "
-    "the transaction again."
-)
 _TRIES: Final = 3
 """To find tables without a block whose commits are under way."""
 
@@ -74,13 +74,14 @@ class CommitBlocks:
     def commit(self, block: LakeBlock) -> None:
         """What it has staged. Raises PenstockError: nothing of it (40001: others were first at some
         row, 42P07: at some name); what a store raises leaves it open until ``finish``."""
-        changes, tables = block.changes, block.made
-        if not (changes or tables):
+        changes, tables, messages = block.changes, block.made, block.staged.messages
+        if not (changes or tables or messages):
             return
+        self._sequencer.step()  # what was committed before stands before its messages
         with self._sequencer.one_transaction():
             self._finish_before(changes, tables)
             self._held.now(_tables(changes)).check_changes(changes)
-            made = self._commit(block, changes, tables=tables)
+            made = self._commit(block, changes, tables=tables, messages=messages)
         self._after(made)
 
     def prepare(self, prepared_id: str, changes: Sequence[StagedChange]) -> None:
@@ -94,8 +95,9 @@ class CommitBlocks:
             except CommitConflict as error:
                 raise outrun_block(error) from None
             # What a subscription maintains goes into the log with its cuts.
-            told = bool(changes) and self._sequencer.follows_each_commit(_tables(changes))
+            follows = self._sequencer.follows_each_commit(_tables(changes))
             with self._sequencer.recording() as (t, time):
+                told = follows and bool(changes or t.block_messages.of(prepared_id))
                 t.prepared_blocks.set_state(prepared_id, PreparedState.PREPARED)
                 found = t.prepared_blocks.get(prepared_id) if told else None
                 if found is not None:
@@ -127,7 +129,9 @@ class CommitBlocks:
             changes = changes_in(prepared.content)
             self._finish_before(changes)
             try:
-                made = self._commit(Kept(), changes, prepared.id)
+                with self._catalog.read() as t:
+                    messages = t.block_messages.of(prepared.id)
+                made = self._commit(Kept(), changes, prepared.id, messages=messages)
             except SerializationFailure as error:
                 raise SerializationFailure(
                     error.message,
@@ -210,10 +214,16 @@ class CommitBlocks:
         changes: Sequence[StagedChange],
         prepared: str | None = None,
         tables: tuple[MadeTable, ...] = (),
+        messages: Sequence[BlockMessage] = (),
     ) -> Made:
         relations = tuple(change.relation for change in changes)
         block = BlockCommit(
-            str(uuid.uuid4()), relations, content_of(changes), prepared=prepared, made=tables
+            str(uuid.uuid4()),
+            relations,
+            content_of(changes),
+            prepared=prepared,
+            made=tables,
+            messages=bool(messages),
         )
         commits = self._commits(block, changes)
         new = {table.row.oid for table in tables}
@@ -223,24 +233,24 @@ class CommitBlocks:
             staged.keep(changes)
             if block.is_alone and states[0] is not None:
                 return [(commits[0], (self._put_one(staged, commits[0], states[0]), states[0]))]
-            self._note(staged, block)
+            self._note(staged, block, messages)
             failpoint(AFTER_BLOCK_INTENT)
             versions = self._put_all(block, commits, states)
         except CommitConflict as error:
             raise outrun_block(error) from None
         return list(zip(commits, zip(versions, states, strict=True), strict=True))
 
-    def _note(self, staged: Keeps, block: BlockCommit) -> None:
+    def _note(self, staged: Keeps, block: BlockCommit, messages: Sequence[BlockMessage]) -> None:
         """Write it down. A store that has not answered may have it: then nobody is to find it."""
         try:
             with self._catalog.write() as t:
                 self._new.check(t, block.made)
-                note_commit(t, block)
+                note_commit(t, block, messages)
         except StorageError as error:
             try:
                 self._forget(block)
             except StorageError as why:
-                raise _unknown(error, why) from error
+                raise unknown(error, why) from error
             staged.keep(())
             raise
         except PenstockError:  # another one has a name by now
@@ -258,7 +268,7 @@ class CommitBlocks:
             try:
                 version = commit.settled()
             except PenstockError as why:
-                raise _unknown(error, why, _LOOK_AT_IT) from error
+                raise unknown(error, why, LOOK_AT_IT) from error
             if version is None:
                 staged.keep(())
                 raise
@@ -301,12 +311,12 @@ class CommitBlocks:
                 return False
             self._keep(undone)
         except PenstockError as why:
-            raise _unknown(error, why) from error
+            raise unknown(error, why) from error
         try:
             self._undo(undone, commits)
         except PenstockError as why:
             if isinstance(error, StorageError) and not self._warehouse.storage.is_local:
-                raise _unknown(error, why) from error  # the last commit may come yet
+                raise unknown(error, why) from error  # the last commit may come yet
             log.error("a transaction block will be rolled back later: %s", why.report())
         return True
 
@@ -364,25 +374,18 @@ class CommitBlocks:
 
     def _done(self, block: BlockCommit) -> None:
         """It is committed."""
-        with self._catalog.write() as t:
+        with self._sequencer.recording() as (t, time):
             t.block_commits.delete(block.block)
             self._new.enter(t, block.made)
+            if not block.relations:
+                put_without_rows(t, block, time)
             if block.prepared is not None:
                 t.prepared_blocks.end_commit(block.prepared)
 
     def _forget(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:
             t.block_commits.delete(block.block)
-
-
-def _unknown(
-    error: PenstockError, then: PenstockError, hint: str = _LATER
-) -> StatementCompletionUnknown:
-    return StatementCompletionUnknown(
-        "it is not known yet whether the transaction block is committed",
-        detail=f"{error.message}; and then: {then.message}",
-        hint=hint,
-    )
+            t.block_messages.delete(block.block)
 
 
 def _tables(changes: Iterable[StagedChange]) -> set[int]:

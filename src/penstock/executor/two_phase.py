@@ -15,7 +15,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.catalog import Catalog, CatalogTransaction, PreparedBlock, PreparedState, Role
+from penstock.catalog import (
+    BlockMessage,
+    Catalog,
+    CatalogTransaction,
+    PreparedBlock,
+    PreparedState,
+    Role,
+)
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -80,7 +87,8 @@ class TwoPhase:
         if block is not None:
             block.keep(changes)
         try:
-            self._claim(prepared_id, gid, changes, role)
+            messages = () if block is None else block.staged.messages
+            self._claim(prepared_id, gid, changes, messages, role)
             failpoint(AFTER_PREPARE_INTENT)
             self._held.wait_for_statements(changes, interrupts)
             self._commits.prepare(prepared_id, changes)
@@ -138,7 +146,12 @@ class TwoPhase:
         return True
 
     def _claim(
-        self, prepared_id: str, gid: str, changes: Sequence[StagedChange], role: Role
+        self,
+        prepared_id: str,
+        gid: str,
+        changes: Sequence[StagedChange],
+        messages: Sequence[BlockMessage],
+        role: Role,
     ) -> None:
         """MarkAsPreparing. From here on others meet it."""
         relations = tuple(change.relation for change in changes)
@@ -155,6 +168,7 @@ class TwoPhase:
                 content_of(changes),
             )
             t.prepared_blocks.put(block)
+            t.block_messages.put(prepared_id, messages)
 
     def _check(self, t: CatalogTransaction, gid: str) -> None:
         if len(gid.encode()) >= _GID_SIZE:

@@ -1,8 +1,10 @@
 """pg_logical_emit_message (logicalfuncs.c): a record in the node's log, for those who subscribe.
 
 In: what puts it there, the session that asks. Out: functions for ``pg_catalog``, one for each type
-of the content. A message is durable when its position is told, whatever ``flush`` says, and lasts,
-whatever becomes of the query: one that belongs to a transaction is a transaction of its own.
+of the content. In a transaction block one that belongs to a transaction goes with the block, and
+the position that is told is the end of the log by now: its own is known when the block is
+committed. Any other is durable when its position is told, whatever ``flush`` says, and lasts,
+whatever becomes of the query; one that belongs to a transaction is a transaction of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.catalog import EmittedMessage
-from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
@@ -29,8 +30,10 @@ Emit = Callable[[EmittedMessage, bytes], Lsn]
 class MessageFunctions:
     """For one session."""
 
-    def __init__(self, emit: Emit, facts: SessionFacts) -> None:
+    def __init__(self, emit: Emit, end: Callable[[], Lsn], facts: SessionFacts) -> None:
+        """``end``: of the log."""
         self._emit = emit
+        self._end = end
         self._facts = facts
 
     def functions(self) -> Mapping[str, PythonFunction]:
@@ -50,12 +53,10 @@ class MessageFunctions:
     ) -> int | None:
         if transactional is None or prefix is None or content is None or flush is None:
             return None
-        if transactional and self._facts.in_block:
-            raise FeatureNotSupported(
-                "transactional messages cannot be emitted inside a transaction block",
-                hint="Emit it outside of BEGIN ... COMMIT, or one that is not transactional.",
-            )
+        data = content.encode() if isinstance(content, str) else bytes(content)
+        if transactional and self._facts.emit is not None:
+            self._facts.emit(prefix, data)
+            return int(self._end())
         if transactional:
             self._facts.wrote()
-        data = content.encode() if isinstance(content, str) else bytes(content)
         return int(self._emit(EmittedMessage(transactional, prefix), data))

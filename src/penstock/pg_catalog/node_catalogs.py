@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from penstock import pg_catalog
 from penstock.catalog import Catalog, Sequenced
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
 from penstock.pg_catalog import CatalogDatabase, CatalogTable
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.message_functions import MESSAGE_FUNCTIONS, MessageFunctions
@@ -138,13 +139,17 @@ class NodeCatalogs:
         columns = () if found is None else self._columns.of(found).columns
         return {column.name: column.type_oid for column in columns}
 
+    def _end(self) -> Lsn:
+        with self._catalog.read() as t:
+            return t.transactions.end()
+
     def _database(self, facts: SessionFacts) -> CatalogDatabase:
         slots = SlotFunctions(self._slots, facts, self._database_oid, self._reading)
         signals = SignalFunctions(self._sessions, self._catalog, facts, self._reload)
         statistics = StatisticsFunctions(self._catalog, facts)
         origins = OriginFunctions(self._catalog, self._warehouse, self._sessions, facts)
         more = {**slots.functions(), **signals.functions(), **statistics.functions()}
-        messages = MessageFunctions(self._slots.sequencer.emit, facts)
+        messages = MessageFunctions(self._slots.sequencer.emit, self._end, facts)
         wal = WalFunctions(self._catalog, facts)
         sequences = SequenceFunctions(self._catalog, facts)
         more = {**more, **messages.functions(), **wal.functions(), **sequences.functions()}

@@ -16,9 +16,10 @@ SetConfig = Callable[[str, str | None, bool], str]
 class SessionFacts:
     """Who asks. ``version``: reported major version. ``settings``: current values by lower-case
     name; ``set_config``: what changes them, None: nothing is kept. ``user``: "" when the role is
-    gone. ``warn`` tells the client; ``cancelled``: whether the query is to end. ``in_block``:
-    whether it is part of a transaction block; ``read_only``: whether it may change nothing.
-    ``wrote``: told that the query commits something. ``sequences``: what the session has got of
+    gone. ``warn`` tells the client; ``cancelled``: whether the query is to end. ``read_only``:
+    whether it may change nothing. ``wrote``: told that the query commits something. ``emit``: takes
+    prefix and content of a message that goes with the transaction block that the query is part of,
+    None: it is part of none. ``sequences``: what the session has got of
     them. ``started``: its transaction, in UTC; ``statement_started``: its statement."""
 
     user: str
@@ -32,9 +33,9 @@ class SessionFacts:
     role_oid: int = 0
     warn: Callable[[str], None] = lambda _: None
     cancelled: Callable[[], bool] = lambda: False
-    in_block: bool = False
     read_only: bool = False
     wrote: Callable[[], None] = lambda: None
+    emit: Callable[[str, bytes], None] | None = None
     sequences: SessionSequences = field(default_factory=SessionSequences)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     statement_started: datetime = field(default_factory=lambda: datetime.now(UTC))

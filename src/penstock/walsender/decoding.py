@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -35,7 +36,7 @@ from penstock.lakehouse.table_changes import (
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.messages import LogicalMessage, Truncate
+from penstock.pgoutput.messages import Truncate
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
 from penstock.pipeline.scan import ScanFile
@@ -46,6 +47,7 @@ from penstock.relation import Relation
 from penstock.walsender.every_table import relation_data
 from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
 from penstock.walsender.lake_columns import LakeColumn, as_then, columns_at
+from penstock.walsender.lake_messages import message_pieces
 from penstock.walsender.lost_changes import lost, removed
 from penstock.walsender.wanted import Published, Wanted
 
@@ -78,13 +80,15 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How one transaction is sent. ``relations``: by number of the work. ``header``: of its
-    message, where that is sent. ``described``: by oid, for output plugins."""
+    """How one transaction is sent. ``relations``: by number of the work; ``leaves``: likewise, oids
+    of the tables whose rows they are. ``header``: of its messages, where they are sent.
+    ``described``: by oid, for output plugins."""
 
     transaction: LakeTransaction
     xid: int | None
     emptied: Piece | None
     relations: Mapping[int, Relation]
+    leaves: Mapping[int, int]
     items: Sequence[ChangeItem]
     types: Mapping[int, TypeName]
     header: XLogDataHeader | None
@@ -132,11 +136,12 @@ class Decoding:
                 yield Begun(plan.transaction, plan.xid is not None)
                 if plan.emptied is not None:
                     yield replace(plan.emptied, described=plan.described)
-                if plan.header is not None:
-                    yield self._message(plan.transaction, plan.header, plan.xid)
+                messages = self._messages(plan)
                 while waiting is not None and waiting.work in plan.relations:
                     if isinstance(waiting, Failed):
                         raise self._translated(waiting.error)
+                    while messages and messages[0][0] < plan.leaves[waiting.work]:
+                        yield messages.popleft()[1]
                     relation = plan.relations[waiting.work]
                     operation = waiting.operation
                     yield Piece(
@@ -148,6 +153,8 @@ class Decoding:
                         described=plan.described,
                     )
                     waiting = next(portions, None)
+                for _, message in messages:
+                    yield message
                 yield Ended(plan.transaction)
             if waiting is not None:
                 raise PenstockError(f"changes of table {waiting.work} belong to no transaction")
@@ -174,12 +181,14 @@ class Decoding:
     def _plan(self, transaction: LakeTransaction, numbers: Iterator[int]) -> _Plan:
         works = []
         local = transaction.origin is None or not self._wanted.local_only
-        if local and self._wanted.sends_changes(transaction):
+        sent = self._wanted.sends_changes(transaction)
+        if local and sent:
             staged = self._staged(transaction)
             members = sorted(transaction.members, key=lambda m: m.relation)
             found = (self._work(member, staged.get(member.relation)) for member in members)
             works = [work for work in found if work is not None]
-        message = transaction.message is not None and self._wanted.messages
+        told = transaction.message is not None or (sent and transaction.messages)
+        message = told and self._wanted.messages
         whole = (works or message) and transaction.is_transaction
         xid = transaction.xid if whole and self._streams(transaction) else None
         sent_at = time.time_ns() // 1000
@@ -193,6 +202,7 @@ class Decoding:
                 [work.table.relation for work in works if work.truncated], header, xid, types
             ),
             {number: work.table.relation for number, work in numbered.items()},
+            {number: work.seen.oid for number, work in numbered.items()},
             [
                 item
                 for number, work in numbered.items()
@@ -224,18 +234,12 @@ class Decoding:
             for work in works
         }
 
-    def _message(
-        self, transaction: LakeTransaction, header: XLogDataHeader, xid: int | None
-    ) -> Piece:
-        """pgoutput_message: whatever is published. It is at the end of its own record."""
-        emitted = transaction.message
-        assert emitted is not None
-        with self._catalog.read() as t:
-            content = t.transactions.content(transaction)
-        lsn = transaction.message_end
-        message = LogicalMessage(emitted.transactional, lsn, emitted.prefix, content, xid=xid)
-        data = b"" if self._wanted.as_rows else xlog_data(lsn, header.send_time, encode(message))
-        return Piece((), data, 1, message=message)
+    def _messages(self, plan: _Plan) -> deque[tuple[int, Piece]]:
+        if plan.header is None:
+            return deque()
+        return message_pieces(
+            self._catalog, plan.transaction, plan.header, plan.xid, as_rows=self._wanted.as_rows
+        )
 
     def _types(self) -> dict[int, TypeName]:
         """The node's own; one that is gone has no name any more."""

@@ -367,11 +367,12 @@ class Sequencer:
                 ids |= {member.relation: member.table_id for member in members}
                 time_ = item.time if item.of_cut else self._times.next(t, item.time)
                 prepared = committed_by(t, item, self._times.next(t, item.time))
-                if not members and prepared is None:
+                messages = t.block_messages.take(item.blocks)
+                if not members and prepared is None and not messages:
                     continue
                 # OPTIMIZE and the like: nothing is sent, and the next commit starts from that
                 # version.
-                if not item.changes and prepared is None:
+                if not item.changes and prepared is None and not messages:
                     for member in members:
                         t.transactions.advance(member.relation, member.to_version, member.table_id)
                     continue
@@ -383,6 +384,7 @@ class Sequencer:
                     origin_lsn=item.origin_lsn,
                     xid=None if prepared is None else prepared.xid,
                     two_phase=None if prepared is None else commit_record(prepared),
+                    messages=messages,
                 )
                 if prepared is not None:
                     end_in_log(t, prepared)

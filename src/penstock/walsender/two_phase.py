@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from penstock.catalog import (
     BlockCommit,
+    BlockMessage,
     CatalogTransaction,
     Member,
     PreparedBlock,
@@ -52,6 +53,7 @@ def put_prepare(
         xid=block.xid,
         two_phase=TwoPhaseRecord(TwoPhaseKind.PREPARE, block.gid),
         content=block.content.encode(),
+        messages=t.block_messages.of(block.id),
     )
     t.prepared_blocks.told(block.id, PrepareRecord(record.commit, record.end, time))
 
@@ -71,13 +73,36 @@ def put_commit_of_nothing(t: CatalogTransaction, block: PreparedBlock, time: int
 
 def _put_end(t: CatalogTransaction, kind: TwoPhaseKind, block: PreparedBlock, time: int) -> None:
     record = TwoPhaseRecord(kind, block.gid, block.prepare)
-    t.transactions.append([], commit_time=time, size=0, xid=block.xid, two_phase=record)
+    messages: Sequence[BlockMessage] = ()
+    if kind is TwoPhaseKind.COMMIT_PREPARED:
+        own = {block.id} if block.commit_block is None else {block.commit_block}
+        messages = t.block_messages.take(own)
+    t.transactions.append(
+        [], commit_time=time, size=0, xid=block.xid, two_phase=record, messages=messages
+    )
 
 
-def note_commit(t: CatalogTransaction, commit: BlockCommit) -> None:
+def put_without_rows(t: CatalogTransaction, block: BlockCommit, time: int) -> None:
+    """The log has a block that has emitted messages and changed no row, as no table's log will
+    tell it."""
+    prepared = None if block.prepared is None else t.prepared_blocks.get(block.prepared)
+    if prepared is not None and prepared.prepare is not None:
+        put_commit_of_nothing(t, prepared, time)
+        return
+    messages = t.block_messages.take({block.block})
+    if messages:
+        xid = None if prepared is None else prepared.xid
+        t.transactions.append([], commit_time=time, size=0, xid=xid, messages=messages)
+
+
+def note_commit(
+    t: CatalogTransaction, commit: BlockCommit, messages: Sequence[BlockMessage] = ()
+) -> None:
     """Its commits are under way. Of which transaction they are is known by it to ``committed_by``,
     which may find them before they are over."""
     t.block_commits.put(commit)
+    if messages:
+        t.block_messages.put(commit.block, messages)
     if commit.prepared is not None:
         t.prepared_blocks.begin_commit(commit.prepared, commit.block)
 

@@ -1,0 +1,153 @@
+"""pg_logical_emit_message(true, ...) in a transaction block: a part of its transaction, as a stock
+server's test_decoding has it. Without Spark: what a block stages is written by files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from penstock.lsn import Lsn
+from publishing.lake_node import LakeNode
+from publishing.test_two_phase_slots import Side, database, side
+
+pytestmark = [pytest.mark.postgres]
+__all__ = ["database", "side"]
+
+_PEEK = "SELECT lsn, xid, data FROM pg_logical_slot_{}_changes('{}', NULL, NULL{})"
+_OPTIONS = ", 'include-xids', '0', 'skip-empty-xacts', '1'"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeNode]:
+    folder = tmp_path_factory.mktemp("messages of blocks") / "node"
+    with LakeNode(folder, None, max_prepared_transactions=8) as started:
+        yield started
+
+
+def emit(prefix: str, content: str = "c", *, transactional: bool = True) -> str:
+    return f"SELECT pg_logical_emit_message({str(transactional).lower()}, '{prefix}', '{content}')"
+
+
+def told(name: str, *, transactional: int = 1) -> str:
+    return f"message: transactional: {transactional} prefix: {name}, sz: 1 content:c"
+
+
+def row(table: str, id_: int) -> str:
+    return f"table public.{table}: INSERT: id[integer]:{id_}"
+
+
+def test_a_message_is_a_part_of_its_block(side: Side) -> None:
+    side.run("CREATE TABLE m1 (id int PRIMARY KEY)", "CREATE TABLE m2 (id int PRIMARY KEY)")
+    side.slot("m_plain", two_phase=False)
+    side.run(
+        "BEGIN",
+        emit("before"),
+        "INSERT INTO m1 VALUES (1)",
+        emit("between"),
+        "INSERT INTO m2 VALUES (1)",
+        emit("after"),
+        "COMMIT",
+    )
+    side.run("BEGIN", emit("alone"), emit("a second"), "COMMIT")
+    side.run("BEGIN", "INSERT INTO m1 VALUES (2)", emit("gone"), "ROLLBACK")
+    side.run("BEGIN", emit("gone"), emit("at once", transactional=False), "ROLLBACK")
+    side.run(
+        "BEGIN",
+        "INSERT INTO m1 VALUES (3)",
+        "SAVEPOINT s",
+        emit("gone"),
+        "INSERT INTO m2 VALUES (3)",
+        "ROLLBACK TO SAVEPOINT s",
+        emit("kept"),
+        "COMMIT",
+    )
+    side.run(emit("outside"))
+    rows = side.rows(_PEEK.format("get", "m_plain", _OPTIONS))
+    assert [data for _, _, data in rows] == [
+        "BEGIN",
+        told("before"),
+        row("m1", 1),
+        told("between"),
+        row("m2", 1),
+        told("after"),
+        "COMMIT",
+        "BEGIN",
+        told("alone"),
+        told("a second"),
+        "COMMIT",
+        told("at once", transactional=0),
+        "BEGIN",
+        row("m1", 3),
+        told("kept"),
+        "COMMIT",
+        "BEGIN",
+        told("outside"),
+        "COMMIT",
+    ]
+    assert len({xid for _, xid, _ in rows[:7]}) == 1
+    messages = [Lsn.parse(lsn) for lsn, _, data in rows[:7] if data.startswith("message")]
+    assert messages == sorted(set(messages))
+    assert messages[-1] < Lsn.parse(rows[6][0]), "its record ends before the commit's"
+
+
+def test_prepared_messages(side: Side) -> None:
+    side.run("CREATE TABLE m3 (id int PRIMARY KEY)")
+    for name, two_phase in (("m_one", False), ("m_two", True)):
+        side.slot(name, two_phase=two_phase)
+    got = []
+    for with_rows in (True, False):
+        insert = ["INSERT INTO m3 VALUES (1)"] if with_rows else []
+        for gid, end in ((f"c{with_rows}", "COMMIT"), (f"r{with_rows}", "ROLLBACK")):
+            side.run("BEGIN", *insert, emit(gid), f"PREPARE TRANSACTION '{gid}'")
+            for name in ("m_one", "m_two"):
+                got.append([d for *_, d in side.rows(_PEEK.format("get", name, _OPTIONS))])
+            side.run(f"{end} PREPARED '{gid}'")
+            for name in ("m_one", "m_two"):
+                got.append([d for *_, d in side.rows(_PEEK.format("get", name, _OPTIONS))])
+            if with_rows and end == "COMMIT":
+                insert = ["INSERT INTO m3 VALUES (2)"]
+    expected = []
+    for rows, gid, end in (
+        ([row("m3", 1)], "cTrue", "COMMIT"),
+        ([row("m3", 2)], "rTrue", "ROLLBACK"),
+        ([], "cFalse", "COMMIT"),
+        ([], "rFalse", "ROLLBACK"),
+    ):
+        changes = [*rows, told(gid)]
+        once = ["BEGIN", *changes, "COMMIT"] if end == "COMMIT" else []
+        expected += [
+            [],
+            ["BEGIN", *changes, f"PREPARE TRANSACTION '{gid}'"],
+            once,
+            [f"{end} PREPARED '{gid}'"],
+        ]
+    assert got == expected
+
+
+def test_what_fails_leaves_no_message(side: Side) -> None:
+    side.run("CREATE TABLE m4 (id int PRIMARY KEY)")
+    side.slot("m_failed", two_phase=False)
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        side.run("BEGIN", emit("gone"), "SELECT * FROM missing")
+    side.run("BEGIN READ ONLY", emit("read only"), "COMMIT")
+    side.run("BEGIN ISOLATION LEVEL SERIALIZABLE", emit("serializable"), "COMMIT")
+    side.run("BEGIN", emit("a", ""), "CREATE TABLE m5 (id int PRIMARY KEY)", "COMMIT")
+    rows = [data for *_, data in side.rows(_PEEK.format("get", "m_failed", _OPTIONS))]
+    empty = "message: transactional: 1 prefix: a, sz: 0 content:"
+    assert [data for data in rows if data.startswith("message")] == [
+        told("read only"),
+        told("serializable"),
+        empty,
+    ]
+
+
+def test_no_message_beside_commands(lake: LakeNode) -> None:
+    create = "CREATE SUBSCRIPTION m6 CONNECTION 'dbname=x' PUBLICATION m6 WITH (connect = false)"
+    for statements in ((create, emit("p")), (emit("p"), create)):
+        with lake.connect() as session:
+            session.execute("BEGIN")
+            session.execute(statements[0])
+            with pytest.raises(psycopg.errors.FeatureNotSupported, match="not supported"):
+                session.execute(statements[1])
