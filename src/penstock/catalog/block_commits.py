@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Boolean, Column, Connection, RowMapping, String, Table, Text, select
 
@@ -33,7 +33,8 @@ class BlockCommit:
     """``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: no
     commit of it is to be left. ``prepared``: the id of the prepared transaction that it commits.
     ``made``: tables that it makes, which are in no catalog as long as it is noted here.
-    ``messages``: whether it has some (``block_messages``); not asked once it is noted."""
+    ``noted``: whether it is, or is to be, a row here, as one with messages (``block_messages``) is
+    always."""
 
     block: str
     relations: tuple[int, ...]
@@ -41,12 +42,12 @@ class BlockCommit:
     undone: bool = False
     prepared: str | None = None
     made: tuple[MadeTable, ...] = ()
-    messages: bool = False
+    noted: bool = field(default=False, compare=False)
 
     @property
     def is_alone(self) -> bool:
         """Whether it is one commit, which is not written down."""
-        more = self.prepared is not None or self.made or self.messages
+        more = self.prepared is not None or self.made or self.noted
         return len(self.relations) == 1 and not more
 
 
@@ -102,6 +103,7 @@ def _row(row: RowMapping) -> BlockCommit:
         row["undone"],
         row["prepared"],
         _made(row["made"]),
+        noted=True,
     )
 
 

@@ -223,7 +223,7 @@ class CommitBlocks:
             content_of(changes),
             prepared=prepared,
             made=tables,
-            messages=bool(messages),
+            noted=bool(messages),
         )
         commits = self._commits(block, changes)
         new = {table.row.oid for table in tables}

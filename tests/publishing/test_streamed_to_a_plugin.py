@@ -1,0 +1,101 @@
+"""A large transaction for an output plugin with the callbacks of streaming: the sequence of the
+chapter "Streaming of Large Transactions for Logical Decoding", with messages of its block."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from publishing.lake_node import LakeNode
+
+_CODE = """
+from penstock.decoding import OutputPlugin
+
+
+class Streams(OutputPlugin):
+    def _say(self, ctx, what):
+        ctx.prepare_write()
+        ctx.out.append(what)
+        ctx.write()
+
+    def begin(self, ctx, txn):
+        self._say(ctx, "begin")
+
+    def change(self, ctx, txn, relation, change):
+        self._say(ctx, "change")
+
+    def commit(self, ctx, txn, commit_lsn):
+        self._say(ctx, "commit")
+
+    def message(self, ctx, txn, lsn, transactional, prefix, message):
+        self._say(ctx, f"message({prefix})")
+
+    def stream_start(self, ctx, txn):
+        self._say(ctx, "stream_start")
+
+    def stream_stop(self, ctx, txn):
+        self._say(ctx, "stream_stop")
+
+    def stream_abort(self, ctx, txn, abort_lsn):
+        self._say(ctx, "stream_abort")
+
+    def stream_commit(self, ctx, txn, commit_lsn):
+        self._say(ctx, "stream_commit")
+
+    def stream_change(self, ctx, txn, relation, change):
+        self._say(ctx, "stream_change")
+
+    def stream_message(self, ctx, txn, lsn, transactional, prefix, message):
+        self._say(ctx, f"stream_message({prefix})")
+"""
+_ROWS = 3000
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LakeNode]:
+    packages = tmp_path / "packages"
+    info = packages / "streams-1.0.dist-info"
+    info.mkdir(parents=True)
+    (packages / "streams.py").write_text(_CODE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: streams\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[penstock.output_plugins]\nstreams = streams:Streams\n")
+    monkeypatch.syspath_prepend(str(packages))
+    settings = {"output_plugin_libraries": ["streams"], "logical_decoding_work_mem": "64kB"}
+    with LakeNode(tmp_path / "node", None, **settings) as started:
+        yield started
+
+
+def test_the_sequence_of_callbacks(lake: LakeNode) -> None:
+    lake.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text)",
+        "SELECT 1 FROM pg_create_logical_replication_slot('s', 'streams')",
+        "INSERT INTO t VALUES (-1, 'small')",
+    )
+    digits = random.Random(1)
+    rows = ", ".join(f"({number}, '{digits.getrandbits(256):064x}')" for number in range(_ROWS))
+    with lake.connect() as session:
+        for statement in (
+            "BEGIN",
+            "SELECT pg_logical_emit_message(true, 'first', '')",
+            f"INSERT INTO t VALUES {rows}",
+            "SELECT pg_logical_emit_message(true, 'last', '')",
+            "COMMIT",
+        ):
+            session.execute(statement)
+    lake.execute("INSERT INTO t VALUES (-2, 'small')")
+    found = lake.rows("SELECT xid, data FROM pg_logical_slot_get_changes('s', NULL, NULL)")
+    small = ["begin", "change", "commit"]
+    assert [data for _, data in found[:3]] == small
+    assert [data for _, data in found[-3:]] == small
+    large = [data for _, data in found[3:-3]]
+    assert len({xid for xid, _ in found[3:-3]}) == 1
+    inside = r"(stream_message\(\w+\) |stream_change )+"
+    blocks = rf"(stream_start {inside}stream_stop ){{2,}}stream_commit "
+    assert re.fullmatch(blocks, "".join(f"{data} " for data in large))
+    assert large[1] == "stream_message(first)"
+    assert large[-3] == "stream_message(last)"
+    assert large.count("stream_change") == _ROWS
