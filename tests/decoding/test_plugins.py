@@ -241,7 +241,9 @@ def test_wal2json_warns_of_tables_without_identity() -> None:
         ("format-version", "x", 'could not parse value "x" for parameter "format-version"'),
         ("pretty-print", "x", 'could not parse value "x" for parameter "pretty-print"'),
         ("add-tables", "a", 'could not parse value "a" for parameter "add-tables"'),
-        ("actions", "merge", 'unknown action: "merge"'),
+        ("actions", "merge", 'could not parse value "merge" for parameter "actions"'),
+        ("actions", "insert,", 'could not parse value "insert," for parameter "actions"'),
+        ("include-unchanged-toast", "1", 'parameter "include-unchanged-toast" was deprecated'),
         ("include-origin", "1", 'option "include-origin" = "1" is unknown'),
     ],
 )

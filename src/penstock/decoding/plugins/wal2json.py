@@ -1,8 +1,8 @@
 """wal2json: changes as JSON, in wal2json's formats 1 and 2.
 
 In: transactions. Out: in format 1 an object for each transaction (``write-in-chunks``: in pieces),
-in format 2 one for each row. It follows what wal2json's documentation says; the file of its options
-says which there are.
+in format 2 one for each row. It follows what wal2json 2.6 does; the file of its options says which
+there are.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Wal2Json(OutputPlugin):
 
     def commit(self, ctx: Context, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
         if self._options.format_version == 1:
-            self._put(ctx, txn, self._indented("]", 1) + self._indented("}", 0))
+            self._piece(ctx, txn, self._indented("]", 1) + self._indented("}", 0))
             if not self._options.write_in_chunks:
                 _write(ctx, *_data(txn).parts)
             txn.output_plugin_private = None
@@ -112,7 +112,7 @@ class Wal2Json(OutputPlugin):
         said: Pairs = [
             ("transactional", "true" if transactional else "false"),
             ("prefix", quoted(prefix)),
-            ("content", quoted(_text(content))),
+            ("content", quoted(_text(content.partition(b"\0")[0]))),
         ]
         if self._options.format_version == 1:
             pairs = [("kind", '"message"'), *said]
@@ -122,7 +122,7 @@ class Wal2Json(OutputPlugin):
             ends = self._indented("]", 1) + self._indented("}", 0)
             _write(ctx, "{", self._key("change", "[", 1), self._braces(pairs, 2), ends)
             return
-        facts = self._facts(txn, lsn) if txn is not None else []
+        facts = self._facts(txn if transactional else None, lsn)
         self._object(ctx, [("action", '"M"'), *facts, *said])
 
     # Format 1.
@@ -139,8 +139,12 @@ class Wal2Json(OutputPlugin):
 
     def _change_of_1(self, ctx: Context, txn: ReorderBufferTXN, pairs: Pairs) -> None:
         data = _data(txn)
-        self._put(ctx, txn, self._braces(pairs, 2, "," if data.changes else ""))
+        self._piece(ctx, txn, self._braces(pairs, 2, "," if data.changes else ""))
         data.changes += 1
+
+    def _piece(self, ctx: Context, txn: ReorderBufferTXN, text: str) -> None:
+        """Chunks do not begin with the line's end."""
+        self._put(ctx, txn, text.removeprefix("\n") if self._options.write_in_chunks else text)
 
     def _put(self, ctx: Context, txn: ReorderBufferTXN, text: str) -> None:
         if self._options.write_in_chunks:
@@ -162,15 +166,15 @@ class Wal2Json(OutputPlugin):
         if options.include_schemas:
             pairs.append(("schema", quoted(relation.schema)))
         pairs.append(("table", quoted(relation.name)))
-        if options.include_pk:
-            key = [a for a in relation.attributes if a.primary_key]
-            names = comma.join(quoted(a.name) for a in key)
-            kinds = comma.join(type_of(a, options) for a in key)
-            inner: Pairs = [("pknames", f"[{names}]"), ("pktypes", f"[{kinds}]")]
-            pairs.append(("pk", self._braces(inner, 3, inline=True)))
         if change.new is not None:
             cells = columns_of(relation, change.new, options)
             pairs += lists("column", cells, options, comma)
+        key = [a for a in relation.attributes if a.primary_key]
+        if options.include_pk and key:
+            names = comma.join(quoted(a.name) for a in key)
+            kinds = comma.join(type_of(a, options) for a in key if options.include_types)
+            inner: Pairs = [("pknames", f"[{names}]"), ("pktypes", f"[{kinds}]")]
+            pairs.append(("pk", self._braces(inner, 3, inline=True)))
         if change.action is not Action.INSERT:
             identity = identity_of(relation, change.old, change.new, options)
             keys = list(lists("key", identity, options, comma))
@@ -204,8 +208,7 @@ class Wal2Json(OutputPlugin):
             pairs.append(("identity", objects(identity, options, identity=True)))
         if options.include_pk:
             key = [a for a in relation.attributes if a.primary_key]
-            shown = (f'{{"name":{quoted(a.name)},"type":{type_of(a, options)}}}' for a in key)
-            pairs.append(("pk", f"[{','.join(shown)}]"))
+            pairs.append(("pk", objects([(a, None) for a in key], options, identity=True)))
         return pairs
 
     def _head(self, action: str, txn: ReorderBufferTXN, lsn: Lsn, relation: RelationData) -> Pairs:
@@ -214,17 +217,17 @@ class Wal2Json(OutputPlugin):
             pairs.append(("schema", quoted(relation.schema)))
         return [*pairs, ("table", quoted(relation.name))]
 
-    def _facts(self, txn: ReorderBufferTXN, lsn: Lsn | None = None) -> Pairs:
-        """``lsn``: of a change; None for begin and commit."""
+    def _facts(self, txn: ReorderBufferTXN | None, lsn: Lsn | None = None) -> Pairs:
+        """``txn``: None for a message outside of one; ``lsn``: None for begin and commit."""
         options, pairs = self._options, []
         if options.include_xids:
-            pairs.append(("xid", str(txn.xid)))
+            pairs.append(("xid", "null" if txn is None else str(txn.xid)))
         if options.include_timestamp:
-            pairs.append(("timestamp", quoted(_timestamp(txn))))
-        if options.include_lsn:
-            pairs.append(("lsn", f'"{txn.final_lsn if lsn is None else lsn}"'))
-            if lsn is None:
-                pairs.append(("nextlsn", f'"{txn.end_lsn}"'))
+            pairs.append(("timestamp", "null" if txn is None else quoted(_timestamp(txn))))
+        if options.include_lsn and lsn is not None:
+            pairs.append(("lsn", f'"{lsn}"'))
+        elif options.include_lsn and txn is not None:
+            pairs += [("lsn", f'"{txn.final_lsn}"'), ("nextlsn", f'"{txn.end_lsn}"')]
         return pairs
 
     def _object(self, ctx: Context, pairs: Pairs) -> None:

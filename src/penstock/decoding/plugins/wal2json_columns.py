@@ -8,7 +8,8 @@ types; NaN and infinities, which JSON has not, are null.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from penstock.decoding.plugins.wal2json_options import Wal2JsonOptions
@@ -21,6 +22,8 @@ _BYTEA_MARK: Final = "\\x"
 
 Cell = tuple[AttributeData, str]
 """A column and its value, as JSON."""
+Shown = tuple[AttributeData, str | None]
+"""The value is None where it is not printed."""
 
 
 def quoted(text: str) -> str:
@@ -36,24 +39,38 @@ def columns_of(relation: RelationData, row: Tuple, options: Wal2JsonOptions) -> 
 def identity_of(
     relation: RelationData, old: Tuple | None, new: Tuple | None, options: Wal2JsonOptions
 ) -> list[Cell]:
-    """The replica identity's columns that are not NULL, of the new tuple where the old one was not
-    needed to tell them."""
+    """The replica identity's columns, of the new tuple where the old one was not needed to tell
+    them. Format 1 leaves out those that are NULL."""
     row = new if old is None else old
     if row is None:
         return []
     return [
         (attribute, shown)
-        for attribute, shown in _cells(relation, row, options, without_null=True)
+        for attribute, shown in _cells(
+            relation, row, options, without_null=options.format_version == 1
+        )
         if attribute.key
     ]
 
 
 def type_of(attribute: AttributeData, options: Wal2JsonOptions) -> str:
-    """As format_type prints it; without modifiers by its name in pg_type."""
-    if options.include_typmod:
-        return quoted(attribute.type_text)
-    known = types().get(attribute.type_oid)
-    return quoted(attribute.type_name if known is None else known.name)
+    """As format_type prints it; in format 1, without modifiers, by its name in pg_type. What
+    begins with a quote is printed as it is, if it is no array."""
+    if options.include_typmod or options.format_version > 1:
+        shown = attribute.type_text
+    else:
+        known = types().get(attribute.type_oid)
+        shown = _typname(attribute.type_name) if known is None else known.name
+    return shown if shown.startswith('"') and not shown.endswith("]") else quoted(shown)
+
+
+def _typname(shown: str) -> str:
+    """The name in pg_type of a type that format_type prints so."""
+    element = shown.removesuffix("[]")
+    (name,) = re.findall(r'("(?:[^"]|"")*"|[^".]+)$', element) or [element]
+    if name.startswith('"'):
+        name = name[1:-1].replace('""', '"')
+    return name if element == shown else f"_{name}"
 
 
 def lists(
@@ -73,23 +90,26 @@ def lists(
     if is_column and options.include_column_positions:
         yield "columnpositions", array(lambda a: str(a.position))
     if is_column and options.include_not_null:
-        yield "columnoptionals", array(lambda a: _boolean(not a.not_null))
+        # wal2json finds them together with the types.
+        optionals = array(lambda a: _boolean(not a.not_null))
+        yield "columnoptionals", optionals if options.include_types else "[]"
     yield f"{prefix}values", f"[{comma.join(value for _, value in cells)}]"
 
 
-def objects(cells: list[Cell], options: Wal2JsonOptions, *, identity: bool) -> str:
+def objects(cells: Sequence[Shown], options: Wal2JsonOptions, *, identity: bool) -> str:
     """Format 2: an array of objects."""
     return f"[{','.join(_object(cell, options, identity) for cell in cells)}]"
 
 
-def _object(cell: Cell, options: Wal2JsonOptions, identity: bool) -> str:
+def _object(cell: Shown, options: Wal2JsonOptions, identity: bool) -> str:
     attribute, value = cell
     parts = [f'"name":{quoted(attribute.name)}']
     if options.include_types:
         parts.append(f'"type":{type_of(attribute, options)}')
     if options.include_type_oids:
         parts.append(f'"typeoid":{attribute.type_oid}')
-    parts.append(f'"value":{value}')
+    if value is not None:
+        parts.append(f'"value":{value}')
     if options.include_not_null and not identity:
         parts.append(f'"optional":{_boolean(not attribute.not_null)}')
     if options.include_column_positions and not identity:

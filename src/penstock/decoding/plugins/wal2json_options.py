@@ -1,17 +1,18 @@
 """The options of wal2json, and which tables, actions and messages they let pass.
 
-In: names and values as given. Out: frozen values, or wal2json's error texts (22023).
+In: names and values as given. Out: frozen values, or wal2json's errors (22023, 42602, 0A000).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.decoding.plugins.options import boolean, not_parsed, unknown
-from penstock.errors import InvalidParameterValue
+from penstock.errors import FeatureNotSupported
+from penstock.sqlstate import InvalidName
 
 _NEWEST_FORMAT: Final = 2
 _FLAGS: Final = {
@@ -24,6 +25,10 @@ _FLAGS: Final = {
     )
 }
 _ACTIONS: Final = frozenset({"insert", "update", "delete", "truncate"})
+_SPACE: Final = " \t\n\r\v\f"
+_ITEM: Final = r"(?:\\.|[^\\,\s])+"
+_FLAGS_OF_LISTS: Final = re.ASCII | re.DOTALL
+_T = TypeVar("_T")
 
 TablePattern = tuple[str | None, str | None]
 """Schema and table; None for all."""
@@ -51,7 +56,7 @@ class Wal2JsonOptions:
     actions: frozenset[str] = _ACTIONS
     add_tables: tuple[TablePattern, ...] | None = None
     filter_tables: tuple[TablePattern, ...] = ()
-    add_msg_prefixes: tuple[str, ...] | None = None
+    add_msg_prefixes: tuple[str, ...] = ()
     filter_msg_prefixes: tuple[str, ...] = ()
 
     def wants_table(self, schema: str, table: str) -> bool:
@@ -65,12 +70,12 @@ class Wal2JsonOptions:
         """``filter-msg-prefixes`` first, then ``add-msg-prefixes``."""
         if prefix in self.filter_msg_prefixes:
             return False
-        return self.add_msg_prefixes is None or prefix in self.add_msg_prefixes
+        return not self.add_msg_prefixes or prefix in self.add_msg_prefixes
 
 
 def read_options(options: Sequence[tuple[str, str | None]]) -> Wal2JsonOptions:
-    """Raises InvalidParameterValue: for a value that is none, and for an option that is not built
-    or that wal2json has not."""
+    """Raises wal2json's errors for a value that is none, and InvalidParameterValue for an option
+    that is not built or that wal2json has not."""
     read = Wal2JsonOptions()
     for name, value in options:
         if name in _FLAGS:
@@ -79,75 +84,93 @@ def read_options(options: Sequence[tuple[str, str | None]]) -> Wal2JsonOptions:
         match name:
             case "format-version":
                 read = replace(read, format_version=_format_version(name, value))
+            case "actions" if value is not None:
+                read = replace(read, actions=_actions(name, value))
+            case "add-tables":
+                read = replace(read, add_tables=_tables(name, value or ""))
+            case "filter-tables":
+                read = replace(read, filter_tables=_more(read.filter_tables, name, value, _tables))
+            case "add-msg-prefixes":
+                read = replace(
+                    read, add_msg_prefixes=_more(read.add_msg_prefixes, name, value, _items)
+                )
+            case "filter-msg-prefixes":
+                found = _more(read.filter_msg_prefixes, name, value, _items)
+                read = replace(read, filter_msg_prefixes=found)
             case "actions":
-                read = replace(read, actions=_actions(value))
-            case "add-tables" if value:
-                read = replace(read, add_tables=_tables(name, value))
-            case "filter-tables" if value:
-                read = replace(read, filter_tables=_tables(name, value))
-            case "add-msg-prefixes" if value:
-                read = replace(read, add_msg_prefixes=tuple(_items(value)))
-            case "filter-msg-prefixes" if value:
-                read = replace(read, filter_msg_prefixes=tuple(_items(value)))
-            case "add-tables" | "filter-tables" | "add-msg-prefixes" | "filter-msg-prefixes":
                 continue
+            case "include-unchanged-toast":
+                raise InvalidName(f'parameter "{name}" was deprecated')
             case _:
                 raise unknown(name, value)
     return read
 
 
 def _format_version(name: str, value: str | None) -> int:
+    """Without a value, the newest."""
     if value is None:
-        return 1
-    if not re.fullmatch(r"[+-]?\d{1,9}", value, re.ASCII):
+        return _NEWEST_FORMAT
+    if not re.fullmatch(r"\s*[+-]?\d{1,9}\s*", value, re.ASCII):
         raise not_parsed(name, value)
     version = int(value)
     if version > _NEWEST_FORMAT:
-        raise InvalidParameterValue(
+        raise FeatureNotSupported(
             f"client sent format_version={version} but we only support format {_NEWEST_FORMAT}"
             " or lower"
         )
     if version < 1:
-        raise InvalidParameterValue(
+        raise FeatureNotSupported(
             f"client sent format_version={version} but we only support format 1 or higher"
         )
     return version
 
 
-def _actions(value: str | None) -> frozenset[str]:
-    wanted = frozenset(_items(value or ""))
-    for action in sorted(wanted - _ACTIONS):
-        raise InvalidParameterValue(f'unknown action: "{action}"')
-    return wanted or _ACTIONS
+def _actions(name: str, value: str) -> frozenset[str]:
+    """An empty list is one: nothing is sent but messages."""
+    wanted = _items(name, value)
+    for action in wanted:
+        if action not in _ACTIONS:
+            raise not_parsed(name, action)
+    return frozenset(wanted)
+
+
+def _more(
+    before: tuple[_T, ...],
+    name: str,
+    value: str | None,
+    read: Callable[[str, str], tuple[_T, ...]],
+) -> tuple[_T, ...]:
+    """A list that is given again is added to the one before; without a value it is empty."""
+    return () if value is None else before + read(name, value)
 
 
 def _tables(name: str, value: str) -> tuple[TablePattern, ...]:
-    found = []
-    for item in _split(value, ","):
-        parts = _split(item.strip(" "), ".")
-        if len(parts) != 2:
-            raise not_parsed(name, value)
-        found.append((_name(parts[0]), _name(parts[1])))
+    """Everything after the first dot is the table's name."""
+    found: list[TablePattern] = []
+    for item in _items(name, value):
+        parts = re.fullmatch(r"((?:\\.|[^\\.])*)\.(.*)", item, re.DOTALL)
+        if parts is None:
+            raise _no_list(name, value)
+        found.append((_name(parts[1]), _name(parts[2])))
     return tuple(found)
-
-
-def _split(text: str, separator: str) -> list[str]:
-    """At separators without a backslash in front."""
-    parts = [""]
-    for piece in re.findall(r"\\.|[^\\]|\\$", text, re.DOTALL):
-        if piece == separator:
-            parts.append("")
-        else:
-            parts[-1] += piece
-    return parts
 
 
 def _name(text: str) -> str | None:
     return None if text == "*" else re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
 
 
-def _items(value: str) -> list[str]:
-    return [item.strip(" ") for item in value.split(",") if item.strip(" ")]
+def _items(name: str, value: str) -> tuple[str, ...]:
+    """split_string_to_list: at commas, white space around them; a backslash, which stays, takes
+    both their meaning."""
+    if not value.strip(_SPACE):
+        return ()
+    if not re.fullmatch(rf"\s*{_ITEM}(\s*,\s*{_ITEM})*\s*", value, _FLAGS_OF_LISTS):
+        raise _no_list(name, value)
+    return tuple(re.findall(_ITEM, value, _FLAGS_OF_LISTS))
+
+
+def _no_list(name: str, value: str) -> InvalidName:
+    return InvalidName(f'could not parse value "{value}" for parameter "{name}"')
 
 
 def _matches(pattern: TablePattern, schema: str, table: str) -> bool:
