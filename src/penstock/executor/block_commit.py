@@ -77,7 +77,8 @@ class CommitBlocks:
         changes, tables, messages = block.changes, block.made, block.staged.messages
         if not (changes or tables or messages):
             return
-        self._sequencer.step()  # what was committed before stands before its messages
+        if messages:
+            self._sequencer.step()  # what was committed before stands before them
         with self._sequencer.one_transaction():
             self._finish_before(changes, tables)
             self._held.now(_tables(changes)).check_changes(changes)
