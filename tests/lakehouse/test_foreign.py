@@ -23,7 +23,7 @@ from penstock.lakehouse.cuts import Cut, CutTable
 from penstock.lakehouse.foreign import COPY
 from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.state import load_at
-from penstock.lakehouse.storage import local_path
+from penstock.lakehouse.storage import Storage, local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -347,3 +347,23 @@ def test_a_cut_is_of_the_tables_it_names(
     with pytest.raises(StateMismatch, match="another one"):
         followed.reload()
     assert newest_table_id(warehouse.storage, warehouse.table_uri("public", "none")) is None
+
+
+def test_a_checkpoint_that_was_read_and_is_another_one_now(tmp_path: Path) -> None:
+    """Of a table that was removed, and made again with as many versions."""
+    uri = str(tmp_path / "t")
+
+    def made(first: int) -> set[str]:
+        for number in range(3):
+            write_deltalake(uri, pa.table({"id": [first + number]}), mode="append")
+        DeltaRs(uri).create_checkpoint()
+        state = load_at(Storage(str(tmp_path)), uri, 2)
+        state.files["mine"] = next(iter(state.files.values()))  # no other reader's
+        return {file.path for file in load_at(Storage(str(tmp_path)), uri, 2).files.values()}
+
+    before = made(1)
+    shutil.rmtree(uri)
+    after = made(10)
+    assert len(before) == len(after) == 3
+    assert not before & after
+    assert after == {Path(each).name for each in DeltaRs(uri).file_uris()}

@@ -7,7 +7,7 @@ from contextlib import closing
 import duckdb
 import pytest
 
-from penstock.pipeline.duck import connect, query_error, read_from
+from penstock.pipeline.duck import connect, lent, query_error, read_from
 
 
 @pytest.mark.parametrize("failing", [0, 3, 99_999])
@@ -27,3 +27,15 @@ def test_memory_that_is_not_enough_is_told_apart() -> None:
         wide = "SELECT i, list(j) FROM range(3_000_000) t(i), range(3) u(j) GROUP BY i"
         for _ in read_from(duck, wide, 1000):
             pass
+
+
+def test_a_lent_connection_is_used_again_unless_there_was_an_error() -> None:
+    with lent() as first, lent() as second:
+        assert first is not second
+    with pytest.raises(ZeroDivisionError), lent() as broken:
+        raise ZeroDivisionError
+    with lent() as other:
+        assert other is not broken
+        other.execute("SELECT 1")
+    with pytest.raises(duckdb.ConnectionException):
+        broken.execute("SELECT 1")

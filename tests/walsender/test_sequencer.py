@@ -14,6 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member, SubscriptionRelState
+from penstock.embedded import wait_until
 from penstock.failpoint import BEFORE_SEQUENCE
 from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.storage import local_path
@@ -433,3 +434,29 @@ def test_what_no_slot_needs_is_forgotten(catalog: Catalog, warehouse: Warehouse)
     sequencer.prune(None)
     assert log_of(catalog) == log[2:], "the last one holds the position"
     assert sequencer.position().lsn == log[2].end
+
+
+def test_who_waited_while_somebody_looked_need_not_look(
+    catalog: Catalog, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions ask before each statement; what was committed before they asked is in the log."""
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    looks: list[int] = []
+    find = sequencer._transactions
+
+    def counted() -> object:
+        looks.append(0)
+        return find()
+
+    monkeypatch.setattr(sequencer, "_transactions", counted)
+    threads = [threading.Thread(target=sequencer.step) for _ in range(4)]
+    with sequencer.one_transaction():
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: all(thread.is_alive() for thread in threads), "all wait")
+    for thread in threads:
+        thread.join()
+    assert len(looks) == 1
+    sequencer.step()
+    assert len(looks) == 2

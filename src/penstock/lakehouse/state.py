@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
@@ -45,6 +48,12 @@ _CHECKPOINT_COLUMNS: Final = [
     "protocol",
     "sidecar.path",
 ]
+_kept: Final[OrderedDict[object, TableState]] = OrderedDict()
+"""States of checkpoints by their files and what these are; nobody changes them."""
+_lock: Final = Lock()
+_MAX_KEPT: Final = 64
+_MAX_KEPT_FILES: Final = 2000
+"""Of a table; larger ones are read again each time, and take no memory in between."""
 _READERS: Final = 8
 """Deletion vectors read at a time; local disks would do with one, object stores answer slowly."""
 
@@ -196,6 +205,25 @@ def _from_checkpoint(listing: LogListing) -> TableState:
 
 
 def _read_checkpoint(version: int, parts: tuple[str, ...]) -> TableState:
+    """One on this machine is read once, as long as its files are the same ones."""
+    if not all(map(is_local, parts)):
+        return _read_all(version, parts)
+    with storage_errors("read file", parts[0]):
+        found = [Path(resolve(part)[1]).stat() for part in parts]
+    same = (version, *((each.st_ino, each.st_size, each.st_mtime_ns) for each in found))
+    with _lock:
+        kept = _kept.get((parts, same))
+    if kept is None:
+        kept = _read_all(version, parts)
+        if len(kept.files) <= _MAX_KEPT_FILES:
+            with _lock:
+                _kept[parts, same] = kept
+                while len(_kept) > _MAX_KEPT:
+                    _kept.popitem(last=False)
+    return kept.copy()
+
+
+def _read_all(version: int, parts: tuple[str, ...]) -> TableState:
     state = TableState()
     for part in parts:
         actions = _checkpoint_actions(part)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import tempfile
 import threading
 import uuid
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,8 @@ MEMORY: Final = "1GiB"
 """Of a connection; what is more goes to a folder for temporary files of this machine."""
 _OUT_OF_MEMORY: Final = "Out of Memory Error"
 _local: Final = threading.local()
+_idle: Final[deque[duckdb.DuckDBPyConnection]] = deque()
+_MAX_IDLE: Final = 4
 
 
 def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
@@ -73,6 +77,25 @@ def connect() -> duckdb.DuckDBPyConnection:
     opened.execute("set TimeZone = 'UTC'")
     numeric_functions.register(opened)
     return opened
+
+
+@contextmanager
+def lent() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that nobody else has meanwhile, with nothing in it: one that was used before, if
+    there is one. Whoever borrows it leaves nothing in it; after an error it is closed."""
+    try:
+        duck = _idle.pop()
+    except IndexError:
+        duck = connect()
+    try:
+        yield duck
+    except BaseException:
+        duck.close()
+        raise
+    if len(_idle) < _MAX_IDLE:
+        _idle.append(duck)
+    else:
+        duck.close()
 
 
 def read_from(duck: duckdb.DuckDBPyConnection, sql: str, rows: int) -> Iterator[pa.RecordBatch]:

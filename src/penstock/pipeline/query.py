@@ -9,7 +9,7 @@ holds none of its rows longer than it needs them; for others inputs are kept unt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.copy_to import CopyTable, read_rows
-from penstock.pipeline.duck import connect, query_error, read_from
+from penstock.pipeline.duck import lent, query_error, read_from
 
 _BATCH_ROWS: Final = 10_000
 
@@ -60,11 +60,13 @@ class LakeQuery:
         self, sql: str, inputs: Sequence[QueryInput], *, once: bool
     ) -> Iterator[pa.RecordBatch]:
         """Raises PenstockError; ends when it is closed."""
-        with closing(connect()) as duck, self._interrupts.interrupting(duck.interrupt):
+        with lent() as duck, self._interrupts.interrupting(duck.interrupt):
             try:
                 for given in inputs:
                     self._open(duck, given, once)
                 yield from read_from(duck, sql, _BATCH_ROWS)
+                for given in inputs:
+                    _close(duck, given, once)
             except duckdb.Error as error:
                 raise self._error(error) from None
 
@@ -96,3 +98,10 @@ class LakeQuery:
     def _error(self, error: duckdb.Error) -> BaseException:
         self._interrupts.check()
         return self._failed[0] if self._failed else query_error(error)
+
+
+def _close(duck: duckdb.DuckDBPyConnection, given: QueryInput, once: bool) -> None:
+    if once:
+        duck.unregister(given.name)
+    else:
+        duck.execute(f"DROP TABLE {given.name}")

@@ -83,6 +83,7 @@ class Sequencer:
         self._lock = threading.Lock()
         self._grown = threading.Condition()
         self._end = Lsn(0)
+        self._begun = self._ended = 0
         self._discovered = -_DISCOVERY_INTERVAL_S
         self._cuts = CutCommits(warehouse)
         self._mixed = False
@@ -97,7 +98,11 @@ class Sequencer:
 
         Raises what the catalog raises; what a table raises is its trouble alone.
         """
+        begun = self._begun
         with self._lock:
+            if self._ended > begun and not discover:
+                return  # somebody has looked since, while this one waited
+            self._begun += 1
             due = time.monotonic() - self._discovered >= _DISCOVERY_INTERVAL_S
             if discover or due or self._following.has_changed:
                 self._following.has_changed = False
@@ -111,6 +116,7 @@ class Sequencer:
                 stale += not appended
                 if appended and not (self._mixed and any(item.of_cut for item in found)):
                     break  # else commits of others come after the cut, and maybe further cuts
+            self._ended = self._begun
         self._tell()
 
     def emit(self, message: EmittedMessage, content: bytes) -> Lsn:
