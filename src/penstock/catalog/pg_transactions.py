@@ -10,6 +10,7 @@ TRANSACTION, with the changes that it has staged, and what became of it (``two_p
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -161,7 +162,8 @@ class LakeTransaction:
     def message_ends(self) -> tuple[Lsn, ...]:
         """Where the records of ``messages`` end: the last things before the commit."""
         sizes = [_message_size(head.prefix, head.size) for head in self.messages]
-        return tuple(Lsn(self.commit - sum(sizes[place + 1 :])) for place in range(len(sizes)))
+        ends = itertools.accumulate(sizes, initial=self.commit - sum(sizes))
+        return tuple(map(Lsn, ends))[1:]
 
 
 class PgTransactions:
