@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from penstock.lsn import Lsn
+from penstock.walsender.two_phase import waiting_for_commits
 from publishing.lake_node import LakeNode
 from publishing.test_two_phase_slots import Side, database, side
 
@@ -141,6 +142,37 @@ def test_what_fails_leaves_no_message(side: Side) -> None:
         told("serializable"),
         empty,
     ]
+
+
+@pytest.mark.parametrize("tables", [("d1",), ("d2", "d3")])
+def test_tables_that_are_dropped_before_their_commits_are_found(
+    lake: LakeNode, tables: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages are in the log, once, and nothing is left of them beside it."""
+    node = Side(lake.connect)
+    node.run(*(f"CREATE TABLE {table} (id int PRIMARY KEY)" for table in (*tables, "stays")))
+    slot = f"m_{tables[0]}"
+    node.slot(slot, two_phase=False)
+    serving = lake.node.serving
+    assert serving is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(serving.sequencer, "step", lambda **_: None)
+        node.run(
+            "BEGIN",
+            *(f"INSERT INTO {table} VALUES (1)" for table in tables),
+            emit("one"),
+            emit("two"),
+            "COMMIT",
+            *(f"DROP TABLE {table}" for table in tables),
+        )
+    node.run("BEGIN", "INSERT INTO stays VALUES (1)", emit("later"), "COMMIT", "DROP TABLE stays")
+    for _ in range(2):
+        serving._keep_up()
+    rows = node.rows(_PEEK.format("get", slot, _OPTIONS))
+    messages = [data for *_, data in rows if data.startswith("message")]
+    assert sorted(messages) == sorted(map(told, ("one", "two", "later")))
+    with serving.sequencer._catalog.read() as t:
+        assert not waiting_for_commits(t)
 
 
 def test_no_message_beside_commands(lake: LakeNode) -> None:

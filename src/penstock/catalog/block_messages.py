@@ -8,7 +8,7 @@ block, or nobody is to have them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,7 @@ _TABLE: Final = Table(
     "penstock_block_message",
     METADATA,
     Column("block", String(36), primary_key=True),
+    Column("relations", Text),  # oids of the tables that it changes
     Column("heads", Text, nullable=False),
     Column("contents", LargeBinary, nullable=False),
 )
@@ -51,12 +52,15 @@ class BlockMessages:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def put(self, block: str, messages: Sequence[BlockMessage]) -> None:
+    def put(
+        self, block: str, messages: Sequence[BlockMessage], relations: Sequence[int] = ()
+    ) -> None:
         """Those of a block, in order, in the place of what was there."""
         self.delete(block)
         if messages:
             values = {
                 "block": block,
+                "relations": json.dumps(list(relations)),
                 "heads": to_text(message.head for message in messages),
                 "contents": b"".join(message.content for message in messages),
             }
@@ -79,6 +83,12 @@ class BlockMessages:
             found += self.of(block)
             self.delete(block)
         return tuple(found)
+
+    def relations(self) -> Mapping[str, tuple[int, ...]]:
+        """By block that has some, oids of the tables that it changes."""
+        query = select(_TABLE.c.block, _TABLE.c.relations)
+        found = self._connection.execute(query)
+        return {block: tuple(json.loads(text or "[]")) for block, text in found}
 
     def delete(self, block: str) -> None:
         """No effect where it has none."""

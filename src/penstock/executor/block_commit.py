@@ -186,9 +186,9 @@ class CommitBlocks:
                 except PenstockError as error:
                     log.warning("a transaction block is not finished yet: %s", error.report())
         try:
-            self._sequencer.end_prepared()
+            self._sequencer.end_blocks()
         except StorageError as error:
-            log.warning("prepared transactions are not in the log yet: %s", error.message)
+            log.warning("transaction blocks are not in the log yet: %s", error.message)
 
     def settled(self, relations: Iterable[int]) -> bool:
         """False where commits to these tables were under way: what was read of them may be half a

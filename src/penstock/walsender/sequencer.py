@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.catalog import Catalog, CatalogTransaction, EmittedMessage, Member, PreparedState
+from penstock.catalog import Catalog, CatalogTransaction, EmittedMessage, Member
 from penstock.errors import StorageError
 from penstock.failpoint import AFTER_EMIT, AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.warehouse import Warehouse
@@ -48,7 +48,8 @@ from penstock.walsender.two_phase import (
     commit_record,
     committed_by,
     end_in_log,
-    put_commit_of_nothing,
+    put_without_commits,
+    waiting_for_commits,
 )
 
 log = logging.getLogger(__name__)
@@ -150,13 +151,13 @@ class Sequencer:
         one of them."""
         return {table.oid for table in self._following.followed().own()} >= set(relations)
 
-    def end_prepared(self) -> None:
+    def end_blocks(self) -> None:
         """Those whose commits will not be found any more, as their tables are gone, or entries of
-        their logs: who was told of PREPARE is told that it is committed. Raises what the catalog
-        raises."""
+        their logs: who was told of PREPARE is told that it is committed, and who takes messages
+        gets theirs. Raises what the catalog raises."""
         with self._catalog.read() as t:
-            left = [b for b in t.prepared_blocks.all() if b.state is PreparedState.COMMITTED]
-        if not left:
+            waiting = waiting_for_commits(t)
+        if not waiting:
             return
         self.step()
         with self._lock:
@@ -165,12 +166,7 @@ class Sequencer:
                 with self.troubles.kept("commits", table.qualified_name):
                     newest[table.oid] = self._logs.newest(table)
             with self.recording() as (t, time_):
-                at = t.transactions.sequenced()
-                now_ = (t.prepared_blocks.get(found.id) for found in left)
-                for block in (b for b in now_ if b is not None and b.prepare is not None):
-                    there = [oid for oid in block.relations if oid in at]
-                    if all(at[oid].version >= newest.get(oid, _LAST) for oid in there):
-                        put_commit_of_nothing(t, block, time_)
+                put_without_commits(t, waiting, newest, time_)
 
     def position(self, *, discover: bool = False) -> Position:
         """The end of the log, after a step: now."""

@@ -12,7 +12,7 @@ as what they are: who was told of PREPARE loses nothing, and has nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock.catalog import (
     BlockCommit,
@@ -89,10 +89,56 @@ def put_without_rows(t: CatalogTransaction, block: BlockCommit, time: int) -> No
     if prepared is not None and prepared.prepare is not None:
         put_commit_of_nothing(t, prepared, time)
         return
-    messages = t.block_messages.take({block.block})
+    _put_messages(t, block.block, time, None if prepared is None else prepared.xid)
+
+
+def _put_messages(t: CatalogTransaction, block: str, time: int, xid: int | None = None) -> None:
+    messages = t.block_messages.take({block})
     if messages:
-        xid = None if prepared is None else prepared.xid
         t.transactions.append([], commit_time=time, size=0, xid=xid, messages=messages)
+
+
+def waiting_for_commits(t: CatalogTransaction) -> frozenset[str]:
+    """What is committed, and the log does not have yet: ids of what was prepared, and of blocks
+    with messages."""
+    return frozenset({*(prepared.id for prepared in _committed(t)), *_messages_of_committed(t)})
+
+
+def put_without_commits(
+    t: CatalogTransaction, waiting: Collection[str], newest: Mapping[int, int], time: int
+) -> None:
+    """The log has those that wait, and whose commits will not be found any more: all that is left
+    of their tables is in the log. ``newest``: versions by oid, of tables that can be read, each
+    looked for when these had waited already."""
+    at = t.transactions.sequenced()
+
+    def over(relations: Iterable[int]) -> bool:
+        there = [oid for oid in relations if oid in at]
+        return all(oid in newest and at[oid].version >= newest[oid] for oid in there)
+
+    for prepared in _committed(t):
+        told = prepared.prepare is not None
+        if told and prepared.id in waiting and over(prepared.relations):
+            put_commit_of_nothing(t, prepared, time)
+    for block, relations in _messages_of_committed(t).items():
+        if block in waiting and over(relations):
+            _put_messages(t, block, time)
+
+
+def _committed(t: CatalogTransaction) -> list[PreparedBlock]:
+    return [b for b in t.prepared_blocks.all() if b.state is PreparedState.COMMITTED]
+
+
+def _messages_of_committed(t: CatalogTransaction) -> dict[str, tuple[int, ...]]:
+    """By block, its tables. Neither those whose commits are under way, nor what is prepared."""
+    found = t.block_messages.relations()
+    if not found:
+        return {}
+    prepared = t.prepared_blocks.all()
+    others = {block.block for block in t.block_commits.all()}
+    others |= {block.id for block in prepared}
+    others |= {block.commit_block for block in prepared if block.commit_block is not None}
+    return {block: relations for block, relations in found.items() if block not in others}
 
 
 def note_commit(
@@ -102,7 +148,7 @@ def note_commit(
     which may find them before they are over."""
     t.block_commits.put(commit)
     if messages:
-        t.block_messages.put(commit.block, messages)
+        t.block_messages.put(commit.block, messages, commit.relations)
     if commit.prepared is not None:
         t.prepared_blocks.begin_commit(commit.prepared, commit.block)
 
