@@ -15,6 +15,7 @@ import pytest
 from faults.heavy import part_of_make_faults
 from faults.test_block_faults import AFTER, BEFORE, BLOCK, Bank
 from penstock import failpoint
+from penstock.catalog import Catalog
 from penstock.embedded import wait_until
 
 pytestmark = [part_of_make_faults, pytest.mark.faults, pytest.mark.slow]
@@ -35,6 +36,17 @@ _CHANGES = (
     "SELECT data FROM pg_logical_slot_get_changes('s', NULL, NULL, 'include-xids', '0') "
     "WHERE data NOT LIKE 'table %'"
 )
+_UNTOLD = "SELECT pg_create_logical_replication_slot('u', 'test_decoding')"
+_GIVEN = "SELECT data FROM pg_logical_slot_get_changes('{}', NULL, NULL)"
+_EMIT = "SELECT pg_logical_emit_message(true, 'p', '{}')"
+_MESSAGES = [
+    f"message: transactional: 1 prefix: p, sz: 3 content:{content}" for content in ("one", "two")
+]
+_NOT_WITHOUT_ROWS = (
+    failpoint.BETWEEN_BLOCK_COMMITS,
+    failpoint.BEFORE_SEQUENCE,
+    failpoint.AFTER_SEQUENCE,
+)
 
 
 class PreparedBank(Bank):
@@ -51,6 +63,12 @@ class PreparedBank(Bank):
         """What the slot has been told since the last call, less the rows."""
         with psycopg.connect(self.conninfo, autocommit=True) as session:
             return [data for (data,) in session.execute(_CHANGES)]
+
+    def messages(self, slot: str) -> list[str]:
+        """What a slot has been told of messages since the last call."""
+        with psycopg.connect(self.conninfo, autocommit=True) as session:
+            given = [data for (data,) in session.execute(_GIVEN.format(slot))]
+        return [data for data in given if data.startswith("message")]
 
     def gids(self) -> list[str]:
         with psycopg.connect(self.conninfo, autocommit=True) as session:
@@ -128,5 +146,42 @@ def test_a_slot_is_told_once(
         bank.run("INSERT INTO c VALUES (7, 7)")
         assert bank.changes() == ["BEGIN", "COMMIT"]
         assert bank.gids() == []
+    finally:
+        bank.node.close()
+
+
+@pytest.mark.parametrize("tables", ["abc", "a", ""])
+@pytest.mark.parametrize(("place", "statement", "becomes"), _SLOT_CASES)
+def test_messages_are_told_once(
+    tmp_path: Path, place: str, statement: str, becomes: str, tables: str
+) -> None:
+    if not tables and place in _NOT_WITHOUT_ROWS:
+        pytest.skip("it has no commits")
+    bank = PreparedBank(tmp_path, tables)
+    bank.block = (bank.block[0], _EMIT.format("one"), *bank.block[1:], _EMIT.format("two"))
+    try:
+        bank.make_tables()
+        bank.start()
+        bank.run(_SLOT, _UNTOLD)
+        if statement != _PREPARE:
+            bank.run(*bank.block, _PREPARE)
+        bank.node.stop()
+        bank.start(place)
+        with pytest.raises(psycopg.OperationalError):
+            bank.run(*(bank.block if statement == _PREPARE else ()), statement)
+        assert bank.node.wait_end(60) == -signal.SIGKILL, bank.node.log_tail()
+        bank.start()
+        if becomes == "prepared":
+            bank.run(_COMMIT)
+        told = [] if statement == _PREPARE and becomes == "nothing" else _MESSAGES
+        assert bank.messages("s") == told
+        assert bank.messages("u") == ([] if becomes == "nothing" else _MESSAGES)
+        bank.node.restart()
+        wait_until(bank.there, "the port")
+        assert bank.messages("s") == bank.messages("u") == []
+        bank.node.stop()
+        state = f"sqlite:///{bank.node.folder / 'state.db'}"
+        with Catalog.open(state) as catalog, catalog.read() as t:
+            assert not t.block_messages.relations()
     finally:
         bank.node.close()
