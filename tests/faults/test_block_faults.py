@@ -76,11 +76,19 @@ class Bank:
         with psycopg.connect(self.conninfo, autocommit=True) as session:
             return {t: session.execute(f"SELECT id, v FROM {t}").fetchall() for t in "abc"}
 
+    def logged_messages(self) -> list[str]:
+        """Those of blocks in the log."""
+        state = f"sqlite:///{self.node.folder / 'state.db'}"
+        with Catalog.open(state) as catalog, catalog.read() as t:
+            log = t.transactions.after(Lsn(0), 1000)
+            return [text.decode() for one in log for text in t.transactions.contents(one)]
+
     def log(self) -> list[tuple[str, ...]]:
         """Tables of the transactions of the log; and nothing of a block is left."""
         state = f"sqlite:///{self.node.folder / 'state.db'}"
         with Catalog.open(state) as catalog, catalog.read() as t:
             assert t.block_commits.all() == ()
+            assert not t.block_messages.relations()
             found = t.transactions.after(Lsn(0), 1000)
         return [tuple(sorted(m.uri.rpartition("/")[2] for m in one.members)) for one in found]
 
@@ -185,15 +193,18 @@ def another_writer_was_first(
 
 
 @pytest.mark.parametrize("killed", ["", failpoint.BETWEEN_BLOCK_COMMITS, "undone"])
-def test_another_writer_was_first(tmp_path: Path, killed: str) -> None:
+@pytest.mark.parametrize("with_messages", [False, True])
+def test_another_writer_was_first(tmp_path: Path, killed: str, with_messages: bool) -> None:
     """It takes away the row of the second table that the block changes."""
     bank = Bank(tmp_path)
+    block = BLOCK_OF_MESSAGES if with_messages else BLOCK
     try:
-        error = another_writer_was_first(bank, BLOCK, lambda w: version_of(w, "a") == 2, killed)
+        error = another_writer_was_first(bank, block, lambda w: version_of(w, "a") == 2, killed)
         assert bank.rows() == {**BEFORE, "b": []}
         log = bank.log()
         assert log[-1] == ("b",), "of the other writer"
         assert log.count(("a",)) <= 1 and ("a", "b", "c") not in log
+        assert not bank.logged_messages()
         assert killed or isinstance(error, psycopg.errors.SerializationFailure)
     finally:
         bank.node.close()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from penstock.executor import block
 from penstock.lsn import Lsn
 from penstock.walsender.two_phase import waiting_for_commits
 from publishing.lake_node import LakeNode
@@ -173,6 +174,23 @@ def test_tables_that_are_dropped_before_their_commits_are_found(
     assert sorted(messages) == sorted(map(told, ("one", "two", "later")))
     with serving.sequencer._catalog.read() as t:
         assert not waiting_for_commits(t)
+
+
+def test_messages_have_a_limit(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a savepoint takes back does not count."""
+    monkeypatch.setattr(block, "_MAX_MESSAGE_BYTES", 10)
+    node = Side(lake.connect)
+    node.slot("m_limit", two_phase=False)
+    taken_back = ("SAVEPOINT s", emit("p", "12345"), "ROLLBACK TO SAVEPOINT s")
+    node.run("BEGIN", *taken_back, *taken_back, emit("p", "123456789"), "COMMIT")
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="messages of a transaction"):
+        node.run("BEGIN", emit("gone", "1234"), emit("gone", "1"), "COMMIT")
+    rows = [data for *_, data in node.rows(_PEEK.format("get", "m_limit", _OPTIONS))]
+    assert rows == [
+        "BEGIN",
+        "message: transactional: 1 prefix: p, sz: 9 content:123456789",
+        "COMMIT",
+    ]
 
 
 def test_no_message_beside_commands(lake: LakeNode) -> None:

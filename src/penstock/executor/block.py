@@ -28,9 +28,14 @@ from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.state import TableState, load_at, load_vectors, refresh
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.sqlstate import ProgramLimitExceeded
 from penstock.walsender.sequencer import Position
 
 Result = TypeVar("Result")
+
+_MAX_MESSAGE_BYTES: Final = 256 << 20
+"""They are in memory until COMMIT, and then one value of the node's state: SQLite's have less than
+1 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Staged:
     changes: Mapping[int, StagedChange] = field(default_factory=dict)
     tables: Mapping[int, MadeTable] = field(default_factory=dict)
     messages: tuple[BlockMessage, ...] = ()
+    message_bytes: int = 0
 
 
 class LakeBlock:
@@ -103,7 +109,7 @@ class LakeBlock:
         }
         dropped = self.staged.tables.keys() - tables.keys()
         changes = {oid: c for oid, c in self.staged.changes.items() if oid not in dropped}
-        self.staged = Staged(changes, tables, self.staged.messages)
+        self.staged = replace(self.staged, changes=changes, tables=tables)
         self._folders |= {table.uri for table in tables.values()}
         return result
 
@@ -170,10 +176,17 @@ class LakeBlock:
         self.staged = replace(self.staged, changes={**self.staged.changes, leaf.oid: after})
 
     def emit(self, prefix: str, content: bytes) -> None:
-        """A message, after the rows that it has changed so far."""
+        """A message, after the rows that it has changed so far. Raises ProgramLimitExceeded."""
+        total = self.staged.message_bytes + len(prefix.encode()) + len(content)
+        if total > _MAX_MESSAGE_BYTES:
+            raise ProgramLimitExceeded(
+                "messages of a transaction block cannot be larger than "
+                f"{_MAX_MESSAGE_BYTES >> 20} MB together"
+            )
         after = max((change.relation for change in self.changes), default=0)
         message = BlockMessage(MessageHead(prefix, len(content), after), content)
-        self.staged = replace(self.staged, messages=(*self.staged.messages, message))
+        messages = (*self.staged.messages, message)
+        self.staged = replace(self.staged, messages=messages, message_bytes=total)
 
     def wrote(self, folder: str, files: Iterable[WrittenFile]) -> None:
         """They go with the block unless its commit names them."""
