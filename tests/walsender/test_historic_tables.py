@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +87,28 @@ def test_nothing_is_read_before_it_is_asked_for(lake: Lake) -> None:
     rows = catalogs.rows("pg_class")
     with pytest.raises(VersionGone):
         list(rows)
+
+
+def test_one_that_is_dropped_meanwhile_is_not_there(lake: Lake) -> None:
+    """As DROP TABLE does it: the files go before the catalog says so."""
+    first, oid = lake.log()[0], lake.oid("b")
+    found = lake.tables.tables(first)
+    assert next(found).table.name == "a"
+    files_gone = threading.Event()
+
+    def drop() -> None:
+        with lake.catalog.write() as t:
+            t.delete_table(t.tables.get("public", "b"))
+            lake.warehouse.remove("public", "b")
+            files_gone.set()
+            time.sleep(0.2)
+
+    dropping = threading.Thread(target=drop)
+    dropping.start()
+    assert files_gone.wait(10)
+    assert list(found) == []
+    dropping.join()
+    assert lake.tables.relation(first, oid) is None
 
 
 def test_another_name_counts_from_where_the_log_was(lake: Lake) -> None:

@@ -110,7 +110,9 @@ class HistoricTables:
                 continue
             version = versions.get(table.oid, -1)
             if version >= 0:
-                state = self._state(table, version)
+                state = self._state_unless_dropped(table, version)
+                if state is None:
+                    continue
                 changed = table.oid in {member.relation for member in transaction.members}
                 if not changed and _made_after(state, transaction):
                     continue
@@ -150,6 +152,17 @@ class HistoricTables:
             for oid in missing & sequenced.keys():
                 spans[oid] = _Span(at, until, sequenced[oid].version)
         return spans
+
+    def _state_unless_dropped(self, table: LakeTable, version: int) -> TableState | None:
+        """None: it was dropped since it was looked up."""
+        try:
+            return self._state(table, version)
+        except VersionGone:
+            # DROP TABLE removes files before its commit: a write waits for that, a read does not.
+            with self._catalog.write() as t:
+                if t.tables.find_oid(table.oid) is None:
+                    return None
+            raise
 
     def _state(self, table: LakeTable, version: int) -> TableState:
         uri = table.uri or self._warehouse.table_uri(table.schema, table.name)
