@@ -35,6 +35,7 @@ from penstock.errors import (
 )
 from penstock.lsn import Lsn
 from penstock.relation import ReplicaIdentity
+from penstock.walsender.two_phase import put_without_commits, waiting_for_commits
 
 INIT, D, F, S, R, P = SubscriptionRelState
 CONNINFO = "host=h user=u password=tops3cret"
@@ -425,6 +426,29 @@ def test_messages_of_blocks_came_with_version_25(
         assert t.transactions.contents(second) == (b"\0one", b"")
         one, two = second.message_ends
         assert second.begin < one < two == second.commit
+
+
+def test_tables_of_blocks_with_messages_came_with_version_26(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [BlockMessage(MessageHead("p", 1), b"c")]
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 25)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+            t.block_messages.put("before", messages)
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE penstock_block_message DROP COLUMN relations"))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+        t.block_messages.put("after", messages, (5,))
+        assert t.block_messages.relations() == {"before": None, "after": (5,)}
+        assert waiting_for_commits(t) == {"before", "after"}
+        t.transactions.advance(7, 1)
+        put_without_commits(t, {"before", "after"}, {7: 2}, 1)
+        assert t.block_messages.relations() == {"before": None}, "a table has more commits"
+        put_without_commits(t, {"before", "after"}, {7: 1}, 1)
+        assert t.block_messages.relations() == {}
 
 
 def test_what_an_error_does_came_with_version_11(

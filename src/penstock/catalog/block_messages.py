@@ -20,7 +20,8 @@ _TABLE: Final = Table(
     "penstock_block_message",
     METADATA,
     Column("block", String(36), primary_key=True),
-    Column("relations", Text),  # oids of the tables that it changes
+    # Oids of the tables that it changes; NULL in stores of before there was such a thing
+    Column("relations", Text),
     Column("heads", Text, nullable=False),
     Column("contents", LargeBinary, nullable=False),
 )
@@ -84,11 +85,11 @@ class BlockMessages:
             self.delete(block)
         return tuple(found)
 
-    def relations(self) -> Mapping[str, tuple[int, ...]]:
-        """By block that has some, oids of the tables that it changes."""
+    def relations(self) -> Mapping[str, tuple[int, ...] | None]:
+        """By block that has some, oids of the tables that it changes; None: that is not known."""
         query = select(_TABLE.c.block, _TABLE.c.relations)
         found = self._connection.execute(query)
-        return {block: tuple(json.loads(text or "[]")) for block, text in found}
+        return {block: None if text is None else tuple(json.loads(text)) for block, text in found}
 
     def delete(self, block: str) -> None:
         """No effect where it has none."""

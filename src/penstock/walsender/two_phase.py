@@ -121,7 +121,7 @@ def put_without_commits(
         if told and prepared.id in waiting and over(prepared.relations):
             put_commit_of_nothing(t, prepared, time)
     for block, relations in _messages_of_committed(t).items():
-        if block in waiting and over(relations):
+        if block in waiting and over(at if relations is None else relations):
             _put_messages(t, block, time)
 
 
@@ -129,8 +129,9 @@ def _committed(t: CatalogTransaction) -> list[PreparedBlock]:
     return [b for b in t.prepared_blocks.all() if b.state is PreparedState.COMMITTED]
 
 
-def _messages_of_committed(t: CatalogTransaction) -> dict[str, tuple[int, ...]]:
-    """By block, its tables. Neither those whose commits are under way, nor what is prepared."""
+def _messages_of_committed(t: CatalogTransaction) -> dict[str, tuple[int, ...] | None]:
+    """By block, its tables, None where they are not known. Neither those whose commits are under
+    way, nor what is prepared."""
     found = t.block_messages.relations()
     if not found:
         return {}
