@@ -77,6 +77,31 @@ def test_each_change_comes_once(
     execute("SELECT pg_drop_replication_slot('spark')")
 
 
+@pytest.mark.parametrize("where", ["node", in_make_faults("server")])
+def test_a_data_frame_leaves_the_slot_where_it_is(
+    where: str, spark: Any, lake: LakeNode, database_on: Callable[..., Database]
+) -> None:
+    source: Any = lake if where == "node" else database_on(17)
+    conninfo = lake.conninfo() if where == "node" else source.conninfo
+    source.execute("CREATE TABLE framed (id integer PRIMARY KEY)")
+    source.execute("SELECT pg_create_logical_replication_slot('framed', 'test_decoding')")
+    source.execute("INSERT INTO framed VALUES (1)")
+    spark.dataSource.register(PenstockSlot)
+    options = {"conninfo": conninfo, "slot": "framed", "plugin.include-xids": "0"}
+    frame = spark.read.format("penstock_slot").options(**options).load()
+    one = ["BEGIN", "table public.framed: INSERT: id[integer]:1", "COMMIT"]
+    assert [row.data for row in frame.collect()] == one
+    assert [row.data for row in frame.filter("data LIKE 'table%'").collect()] == one[1:2]
+    source.execute("INSERT INTO framed VALUES (2)")
+    assert [row.data for row in frame.collect()] == one, "it ends where it was loaded"
+    binary = spark.read.format("penstock_slot").options(**options, binary="true").load()
+    found = [bytes(row.data).decode() for row in binary.collect()]
+    assert found == [*one, "BEGIN", "table public.framed: INSERT: id[integer]:2", "COMMIT"]
+    source.execute("SELECT pg_drop_replication_slot('framed')")
+    with pytest.raises(Exception, match='replication slot "framed" does not exist'):
+        frame.collect()
+
+
 def test_what_it_needs(spark: Any, lake: LakeNode, tmp_path: Path) -> None:
     spark.dataSource.register(PenstockSlot)
     stream = spark.readStream.format("penstock_slot")

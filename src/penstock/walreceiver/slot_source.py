@@ -1,4 +1,5 @@
-"""A slot as a stream of Spark: ``spark.readStream.format("penstock_slot")``.
+"""A slot as a stream of Spark: ``spark.readStream.format("penstock_slot")``; or as a DataFrame of
+what it has by now, which leaves it where it is: ``spark.read.format("penstock_slot")``.
 
 In: options with the connection and the slot. Out: rows of what the slot's output plugin writes. It
 reads by SQL functions, from a node's port or from any PostgreSQL. Offsets are LSNs: a batch is the
@@ -14,7 +15,12 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import sql
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
@@ -65,6 +71,27 @@ class SlotOptions:
     def __repr__(self) -> str:
         return f"SlotOptions(slot={self.slot!r})"  # without a password
 
+    def connect(self) -> psycopg.Connection[Any]:
+        """A session of its own. Raises psycopg.OperationalError."""
+        return psycopg.connect(self.conninfo, autocommit=True)
+
+    def peek(self, connection: psycopg.Connection[Any], end: str) -> Iterator[tuple[Any, ...]]:
+        """Rows of the transactions up to ``end``; the slot stays where it is."""
+        kind = "binary_changes" if self.binary else "changes"
+        words = [word for option in self.plugin for word in option]
+        options = [sql.SQL(", {}").format(sql.Literal(word)) for word in words]
+        query = sql.SQL(
+            "COPY (SELECT lsn, xid::text::bigint, data FROM {}({}, {}, NULL{})) TO STDOUT"
+        ).format(
+            sql.SQL(f"pg_logical_slot_peek_{kind}"),
+            sql.Literal(self.slot),
+            sql.Literal(end),
+            sql.SQL("").join(options),
+        )
+        with connection.cursor().copy(query) as copy:
+            copy.set_types(["text", "int8", "bytea" if self.binary else "text"])
+            yield from copy.rows()
+
 
 class PenstockSlot(DataSource):
     """``spark.dataSource.register(PenstockSlot)`` makes the format known to a session."""
@@ -82,6 +109,10 @@ class PenstockSlot(DataSource):
         """LSN, xid, data."""
         return _COLUMNS.format("BINARY" if self._options.binary else "STRING")
 
+    def reader(self, schema: StructType) -> SlotReader:
+        """The reader of one DataFrame."""
+        return SlotReader(self._options)
+
     def streamReader(self, schema: StructType) -> SlotStreamReader:
         """The reader of one query."""
         return SlotStreamReader(self._options)
@@ -96,6 +127,25 @@ class SlotRange(InputPartition):
         self.end = end
 
 
+class SlotReader(DataSourceReader):
+    """What the slot has up to where the log ended when the DataFrame was loaded (Spark asks for
+    partitions then); each query reads it again."""
+
+    def __init__(self, options: SlotOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[SlotRange]:
+        """One: a slot has one reader."""
+        with self._options.connect() as connection:
+            return [SlotRange("", _flushed(connection))]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """In a task. Raises psycopg.Error."""
+        assert isinstance(partition, SlotRange)
+        with self._options.connect() as connection:
+            yield from self._options.peek(connection, partition.end)
+
+
 class SlotStreamReader(DataSourceStreamReader):
     """Offsets are read on the driver, rows in a task."""
 
@@ -104,15 +154,13 @@ class SlotStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, str]:
         """Where the slot is. Raises UndefinedObject."""
-        with self._connect() as connection:
+        with self._options.connect() as connection:
             return {_LSN: self._confirmed(connection)}
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         """The end of what is flushed: up to there slots can be read."""
-        with self._connect() as connection:
-            row = connection.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
-        assert row is not None
-        return {_LSN: str(row[0])}
+        with self._options.connect() as connection:
+            return {_LSN: _flushed(connection)}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[SlotRange]:
         """One: a slot has one reader."""
@@ -122,25 +170,19 @@ class SlotStreamReader(DataSourceStreamReader):
         """In a task. Raises psycopg.Error: the slot is in use, or the plugin refuses; and
         ConfigurationError: somebody else has moved the slot, and some of the batch may be gone."""
         assert isinstance(partition, SlotRange)
-        with self._connect() as connection:
+        with self._options.connect() as connection:
             # The batch before this one is in the checkpoint, or there would not be this one.
             self._advance(connection, partition.start)
-            with connection.cursor().copy(self._query(partition.end)) as copy:
-                kinds = ["text", "int8", "bytea" if self._options.binary else "text"]
-                copy.set_types(kinds)
-                yield from copy.rows()
+            yield from self._options.peek(connection, partition.end)
             self._check_not_beyond(connection, partition.start)
 
     def commit(self, end: dict[str, str]) -> None:
         """What the checkpoint has, nobody needs any more."""
-        with self._connect() as connection:
+        with self._options.connect() as connection:
             self._advance(connection, end[_LSN])
 
     def stop(self) -> None:
         """Nothing is kept open."""
-
-    def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(self._options.conninfo, autocommit=True)
 
     def _confirmed(self, connection: psycopg.Connection[Any]) -> str:
         row = connection.execute(_CONFIRMED, (self._options.slot,)).fetchone()
@@ -172,15 +214,9 @@ class SlotStreamReader(DataSourceStreamReader):
                 "another checkpoint and a copy of the tables.",
             )
 
-    def _query(self, end: str) -> sql.Composed:
-        kind = "binary_changes" if self._options.binary else "changes"
-        words = [word for option in self._options.plugin for word in option]
-        options = [sql.SQL(", {}").format(sql.Literal(word)) for word in words]
-        return sql.SQL(
-            "COPY (SELECT lsn, xid::text::bigint, data FROM {}({}, {}, NULL{})) TO STDOUT"
-        ).format(
-            sql.SQL(f"pg_logical_slot_peek_{kind}"),
-            sql.Literal(self._options.slot),
-            sql.Literal(end),
-            sql.SQL("").join(options),
-        )
+
+def _flushed(connection: psycopg.Connection[Any]) -> str:
+    """Up to there slots can be read."""
+    row = connection.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+    assert row is not None
+    return str(row[0])
