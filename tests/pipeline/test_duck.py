@@ -36,6 +36,6 @@ def test_a_lent_connection_is_used_again_unless_there_was_an_error() -> None:
         raise ZeroDivisionError
     with lent() as other:
         assert other is not broken
-        other.execute("SELECT 1")
+        assert [each.num_rows for each in read_from(other, "SELECT 1", 10)] == [1]
     with pytest.raises(duckdb.ConnectionException):
         broken.execute("SELECT 1")
