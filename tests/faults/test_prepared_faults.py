@@ -70,6 +70,18 @@ class PreparedBank(Bank):
             given = [data for (data,) in session.execute(_GIVEN.format(slot))]
         return [data for data in given if data.startswith("message")]
 
+    def killed_at(self, place: str, statement: str) -> None:
+        """``statement`` of a node that is killed on its way, with the block before PREPARE; another
+        one finds it prepared. It runs again afterwards."""
+        if statement != _PREPARE:
+            self.run(*self.block, _PREPARE)
+        self.node.stop()
+        self.start(place)
+        with pytest.raises(psycopg.OperationalError):
+            self.run(*(self.block if statement == _PREPARE else ()), statement)
+        assert self.node.wait_end(60) == -signal.SIGKILL, self.node.log_tail()
+        self.start()
+
     def gids(self) -> list[str]:
         with psycopg.connect(self.conninfo, autocommit=True) as session:
             return [gid for (gid,) in session.execute("SELECT gid FROM pg_prepared_xacts")]
@@ -123,14 +135,7 @@ def test_a_slot_is_told_once(
         bank.make_tables()
         bank.start()
         bank.run(_SLOT)
-        if statement != _PREPARE:
-            bank.run(*bank.block, _PREPARE)
-        bank.node.stop()
-        bank.start(place)
-        with pytest.raises(psycopg.OperationalError):
-            bank.run(*(bank.block if statement == _PREPARE else ()), statement)
-        assert bank.node.wait_end(60) == -signal.SIGKILL, bank.node.log_tail()
-        bank.start()
+        bank.killed_at(place, statement)
         told = ["BEGIN", _PREPARE]
         if becomes == "prepared":
             assert bank.changes() == told
@@ -163,14 +168,7 @@ def test_messages_are_told_once(
         bank.make_tables()
         bank.start()
         bank.run(_SLOT, _UNTOLD)
-        if statement != _PREPARE:
-            bank.run(*bank.block, _PREPARE)
-        bank.node.stop()
-        bank.start(place)
-        with pytest.raises(psycopg.OperationalError):
-            bank.run(*(bank.block if statement == _PREPARE else ()), statement)
-        assert bank.node.wait_end(60) == -signal.SIGKILL, bank.node.log_tail()
-        bank.start()
+        bank.killed_at(place, statement)
         if becomes == "prepared":
             bank.run(_COMMIT)
         told = [] if statement == _PREPARE and becomes == "nothing" else _MESSAGES

@@ -3,8 +3,6 @@ server's test_decoding has it. Without Spark: what a block stages is written by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 
@@ -12,20 +10,13 @@ from penstock.executor import block
 from penstock.lsn import Lsn
 from penstock.walsender.two_phase import waiting_for_commits
 from publishing.lake_node import LakeNode
-from publishing.test_two_phase_slots import Side, database, side
+from publishing.test_two_phase_slots import Side, database, insert, lake, side
 
 pytestmark = [pytest.mark.postgres]
-__all__ = ["database", "side"]
+__all__ = ["database", "lake", "side"]
 
 _PEEK = "SELECT lsn, xid, data FROM pg_logical_slot_{}_changes('{}', NULL, NULL{})"
 _OPTIONS = ", 'include-xids', '0', 'skip-empty-xacts', '1'"
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeNode]:
-    folder = tmp_path_factory.mktemp("messages of blocks") / "node"
-    with LakeNode(folder, None, max_prepared_transactions=8) as started:
-        yield started
 
 
 def emit(prefix: str, content: str = "c", *, transactional: bool = True) -> str:
@@ -34,10 +25,6 @@ def emit(prefix: str, content: str = "c", *, transactional: bool = True) -> str:
 
 def told(name: str, *, transactional: int = 1) -> str:
     return f"message: transactional: {transactional} prefix: {name}, sz: 1 content:c"
-
-
-def row(table: str, id_: int) -> str:
-    return f"table public.{table}: INSERT: id[integer]:{id_}"
 
 
 def test_a_message_is_a_part_of_its_block(side: Side) -> None:
@@ -70,9 +57,9 @@ def test_a_message_is_a_part_of_its_block(side: Side) -> None:
     assert [data for _, _, data in rows] == [
         "BEGIN",
         told("before"),
-        row("m1", 1),
+        insert("m1", 1),
         told("between"),
-        row("m2", 1),
+        insert("m2", 1),
         told("after"),
         "COMMIT",
         "BEGIN",
@@ -81,7 +68,7 @@ def test_a_message_is_a_part_of_its_block(side: Side) -> None:
         "COMMIT",
         told("at once", transactional=0),
         "BEGIN",
-        row("m1", 3),
+        insert("m1", 3),
         told("kept"),
         "COMMIT",
         "BEGIN",
@@ -100,20 +87,20 @@ def test_prepared_messages(side: Side) -> None:
         side.slot(name, two_phase=two_phase)
     got = []
     for with_rows in (True, False):
-        insert = ["INSERT INTO m3 VALUES (1)"] if with_rows else []
+        changing = ["INSERT INTO m3 VALUES (1)"] if with_rows else []
         for gid, end in ((f"c{with_rows}", "COMMIT"), (f"r{with_rows}", "ROLLBACK")):
-            side.run("BEGIN", *insert, emit(gid), f"PREPARE TRANSACTION '{gid}'")
+            side.run("BEGIN", *changing, emit(gid), f"PREPARE TRANSACTION '{gid}'")
             for name in ("m_one", "m_two"):
                 got.append([d for *_, d in side.rows(_PEEK.format("get", name, _OPTIONS))])
             side.run(f"{end} PREPARED '{gid}'")
             for name in ("m_one", "m_two"):
                 got.append([d for *_, d in side.rows(_PEEK.format("get", name, _OPTIONS))])
             if with_rows and end == "COMMIT":
-                insert = ["INSERT INTO m3 VALUES (2)"]
+                changing = ["INSERT INTO m3 VALUES (2)"]
     expected = []
     for rows, gid, end in (
-        ([row("m3", 1)], "cTrue", "COMMIT"),
-        ([row("m3", 2)], "rTrue", "ROLLBACK"),
+        ([insert("m3", 1)], "cTrue", "COMMIT"),
+        ([insert("m3", 2)], "rTrue", "ROLLBACK"),
         ([], "cFalse", "COMMIT"),
         ([], "rFalse", "ROLLBACK"),
     ):

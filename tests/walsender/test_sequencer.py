@@ -436,6 +436,21 @@ def test_what_no_slot_needs_is_forgotten(catalog: Catalog, warehouse: Warehouse)
     assert sequencer.position().lsn == log[2].end
 
 
+class _Queue:
+    """A lock that knows who has asked for it."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.asked.append(threading.get_ident())
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def test_who_waited_while_somebody_looked_need_not_look(
     catalog: Catalog, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -450,11 +465,13 @@ def test_who_waited_while_somebody_looked_need_not_look(
         return find()
 
     monkeypatch.setattr(sequencer, "_transactions", counted)
+    queue = _Queue()
+    monkeypatch.setattr(sequencer, "_lock", queue)
     threads = [threading.Thread(target=sequencer.step) for _ in range(4)]
     with sequencer.one_transaction():
         for thread in threads:
             thread.start()
-        wait_until(lambda: all(thread.is_alive() for thread in threads), "all wait")
+        wait_until(lambda: len(queue.asked) == 1 + len(threads), "all wait")
     for thread in threads:
         thread.join()
     assert len(looks) == 1
