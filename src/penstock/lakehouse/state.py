@@ -146,15 +146,18 @@ def load_at(storage: Storage, table_uri: str, version: int) -> TableState:
     listing = list_log(storage, table_uri)
     checkpoints = {v: parts for v, parts in listing.checkpoints.items() if v <= version}
     state = _from_checkpoint(LogListing(listing.entries, checkpoints))
-    while state.version < version:
-        actions = read_entry(storage, table_uri, state.version + 1)
-        if actions is None:
-            raise VersionGone(
-                f'version {version} of table "{table_uri}" is not in its log any more',
-                detail=f"There is no entry for version {state.version + 1}.",
-            )
-        state.apply(state.version + 1, actions)
+    follow_to(storage, table_uri, state, version)
     return state
+
+
+def follow_to(storage: Storage, table_uri: str, state: TableState, version: int) -> None:
+    """Follow entries up to a version. Raises VersionGone where one is not there."""
+    refresh(storage, table_uri, state, upto=version)
+    if state.version < version:
+        raise VersionGone(
+            f'version {version} of table "{table_uri}" is not in its log any more',
+            detail=f"There is no entry for version {state.version + 1}.",
+        )
 
 
 def refresh(storage: Storage, table_uri: str, state: TableState, upto: int | None = None) -> bool:

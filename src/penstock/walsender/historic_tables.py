@@ -27,7 +27,7 @@ from penstock.catalog import (
 from penstock.decoding import RelationData
 from penstock.errors import FeatureNotSupported, VersionGone
 from penstock.lakehouse.identity import EntryMark, entry_mark
-from penstock.lakehouse.state import TableState, load_at, refresh
+from penstock.lakehouse.state import TableState, follow_to, load_at
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.every_table import EveryTable, relation_data
@@ -104,6 +104,7 @@ class HistoricTables:
             known = t.tables.all() if among is None else tuple(among)
             rooted = [table.oid for table in known if table.partition_key is None]
             versions = self._versions(t, transaction, rooted)
+        moved = {member.relation for member in transaction.members}
         for table in known:
             if table.partition_key is not None:
                 yield TableThen(table, None)
@@ -113,7 +114,7 @@ class HistoricTables:
                 state = self._state_unless_dropped(table, version)
                 if state is None:
                     continue
-                changed = table.oid in {member.relation for member in transaction.members}
+                changed = table.oid in moved
                 if not changed and _made_after(state, transaction):
                     continue
                 end = None if changed else transaction.end
@@ -169,12 +170,7 @@ class HistoricTables:
         known = self._schemas.get(table.oid)
         if known is not None and self._goes_on(known, uri, version):
             state = known.state.copy()
-            refresh(self._warehouse.storage, uri, state, upto=version)
-            if state.version < version:
-                raise VersionGone(
-                    f'version {version} of table "{uri}" is not in its log any more',
-                    detail=f"There is no entry for version {state.version + 1}.",
-                )
+            follow_to(self._warehouse.storage, uri, state, version)
         else:
             state = load_at(self._warehouse.storage, uri, version)
         state.files.clear()
