@@ -12,7 +12,7 @@ export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-subscribing bench-publishing bench-slots bench-memory bench-large bench-verify lint format clean
+.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-quick bench-hour bench-slots bench-memory bench-large bench-verify lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
@@ -26,8 +26,10 @@ help:
 	@echo '                 (ROLE=subscriber or publisher, FILES="001 028", TAP_SOURCE=archive)'
 	@echo 'make tap-page    write the tables of docs/fidelity.md from tests/tap/expected.toml'
 	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1, FUZZ=300)'
-	@echo 'make bench       beside PostgreSQL 18 at the other end, as ratios (ARGS=--help);'
-	@echo '                 make bench-subscribing or make bench-publishing for one half'
+	@echo 'make bench       beside PostgreSQL 18 at the other end, as ratios, half an hour; adds them to'
+	@echo '                 bench/history.md (ARGS="--only copy,updates" for some, ARGS=--help)'
+	@echo 'make bench-quick  the same with small sizes, four minutes; prints and adds nothing'
+	@echo 'make bench-hour  an hour of pgbench against a node: lag, memory, files (ARGS="--seconds 600")'
 	@echo 'make bench-slots  changes read from a slot by SQL, beside PostgreSQL 17 (ARGS=--help)'
 	@echo 'make bench-memory  peaks of memory with wide rows and many files (ARGS=--help)'
 	@echo 'make bench-large  one transaction of 20 million rows, from COMMIT to readable (ARGS=--help)'
@@ -125,13 +127,14 @@ faults: setup $(STAMPS)/classes
 		$(BIN)/python -m pytest -m "faults or heavy" $(ARGS)
 	PENSTOCK_TESTS_WRITE_BY=spark $(BIN)/python -m pytest $(BY_SPARK) $(ARGS)
 
-bench: bench-subscribing bench-publishing
+bench: $(STAMPS)/jars
+	$(BIN)/python bench/run.py --history bench/history.md $(ARGS)
 
-bench-subscribing: $(STAMPS)/jars
-	$(BIN)/python bench/replication.py $(ARGS)
+bench-quick: $(STAMPS)/jars
+	$(BIN)/python bench/run.py --quick $(ARGS)
 
-bench-publishing: $(STAMPS)/jars
-	$(BIN)/python bench/publishing.py $(ARGS)
+bench-hour: $(STAMPS)/jars
+	$(BIN)/python bench/hour.py $(ARGS)
 
 bench-slots: $(STAMPS)/jars
 	$(BIN)/python bench/slot_changes.py $(ARGS)

@@ -1,12 +1,13 @@
-"""The node as a publisher of the same table: the lake's side of ``publishing.py``.
+"""The node as a publisher of the same tables: the lake's side of ``workloads/publishing.py``.
 
-In: the PostgreSQL server whose table the lake gets. Out: a running node with its port, and
+In: the PostgreSQL server whose tables the lake gets. Out: a running node with its port, and
 statements by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,8 @@ import psycopg
 from penstock import Node
 from penstock.embedded import NodeProcess, free_port
 from penstock.lsn import Lsn
-from servers import PUBLICATION, SUBSCRIPTION, Server
+from servers import Server
+from subject import Subject
 
 _START_S: Final = 180.0
 
@@ -40,23 +42,28 @@ class Lake(Server):
 
 
 @contextmanager
-def lake(folder: Path, source: Server, *, fsync: bool) -> Iterator[Lake]:
-    """A node with the source's published tables, copied once, published under the same name."""
+def lake(
+    folder: Path, source: Server, subjects: Sequence[Subject], *, fsync: bool
+) -> Iterator[Lake]:
+    """A node with the source's published tables, copied once, published under the same names."""
     port = free_port()
     process = NodeProcess(folder)
     process.init({"port": port, "fsync": fsync, "hba": ["host all all 127.0.0.1/32 trust"]})
     process.environment["PENSTOCK_LOG"] = "DEBUG"
     node = Node(folder)
     node.sql("CREATE ROLE bench LOGIN REPLICATION SUPERUSER")
-    node.sql(
-        f"CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION '{source.conninfo}' "
-        f"PUBLICATION {PUBLICATION} WITH (slot_name = lake)"
-    )
+    for subject in subjects:
+        node.sql(
+            f"CREATE SUBSCRIPTION {subject.name} CONNECTION '{source.conninfo}' "
+            f"PUBLICATION {subject.name} WITH (slot_name = lake_{subject.name})"
+        )
     try:
         process.start()
-        process.wait_until(lambda: node.cut(SUBSCRIPTION), "the lake's tables", _START_S)
-        node.sql(f"DROP SUBSCRIPTION {SUBSCRIPTION}")
-        node.sql(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE pgbench_accounts")
+        for subject in subjects:
+            cut = functools.partial(node.cut, subject.name)
+            process.wait_until(cut, "the lake's tables", _START_S)
+            node.sql(f"DROP SUBSCRIPTION {subject.name}")
+            node.sql(f"CREATE PUBLICATION {subject.name} FOR TABLE {subject.table_names}")
         conninfo = f"host=127.0.0.1 port={port} dbname=lake user=bench"
         with closing(Lake(process, conninfo)) as connected:
             yield connected

@@ -1,8 +1,8 @@
 """From a commit on the publisher to a reader who can see it: two processes beside the subscriber.
 
-In: a function that tells up to which LSN a reader sees. Out: one delay per transaction, in seconds.
-The writer commits at a steady rate; the reader looks again and again and notes when the visible LSN
-has moved. Both use the clock of this machine.
+In: a function that commits, and one that tells how far a reader sees. Out: one delay per
+transaction. The writer commits at a steady rate; the reader looks again and again and notes when
+the visible position has moved. Both use the clock of this machine.
 """
 
 from __future__ import annotations
@@ -10,29 +10,24 @@ from __future__ import annotations
 import multiprocessing
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Final
 
-from workload import Commit, steady
+from changes import Commit
+from percentiles import Delay
 
 _LONGEST: Final = 120.0
 
 Look = Callable[[], int | None]
-"""The newest LSN that a reader sees."""
+"""The newest position that a reader sees."""
 
 
 def measure(
-    make_look: Callable[[], Look],
-    conninfo: str,
-    *,
-    rows: int,
-    rate: float,
-    seconds: float,
-    pause: float,
-) -> list[float]:
-    """Delays of ``rate * seconds`` transactions. ``make_look`` must pickle: the reader calls it."""
+    make_look: Callable[[], Look], write: Callable[[], list[Commit]], *, pause: float
+) -> list[Delay]:
+    """Delays of what ``write`` commits. ``make_look`` must pickle: the reader calls it."""
     context = multiprocessing.get_context("spawn")
     ready, done = context.Event(), context.Event()
     ours, theirs = context.Pipe()
@@ -41,30 +36,24 @@ def measure(
     if not ready.wait(_LONGEST):
         reader.kill()
         raise TimeoutError("the reading process has not started")
-    commits = steady(conninfo, rows=rows, rate=rate, seconds=seconds)
-    ours.send(commits[-1].lsn)
+    commits = write()
+    ours.send(commits[-1].position)
     done.set()
     seen: list[tuple[float, int]] = ours.recv()
     reader.join()
     return delays(commits, seen)
 
 
-def delays(commits: list[Commit], seen: list[tuple[float, int]]) -> list[float]:
-    """For each commit the time until the first look that showed its LSN or a later one."""
-    lsns = [lsn for _, lsn in seen]
+def delays(commits: Sequence[Commit], seen: Sequence[tuple[float, int]]) -> list[Delay]:
+    """For each commit the time until the first look that showed its position or a later one."""
+    positions = [position for _, position in seen]
     found = []
     for commit in commits:
-        at = bisect_left(lsns, commit.lsn)
-        if at == len(lsns):
+        at = bisect_left(positions, commit.position)
+        if at == len(positions):
             raise RuntimeError("a transaction has not become visible")
-        found.append(seen[at][0] - commit.at)
+        found.append(Delay(commit.at, seen[at][0] - commit.at))
     return found
-
-
-def percentile(values: list[float], share: float) -> float:
-    """The value that ``share`` of the values do not exceed."""
-    ranked = sorted(values)
-    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
 
 
 def _read(

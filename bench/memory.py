@@ -41,12 +41,11 @@ from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock_node import rows_at_cut
+from process_tree import usages
 from servers import Server
 
 _MIB: Final = 1 << 20
 _LONG: Final = 1800.0
-_WORKERS: Final = {b"pyspark.daemon", b"penstock.pipeline.worker_daemon"}
-"""Modules of which Spark's Python workers are forks."""
 _SCHEMA: Final = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
@@ -83,30 +82,8 @@ class Meter:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.02):
-            for process in _below(self._root):
-                if process == self._left_out:
-                    continue
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    self._look(process)
-
-    def _look(self, process: int) -> None:
-        command = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-        if command[0].endswith(b"postgres"):
-            return
-        kind = "worker" if _WORKERS & set(command) else "driver"
-        if command[0].endswith(b"java"):
-            kind = "jvm"
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-        size = pages * os.sysconf("SC_PAGE_SIZE") // _MIB
-        self.peaks[kind] = max(self.peaks[kind], size)
-
-
-def _below(root: int) -> Iterator[int]:
-    yield root
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{root}/task").iterdir():
-            for child in (thread / "children").read_text().split():
-                yield from _below(int(child))
+            for usage in usages(self._root, self._left_out):
+                self.peaks[usage.kind] = max(self.peaks[usage.kind], usage.mib)
 
 
 # In a session of their own

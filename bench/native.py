@@ -7,6 +7,7 @@ next to nothing.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Final
@@ -14,103 +15,100 @@ from typing import Final
 import psycopg
 
 from penstock.embedded import wait_until
-from servers import PUBLICATION, SUBSCRIPTION, Server
+from servers import Server
+from side import Side
+from subject import Checksum, Subject
 
 NAME: Final = "PostgreSQL"
 _LONG: Final = 3600.0
-
-ORIGIN_SQL: Final = (
-    "SELECT remote_lsn - '0/0' FROM pg_replication_origin_status o"
-    " JOIN pg_subscription s ON o.external_id = 'pg_' || s.oid"
-    f" WHERE s.subname = '{SUBSCRIPTION}'"
-)
+_LOOK: Final = 0.001
 
 
-class NativeSubscriber:
-    """The subscription of a stock PostgreSQL 18."""
+class NativeSubscriber(Side):
+    """The subscription of a stock PostgreSQL 18 to one subject."""
 
-    def __init__(self, publisher: Server, subscriber: Server, name: str = NAME) -> None:
+    def __init__(
+        self,
+        publisher: Server,
+        subscriber: Server,
+        subject: Subject,
+        *,
+        name: str = NAME,
+        binary: bool = False,
+    ) -> None:
         """``name``: whose figures these are."""
-        self.name = name
+        super().__init__(name, subject.name, _LOOK)
         self._publisher = publisher
         self._subscriber = subscriber
+        self._subject = subject
+        self._binary = binary
 
     def copy(self) -> float:
         """CREATE SUBSCRIPTION until the copied rows are committed; seconds."""
-        self._subscriber.execute("TRUNCATE pgbench_accounts")
+        self._subscriber.execute(f"TRUNCATE {self._subject.table_names}")
         self._subscriber.execute("CHECKPOINT")
         began = time.monotonic()
         self._subscriber.execute(
-            f"CREATE SUBSCRIPTION {SUBSCRIPTION}"
-            f" CONNECTION '{self._publisher.conninfo}' PUBLICATION {PUBLICATION}"
+            f"CREATE SUBSCRIPTION {self._subject.name}"
+            f" CONNECTION '{self._publisher.conninfo}' PUBLICATION {self._subject.name}"
+            f" WITH (binary = {self._binary})"
         )
-        self._subscriber.wait_for(
-            "SELECT bool_and(srsubstate IN ('f', 's', 'r')) FROM pg_subscription_rel", _LONG
-        )
+        self._wait_states("'f', 's', 'r'")
         taken = time.monotonic() - began
-        self._subscriber.wait_for(
-            "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel", _LONG
-        )
-        return taken
-
-    def catch_up(self, lsn: int) -> float:
-        """Enable it until it is behind ``lsn``; seconds. It is disabled again."""
-        began = time.monotonic()
-        self.enable()
-        self.wait_behind(lsn)
-        taken = time.monotonic() - began
-        self.disable()
+        self._wait_states("'r'")
         return taken
 
     def drop(self) -> None:
-        self._subscriber.execute(f"DROP SUBSCRIPTION {SUBSCRIPTION}")
+        self._subscriber.execute(f"DROP SUBSCRIPTION {self._subject.name}")
 
     def disable(self) -> None:
-        self._subscriber.execute(f"ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE")
+        self._subscriber.execute(f"ALTER SUBSCRIPTION {self._subject.name} DISABLE")
         self._publisher.wait_for(
-            f"SELECT NOT active FROM pg_replication_slots WHERE slot_name = '{SUBSCRIPTION}'", 60
+            f"SELECT NOT active FROM pg_replication_slots WHERE slot_name = '{self.slot}'", 60
         )
 
     def enable(self) -> None:
-        self._subscriber.execute(f"ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE")
+        self._subscriber.execute(f"ALTER SUBSCRIPTION {self._subject.name} ENABLE")
 
     def wait_behind(self, lsn: int) -> None:
         """Wait until a transaction that ended behind ``lsn`` is applied."""
         wait_until(
-            lambda: (self.applied() or 0) > lsn, "native subscriber caught up", _LONG, pause=0.005
+            lambda: (self._applied() or 0) > lsn, "native subscriber caught up", _LONG, pause=0.005
         )
 
-    def applied(self) -> int | None:
-        value = self._subscriber.value(ORIGIN_SQL)
+    def checksum(self) -> Checksum:
+        return self._subject.checksum(self._subscriber)
+
+    def make_look(self) -> Callable[[], Callable[[], int | None]]:
+        """For a reader in another process: up to where the subscriber has applied."""
+        return functools.partial(follow, self._subscriber.conninfo, _origin_sql(self._subject.name))
+
+    def _applied(self) -> int | None:
+        value = self._subscriber.value(_origin_sql(self._subject.name))
         return None if value is None else int(value)
 
-    def checksum(self) -> tuple[int, ...]:
-        return checksum(self._subscriber)
+    def _wait_states(self, states: str) -> None:
+        self._subscriber.wait_for(
+            f"SELECT bool_and(srsubstate IN ({states})) FROM pg_subscription_rel r"
+            f" JOIN pg_subscription s ON s.oid = srsubid WHERE subname = '{self._subject.name}'",
+            _LONG,
+        )
 
-    @property
-    def conninfo(self) -> str:
-        return self._subscriber.conninfo
 
-
-def follow(conninfo: str) -> Callable[[], int | None]:
-    """A reader's look at the subscriber: up to where it has applied."""
+def follow(conninfo: str, sql: str) -> Callable[[], int | None]:
+    """A reader's look at a server: the number that a query returns."""
     connection = psycopg.connect(conninfo, autocommit=True)
 
     def look() -> int | None:
-        row = connection.execute(ORIGIN_SQL).fetchone()
+        row = connection.execute(sql).fetchone()
         return None if row is None or row[0] is None else int(row[0])
 
     return look
 
 
-CHECKSUM_SQL: Final = (
-    "SELECT count(*), sum(CAST(abalance AS bigint)),"
-    " sum(CAST(aid AS bigint) * CAST(abalance AS bigint)) FROM {table}"
-)
-
-
-def checksum(server: Server) -> tuple[int, ...]:
-    """Rows and two sums of pgbench_accounts, equal on publisher and subscribers."""
-    sql = CHECKSUM_SQL.format(table="pgbench_accounts")
-    row = server.connection.execute(sql).fetchone()
-    return tuple(int(value) for value in row or ())
+def _origin_sql(subscription: str) -> str:
+    return (
+        "SELECT remote_lsn - '0/0' FROM pg_replication_origin_status o"
+        " JOIN pg_subscription s ON o.external_id = 'pg_' || s.oid"
+        f" WHERE s.subname = '{subscription}'"
+    )

@@ -6,138 +6,158 @@ reader sees is taken from the log of the cuts table, never from the node.
 
 from __future__ import annotations
 
-import json
+import functools
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from native import CHECKSUM_SQL
+from cut_log import CutLog
 from penstock import Node
 from penstock.embedded import NodeProcess
 from penstock.lakehouse.warehouse import Warehouse
-from report import logged
-from servers import PUBLICATION, SUBSCRIPTION, Server
+from report import logged, phase_report
+from servers import Server
+from side import Side
+from subject import Checksum, Subject, numbers
 
 NAME: Final = "Penstock"
 _LONG: Final = 3600.0
 _START: Final = 180.0
+_LOOK: Final = 0.005
 _WARM: Final = "warm"
 
 
-class PenstockSubscriber:
-    """A subscription of a running node."""
-
-    name = NAME
+class BenchNode:
+    """A node; the publisher is the one that it is warmed by."""
 
     def __init__(
         self, folder: Path, publisher: Server, *, fsync: bool, stream_backlog: bool = False
     ) -> None:
-        self._publisher = publisher
+        self.publisher = publisher
         parameters: dict[str, Any] = {"fsync": fsync}
         if stream_backlog:
             parameters["backlog_copy_threshold"] = -1
-        self._process = NodeProcess(folder)
-        self._process.init(parameters)
-        self._process.environment["PENSTOCK_LOG"] = "DEBUG"
-        self._warehouse = folder / "warehouse"
-        self._node = Node(folder)
-        self._cuts = CutLog(self._warehouse, SUBSCRIPTION)
-
-    # The process
+        self.process = NodeProcess(folder)
+        self.process.init(parameters)
+        self.process.environment["PENSTOCK_LOG"] = "DEBUG"
+        self.warehouse = folder / "warehouse"
+        self.node = Node(folder)
 
     def start(self) -> float:
         """Start the node; seconds until a first subscription has its cut, large enough
         for Spark: all is warm."""
         began = time.monotonic()
-        self._process.start()
-        self._publisher.execute(
+        self.process.start()
+        self.publisher.execute(
             f"CREATE TABLE {_WARM} AS SELECT i AS id, i AS n FROM generate_series(1, 400000) i"
         )
-        self._publisher.execute(f"ALTER TABLE {_WARM} ADD PRIMARY KEY (id)")
-        self._publisher.execute(f"CREATE PUBLICATION {_WARM} FOR TABLE {_WARM}")
-        self._subscribe(_WARM, _WARM)
-        cuts = CutLog(self._warehouse, _WARM)
-        self._wait(lambda: cuts.newest() is not None, _START, "first cut of the node")
+        self.publisher.execute(f"ALTER TABLE {_WARM} ADD PRIMARY KEY (id)")
+        self.publisher.execute(f"CREATE PUBLICATION {_WARM} FOR TABLE {_WARM}")
+        self.subscribe(_WARM, f"penstock_{_WARM}")
+        cuts = CutLog(self.warehouse, _WARM)
+        self.wait(lambda: cuts.newest() is not None, _START, "first cut of the node")
         taken = time.monotonic() - began
-        before = int(self._publisher.value("SELECT pg_current_wal_insert_lsn() - '0/0'"))
-        self._publisher.execute(f"UPDATE {_WARM} SET n = n + 1 WHERE id % 2 = 0")
-        self._wait(lambda: (cuts.newest() or 0) > before, _START, "first batch of the node")
-        self._sql(f"DROP SUBSCRIPTION {_WARM}")
+        before = int(self.publisher.value("SELECT pg_current_wal_insert_lsn() - '0/0'"))
+        self.publisher.execute(f"UPDATE {_WARM} SET n = n + 1 WHERE id % 2 = 0")
+        self.wait(lambda: (cuts.newest() or 0) > before, _START, "first batch of the node")
+        self.node.sql(f"DROP SUBSCRIPTION {_WARM}")
         return taken
 
     def stop(self) -> None:
-        self._process.stop()
+        self.process.stop()
 
-    # What is measured
+    def subscribe(self, name: str, slot: str, *, binary: bool = False) -> None:
+        """To the publication that is called like the subscription."""
+        self.node.sql(
+            f"CREATE SUBSCRIPTION {name} CONNECTION '{self.publisher.conninfo}'"
+            f" PUBLICATION {name} WITH (slot_name = {slot}, binary = {str(binary).lower()})"
+        )
+
+    def wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
+        self.process.wait_until(condition, what, seconds, pause=0.005)
+
+
+class PenstockSubscriber(Side):
+    """A subscription of a running node to one subject."""
+
+    def __init__(self, running: BenchNode, subject: Subject, *, binary: bool = False) -> None:
+        # The native subscription's slot is called like the subscription.
+        super().__init__(NAME, f"penstock_{subject.name}", _LOOK)
+        self._running = running
+        self._subject = subject
+        self._binary = binary
+        self._cuts = CutLog(running.warehouse, subject.name)
 
     def copy(self) -> float:
-        """CREATE SUBSCRIPTION until a cut holds the table; seconds."""
+        """CREATE SUBSCRIPTION until a cut holds the tables; seconds."""
+        self._cuts.forget()
         began = time.monotonic()
-        self._subscribe(SUBSCRIPTION, PUBLICATION)
-        self._wait(lambda: self._cuts.newest() is not None, _LONG, "cut with the copied table")
+        self._running.subscribe(self._subject.name, self.slot, binary=self._binary)
+        self._running.wait(self._copied, _LONG, "cut with the copied tables")
         return time.monotonic() - began
 
     def drop(self) -> None:
-        self._sql(f"DROP SUBSCRIPTION {SUBSCRIPTION}")
-        # Like the native side, which truncates: the next copy wants an empty table.
-        subprocess.run(["rm", "-rf", self._warehouse / "public"], check=True)
-        self._cuts.forget()
+        self._running.node.sql(f"DROP SUBSCRIPTION {self._subject.name}")
+        # Like the native side, which truncates: the next copy wants empty tables.
+        for table in self._subject.tables:
+            folder = self._running.warehouse / "public" / table.name
+            subprocess.run(["rm", "-rf", folder], check=True)
 
     def disable(self) -> None:
-        self._sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE")
-        self._publisher.wait_for(
-            f"SELECT NOT active FROM pg_replication_slots WHERE slot_name = '{slot()}'", 60
+        self._running.node.sql(f"ALTER SUBSCRIPTION {self._subject.name} DISABLE")
+        self._running.publisher.wait_for(
+            f"SELECT NOT active FROM pg_replication_slots WHERE slot_name = '{self.slot}'", 60
         )
 
     def enable(self) -> None:
-        self._sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE")
+        self._running.node.sql(f"ALTER SUBSCRIPTION {self._subject.name} ENABLE")
 
     def wait_behind(self, lsn: int) -> None:
         """Wait until a cut lies behind ``lsn``."""
-        self._wait(lambda: (self._cuts.newest() or 0) > lsn, _LONG, "cut behind the backlog")
-
-    def checksum(self) -> tuple[int, ...]:
-        """Rows and sums of pgbench_accounts at the newest cut, read by delta-rs."""
-        cut = self._node.cut(SUBSCRIPTION)
-        assert cut is not None
-        member = cut.tables["public", "pgbench_accounts"]
-        table = DeltaTable(member.uri, version=member.version)
-        result = QueryBuilder().register("t", table).execute(CHECKSUM_SQL.format(table="t"))
-        (row,) = pa.table(result.read_all()).to_pylist()
-        return tuple(int(value) for value in row.values())
-
-    def batches(self, since: int = 0) -> list[dict[str, float]]:
-        """Phases of each batch in the log behind byte ``since``: seconds by name."""
-        return logged(self._process.log_path, "batch", since)
-
-    def log_size(self) -> int:
-        """Bytes."""
-        return self._process.log_path.stat().st_size
-
-    def log_tail(self) -> str:
-        return self._process.log_tail()
-
-    @property
-    def warehouse(self) -> Path:
-        return self._warehouse
-
-    def _subscribe(self, name: str, publication: str) -> None:
-        slot_name = slot() if name == SUBSCRIPTION else f"penstock_{name}"
-        self._sql(
-            f"CREATE SUBSCRIPTION {name} CONNECTION '{self._publisher.conninfo}'"
-            f" PUBLICATION {publication} WITH (slot_name = {slot_name})"
+        self._running.wait(
+            lambda: (self._cuts.newest() or 0) > lsn, _LONG, "cut behind the backlog"
         )
 
-    def _sql(self, statement: str) -> None:
-        self._node.sql(statement)
+    def checksum(self) -> Checksum:
+        """Rows and sums of the tables at the newest cut, read by delta-rs."""
+        cut = self._running.node.cut(self._subject.name)
+        assert cut is not None
+        found: Checksum = ()
+        for table in self._subject.tables:
+            member = cut.tables["public", table.name]
+            opened = DeltaTable(member.uri, version=member.version)
+            result = QueryBuilder().register("t", opened).execute(table.checksum_sql("t"))
+            columns = pa.table(result.read_all()).columns
+            found += numbers([column[0].as_py() for column in columns])
+        return found
 
-    def _wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
-        self._process.wait_until(condition, what, seconds, pause=0.005)
+    def make_look(self) -> Callable[[], Callable[[], int | None]]:
+        """For a reader in another process: the newest cut."""
+        return functools.partial(CutLog, self._running.warehouse, self._subject.name)
+
+    def log_size(self) -> int:
+        """Bytes of the node's log so far."""
+        return self._running.process.log_path.stat().st_size
+
+    def where_time_goes(self, since: int, seconds: float, what: str, *, idle: bool = False) -> str:
+        """Phases of the batches in the log behind byte ``since``."""
+        batches = logged(self._running.process.log_path, "batch", since)
+        return phase_report(batches, seconds, what, idle=idle)
+
+    def _copied(self) -> bool:
+        if self._cuts.newest() is None:
+            return False
+        if len(self._subject.tables) == 1:
+            return True
+        cut = self._running.node.cut(self._subject.name)
+        return cut is not None and all(
+            ("public", table.name) in cut.tables for table in self._subject.tables
+        )
 
 
 def rows_at_cut(process: NodeProcess, node: Node, table: str) -> int | None:
@@ -149,57 +169,3 @@ def rows_at_cut(process: NodeProcess, node: Node, table: str) -> int | None:
     if member is None or opened is None or opened.version < member.version:
         return None
     return opened.rows
-
-
-def slot() -> str:
-    """Our slot's name; the native subscriber has the one that is called like the subscription."""
-    return f"penstock_{SUBSCRIPTION}"
-
-
-class CutLog:
-    """The cuts table as a reader follows it: one small log entry a cut, read when it appears.
-
-    The entry's statistics hold the highest LSN of the rows that it adds, so that the data file
-    need not be opened.
-    """
-
-    def __init__(self, warehouse: Path, subscription: str) -> None:
-        self._folder = warehouse / "_penstock" / "cuts" / "_delta_log"
-        self._subscription = subscription
-        # Old entries are removed behind checkpoints.
-        self._next = min((int(entry.stem) for entry in self._folder.glob("*.json")), default=0)
-        self._newest: int | None = None
-
-    def __call__(self) -> int | None:
-        return self.newest()
-
-    def newest(self) -> int | None:
-        """LSN of the newest cut of the subscription, None without one."""
-        while (entry := self._entry()) is not None:
-            self._next += 1
-            lsn = _lsn_of(entry, self._subscription)
-            if lsn is not None:
-                self._newest = lsn
-        return self._newest
-
-    def forget(self) -> None:
-        """Cuts of a subscription that has been dropped do not count for its successor."""
-        self.newest()
-        self._newest = None
-
-    def _entry(self) -> str | None:
-        try:
-            return (self._folder / f"{self._next:020}.json").read_text("utf-8")
-        except FileNotFoundError:
-            return None
-
-
-def _lsn_of(entry: str, subscription: str) -> int | None:
-    """LSN of a cut; None for upkeep of the cuts table and for other subscriptions."""
-    found: Mapping[str, Any] = {}
-    for line in entry.splitlines():
-        found = {**found, **json.loads(line)}
-    if found.get("commitInfo", {}).get("operation") != "CUT":
-        return None
-    newest = json.loads(found["add"]["stats"])["maxValues"]
-    return int(newest["lsn"]) if newest["subscription"] == subscription else None

@@ -1,19 +1,14 @@
-"""Figures to text: a table of ratios, the phases of a backlog, and what limits it.
+"""Where time went: the phases of a node's work, and the greatest of them, the next bottleneck.
 
-In: measured seconds, and the log of a node that has PENSTOCK_LOG=DEBUG. Out: lines. Nothing is
-measured here.
+In: the log of a node that has PENSTOCK_LOG=DEBUG. Out: lines. Nothing is measured here.
 """
 
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
-
-from latency import percentile
 
 _FIGURES: Final = r" ((?:[a-z]+=[0-9.]+ ?)+)"
 PHASES: Final = ("decode", "fold", "job", "commit", "cut")
@@ -28,47 +23,6 @@ _MEANING: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Runs of one workload on both sides, in seconds; ``count``: rows or changes in each."""
-
-    what: str
-    count: int
-    native: Sequence[float]
-    penstock: Sequence[float]
-
-    def line(self) -> str:
-        native, ours = statistics.median(self.native), statistics.median(self.penstock)
-        return (
-            f"{self.what:<44} {native:8.1f} s {self.count / native / 1000:8.0f} k/s"
-            f" {ours:8.1f} s {self.count / ours / 1000:8.0f} k/s {native / ours:7.2f}x"
-        )
-
-
-def comparison_table(comparisons: Sequence[Comparison], *, native: str = "PostgreSQL 18") -> str:
-    head = f"{'':<44} {native:>22} {'Penstock':>22} {'ratio':>8}"
-    lines = [head, *(comparison.line() for comparison in comparisons)]
-    for comparison in comparisons:
-        if len(comparison.native) > 1:
-            lines.append(f"  runs of {comparison.what}, s:")
-            lines.append(f"    PostgreSQL {_list(comparison.native)}")
-            lines.append(f"    Penstock   {_list(comparison.penstock)}")
-    return "\n".join(lines)
-
-
-def _list(values: Sequence[float]) -> str:
-    return "  ".join(f"{value:.1f}" for value in values)
-
-
-def latency_table(rows: Sequence[tuple[str, list[float]]], rate: float) -> str:
-    title = f"commit to visible, {rate:g} transactions/s"
-    lines = [f"{title:<44} {'p50':>9} {'p95':>9} {'p99':>9}"]
-    for name, delays in rows:
-        cells = " ".join(f"{percentile(delays, p) * 1000:6.0f} ms" for p in (0.5, 0.95, 0.99))
-        lines.append(f"  {f'{name}, {len(delays)} transactions':<42} {cells}")
-    return "\n".join(lines)
-
-
 def logged(log: Path, what: str, since: int) -> list[dict[str, float]]:
     """The figures after ``what`` ("batch", "copied") in a node's log from byte ``since`` on."""
     with log.open("rb") as file:
@@ -80,8 +34,20 @@ def logged(log: Path, what: str, since: int) -> list[dict[str, float]]:
     ]
 
 
-def phase_report(batches: Sequence[dict[str, float]], seconds: float, what: str) -> str:
-    """Where the time of ``seconds`` went, and the greatest part of it: the next bottleneck."""
+def parts_report(head: str, parts: Mapping[str, float]) -> str:
+    """Parts of a time by name, and the greatest one."""
+    lines = [f"  {name:<18} {value:6.2f} s" for name, value in parts.items()]
+    worst = max(parts, key=lambda name: parts[name])
+    return "\n".join([head, *lines, f"  next bottleneck: {worst}"])
+
+
+def phase_report(
+    batches: Sequence[dict[str, float]], seconds: float, what: str, *, idle: bool = False
+) -> str:
+    """Where the time of ``seconds`` went, and the greatest part of it: the next bottleneck.
+
+    ``idle``: there was not always something to do, so that waiting is none.
+    """
     if not batches:
         return f"{what}: the node has logged no phases"
     spent = {name: sum(batch.get(name, 0.0) for batch in batches) for name in PHASES}
@@ -94,6 +60,8 @@ def phase_report(batches: Sequence[dict[str, float]], seconds: float, what: str)
         f"  {name:<7} {value:7.2f} s {value / seconds:6.0%}"
         for name, value in sorted(spent.items(), key=lambda item: -item[1])
     ]
+    if idle:
+        del spent["wait"]
     worst = max(spent, key=lambda name: spent[name])
     lines.append(f"  next bottleneck: {_MEANING[worst]}")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """The publisher and PostgreSQL's own subscriber: two embedded PostgreSQL 18 clusters.
 
 In: how many rows pgbench_accounts shall have, and whether to force data to disk. Out: servers with
-the tables in place, and statements run on them. What is measured is left to ``replication.py``.
+the tables in place, and statements run on them. What is measured is left to others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import psycopg
 from penstock.embedded import EmbeddedPostgres, wait_until
 
 VERSION: Final = 18
-PUBLICATION: Final = "bench"
 SUBSCRIPTION: Final = "bench"
+"""Where there is only one; its publication is called alike."""
 ROWS_PER_SCALE: Final = 100_000
 
 _SETTINGS: Final[dict[str, str | int | bool]] = {
@@ -44,7 +44,7 @@ def clusters(
         EmbeddedPostgres(VERSION, settings=settings, fsync=fsync) as subscriber,
     ):
         publisher.pgbench("-i", "-q", "-I", "dtGvp", "-s", scale)
-        publisher.psql(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE pgbench_accounts; CHECKPOINT")
+        publisher.psql(f"CREATE PUBLICATION {SUBSCRIPTION} FOR TABLE pgbench_accounts; CHECKPOINT")
         subscriber.pgbench("-i", "-q", "-I", "dtp", "-s", scale)
         yield publisher, subscriber
 

@@ -21,11 +21,11 @@ import psycopg
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from figure import of_runs, table
 from memory import Meter
 from native import NAME
 from penstock import Node
 from penstock.embedded import EmbeddedPostgres, NodeProcess, free_port
-from report import Comparison, comparison_table
 from servers import Server
 
 _LAKE: Final = "Penstock"
@@ -71,12 +71,8 @@ def main() -> int:
                     print("THE SIDES DIFFER")
                     return 1
                 times[name].append(taken)
-        print(
-            comparison_table(
-                [Comparison("get_changes of one commit", options.rows, times[NAME], times[_LAKE])],
-                native=f"PostgreSQL {_VERSION}",
-            )
-        )
+        figure = of_runs("get_changes of one commit", options.rows, times[NAME], times[_LAKE])
+        print(table([figure], native=f"PostgreSQL {_VERSION}"))
         for kind, after in meter.peaks.items():
             print(f"  peak of the node's {kind:<7} {before[kind]:6} MB before, {after:6} MB after")
     return 0

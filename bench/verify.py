@@ -20,11 +20,11 @@ from typing import Final
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from cut_log import CutLog
 from options import common_options, parsed
 from penstock import Node
 from penstock.embedded import EmbeddedPostgres, NodeProcess
 from penstock.embedded.node_process import CommandFailed
-from penstock_node import CutLog
 from servers import ROWS_PER_SCALE, SUBSCRIPTION, Server
 
 _LONG: Final = 600.0

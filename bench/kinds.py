@@ -1,0 +1,157 @@
+"""Kinds of workloads of a subscriber: copies, backlogs, bursts, steady rates.
+
+In: what is replicated, and how it is changed. Out: figures. Each side works alone: meanwhile the
+other one has no subscription, or a disabled one. Behind a run both have all changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable
+
+import latency
+from changes import mark, read_raw, steady
+from context import Bench, Sides
+from figure import Figure, of_delays, of_runs
+from percentiles import Delay, ends, in_ms
+from process_tree import cpu_seconds, server_cpu_seconds
+from progress import say
+from report import parts_report
+from subject import Subject
+
+_ENDS: float = 15.0
+"""Seconds of the beginning and the end of a steady run that are set against each other."""
+
+_PARTS = {"worker": "Python workers", "jvm": "the JVM", "driver": "the driver's Python"}
+
+
+def copies(bench: Bench, subject: Subject, what: str, count: int, *, binary: bool) -> Figure:
+    """CREATE SUBSCRIPTION until the copied rows can be read."""
+    sides = bench.sides(subject, binary=binary)
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(bench.sizes.repeat):
+        for side, taken in zip(sides, times, strict=True):
+            before = _cpu(bench)
+            taken.append(side.copy())
+            say(f"{what}, {side.name}: {taken[-1]:.2f} s")
+            if side is sides[1]:
+                say(_cpu_report(before, _cpu(bench), taken[-1]))
+            side.drop()
+    return of_runs(what, count, *times)
+
+
+def _cpu(bench: Bench) -> dict[str, float]:
+    node = cpu_seconds(os.getpid(), left_out=os.getpid())
+    return {"the publisher": server_cpu_seconds(bench.cluster.pid)} | {
+        what: node[kind] for kind, what in _PARTS.items()
+    }
+
+
+def _cpu_report(before: dict[str, float], after: dict[str, float], seconds: float) -> str:
+    """The node logs no phases of a copy: what used the cores."""
+    used = {what: after[what] - before[what] for what in after}
+    return parts_report(f"CPU time in {seconds:.1f} s on {os.cpu_count()} cores", used)
+
+
+def backlogs(
+    bench: Bench,
+    subject: Subject,
+    sides: Sides,
+    make: Callable[[], int],
+    *,
+    what: str,
+    count: int,
+    runs: int | None = None,
+    raw: bool = False,
+) -> Figure:
+    """One backlog in both slots; then each side is enabled alone until it has consumed it.
+
+    ``make`` returns the LSN that is to be passed. ``raw``: how fast the walsender is, too.
+    """
+    times: tuple[list[float], list[float]] = ([], [])
+    for run in range(bench.sizes.repeat if runs is None else runs):
+        began = time.monotonic()
+        behind = make()
+        say(f"{what}: made in {time.monotonic() - began:.1f} s")
+        if raw and run == 0:
+            taken = read_raw(bench.publisher, sides[0].slot, subject.name)
+            say(f"{what}, read from the walsender and thrown away: {taken:.2f} s")
+        order = (0, 1) if run % 2 == 0 else (1, 0)
+        for at in order:
+            side = sides[at]
+            logged = side.log_size()
+            times[at].append(side.catch_up(behind))
+            say(f"{what}, {side.name}: {times[at][-1]:.2f} s")
+            say(side.where_time_goes(logged, times[at][-1], what))
+    return of_runs(what, count, *times)
+
+
+def bursts(
+    bench: Bench, subject: Subject, sides: Sides, make: Callable[[], int], *, what: str
+) -> tuple[Figure, list[list[float]]]:
+    """Small backlogs at an idle, enabled subscription: from the first statement to visible."""
+    times: list[list[float]] = []
+    for side in sides:
+        side.enable()
+        side.wait_behind(make())
+        logged, began = side.log_size(), time.monotonic()
+        taken = [_burst(side.wait_behind, make) for _ in range(bench.sizes.bursts)]
+        times.append(taken)
+        say(f"{what}, {side.name}: " + "  ".join(f"{seconds:.3f} s" for seconds in taken))
+        say(side.where_time_goes(logged, time.monotonic() - began, what, idle=True))
+        side.disable()
+    catch_up(bench, subject, sides)
+    return of_runs(what, bench.sizes.burst, *times), times
+
+
+def _burst(wait_behind: Callable[[int], None], make: Callable[[], int]) -> float:
+    began = time.monotonic()
+    wait_behind(make())
+    return time.monotonic() - began
+
+
+def steady_rate(
+    bench: Bench,
+    subject: Subject,
+    sides: Sides,
+    transactions: Callable[[], Iterable[str]],
+    *,
+    what: str,
+    rate: float,
+) -> Figure:
+    """From sending COMMIT until another process sees the transaction."""
+    found: list[list[Delay]] = []
+    for side in sides:
+        side.enable()
+        side.wait_behind(mark(bench.publisher, subject.touch))
+        logged, began = side.log_size(), time.monotonic()
+        write = functools.partial(
+            steady, bench.publisher.conninfo, transactions(), rate=rate, seconds=bench.sizes.seconds
+        )
+        delays = latency.measure(side.make_look(), write, pause=side.look_pause)
+        found.append(delays)
+        say(f"{what}, {side.name}: {in_ms(delays)}; {first_against_last(delays)}")
+        say(side.where_time_goes(logged, time.monotonic() - began, what, idle=True))
+        side.disable()
+    catch_up(bench, subject, sides)
+    return of_delays(what, *found)
+
+
+def first_against_last(delays: list[Delay]) -> str:
+    """Whether the delays grew, and the rate that was really there."""
+    first, last = ends(delays, _ENDS)
+    lasted = delays[-1].at - delays[0].at if delays else 0.0
+    rate = len(delays) / lasted if lasted else 0.0
+    return (
+        f"first {_ENDS:.0f} s {in_ms(first)}, last {_ENDS:.0f} s {in_ms(last)}"
+        f" (p50 / p95 / p99, {rate:.0f}/s)"
+    )
+
+
+def catch_up(bench: Bench, subject: Subject, sides: Sides) -> None:
+    """Both have all changes."""
+    behind = mark(bench.publisher, subject.touch)
+    for side in sides:
+        side.catch_up(behind)

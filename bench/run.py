@@ -1,0 +1,168 @@
+"""``make bench``: Penstock beside PostgreSQL 18, in one run on one machine.
+
+In: which workloads, and how large. Out: a table of ratios, printed and, where a file is named,
+added to the history. Both sides have fsync on, or both off. Where rows or sums differ at the end of
+a workload, the exit status is 1 and the history stays as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import importlib.metadata
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import history
+from context import Bench, Outcome, Sizes
+from figure import table
+from options import parsed, parser_of, size_options, sizes_of
+from penstock_node import BenchNode
+from progress import say
+from servers import Server, clusters
+from workloads import accounts, inserts, many_tables, publishing, tpcb, uuids
+
+Place = TypeVar("Place")
+
+SUBSCRIBING: Final[Mapping[str, Callable[[Bench], Outcome]]] = {
+    "copy": functools.partial(accounts.copy, binary=False),
+    "copy-binary": functools.partial(accounts.copy, binary=True),
+    "updates": functools.partial(accounts.updates, binary=False),
+    "updates-binary": functools.partial(accounts.updates, binary=True),
+    "inserts-1": functools.partial(inserts.narrow, each=1),
+    "inserts-10": functools.partial(inserts.narrow, each=10),
+    "inserts-1000": functools.partial(inserts.narrow, each=1000),
+    "mixed": inserts.mixed,
+    "tpcb": tpcb.backlog,
+    "uuids": uuids.backlog,
+    "growth": uuids.growth,
+    "steady": accounts.steady,
+    "steady-20": many_tables.steady,
+    "steady-tpcb": tpcb.steady,
+}
+PUBLISHING: Final[Mapping[str, Callable[[publishing.Publishers], Outcome]]] = {
+    "publishing": publishing.large,
+    "publishing-small": publishing.small,
+}
+_PACKAGES: Final = ("penstock", "pyspark", "deltalake", "duckdb", "pyarrow", "psycopg")
+
+
+def main() -> int:
+    """Run what the options ask for; 0 when all sides are equal at the end of each workload."""
+    options = _options()
+    sizes = sizes_of(options)
+    say(_machine(options))
+    outcomes: dict[str, Outcome] = {}
+    if chosen := _chosen(SUBSCRIBING, options.only):
+        with _subscribers(options, sizes) as bench:
+            outcomes |= _run(chosen, bench)
+    if published := _chosen(PUBLISHING, options.only):
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
+            where = Path(scratch) / "node"
+            with publishing.publishers(options, sizes, where) as place:
+                outcomes |= _run(published, place)
+    figures = [figure for outcome in outcomes.values() for figure in outcome.figures]
+    say(table(figures))
+    differing = [name for name, outcome in outcomes.items() if not outcome.equal]
+    say(f"THE SIDES DIFFER: {', '.join(differing)}" if differing else "all sides are equal")
+    if not differing and options.history:
+        path = Path(options.history).resolve()
+        day = datetime.datetime.now(datetime.UTC).date().isoformat()
+        commit = history.commit_of(path.parent, path.name)
+        history.append(path, day, commit, figures)
+        say(f"{len(figures)} rows added to {options.history}")
+    return 1 if differing else 0
+
+
+def _run(
+    chosen: Mapping[str, Callable[[Place], Outcome]], place: Place
+) -> Iterator[tuple[str, Outcome]]:
+    for name, workload in chosen.items():
+        say(f"--- {name}")
+        began = time.monotonic()
+        outcome = workload(place)
+        say(f"{name} took {time.monotonic() - began:.0f} s\n{table(outcome.figures)}")
+        yield name, outcome
+
+
+@contextmanager
+def _subscribers(options: argparse.Namespace, sizes: Sizes) -> Iterator[Bench]:
+    """Both servers with pgbench's tables, and a warm node."""
+    buffers = options.shared_buffers
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
+        clusters(sizes.rows, fsync=options.fsync, shared_buffers=buffers) as (first, second),
+        closing(Server(first.conninfo())) as publisher,
+        closing(Server(second.conninfo())) as subscriber,
+    ):
+        tpcb.publish(publisher)
+        running = BenchNode(
+            Path(scratch) / "node",
+            publisher,
+            fsync=options.fsync,
+            stream_backlog=options.stream_backlog,
+        )
+        try:
+            say(f"node: start to first cut {running.start():.1f} s (not part of any figure below)")
+            yield Bench(sizes, first, publisher, subscriber, running)
+        except BaseException:
+            say("node's log ends with:\n" + running.process.log_tail())
+            raise
+        finally:
+            running.stop()
+
+
+def _chosen(
+    workloads: Mapping[str, Callable[[Place], Outcome]], only: Sequence[str]
+) -> dict[str, Callable[[Place], Outcome]]:
+    return {name: workload for name, workload in workloads.items() if name in only}
+
+
+def _options() -> argparse.Namespace:
+    names = (*SUBSCRIBING, *PUBLISHING)
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "--only",
+        default=names,
+        type=lambda text: tuple(text.split(",")),
+        help="workloads, joined by commas: " + ", ".join(names),
+    )
+    parser.add_argument("--history", help="a file that gets the ratios; without it they are shown")
+    size_options(parser)
+    parser.add_argument(
+        "--shared-buffers", default="128MB", help="of the servers (128MB: PostgreSQL's default)"
+    )
+    parser.add_argument(
+        "--stream-backlog",
+        action="store_true",
+        help="Penstock streams backlogs from the walsender and does not fetch them by COPY",
+    )
+    options = parsed(parser)
+    if unknown := set(options.only) - set(names):
+        parser.error(f"no workload is called {', '.join(sorted(unknown))}")
+    if sizes_of(options).transactions % 4:
+        parser.error("--transactions must be a multiple of 4")
+    return options
+
+
+def _machine(options: argparse.Namespace) -> str:
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
+    return (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores,"
+        f" Python {platform.python_version()}, PostgreSQL 18 on both sides\n{versions}\n"
+        f"fsync {'on' if options.fsync else 'off'} on all sides, autovacuum off,"
+        f" shared_buffers {options.shared_buffers}, all processes on this machine;"
+        f" Penstock's backlogs {'streamed' if options.stream_backlog else 'by COPY'}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
