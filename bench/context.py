@@ -41,16 +41,16 @@ class Sizes:
 
 
 QUICK = Sizes(
-    rows=500_000,
+    rows=300_000,
     updates=100_000,
     inserts=100_000,
-    tpcb=20_000,
+    tpcb=10_000,
     uuid_updates=20_000,
     small_rows=100_000,
-    big_rows=500_000,
+    big_rows=300_000,
     bursts=3,
-    changes=200_000,
-    seconds=6.0,
+    changes=100_000,
+    seconds=5.0,
     repeat=1,
 )
 """Of ``make bench-quick``."""

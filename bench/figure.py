@@ -32,13 +32,18 @@ def of_runs(what: str, count: int, native: Sequence[float], penstock: Sequence[f
     runs = f"median of {len(native)}" if len(native) > 1 else "1 run"
     notes: tuple[str, ...] = ()
     if len(native) > 1:
-        notes = (f"{what}: PostgreSQL {_list(native)}", f"{what}: Penstock {_list(penstock)}")
+        notes = (
+            f"runs of {what}, PostgreSQL: {_list(native)}",
+            f"runs of {what}, Penstock: {_list(penstock)}",
+        )
     return Figure(
         f"{what} ({runs})", _rate(theirs, count), _rate(ours, count), theirs / ours, notes
     )
 
 
-def of_delays(what: str, native: Sequence[Delay], penstock: Sequence[Delay]) -> Figure:
+def of_delays(
+    what: str, native: Sequence[Delay], penstock: Sequence[Delay], *, notes: Sequence[str] = ()
+) -> Figure:
     """p50 / p95 / p99; the ratio is that of p50."""
     medians = [percentile([delay.seconds for delay in side], 0.5) for side in (native, penstock)]
     return Figure(
@@ -46,12 +51,13 @@ def of_delays(what: str, native: Sequence[Delay], penstock: Sequence[Delay]) -> 
         in_ms(native),
         in_ms(penstock),
         medians[0] / medians[1],
+        tuple(notes),
     )
 
 
 def table(figures: Sequence[Figure], *, native: str = "PostgreSQL 18") -> str:
     head = f"{'':<82} {native:>22} {'Penstock':>22} {'ratio':>9}"
-    notes = [f"  runs of {note}" for figure in figures for note in figure.notes]
+    notes = [f"  {note}" for figure in figures for note in figure.notes]
     return "\n".join([head, *(figure.line() for figure in figures), *notes])
 
 

@@ -10,6 +10,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import latency
 from changes import mark, read_raw, steady
@@ -21,10 +22,10 @@ from progress import say
 from report import parts_report
 from subject import Subject
 
-_ENDS: float = 15.0
+_ENDS: Final = 15.0
 """Seconds of the beginning and the end of a steady run that are set against each other."""
 
-_PARTS = {"worker": "Python workers", "jvm": "the JVM", "driver": "the driver's Python"}
+_PARTS: Final = {"worker": "Python workers", "jvm": "the JVM", "driver": "the driver's Python"}
 
 
 def copies(bench: Bench, subject: Subject, what: str, count: int, *, binary: bool) -> Figure:
@@ -123,6 +124,7 @@ def steady_rate(
 ) -> Figure:
     """From sending COMMIT until another process sees the transaction."""
     found: list[list[Delay]] = []
+    notes: list[str] = []
     for side in sides:
         side.enable()
         side.wait_behind(mark(bench.publisher, subject.touch))
@@ -132,11 +134,12 @@ def steady_rate(
         )
         delays = latency.measure(side.make_look(), write, pause=side.look_pause)
         found.append(delays)
-        say(f"{what}, {side.name}: {in_ms(delays)}; {first_against_last(delays)}")
+        notes.append(f"{what}, {side.name}: {first_against_last(delays)}")
+        say(notes[-1])
         say(side.where_time_goes(logged, time.monotonic() - began, what, idle=True))
         side.disable()
     catch_up(bench, subject, sides)
-    return of_delays(what, *found)
+    return of_delays(what, *found, notes=notes)
 
 
 def first_against_last(delays: list[Delay]) -> str:
@@ -144,10 +147,8 @@ def first_against_last(delays: list[Delay]) -> str:
     first, last = ends(delays, _ENDS)
     lasted = delays[-1].at - delays[0].at if delays else 0.0
     rate = len(delays) / lasted if lasted else 0.0
-    return (
-        f"first {_ENDS:.0f} s {in_ms(first)}, last {_ENDS:.0f} s {in_ms(last)}"
-        f" (p50 / p95 / p99, {rate:.0f}/s)"
-    )
+    part = min(_ENDS, lasted / 2)
+    return f"first {part:.0f} s {in_ms(first)}, last {part:.0f} s {in_ms(last)}, {rate:.0f}/s"
 
 
 def catch_up(bench: Bench, subject: Subject, sides: Sides) -> None:

@@ -24,7 +24,7 @@ from figure import of_delays, of_runs
 from kinds import first_against_last
 from lake import Lake, lake
 from native import NAME, NativeSubscriber, follow
-from percentiles import Delay, in_ms
+from percentiles import Delay
 from progress import say
 from report import logged, parts_report
 from servers import Server, clusters
@@ -115,7 +115,9 @@ def large(bench: Publishers) -> Outcome:
 
 def small(bench: Publishers) -> Outcome:
     """Commits of one row each until the subscriber shows the row."""
+    what = f"publishing: commits of 1 row to visible, {_RATE:.0f}/s"
     found: list[list[Delay]] = []
+    notes: list[str] = []
     equal = True
     make_look = functools.partial(follow, bench.subscriber.conninfo, "SELECT max(id) FROM small")
     for side, publisher in bench.sides(_SMALL):
@@ -131,15 +133,15 @@ def small(bench: Publishers) -> Outcome:
         since, began = _log_size(publisher), time.monotonic()
         delays = latency.measure(make_look, write, pause=_LOOK)
         found.append(delays)
-        say(f"small commits, {side.name}: {in_ms(delays)}; {first_against_last(delays)}")
+        notes.append(f"{what}, {side.name}: {first_against_last(delays)}")
+        say(notes[-1])
         if isinstance(publisher, Lake):
             bundles = logged(publisher.process.log_path, "handed out", since)
             say(_stream_profile(bundles, time.monotonic() - began))
         sums = {side.name: _SMALL.checksum(publisher), "subscriber": side.checksum()}
         equal = compared("small commits", sums) and equal
         side.drop()
-    what = f"publishing: commits of 1 row to visible, {_RATE:.0f}/s"
-    return Outcome([of_delays(what, *found)], equal)
+    return Outcome([of_delays(what, *found, notes=notes)], equal)
 
 
 def _copy(side: NativeSubscriber, publisher: Server) -> float:

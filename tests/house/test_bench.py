@@ -80,8 +80,8 @@ def test_a_row_of_the_history(bench: SimpleNamespace, tmp_path: Path) -> None:
         " | 1 / 1 / 1 ms | 200 / 200 / 200 ms | 0.005x |",
     ]
     assert figure.notes == (
-        "copy: PostgreSQL 8.00 s  7.00 s  9.00 s",
-        "copy: Penstock 2.00 s  2.50 s  2.00 s",
+        "runs of copy, PostgreSQL: 8.00 s  7.00 s  9.00 s",
+        "runs of copy, Penstock: 2.00 s  2.50 s  2.00 s",
     )
 
 
