@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from budget import Budget
 from figure import Figure
 from native import NativeSubscriber
 from penstock.embedded import EmbeddedPostgres
@@ -75,6 +76,7 @@ class Bench:
     """Two subscribers of one publisher: a stock PostgreSQL and a node."""
 
     sizes: Sizes
+    budget: Budget
     cluster: EmbeddedPostgres
     publisher: Server
     subscriber: Server

@@ -20,6 +20,7 @@ from percentiles import Delay, ends, in_ms
 from process_tree import cpu_seconds, server_cpu_seconds
 from progress import say
 from report import parts_report
+from side import Side
 from subject import Subject
 
 _ENDS: Final = 15.0
@@ -32,7 +33,7 @@ def copies(bench: Bench, subject: Subject, what: str, count: int, *, binary: boo
     """CREATE SUBSCRIPTION until the copied rows can be read."""
     sides = bench.sides(subject, binary=binary)
     times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(bench.sizes.repeat):
+    for _ in bench.budget.runs(bench.sizes.repeat):
         for side, taken in zip(sides, times, strict=True):
             before = _cpu(bench)
             taken.append(side.copy())
@@ -72,7 +73,7 @@ def backlogs(
     ``make`` returns the LSN that is to be passed. ``raw``: how fast the walsender is, too.
     """
     times: tuple[list[float], list[float]] = ([], [])
-    for run in range(bench.sizes.repeat if runs is None else runs):
+    for run in bench.budget.runs(bench.sizes.repeat if runs is None else runs):
         began = time.monotonic()
         behind = make()
         say(f"{what}: made in {time.monotonic() - began:.1f} s")
@@ -96,7 +97,7 @@ def bursts(
     times: list[list[float]] = []
     for side in sides:
         side.enable()
-        side.wait_behind(make())
+        _settle(side, make)
         logged, began = side.log_size(), time.monotonic()
         taken = [_burst(side.wait_behind, make) for _ in range(bench.sizes.bursts)]
         times.append(taken)
@@ -105,6 +106,12 @@ def bursts(
         side.disable()
     catch_up(bench, subject, sides)
     return of_runs(what, bench.sizes.burst, *times), times
+
+
+def _settle(side: Side, make: Callable[[], int]) -> None:
+    """It has caught up, and has logged it: a node logs a batch behind its cut, before the next."""
+    for _ in range(2):
+        side.wait_behind(make())
 
 
 def _burst(wait_behind: Callable[[int], None], make: Callable[[], int]) -> float:
@@ -127,7 +134,7 @@ def steady_rate(
     notes: list[str] = []
     for side in sides:
         side.enable()
-        side.wait_behind(mark(bench.publisher, subject.touch))
+        _settle(side, functools.partial(mark, bench.publisher, subject.touch))
         logged, began = side.log_size(), time.monotonic()
         write = functools.partial(
             steady, bench.publisher.conninfo, transactions(), rate=rate, seconds=bench.sizes.seconds

@@ -41,7 +41,7 @@ def size_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{size.name.replace('_', '-')}",
             type=type(default),
-            help=f"{size.metadata['help']}: {default:g}, or {small:g}",
+            help=f"{size.metadata['help']}: {default:,}, or {small:,}",
         )
 
 

@@ -18,10 +18,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import history
+from budget import Budget
 from context import Bench, Outcome, Sizes
 from figure import table
 from options import parsed, parser_of, size_options, sizes_of
@@ -32,25 +34,34 @@ from workloads import accounts, inserts, many_tables, publishing, tpcb, uuids
 
 Place = TypeVar("Place")
 
-SUBSCRIBING: Final[Mapping[str, Callable[[Bench], Outcome]]] = {
-    "copy": functools.partial(accounts.copy, binary=False),
-    "copy-binary": functools.partial(accounts.copy, binary=True),
-    "updates": functools.partial(accounts.updates, binary=False),
-    "updates-binary": functools.partial(accounts.updates, binary=True),
-    "inserts-1": functools.partial(inserts.narrow, each=1),
-    "inserts-10": functools.partial(inserts.narrow, each=10),
-    "inserts-1000": functools.partial(inserts.narrow, each=1000),
-    "mixed": inserts.mixed,
-    "tpcb": tpcb.backlog,
-    "uuids": uuids.backlog,
-    "growth": uuids.growth,
-    "steady": accounts.steady,
-    "steady-20": many_tables.steady,
-    "steady-tpcb": tpcb.steady,
+
+@dataclass(frozen=True, slots=True)
+class Workload(Generic[Place]):
+    """``seconds``: about what it takes on 2 cores with one run of each figure."""
+
+    run: Callable[[Place], Outcome]
+    seconds: float
+
+
+SUBSCRIBING: Final[Mapping[str, Workload[Bench]]] = {
+    "copy": Workload(functools.partial(accounts.copy, binary=False), 25),
+    "copy-binary": Workload(functools.partial(accounts.copy, binary=True), 25),
+    "updates": Workload(functools.partial(accounts.updates, binary=False), 110),
+    "updates-binary": Workload(functools.partial(accounts.updates, binary=True), 85),
+    "inserts-1": Workload(functools.partial(inserts.narrow, each=1), 25),
+    "inserts-10": Workload(functools.partial(inserts.narrow, each=10), 20),
+    "inserts-1000": Workload(functools.partial(inserts.narrow, each=1000), 15),
+    "mixed": Workload(inserts.mixed, 20),
+    "tpcb": Workload(tpcb.backlog, 45),
+    "uuids": Workload(uuids.backlog, 20),
+    "growth": Workload(uuids.growth, 110),
+    "steady": Workload(accounts.steady, 110),
+    "steady-20": Workload(many_tables.steady, 105),
+    "steady-tpcb": Workload(tpcb.steady, 115),
 }
-PUBLISHING: Final[Mapping[str, Callable[[publishing.Publishers], Outcome]]] = {
-    "publishing": publishing.large,
-    "publishing-small": publishing.small,
+PUBLISHING: Final[Mapping[str, Workload[publishing.Publishers]]] = {
+    "publishing": Workload(publishing.large, 140),
+    "publishing-small": Workload(publishing.small, 105),
 }
 _PACKAGES: Final = ("penstock", "pyspark", "deltalake", "duckdb", "pyarrow", "psycopg")
 
@@ -61,14 +72,18 @@ def main() -> int:
     sizes = sizes_of(options)
     say(_machine(options))
     outcomes: dict[str, Outcome] = {}
-    if chosen := _chosen(SUBSCRIBING, options.only):
-        with _subscribers(options, sizes) as bench:
-            outcomes |= _run(chosen, bench)
-    if published := _chosen(PUBLISHING, options.only):
+    chosen, published = _chosen(SUBSCRIBING, options.only), _chosen(PUBLISHING, options.only)
+    planned = {name: workload.seconds for name, workload in chosen.items()}
+    planned |= {name: workload.seconds for name, workload in published.items()}
+    budget = Budget(options.minutes * 60, planned)
+    if chosen:
+        with _subscribers(options, sizes, budget) as bench:
+            outcomes |= _run(chosen, bench, budget)
+    if published:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
             where = Path(scratch) / "node"
-            with publishing.publishers(options, sizes, where) as place:
-                outcomes |= _run(published, place)
+            with publishing.publishers(options, sizes, budget, where) as place:
+                outcomes |= _run(published, place, budget)
     figures = [figure for outcome in outcomes.values() for figure in outcome.figures]
     say(table(figures))
     differing = [name for name, outcome in outcomes.items() if not outcome.equal]
@@ -83,18 +98,19 @@ def main() -> int:
 
 
 def _run(
-    chosen: Mapping[str, Callable[[Place], Outcome]], place: Place
+    chosen: Mapping[str, Workload[Place]], place: Place, budget: Budget
 ) -> Iterator[tuple[str, Outcome]]:
     for name, workload in chosen.items():
         say(f"--- {name}")
         began = time.monotonic()
-        outcome = workload(place)
+        budget.begin(name)
+        outcome = workload.run(place)
         say(f"{name} took {time.monotonic() - began:.0f} s\n{table(outcome.figures)}")
         yield name, outcome
 
 
 @contextmanager
-def _subscribers(options: argparse.Namespace, sizes: Sizes) -> Iterator[Bench]:
+def _subscribers(options: argparse.Namespace, sizes: Sizes, budget: Budget) -> Iterator[Bench]:
     """Both servers with pgbench's tables, and a warm node."""
     buffers = options.shared_buffers
     with (
@@ -112,7 +128,7 @@ def _subscribers(options: argparse.Namespace, sizes: Sizes) -> Iterator[Bench]:
         )
         try:
             say(f"node: start to first cut {running.start():.1f} s (not part of any figure below)")
-            yield Bench(sizes, first, publisher, subscriber, running)
+            yield Bench(sizes, budget, first, publisher, subscriber, running)
         except BaseException:
             say("node's log ends with:\n" + running.process.log_tail())
             raise
@@ -121,8 +137,8 @@ def _subscribers(options: argparse.Namespace, sizes: Sizes) -> Iterator[Bench]:
 
 
 def _chosen(
-    workloads: Mapping[str, Callable[[Place], Outcome]], only: Sequence[str]
-) -> dict[str, Callable[[Place], Outcome]]:
+    workloads: Mapping[str, Workload[Place]], only: Sequence[str]
+) -> dict[str, Workload[Place]]:
     return {name: workload for name, workload in workloads.items() if name in only}
 
 
@@ -136,6 +152,12 @@ def _options() -> argparse.Namespace:
         help="workloads, joined by commas: " + ", ".join(names),
     )
     parser.add_argument("--history", help="a file that gets the ratios; without it they are shown")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=28.0,
+        help="behind which no figure gets a second run (28)",
+    )
     size_options(parser)
     parser.add_argument(
         "--shared-buffers", default="128MB", help="of the servers (128MB: PostgreSQL's default)"

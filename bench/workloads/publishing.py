@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import latency
+from budget import Budget
 from changes import steady
 from context import Outcome, Sizes, compared
 from figure import of_delays, of_runs
@@ -47,6 +48,7 @@ class Publishers:
     """Two publishers of the same tables, and their subscriber."""
 
     sizes: Sizes
+    budget: Budget
     postgres: Server
     published: Lake
     subscriber: Server
@@ -62,7 +64,9 @@ class Publishers:
 
 
 @contextmanager
-def publishers(options: argparse.Namespace, sizes: Sizes, scratch: Path) -> Iterator[Publishers]:
+def publishers(
+    options: argparse.Namespace, sizes: Sizes, budget: Budget, scratch: Path
+) -> Iterator[Publishers]:
     """Both publishers with their tables; the lake has published once."""
     buffers = options.shared_buffers
     with (
@@ -73,7 +77,7 @@ def publishers(options: argparse.Namespace, sizes: Sizes, scratch: Path) -> Iter
         _SMALL.publish(postgres)
         _SMALL.create_empty(subscriber)
         with lake(scratch, postgres, (ACCOUNTS, _SMALL), fsync=options.fsync) as published:
-            found = Publishers(sizes, postgres, published, subscriber)
+            found = Publishers(sizes, budget, postgres, published, subscriber)
             _warm(found.sides(ACCOUNTS)[1][0], published)
             yield found
 
@@ -96,7 +100,7 @@ def large(bench: Publishers) -> Outcome:
     copies: tuple[list[float], list[float]] = ([], [])
     streams: tuple[list[float], list[float]] = ([], [])
     equal = True
-    for run, at in itertools.product(range(sizes.repeat), (0, 1)):
+    for run, at in ((run, at) for run in bench.budget.runs(sizes.repeat) for at in (0, 1)):
         side, publisher = sides[at]
         copies[at].append(_copy(side, publisher))
         say(f"copy from {side.name}: {copies[at][-1]:.2f} s")

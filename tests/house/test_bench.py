@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -15,7 +16,17 @@ import pytest
 from penstock.embedded import wait_until
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("percentiles", "figure", "history", "svg", "samples", "changes", "latency", "lag")
+MODULES = (
+    "budget",
+    "percentiles",
+    "figure",
+    "history",
+    "svg",
+    "samples",
+    "changes",
+    "latency",
+    "lag",
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +72,26 @@ def test_a_delay_ends_with_the_first_look_that_shows_the_commit(bench: SimpleNam
     assert [delay.seconds for delay in found] == [1.5, 1.5]
     with pytest.raises(RuntimeError, match="not become visible"):
         bench.latency.delays(commits, [(1.5, 12)])
+
+
+def test_runs_end_with_the_time(bench: SimpleNamespace) -> None:
+    """The first always comes; a further one only where what is left to do has its time, too."""
+    now = [0.0]
+
+    def taken(budget: Any, wanted: int) -> int:
+        count = 0
+        for _ in budget.runs(wanted):
+            now[0] += 10
+            count += 1
+        return count
+
+    budget = bench.budget.Budget(100, {"one": 10, "two": 60}, lambda: now[0])
+    budget.begin("one")
+    assert taken(budget, 9) == 4
+    budget.begin("two")
+    assert taken(budget, 3) == 3
+    assert taken(budget, 9) == 3
+    assert taken(budget, 9) == 1
 
 
 def test_a_row_of_the_history(bench: SimpleNamespace, tmp_path: Path) -> None:
