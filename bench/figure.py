@@ -63,7 +63,8 @@ def table(figures: Sequence[Figure], *, native: str = "PostgreSQL 18") -> str:
 
 def _rate(seconds: float, count: int) -> str:
     size = f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
-    return f"{size} ({count / seconds / 1000:.0f} k/s)"
+    rate = count / seconds / 1000
+    return f"{size} ({rate:.0f} k/s)" if rate >= 10 else f"{size} ({rate:.1f} k/s)"
 
 
 def _list(values: Sequence[float]) -> str:

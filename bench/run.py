@@ -89,9 +89,9 @@ def main() -> int:
     differing = [name for name, outcome in outcomes.items() if not outcome.equal]
     say(f"THE SIDES DIFFER: {', '.join(differing)}" if differing else "all sides are equal")
     if not differing and options.history:
-        path = Path(options.history).resolve()
+        path = Path(options.history)
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        commit = history.commit_of(path.parent, path.name)
+        commit = history.commit_of(Path(__file__).parent, path.name)
         history.append(path, day, commit, figures)
         say(f"{len(figures)} rows added to {options.history}")
     return 1 if differing else 0
