@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -25,7 +26,7 @@ class Follower:
     def __init__(self, look: Callable[[], int | None], commits: Sequence[Commit]) -> None:
         self._look = look
         self._commits = commits
-        self._seen: list[tuple[float, int]] = []
+        self._seen: deque[tuple[float, int]] = deque()
         self._counted = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -45,9 +46,9 @@ class Follower:
 
     def interval(self) -> list[float]:
         """Delays of the commits seen since the last call, and the age of the oldest that is not."""
-        seen, self._seen = self._seen, []
         found: list[float] = []
-        for at, position in seen:
+        while self._seen:
+            at, position = self._seen.popleft()
             end = bisect_right(self._commits, position, key=lambda commit: commit.position)
             found += [at - commit.at for commit in self._commits[self._counted : end]]
             self._counted = max(self._counted, end)
