@@ -55,6 +55,10 @@ AFTER_BLOCK_PREPARED: Final = "after-block-prepared"
 """A transaction block is prepared; its client has no answer."""
 AFTER_ROLLBACK_PREPARED: Final = "after-rollback-prepared"
 """A prepared transaction is rolled back; its files are there."""
+BEFORE_COMPACTION: Final = "before-compaction"
+"""A table's files are rewritten; no commit names the new ones."""
+AFTER_COMPACTION: Final = "after-compaction"
+"""The table has its rows in new files, and no cut names that version."""
 
 BLOCK_NAMES: Final = (AFTER_BLOCK_INTENT, BETWEEN_BLOCK_COMMITS, AFTER_BLOCK_COMMITS)
 """Those that every COMMIT of a block over several tables passes."""
@@ -67,6 +71,8 @@ NAMES: Final = (
     AFTER_CUT,
     INSIDE_COPY,
     AFTER_COPY_COMMIT,
+    BEFORE_COMPACTION,
+    AFTER_COMPACTION,
 )
 """Those of a node that subscribes."""
 PUBLISHING_NAMES: Final = (

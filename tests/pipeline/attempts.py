@@ -21,6 +21,7 @@ import penstock.pipeline.copy_to as copy_to
 import penstock.pipeline.job as job
 import penstock.pipeline.publish_changes as publish_changes
 from penstock.lakehouse.session import build_session
+from penstock.pipeline.compact_choice import CompactOptions
 from penstock.pipeline.scan import ScanColumn
 from penstock.pipeline.table_work import ApplyOptions
 from pipeline.history import Publisher
@@ -73,7 +74,7 @@ def apply_and_compact(lake: Lake) -> dict[str, object]:
             source.insert({"a": start + a, "b": "b" * 20})
         source.update(start, {"b": "updated"})
         lake.follow(table, source)
-    compact.compact(lake.spark, table, compact.CompactOptions(small_files=2))
+    compact.compact(lake.spark, table, CompactOptions(small_files=2))
     lake.check(table, source)
     return {"files": len(table.files)}
 

@@ -7,47 +7,90 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.compact import CompactOptions, compact, files_to_rewrite, needs_compaction
+from penstock.pipeline.compact import compact, needs_compaction
+from penstock.pipeline.compact_choice import CompactOptions, files_to_rewrite
 from pipeline.history import Publisher
 from pipeline.lake import APP, Lake
 
-OPTIONS = CompactOptions(small_files=4, small_bytes=100, dead_ratio=0.3, max_bytes=1000)
+OPTIONS = CompactOptions(small_files=16, small_bytes=4096, dead_ratio=0.3, max_bytes=40_000)
 TYPES = {"a": pa.int32(), "b": pa.string()}
 
 
-def file(path: str, size: int, rows: int = 100, deleted: int = 0) -> DataFile:
-    return DataFile(path, size, rows, {}, deleted=deleted)
+def file(
+    path: str, size: int, rows: int = 100, deleted: int = 0, day: str | None = None
+) -> DataFile:
+    partition = None if day is None else {"day": day}
+    return DataFile(path, size, rows, {}, deleted=deleted, partition_values=partition)
 
 
 def chosen(*files: DataFile, options: CompactOptions = OPTIONS) -> list[str]:
     return [each.path for each in files_to_rewrite(files, options)]
 
 
-def test_small_files_are_merged_from_a_number_on() -> None:
-    small = [file(str(i), 50) for i in range(4)]
-    assert chosen(*small[:3], file("large", 500)) == []
-    assert chosen(*small, file("large", 500)) == ["0", "1", "2", "3"]
+def test_small_files_of_one_size_are_merged_from_a_number_on() -> None:
+    small = [file(str(i), 1000) for i in range(4)]
+    assert chosen(*small[:3], file("large", 5000)) == []
+    assert chosen(*small, file("large", 5000)) == ["0", "1", "2", "3"]
+    assert chosen(*small[:3], *(file(f"less {i}", 60) for i in range(3))) == []
+
+
+def test_what_is_smaller_goes_along_and_what_is_larger_stays() -> None:
+    files = [file("large", 1000), *(file(str(i), 100) for i in range(4)), file("tiny", 10)]
+    assert chosen(*files) == ["0", "1", "2", "3", "tiny"]
 
 
 def test_dead_rows_count_in_large_files_only() -> None:
-    assert chosen(file("a", 500, deleted=29), file("b", 500, deleted=30)) == ["b"]
-    assert chosen(file("small", 110, deleted=50)) == []
+    assert chosen(file("a", 5000, deleted=15), file("b", 7000, deleted=30)) == ["b"]
+    assert chosen(file("small", 5000, deleted=50)) == []
 
 
 def test_a_run_is_bounded_but_always_does_something() -> None:
-    dying = [file(str(i), 400, deleted=50) for i in range(5)]
+    dying = [file(str(i), 16_000, deleted=50) for i in range(5)]
     assert chosen(*dying) == ["0", "1"]
     assert chosen(*dying, options=replace(OPTIONS, max_bytes=1)) == ["0"]
+    small = [file(str(i), 3000) for i in range(5)]
+    assert chosen(*small, options=replace(OPTIONS, max_bytes=1)) == ["0", "1"]
+
+
+def test_files_of_a_partition_are_merged_with_one_another() -> None:
+    alone = [file(f"alone {i}", 100, day=str(i)) for i in range(9)]
+    assert chosen(*alone) == []
+    pairs = [file(f"{i}", 100, day=str(i // 2)) for i in range(6)]
+    assert chosen(*alone, *pairs) == [
+        *("alone 0", "0", "1"),
+        *("alone 1", "2", "3"),
+        *("alone 2", "4", "5"),
+    ]
+    assert chosen(*alone[4:], *pairs[:4]) == []
+    assert chosen(*pairs, options=replace(OPTIONS, max_bytes=1)) == ["0", "1"]
 
 
 def test_one_small_file_is_not_merged_with_itself() -> None:
     assert chosen(file("a", 1), options=replace(OPTIONS, small_files=0)) == []
+
+
+@given(st.lists(st.integers(1, 6000), max_size=400))
+def test_what_commits_add_is_rewritten_a_few_times_and_few_files_are_left(sizes: list[int]) -> None:
+    """Each byte at most once a class, and the files of the lowest, which cost what opening does,
+    as often as its width; never more files than are allowed."""
+    files: dict[str, DataFile] = {}
+    written = 0
+    for number, size in enumerate(sizes):
+        files[f"added {number}"] = file(f"added {number}", size)
+        while due := files_to_rewrite(files.values(), OPTIONS):
+            merged = file(f"merged {number} {len(due)} {written}", sum(each.size for each in due))
+            written += merged.size
+            files = {p: f for p, f in files.items() if f not in due} | {merged.path: merged}
+        assert sum(each.size < OPTIONS.small_bytes for each in files.values()) < OPTIONS.small_files
+    assert written <= 9 * sum(sizes)
 
 
 @pytest.fixture

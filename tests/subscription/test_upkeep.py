@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, SubscriptionRelState
 from penstock.errors import ApplierReplaced
-from penstock.pipeline.compact import CompactOptions
+from penstock.pipeline.compact_choice import CompactOptions
 from penstock.subscription.targets import Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
 from pipeline.history import Publisher
@@ -38,12 +38,15 @@ def test_a_lost_race_of_a_compaction(spark: SparkSession, tmp_path: Path) -> Non
         rival = lake.warehouse.open("public", "t")
         assert rival is not None
         # Somebody else: the newest version is loaded, and the next round compacts it.
+        upkeep.after_cut()
         rival.commit(app_id="other", version_marker=1, operation="WRITE")
+        upkeep.wait()
         upkeep.after_cut()
         assert target.table.version == rival.version
         assert len(target.table.files) == 2
         # The same subscription, further on.
         assert target.marker is not None
+        upkeep.wait()
         rival.commit(app_id=APP, version_marker=target.marker + 1, operation="REPLICATION")
         with pytest.raises(ApplierReplaced, match="another applier"):
             upkeep.after_cut()

@@ -33,7 +33,8 @@ class FileCommit:
 
 
 class FileCommits:
-    """Of one table; what was found is remembered, and what is committed from here."""
+    """Of one table; what was found is remembered, and what is committed from here. Another thread
+    may ask while this one commits."""
 
     def __init__(self, storage: Storage, uri: str) -> None:
         self._storage, self._uri = storage, uri
@@ -51,11 +52,13 @@ class FileCommits:
 
     def of(self, file: DataFile, newest: int) -> FileCommit | None:
         """The commit that wrote it, up to version ``newest``. Raises StorageError."""
-        if file.path not in self._found:
-            if file.modification_time > _time(self._entry(newest)):
-                return None  # staged
-            self._found[file.path] = self._search(file, newest)
-        return self._found[file.path]
+        found = self._found
+        if file.path in found:
+            return found.get(file.path)
+        if file.modification_time > _time(self._entry(newest)):
+            return None  # staged
+        by = found[file.path] = self._search(file, newest)
+        return by
 
     def by_others(self, file: DataFile, newest: int, own: str) -> bool:
         """Whether it is known that another one than the app id ``own`` wrote it."""

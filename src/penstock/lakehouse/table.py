@@ -342,7 +342,8 @@ class DeltaTable:
         return self.version
 
     def checkpoint(self) -> None:
-        """Write a checkpoint of the newest version and drop log entries past their retention."""
+        """Write a checkpoint of the newest version and drop log entries past their retention. In
+        any thread, while another one commits."""
         self._store.checkpoint(self.uri, self.properties)
 
     def _check_current(self) -> None:

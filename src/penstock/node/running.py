@@ -29,7 +29,7 @@ from penstock.node.reloading import LiveParameters
 from penstock.node.reports import Reports
 from penstock.node.schema_changes import follow_change
 from penstock.node.shown_workers import ShownWorkers
-from penstock.pipeline.compact import CompactOptions
+from penstock.pipeline.compact_choice import CompactOptions
 from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions

@@ -1,26 +1,42 @@
 """Compaction: small files become large ones, files with many dead rows lose them.
 
-In: a table with nothing staged. Out: the decision whether it is due, and the table's next version,
-which holds the same rows in other files (dataChange = false). Readers of older versions keep the
-old files until VACUUM. When to look, and what a lost race means, is ``subscription.upkeep``'s.
+In: a table. Out: its next version, which holds the same rows in other files (dataChange = false).
+Readers of older versions keep the old files until VACUUM.
+
+It is done in two steps, so that batches need not wait. ``rewrite`` works on a table as it was at a
+version, in any thread. ``put_in_place`` is for the thread that commits to the table, and quick:
+rows that were deleted in between are deleted in the new files, as their places there follow from
+the order of the live rows, which a rewrite keeps. Where the old files are not all there any more,
+or the table is another one or has other columns, nothing is put. When to look, and what a lost
+race means, is ``subscription.upkeep``'s; which files, ``compact_choice``'s.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap
 
-from penstock.errors import CommitConflict, StorageError
-from penstock.lakehouse.batches import BATCH_BYTES
+from penstock.errors import PenstockError, StorageError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
-from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
+from penstock.lakehouse.file_commits import FileCommits
+from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.job import HERE_SECONDS, run_job
+from penstock.lakehouse.table_layout import TableLayout
+from penstock.pipeline.compact_choice import (
+    CompactOptions,
+    files_to_rewrite,
+    live_bytes,
+    partition,
+)
+from penstock.pipeline.job import run_job
 from penstock.pipeline.rewrite import RewriteItem, RewrittenFile, run_rewrite
 from penstock.pipeline.tasks import Failed, Written
 
@@ -30,107 +46,206 @@ _OPERATION: Final = "OPTIMIZE"
 _APP_ID: Final = "penstock.compaction"
 """The marker of our commits where the newest one has none of its own."""
 _SECONDS_PER_BYTE: Final = 3e-8
-
-_Partition = tuple[tuple[str, str | None], ...]
+HERE_SECONDS: Final = 0.25
+"""Estimated work that is done in this process: a job has no less of it, and no batch waits."""
+_CORES: Final = 0.5
+"""Part of the cluster's; the batches have the others."""
 
 
 @dataclass(frozen=True)
-class CompactOptions:
-    """When a table is compacted, and how much of it at once.
+class TableAt:
+    """A table at a version, which does not change any more; for another thread than its own."""
 
-    ``small_files``: so many files of less than ``small_bytes`` of live rows are merged, each with
-    others of its partition.
-    ``dead_ratio``: files of any larger size are rewritten when this part of their rows is dead.
-    ``max_bytes``: of files in one run, so that the next batch does not wait for long.
-    ``batch_bytes``: Arrow data that a task reads at a time. ``own``: an app id; files of which it
-    is known that another one wrote them stay as they are. None: nobody looks.
-    """
+    name: str
+    uri: str
+    id: str
+    version: int
+    storage: Storage
+    schema: pa.Schema
+    layout: TableLayout
+    metadata: Mapping[str, Any]
+    files: tuple[DataFile, ...]
+    commits: FileCommits
 
-    small_files: int = 32
-    small_bytes: int = 16 << 20
-    dead_ratio: float = 0.3
-    target_file_bytes: int = TARGET_FILE_BYTES
-    max_bytes: int = 512 << 20
-    batch_bytes: int = BATCH_BYTES
-    own: str | None = None
+    @classmethod
+    def now(cls, table: DeltaTable) -> TableAt:
+        """``table`` has nothing staged."""
+        return cls(
+            table.name,
+            table.uri,
+            table.id,
+            table.version,
+            table.storage,
+            table.schema.arrow(),
+            table.layout,
+            table.state.metadata,
+            tuple(table.files.values()),
+            table.commits,
+        )
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What became of files: each of ``groups`` are files and what holds their live rows now, in the
+    same order."""
+
+    at: TableAt
+    groups: tuple[tuple[tuple[DataFile, ...], tuple[WrittenFile, ...]], ...]
+
+    @property
+    def old(self) -> list[DataFile]:
+        """The files that were rewritten."""
+        return [file for files, _ in self.groups for file in files]
+
+    @property
+    def new(self) -> list[WrittenFile]:
+        """The files that no log entry names yet."""
+        return [file for _, written in self.groups for file in written]
+
+    def remove(self) -> None:
+        """They are not needed."""
+        for file in self.new:
+            self.at.storage.remove(f"{self.at.uri}/{file.path}")
+
+
+def due_files(at: TableAt, options: CompactOptions) -> list[DataFile]:
+    """What ``rewrite`` is to be given, if anything is due. Of others' files it is asked only where
+    they would be. Raises StorageError."""
+    chosen = files_to_rewrite(at.files, options)
+    own = options.own
+    if own is None or not chosen:
+        return chosen
+    others = {f.path for f in at.files if _may_be_due(f, options) and _is_by(f, at, own)}
+    return files_to_rewrite((f for f in at.files if f.path not in others), options)
+
+
+def _may_be_due(file: DataFile, options: CompactOptions) -> bool:
+    return live_bytes(file) < options.small_bytes or file.deleted >= options.dead_ratio * file.rows
+
+
+def _is_by(file: DataFile, at: TableAt, own: str) -> bool:
+    return at.commits.by_others(file, at.version, own)
 
 
 def needs_compaction(table: DeltaTable, options: CompactOptions) -> bool:
     """Whether ``compact`` would rewrite anything now; False while something is staged."""
-    return not table.has_staged and bool(files_to_rewrite(_files(table, options), options))
-
-
-def _files(table: DeltaTable, options: CompactOptions) -> Iterable[DataFile]:
-    """Those that may be rewritten. Of others it is not asked who wrote them."""
-    for file in table.files.values():
-        if _is_small(file, options) or _is_dying(file, options):
-            own = options.own
-            if own is None or not table.commits.by_others(file, table.version, own):
-                yield file
-
-
-def _is_small(file: DataFile, options: CompactOptions) -> bool:
-    return _live_bytes(file) < options.small_bytes
-
-
-def _is_dying(file: DataFile, options: CompactOptions) -> bool:
-    return file.deleted >= options.dead_ratio * file.rows
-
-
-def files_to_rewrite(files: Iterable[DataFile], options: CompactOptions) -> list[DataFile]:
-    """The files that are due, in the order of the table, up to ``max_bytes`` but at least one.
-
-    Dead rows do not make a small file due: it would be rewritten with every batch that touches it.
-    Nor is one that is alone in its partition: it would stay what it is.
-    """
-    small: dict[_Partition, list[DataFile]] = {}
-    dying: list[DataFile] = []
-    for file in files:
-        if _is_small(file, options):
-            small.setdefault(_partition(file), []).append(file)
-        elif _is_dying(file, options):
-            dying.append(file)
-    less = sum(len(mates) - 1 for mates in small.values())
-    due = sorted(dying, key=_by_partition)
-    if less >= max(options.small_files, 2) - 1:
-        due += [file for mates in small.values() if len(mates) > 1 for file in mates]
-    chosen: list[DataFile] = []
-    size = 0
-    for file in due:
-        if chosen and size + file.size > options.max_bytes:
-            break
-        chosen.append(file)
-        size += file.size
-    return chosen
+    return not table.has_staged and bool(due_files(TableAt.now(table), options))
 
 
 def compact(spark: Spark, table: DeltaTable, options: CompactOptions) -> int:
-    """Rewrite what is due in one Spark job and commit it; returns the number of files rewritten.
+    """Rewrite what is due and commit it; returns the number of files rewritten.
 
-    The newest commit's marker is repeated, because the rows and their position stay what they are.
     Raises CommitConflict when another writer was first and StorageError; the table is unharmed
     then, nothing is staged and the new files are removed.
     """
-    chosen = files_to_rewrite(_files(table, options), options)
-    if not chosen or table.has_staged:
+    if table.has_staged:
         return 0
+    at = TableAt.now(table)
+    chosen = due_files(at, options)
+    if not chosen:
+        return 0
+    put_in_place(table, rewrite(spark, at, chosen, options))
+    return len(chosen)
+
+
+def rewrite(
+    spark: Spark, at: TableAt, chosen: Sequence[DataFile], options: CompactOptions
+) -> Rewritten:
+    """Write the live rows of files to new ones; a Spark job, or none where it is little. Raises
+    StorageError, and what Spark raises; nothing is left behind by the first."""
+    groups = _groups(chosen, options)
     items = [
-        (sum(file.size for file in group) * _SECONDS_PER_BYTE, _item(table, group, options))
-        for group in _groups(chosen, options)
+        (sum(file.size for file in group) * _SECONDS_PER_BYTE, _item(at, group, options))
+        for group in groups
     ]
-    results = run_job(
-        spark, items, run_rewrite, f"penstock: compact {table.name}", here=HERE_SECONDS
-    )
-    written = _check(table, chosen, results)
-    deleted = {file.path: BitMap(range(file.rows)) for file in chosen}
-    table.stage(written=written, deleted=deleted)
+    name = f"penstock: compact {at.name}"
+    results = run_job(spark, items, run_rewrite, name, cores=_CORES, here=HERE_SECONDS)
+    return _check(at, groups, results)
+
+
+def put_in_place(table: DeltaTable, done: Rewritten) -> bool:
+    """Commit, with what was deleted since; whether there was still reason to. The newest commit's
+    marker is repeated, because the rows and their position stay what they are.
+
+    Raises CommitConflict when another writer was first and StorageError; nothing is staged then,
+    and the new files are removed unless the commit may have taken place.
+    """
+    if not _fits(table, done):
+        done.remove()
+        return False
+    lost = _deleted_since(table, done)
+    there = [table.files[file.path] for file in done.old if file.path in table.files]
+    kept = sum(file.rows for file in done.new) - sum(map(len, lost.values()))
+    if kept != sum(file.live_rows for file in there):
+        done.remove()
+        raise _damaged(done.at, kept, sum(file.live_rows for file in there))
     try:
+        whole = {file.path: BitMap(range(file.rows)) for file in there}
+        table.stage(written=done.new, deleted=whole)
+        table.stage(deleted=lost)
         commit_again(table, _OPERATION)
-    except (CommitConflict, StorageError):
+    except PenstockError:
         table.discard()
         raise
-    log.debug("compacted %d files of %s to %d", len(chosen), table.name, len(written))
-    return len(chosen)
+    log.debug("compacted %d files of %s to %d", len(there), table.name, len(done.new))
+    return True
+
+
+def _fits(table: DeltaTable, done: Rewritten) -> bool:
+    """Whether the table is the same, with enough of the old files. Rows of them that have come back
+    (RESTORE) are in no new file."""
+    at, gone = done.at, 0
+    if table.has_staged or table.state.metadata != at.metadata or table.layout != at.layout:
+        return False
+    for old in done.old:
+        now = table.files.get(old.path)
+        if now is None:
+            gone += 1
+        elif now.deletion_vector != old.deletion_vector and not (
+            old.positions_deleted() <= now.positions_deleted()
+        ):
+            return False
+    return 2 * gone < len(done.old)
+
+
+def _deleted_since(table: DeltaTable, done: Rewritten) -> dict[str, BitMap]:
+    """By the paths of new files, where the rows are that were deleted since in the old ones: all,
+    where the file is gone, be it for that or that others have them somewhere else."""
+    found: dict[str, BitMap] = {}
+    for sources, written in done.groups:
+        deleted = []
+        for old in sources:
+            now = table.files.get(old.path)
+            gone = BitMap(range(old.rows)) if now is None else now.positions_deleted()
+            deleted.append((old, gone))
+        found.update(moved_positions(deleted, written))
+    return found
+
+
+def moved_positions(
+    sources: Sequence[tuple[DataFile, BitMap]], written: Sequence[WrittenFile]
+) -> dict[str, BitMap]:
+    """Where rows went. ``sources``: files as they were rewritten, with all that is deleted in them
+    now; ``written``: what holds the rows that were alive, one after the other."""
+    found: list[np.ndarray] = []
+    first = 0
+    for old, deleted in sources:
+        before = old.positions_deleted()
+        lost = _array(deleted - before)
+        found.append(first + lost - np.searchsorted(_array(before), lost))
+        first += old.live_rows
+    moved = np.concatenate([np.zeros(0, np.int64), *found])
+    ends = np.cumsum([file.rows for file in written])
+    parts = zip(written, np.split(moved, np.searchsorted(moved, ends)), strict=False)
+    return {
+        file.path: BitMap((part - (end - file.rows)).astype(np.uint32))
+        for (file, part), end in zip(parts, ends, strict=True)
+        if len(part)
+    }
+
+
+def _array(positions: BitMap) -> np.ndarray:
+    return np.frombuffer(positions.to_array(), np.uint32).astype(np.int64)
 
 
 def commit_again(table: DeltaTable, operation: str) -> None:
@@ -142,63 +257,53 @@ def commit_again(table: DeltaTable, operation: str) -> None:
     table.commit(app_id=app_id, version_marker=marker, operation=operation, data_change=False)
 
 
-def _partition(file: DataFile) -> _Partition:
-    """Which files may become one."""
-    return tuple((file.partition_values or {}).items())
-
-
-def _by_partition(file: DataFile) -> list[tuple[str, str]]:
-    return [(name, value or "") for name, value in _partition(file)]
-
-
-def _live_bytes(file: DataFile) -> float:
-    return file.size * file.live_rows / max(file.rows, 1)
-
-
-def _groups(files: Sequence[DataFile], options: CompactOptions) -> list[list[DataFile]]:
+def _groups(files: Sequence[DataFile], options: CompactOptions) -> list[tuple[DataFile, ...]]:
     """Runs of files of one partition that make up about one new file each."""
     groups: list[list[DataFile]] = []
     size = float(options.target_file_bytes)
     for file in files:
         full = size >= options.target_file_bytes
-        if full or _partition(groups[-1][-1]) != _partition(file):
+        if full or partition(groups[-1][-1]) != partition(file):
             groups.append([])
             size = 0.0
         groups[-1].append(file)
-        size += _live_bytes(file)
-    return groups
+        size += live_bytes(file)
+    return [tuple(group) for group in groups]
 
 
-def _item(table: DeltaTable, group: Sequence[DataFile], options: CompactOptions) -> RewriteItem:
+def _item(at: TableAt, group: Sequence[DataFile], options: CompactOptions) -> RewriteItem:
     return RewriteItem(
-        table.storage,
-        table.uri,
-        table.schema.arrow(),
+        at.storage,
+        at.uri,
+        at.schema,
         tuple(map(RewrittenFile.of, group)),
         options.target_file_bytes,
         options.batch_bytes,
-        layout=table.layout,
+        layout=at.layout,
     )
 
 
 def _check(
-    table: DeltaTable, chosen: Sequence[DataFile], results: Sequence[Written | Failed]
-) -> list[WrittenFile]:
+    at: TableAt, groups: Sequence[tuple[DataFile, ...]], results: Sequence[Written | Failed]
+) -> Rewritten:
     """The new files, which must hold as many rows as the old ones had alive."""
-    written = [file for result in results if isinstance(result, Written) for file in result.files]
-    failed = [result.error for result in results if isinstance(result, Failed)]
-    expected = sum(file.live_rows for file in chosen)
-    found = sum(file.rows for file in written)
-    if not failed and found == expected:
-        return written
-    for file in written:
-        table.storage.remove(f"{table.uri}/{file.path}")
-    raise (
-        failed[0]
-        if failed
-        else StorageError(
-            f'compaction of table "{table.name}" read {found} rows where there are {expected}',
-            hint="Data files are damaged: put them back from a copy.",
-            sqlstate="XX001",
-        )
+    files = [tuple(each.files) if isinstance(each, Written) else () for each in results]
+    done = Rewritten(at, tuple(zip(groups, files, strict=True)))
+    failed = [each.error for each in results if isinstance(each, Failed)]
+    for sources, written in () if failed else done.groups:
+        expected = sum(file.live_rows for file in sources)
+        found = sum(file.rows for file in written)
+        if found != expected:
+            failed.append(_damaged(at, found, expected))
+    if failed:
+        done.remove()
+        raise failed[0]
+    return done
+
+
+def _damaged(at: TableAt, found: int, expected: int) -> PenstockError:
+    return StorageError(
+        f'compaction of table "{at.name}" read {found} rows where there are {expected}',
+        hint="Data files are damaged: put them back from a copy.",
+        sqlstate="XX001",
     )

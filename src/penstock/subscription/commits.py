@@ -55,6 +55,7 @@ class Commits:
         Partitions come before the table that they are of, whose commit says that all have it.
         """
         failed = _Failed()
+        self._targets.changed(touched)
         histories = [(t, each) for t in touched if (each := self._history(t, end_lsn)) is not None]
         self._commit_all(histories, end_lsn, failed)
         if histories:

@@ -122,6 +122,7 @@ class ApplyStream:
             if not told_to_end():
                 self._follow(self._start(), told_to_end)
         finally:
+            self._upkeep.close()
             self._applier.close()
             self._streamed.clear()
             self._inbox.clear()
@@ -254,6 +255,7 @@ class ApplyStream:
             elif now - idle_since >= _IDLE_CUT_INTERVAL and inbox.empty():
                 idle_since = now
                 self._idle_cut(position, stream)
+                self._upkeep.between_batches()
             else:
                 inbox.wait(_TICK)
             self._status.received(position, stream, behind=not inbox.empty())

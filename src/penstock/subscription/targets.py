@@ -9,7 +9,7 @@ table cannot follow. Which changes go to which target is ``relation_map``'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -100,9 +100,19 @@ class Targets:
         self._by_relid: dict[int, Target] = {}
         self._ignored: set[int] = set()
         self._looked_at: int | None = None
+        self._changed: dict[TableName, Target] = {}
 
     def __iter__(self) -> Iterator[Target]:
         return iter(self._by_name.values())
+
+    def changed(self, targets: Iterable[Target]) -> None:
+        """Batches were committed to them."""
+        self._changed.update((target.rel.table_name, target) for target in targets)
+
+    def take_changed(self) -> Collection[Target]:
+        """Those that are open, and were opened or changed since this was asked last."""
+        found, self._changed = self._changed, {}
+        return [target for name, target in found.items() if self._by_name.get(name) is target]
 
     def progress(self) -> list[TableProgress]:
         """All of them."""
@@ -147,6 +157,7 @@ class Targets:
         if rel.relid is not None:
             self._bind(target, rel.relid)
         self._by_name[rel.table_name] = target
+        self.changed([target])
         return target
 
     def _bind(self, target: Target, relid: int) -> None:

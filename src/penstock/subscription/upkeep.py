@@ -1,23 +1,41 @@
-"""Upkeep between batches: compaction of tables, checkpoints of logs, a small cuts table.
+"""Upkeep beside the batches: compaction of tables, checkpoints of logs, a small cuts table.
 
-In: the open tables after a batch. Out: at most one piece of work a call, so that the next batch
-waits for one table at most. Which files to rewrite is decided in ``pipeline.compact``; losing the
-race against another writer is harmless, as the next round sees the table again. Whatever fails is
-left for later: nothing here is worth a stop, but another applier of the same subscription.
+In: the open tables, between two batches. Out: one piece of work at a time in a thread of its own
+(``beside``), on a table as it was when it began; between two later batches a compaction is put in
+place, which is quick, or thrown away where it does not fit any more. Which files to rewrite is
+decided in ``pipeline.compact_choice``; losing the race against another writer is harmless, as the
+table is looked at again. Whatever fails is left for later: nothing here is worth a stop, but
+another applier of the same subscription.
+
+What a cut costs here depends on the tables that its batch has changed: only those are looked at,
+and the files of one only after so many commits that it does not count.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from penstock.errors import ApplierReplaced, CommitConflict, PenstockError
+from penstock.failpoint import AFTER_COMPACTION, BEFORE_COMPACTION, failpoint
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cuts
+from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.compact import CompactOptions, commit_again, compact, needs_compaction
+from penstock.pipeline.compact import (
+    Rewritten,
+    TableAt,
+    commit_again,
+    due_files,
+    put_in_place,
+    rewrite,
+)
+from penstock.pipeline.compact_choice import CompactOptions, gain
+from penstock.relation import TableName
+from penstock.subscription.beside import Beside
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 
@@ -25,6 +43,10 @@ log = logging.getLogger(__name__)
 
 _PAUSE: Final = 100
 """Commits of a table for which its upkeep is left alone after it has failed."""
+_LOOKED_AT: Final = 32
+"""Tables of which the one is chosen that gains most."""
+_FILES_A_COMMIT: Final = 64
+"""A table's files are gone through once in so many commits that this is its share of each."""
 _UNTIL_PRUNED: Final = 86_400
 """Seconds that versions stay longer than the cuts that name them."""
 _SET_PROPERTIES: Final = "SET TBLPROPERTIES"
@@ -43,8 +65,26 @@ class UpkeepOptions:
     cuts_kept_for: float = 0.0
 
 
+@dataclass(slots=True)
+class _Due:
+    """Of a Delta table: the versions from which on it is looked at, and has a checkpoint."""
+
+    look: int
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What came of work. ``nothing``: ids of tables that have nothing to compact, and how many
+    commits may pass until they are looked at again."""
+
+    nothing: dict[str, int] = field(default_factory=dict)
+    name: TableName | None = None
+    rewritten: Rewritten | None = None
+
+
 class Upkeep:
-    """Counts commits of one session and does what has become due."""
+    """Of one session; used by the thread that applies."""
 
     def __init__(self, spark: Spark, targets: Targets, cuts: Cuts, options: UpkeepOptions) -> None:
         self._spark = spark
@@ -52,68 +92,183 @@ class Upkeep:
         self._cuts = cuts
         self.options = options
         """Others hold from the next cut on."""
-        self._checkpointed: Counter[str] = Counter(
-            {t.name: t.version for target in targets for t in target.with_history}
-        )
+        self._due: dict[str, _Due] = {}
+        self._waiting: dict[str, TableName] = {}
+        """Tables with something that may be due, by id; whose they are."""
         self._cuts_since = 0
-        self._failed_at: dict[str, int] = {}
+        self._beside: Beside[_Done] = Beside("upkeep", _undo)
+        self._busy_with: dict[str, int] = {}
+        """Tables that the work is on, with the versions of theirs."""
 
     def after_cut(self) -> None:
-        """Look for due work; call it after each cut. Raises ApplierReplaced."""
+        """Call it after each cut that follows a batch. Raises ApplierReplaced."""
         self._cuts_since += 1
-        if self._cuts_since >= self.options.checkpoint_commits:
-            self._cuts_since = 0
-            try:
-                self._cuts.prune(self.options.cuts_kept, self.options.cuts_kept_for)
-            except PenstockError as error:
-                log.warning("upkeep of the cuts: %s", error.message)
-        for target in self._targets:
-            if target.ahead is not None:
-                continue  # what its partitions were before the batch is needed yet
-            for table in target.with_history:
-                if self._upkeep_of(target, table):
-                    return
+        self.between_batches()
 
-    def _upkeep_of(self, target: Target, table: DeltaTable) -> bool:
-        if self._failed_at.get(table.name, -_PAUSE) + _PAUSE > table.version:
-            return False
+    def between_batches(self) -> None:
+        """Put in place what is done, begin what is due. Raises ApplierReplaced."""
+        for target in self._targets.take_changed():
+            self._note(target)
+        self._finish()
+        if self._beside.free and (work := self._next()) is not None:
+            self._beside.begin(work)
+
+    def wait(self) -> None:
+        """Until what was begun is done; ``between_batches`` takes it then."""
+        self._beside.wait()
+
+    def close(self) -> None:
+        """What is not in place by now is thrown away."""
+        self._beside.close()
+
+    def _note(self, target: Target) -> None:
+        for table in target.with_history:
+            due = self._due.get(table.id)
+            if due is None:
+                first = table.version + self.options.checkpoint_commits
+                due = self._due[table.id] = _Due(table.version, first)
+            if table.version >= min(due.look, due.checkpoint):
+                self._waiting[table.id] = target.rel.table_name
+
+    def _finish(self) -> None:
         try:
-            return self._one(target, table)
-        except ApplierReplaced:
-            raise  # the next commit would go on top of what the other one did
-        except PenstockError as error:
+            done = self._beside.take()
+        except Exception as error:
             # What is wrong with the rows says the batch that needs them.
-            self._failed_at[table.name] = table.version
-            table.discard()
-            log.warning('upkeep of table "%s": %s', table.name, error.message)
+            for table_id, version in self._busy_with.items():
+                self._put_off(table_id, version)
+            told = error.message if isinstance(error, PenstockError) else error
+            log.warning("upkeep: %s", told)
+            return
+        if done is None:
+            return
+        for table_id, commits in done.nothing.items():
+            self._due[table_id].look = self._busy_with[table_id] + commits
+        if done.name is not None and done.rewritten is not None:
+            self._put(done.name, done.rewritten)
+
+    def _put(self, name: TableName, rewritten: Rewritten) -> None:
+        target, table = self._find(name, rewritten.at.id)
+        if target is None or table is None or target.ahead is not None:
+            rewritten.remove()
+            return
+        failpoint(BEFORE_COMPACTION)
+        try:
+            if not put_in_place(table, rewritten):
+                log.info('table "%s" has changed too much to be compacted', table.name)
+                return
+        except CommitConflict:
+            self._targets.load_again(target)
+            return
+        except PenstockError as error:
+            self._failed(table, error)
+            return
+        failpoint(AFTER_COMPACTION)
+        log.info('compacted table "%s" to %d files', table.name, len(table.files))
+
+    def _next(self) -> Callable[[], _Done] | None:
+        """Work that is due, on what does not change any more."""
+        self._busy_with = {}
+        options = self.options
+        if self._cuts_since >= options.checkpoint_commits:
+            self._cuts_since = 0
+            return partial(_prune, self._cuts, options.cuts_kept, options.cuts_kept_for)
+        looked_at: list[tuple[TableName, TableAt]] = []
+        for target, table in self._tables_waiting():
+            try:
+                if self._keep_versions(target, table):
+                    continue
+            except ApplierReplaced:
+                raise  # the next commit would go on top of what the other one did
+            except PenstockError as error:
+                self._failed(table, error)
+                continue
+            due = self._due[table.id]
+            if table.version >= due.checkpoint:
+                due.checkpoint = table.version + options.checkpoint_commits
+                self._busy_with = {table.id: table.version}
+                return partial(_checkpoint, table)
+            if table.version >= due.look:
+                looked_at.append((target.rel.table_name, TableAt.now(table)))
+            else:
+                del self._waiting[table.id]
+            if len(looked_at) == _LOOKED_AT:
+                break
+        if not looked_at:
+            return None
+        self._busy_with = {at.id: at.version for _, at in looked_at}
+        return partial(_compact, self._spark, looked_at, options.compact)
+
+    def _tables_waiting(self) -> Iterator[tuple[Target, DeltaTable]]:
+        """Those that can be worked on now."""
+        for table_id, name in list(self._waiting.items()):
+            target, table = self._find(name, table_id)
+            if target is None or table is None:
+                del self._waiting[table_id]
+                self._due.pop(table_id, None)
+            elif target.ahead is None and not table.has_staged:
+                # while it is ahead, what its partitions were before the batch is needed yet
+                yield target, table
+
+    def _find(self, name: TableName, table_id: str) -> tuple[Target | None, DeltaTable | None]:
+        """As it is open now: not one that is closed, parked, dropped or another by now."""
+        target = self._targets.named(name)
+        tables = () if target is None else target.with_history
+        return target, next((each for each in tables if each.id == table_id), None)
+
+    def _keep_versions(self, target: Target, table: DeltaTable) -> bool:
+        """Whether the table was loaded again, as another writer was first."""
+        if not self.options.cuts_kept_for:
             return False
-
-    def _one(self, target: Target, table: DeltaTable) -> bool:
-        if self.options.cuts_kept_for and not table.has_staged:
-            table.keep_versions(int(self.options.cuts_kept_for) + _UNTIL_PRUNED)
-            if table.has_staged:
-                self._commit_properties(target, table)
-                return True
-        return self._compact_or_checkpoint(target, table)
-
-    def _commit_properties(self, target: Target, table: DeltaTable) -> None:
+        table.keep_versions(int(self.options.cuts_kept_for) + _UNTIL_PRUNED)
+        if not table.has_staged:
+            return False
         try:
             commit_again(table, _SET_PROPERTIES)
         except CommitConflict:
             self._targets.load_again(target)
-
-    def _compact_or_checkpoint(self, target: Target, table: DeltaTable) -> bool:
-        if needs_compaction(table, self.options.compact):
-            try:
-                compact(self._spark, table, self.options.compact)
-            except CommitConflict:
-                self._targets.load_again(target)
-                return True
-            log.info('compacted table "%s" to %d files', table.name, len(table.files))
-            return True
-        due = self._checkpointed[table.name] + self.options.checkpoint_commits
-        if table.version >= due:
-            self._checkpointed[table.name] = table.version
-            table.checkpoint()
             return True
         return False
+
+    def _failed(self, table: DeltaTable, error: PenstockError) -> None:
+        table.discard()
+        self._put_off(table.id, table.version)
+        log.warning('upkeep of table "%s": %s', table.name, error.message)
+
+    def _put_off(self, table_id: str, version: int) -> None:
+        self._waiting.pop(table_id, None)
+        if due := self._due.get(table_id):
+            due.look = due.checkpoint = version + _PAUSE
+
+
+def _undo(done: _Done) -> None:
+    if done.rewritten is not None:
+        done.rewritten.remove()
+
+
+def _prune(cuts: Cuts, keep: int, keep_for: float) -> _Done:
+    cuts.prune(keep, keep_for)
+    return _Done()
+
+
+def _checkpoint(table: DeltaTable) -> _Done:
+    table.checkpoint()
+    return _Done()
+
+
+def _compact(
+    spark: Spark, tables: Sequence[tuple[TableName, TableAt]], options: CompactOptions
+) -> _Done:
+    """Rewrite what is due of the table that gains most by it."""
+    nothing: dict[str, int] = {}
+    best: tuple[float, TableName, TableAt, list[DataFile]] | None = None
+    for name, at in tables:
+        chosen = due_files(at, options)
+        if not chosen:
+            nothing[at.id] = max(options.full // 2, len(at.files) // _FILES_A_COMMIT, 1)
+        elif best is None or gain(chosen) > best[0]:
+            best = gain(chosen), name, at, chosen
+    if best is None:
+        return _Done(nothing)
+    _, name, at, chosen = best
+    return _Done(nothing, name, rewrite(spark, at, chosen, options))
