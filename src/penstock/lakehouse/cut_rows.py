@@ -195,5 +195,6 @@ def newest_cuts(rows: pa.Table, keep: int, since: datetime) -> pa.Array:
         seen[owner] = seen.get(owner, 0) + 1
         if seen[owner] <= keep:
             limits[owner] = min(cut["cut_time"], since)
-    oldest = [limits.get(owner) for owner in owners.to_pylist()]
-    return pc.greater_equal(rows["cut_time"], pa.array(oldest, TIMESTAMP))
+    known = pc.index_in(owners, pa.array(limits.keys(), pa.string()))
+    oldest = pa.array(limits.values(), TIMESTAMP).take(known.combine_chunks())
+    return pc.greater_equal(rows["cut_time"], oldest)

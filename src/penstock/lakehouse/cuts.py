@@ -68,6 +68,9 @@ _TRIES: Final = 100
 _TICK: Final = timedelta(microseconds=1)
 """What a cut is later than the one before where the clock stands still or has gone back."""
 
+_Change = tuple[list[DataFile], list[WrittenFile]]
+"""Files that go, and that come."""
+
 
 class Cuts:
     """The cuts table of a warehouse, created with the first cut. Safe for use by several threads.
@@ -159,7 +162,26 @@ class Cuts:
         """Keep the newest ``keep`` cuts of each subscription, and those that are not ``keep_for``
         seconds old, in one file; remove what is old."""
         since = datetime.now(UTC) - timedelta(seconds=keep_for)
-        self._rewrite("PRUNE CUTS", lambda rows: rows.filter(newest_cuts(rows, keep, since)))
+        if load(self._storage, self.uri) is None:
+            return
+        with self._lock:
+            then = self._current_state().copy()
+        # No cut waits for what follows: it is of files that stay as they are.
+        self._remove_unreferenced(then)
+        rows = self._all_rows(then)
+        written = self._write(rows.filter(newest_cuts(rows, keep, since)))
+
+        def replace(state: TableState) -> _Change | None:
+            """Nothing where another process has pruned them."""
+            there = then.files.keys() <= state.files.keys()
+            return (list(then.files.values()), written) if there else None
+
+        with self._lock:
+            done = self._commit("PRUNE CUTS", replace)
+            properties = self._current_state().properties
+        for file in () if done else written:
+            self._storage.remove(f"{self.uri}/{file.path}")
+        self._store.checkpoint(self.uri, properties)
 
     def forget_others(self, owner: CutOwner, living: Sequence[CutOwner] = ()) -> None:
         """Remove the cuts of all others that have had the owner's name, when it gets it.
@@ -195,25 +217,24 @@ class Cuts:
             if load(self._storage, self.uri) is None:
                 return
 
-            def replace(state: TableState) -> tuple[list[DataFile], list[WrittenFile]]:
+            def replace(state: TableState) -> _Change:
                 return list(state.files.values()), self._write(change(self._all_rows(state)))
 
             # What becomes unreferenced now stays until the next time: somebody may be reading it.
-            self._remove_unreferenced()
+            self._remove_unreferenced(self._current_state())
             if self._current_state().files:
                 self._commit(operation, replace)
             properties = self._current_state().properties
             self._store.checkpoint(self.uri, properties)
 
-    def _commit(
-        self,
-        operation: str,
-        change: Callable[[TableState], tuple[list[DataFile], list[WrittenFile]]],
-    ) -> None:
-        """Put the next entry; when another process was first, follow it and try again."""
+    def _commit(self, operation: str, change: Callable[[TableState], _Change | None]) -> bool:
+        """Put the next entry; when another process was first, follow it and try again. False where
+        there is nothing to change."""
         for _ in range(_TRIES):
             state = self._current_state()
-            removed, written = change(state)
+            if (changed := change(state)) is None:
+                return False
+            removed, written = changed
             now = actions.now_ms()
             entry = _entry(operation, state, removed, written, now)
             try:
@@ -227,7 +248,7 @@ class Cuts:
                 raise
             state.apply(state.version + 1, entry)
             self._loaded = Elapsed()
-            return
+            return True
         raise CommitConflict(f'other writers keep committing to the cuts table "{self.uri}"')
 
     def _current_state(self) -> TableState:
@@ -286,10 +307,10 @@ class Cuts:
         with open_parquet(self.uri, path) as parquet:
             return whole_rows(parquet.read())
 
-    def _remove_unreferenced(self) -> None:
+    def _remove_unreferenced(self, state: TableState) -> None:
         """Remove data files that no reader can still want."""
         horizon = datetime.now(UTC) - timedelta(seconds=interval_seconds(RETENTION))
-        files = self._current_state().files
+        files = state.files
         for info in self._storage.list(self.uri):
             old = info.is_file and info.mtime is not None and info.mtime < horizon
             if old and info.base_name.endswith(".parquet") and info.base_name not in files:

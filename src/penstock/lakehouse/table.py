@@ -342,8 +342,7 @@ class DeltaTable:
         return self.version
 
     def checkpoint(self) -> None:
-        """Write a checkpoint of the newest version and drop log entries past their retention. In
-        any thread, while another one commits."""
+        """Write one of the newest version, drop log entries past retention; in any thread."""
         self._store.checkpoint(self.uri, self.properties)
 
     def _check_current(self) -> None:
