@@ -81,20 +81,28 @@ def rows_of(
     cells = named or [(None, None, None, None, None)]
     count = len(cells)
     schemas, names, uris, versions, ids = zip(*cells, strict=True)
-    columns = [
-        [owner.name] * count,
-        [int(lsn)] * count,
-        [str(lsn)] * count,
-        pa.array([commit_time_us] * count, pa.int64()).cast(TIMESTAMP),
-        [cut_time] * count,
-        schemas,
-        names,
-        uris,
-        versions,
-        [owner.id] * count,
-        ids,
+    commit_time = pa.scalar(commit_time_us, pa.int64()).cast(TIMESTAMP)
+    same = {
+        "subscription": owner.name,
+        "lsn": int(lsn),
+        "lsn_text": str(lsn),
+        "commit_time": commit_time,
+        "cut_time": cut_time,
+        "subscription_id": owner.id,
+    }
+    each = {
+        "table_schema": schemas,
+        "table_name": names,
+        "uri": uris,
+        "version": versions,
+        "table_id": ids,
+    }
+    arrays = [
+        pa.repeat(pa.scalar(same[f.name], f.type), count)
+        if f.name in same
+        else pa.array(each[f.name], f.type)
+        for f in SCHEMA
     ]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 

@@ -209,7 +209,7 @@ class Applier:
         return frozenset(_in_cut([*ready, *joining])) != self._members
 
     def _joining(self, lsn: Lsn) -> tuple[Target, ...]:
-        return tuple(t for t in self._targets if origin.joins(lsn, t.progress))
+        return tuple(t for t in self._targets if not t.ready and origin.joins(lsn, t.progress))
 
     def _attempt(self, batch: Batch, skip: Lsn) -> int:
         used: list[RunAhead] = []

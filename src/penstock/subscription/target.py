@@ -38,6 +38,8 @@ class Target:
     followed: Relation | None = field(default=None)
     partitions: Partitions | None = field(default=None)
     history: DeltaTable | None = field(default=None)
+    _cut: CutTable | None = field(default=None)
+    """Its part of the last cut, where it is one table: most of many tables are as they were."""
 
     @property
     def draws(self) -> bool:
@@ -68,6 +70,11 @@ class Target:
     @property
     def in_cut(self) -> dict[TableName, CutTable]:
         """Its part of a cut."""
+        if self.partitions is None and self.history is None:
+            name, table, kept = self.rel.table_name, self.table, self._cut
+            if kept is None or kept.version != table.version:
+                kept = self._cut = CutTable(table.uri, table.version, table.id)
+            return {name: kept}
         tables = self.tables
         if self.history is not None:
             tables[history_of(self.rel.table_name)] = self.history

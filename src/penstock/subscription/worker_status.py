@@ -277,16 +277,21 @@ class WorkerStatus:
         return progressed
 
     def _tables(self, targets: Iterable[Target]) -> dict[str, TableCounts]:
+        """Of those that have changed."""
         tables = self.snapshot().tables
-        return {
-            t.rel.qualified_name: replace(
-                tables.get(t.rel.qualified_name) or TableCounts(t.rel.qualified_name),
-                rows_applied=t.rows_applied,
-                version=t.table.version,
-                unfilled=t.table.unfilled,
-            )
-            for t in targets
-        }
+        found: dict[str, TableCounts] = {}
+        for t in targets:
+            name = t.rel.qualified_name
+            known = tables.get(name)
+            now = t.rows_applied, t.table.version
+            if known is None or (known.rows_applied, known.version) != now:
+                found[name] = replace(
+                    known or TableCounts(name),
+                    rows_applied=t.rows_applied,
+                    version=t.table.version,
+                    unfilled=t.table.unfilled,
+                )
+        return found
 
     def _set(self, **changes: object) -> None:
         with self._lock:
