@@ -204,7 +204,7 @@ def test_others_and_limits(
 ) -> None:
     """Tables and files of other writers, columns that come later, what is refused."""
     database.execute(_OTHERS % _PI)
-    node = local_node(compact_small_files=3)
+    node = local_node(compact_small_files=12)
     lake = _Lake(node, spark, database)
     spark.sql(
         f"CREATE TABLE {lake.path('own')} (id int, v variant) USING delta"

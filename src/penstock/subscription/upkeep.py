@@ -45,6 +45,8 @@ _PAUSE: Final = 100
 """Commits of a table for which its upkeep is left alone after it has failed."""
 _LOOKED_AT: Final = 32
 """Tables of which the one is chosen that gains most."""
+_RUN_BYTES: Final = 8 << 20
+"""Of several tables that are compacted in one go."""
 _FILES_A_COMMIT: Final = 64
 """A table's files are gone through once in so many commits that this is its share of each."""
 _UNTIL_PRUNED: Final = 86_400
@@ -76,11 +78,11 @@ class _Due:
 @dataclass(frozen=True, slots=True)
 class _Done:
     """What came of work. ``nothing``: ids of tables that have nothing to compact, and how many
-    commits may pass until they are looked at again."""
+    commits may pass until they are looked at again. ``failed``: by id."""
 
     nothing: dict[str, int] = field(default_factory=dict)
-    name: TableName | None = None
-    rewritten: Rewritten | None = None
+    rewritten: list[tuple[TableName, Rewritten]] = field(default_factory=list)
+    failed: dict[str, Exception] = field(default_factory=dict)
 
 
 class Upkeep:
@@ -95,6 +97,8 @@ class Upkeep:
         self._due: dict[str, _Due] = {}
         self._waiting: dict[str, TableName] = {}
         """Tables with something that may be due, by id; whose they are."""
+        self._changed = 0
+        """Tables of batches since work was begun last."""
         self._cuts_since = 0
         self._beside: Beside[_Done] = Beside("upkeep", _undo)
         self._busy_with: dict[str, int] = {}
@@ -123,6 +127,7 @@ class Upkeep:
 
     def _note(self, target: Target) -> None:
         for table in target.with_history:
+            self._changed += 1
             due = self._due.get(table.id)
             if due is None:
                 first = table.version + self.options.checkpoint_commits
@@ -133,19 +138,22 @@ class Upkeep:
     def _finish(self) -> None:
         try:
             done = self._beside.take()
-        except Exception as error:
-            # What is wrong with the rows says the batch that needs them.
-            for table_id, version in self._busy_with.items():
-                self._put_off(table_id, version)
-            told = error.message if isinstance(error, PenstockError) else error
-            log.warning("upkeep: %s", told)
-            return
+        except Exception as raised:
+            done = _Done(failed=dict.fromkeys(self._busy_with, raised))
         if done is None:
             return
+        for table_id in done.failed:
+            # What is wrong with the rows says the batch that needs them.
+            self._put_off(table_id, self._busy_with[table_id])
+        for told in dict.fromkeys(map(_said, done.failed.values())):
+            log.warning("upkeep: %s", told)
         for table_id, commits in done.nothing.items():
             self._due[table_id].look = self._busy_with[table_id] + commits
-        if done.name is not None and done.rewritten is not None:
-            self._put(done.name, done.rewritten)
+        try:
+            while done.rewritten:
+                self._put(*done.rewritten.pop(0))
+        finally:
+            _undo(done)  # what has not been tried
 
     def _put(self, name: TableName, rewritten: Rewritten) -> None:
         target, table = self._find(name, rewritten.at.id)
@@ -157,7 +165,8 @@ class Upkeep:
             if not put_in_place(table, rewritten):
                 log.info('table "%s" has changed too much to be compacted', table.name)
                 return
-        except CommitConflict:
+        except CommitConflict as conflict:
+            log.info("%s: looking at the table again", conflict.message)
             self._targets.load_again(target)
             return
         except PenstockError as error:
@@ -197,7 +206,9 @@ class Upkeep:
         if not looked_at:
             return None
         self._busy_with = {at.id: at.version for _, at in looked_at}
-        return partial(_compact, self._spark, looked_at, options.compact)
+        # As many as keep up with the batches: a table has too many files once in so many commits.
+        most, self._changed = 1 + self._changed // options.compact.full, 0
+        return partial(_compact, self._spark, looked_at, options.compact, most)
 
     def _tables_waiting(self) -> Iterator[tuple[Target, DeltaTable]]:
         """Those that can be worked on now."""
@@ -242,8 +253,12 @@ class Upkeep:
 
 
 def _undo(done: _Done) -> None:
-    if done.rewritten is not None:
-        done.rewritten.remove()
+    for _, rewritten in done.rewritten:
+        rewritten.remove()
+
+
+def _said(error: Exception) -> str:
+    return error.message if isinstance(error, PenstockError) else str(error)
 
 
 def _prune(cuts: Cuts, keep: int, keep_for: float) -> _Done:
@@ -257,18 +272,26 @@ def _checkpoint(table: DeltaTable) -> _Done:
 
 
 def _compact(
-    spark: Spark, tables: Sequence[tuple[TableName, TableAt]], options: CompactOptions
+    spark: Spark,
+    tables: Sequence[tuple[TableName, TableAt]],
+    options: CompactOptions,
+    most: int,
 ) -> _Done:
-    """Rewrite what is due of the table that gains most by it."""
-    nothing: dict[str, int] = {}
-    best: tuple[float, TableName, TableAt, list[DataFile]] | None = None
+    """Rewrite what is due of the tables that gain most by it, of several where it is little."""
+    done, size = _Done(), 0
+    found: list[tuple[float, TableName, TableAt, list[DataFile]]] = []
     for name, at in tables:
-        chosen = due_files(at, options)
-        if not chosen:
-            nothing[at.id] = max(options.full // 2, len(at.files) // _FILES_A_COMMIT, 1)
-        elif best is None or gain(chosen) > best[0]:
-            best = gain(chosen), name, at, chosen
-    if best is None:
-        return _Done(nothing)
-    _, name, at, chosen = best
-    return _Done(nothing, name, rewrite(spark, at, chosen, options))
+        if chosen := due_files(at, options):
+            found.append((gain(chosen), name, at, chosen))
+        else:
+            done.nothing[at.id] = max(options.full // 2, len(at.files) // _FILES_A_COMMIT, 1)
+    found.sort(key=lambda each: -each[0])
+    for _, name, at, chosen in found[:most]:
+        size += sum(file.size for file in chosen)
+        if size > _RUN_BYTES and (done.rewritten or done.failed):
+            break
+        try:
+            done.rewritten.append((name, rewrite(spark, at, chosen, options)))
+        except Exception as error:  # another table's work is not lost for it
+            done.failed[at.id] = error
+    return done
