@@ -32,7 +32,7 @@ def transactions(sizes: list[list[int]]) -> list[bytes]:
 def frames_of(batch: object) -> list[bytes]:
     frames: list[bytes] = []
     for piece in batch.pieces:  # type: ignore[attr-defined]
-        frames += piece.spooled.load() if piece.spooled else piece.frames
+        frames += [HEADER + message for message in piece.chunk().messages()]
     return frames
 
 
@@ -160,13 +160,9 @@ def test_a_batch_that_is_made_again_ends_where_it_did(
         out += frames_of(batch)
         assert batch.end_lsn == upto
         assert batch.transactions == min(len(sizes), upto // 100)
-        ends = [
-            struct.unpack_from("!Q", piece.frames[at], XLOGDATA_HEADER + 10)[0]
-            for piece in batch.pieces
-            for at in piece.commits
-        ]
+        ends = [end for piece in batch.pieces for end in piece.end_lsns.tolist()]
         for number in range(len(batch.pieces)):
-            done = sum(len(p.commits) for p in batch.pieces[: number + 1])
+            done = sum(p.transactions for p in batch.pieces[: number + 1])
             assert batch.open_end_lsn(number) == (ends[done] if done < len(ends) else upto)
         batch.forget()
     while (batch := inbox.take(0.0)) is not None:

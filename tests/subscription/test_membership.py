@@ -24,6 +24,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.node.shown_workers import ShownWorkers
 from penstock.pgoutput import messages as m
+from penstock.pgoutput.chunk import MessageChunk
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.tuple_data import Text
 from penstock.pipeline.snapshot import CopyOptions
@@ -35,9 +36,9 @@ from penstock.subscription.apply import Applier
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import Copies, SyncOptions
 from penstock.subscription.cut_requests import RequestedCuts
-from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
+from penstock.subscription.piece import Batch, Piece
 from penstock.subscription.prepared import two_phase
 from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.targets import Targets
@@ -245,9 +246,9 @@ def batch(end_lsn: int, key: int) -> Batch:
         m.Insert(A.oid, (Text(str(key).encode()),)),
         m.Commit(Lsn(end_lsn - 1), Lsn(end_lsn), 0),
     )
-    frames = [b"w" + bytes(24) + encode(message) for message in messages]
-    piece = FrameRun(frames, [len(frames) - 1], sum(map(len, frames)))
-    return Batch((piece,), Lsn(end_lsn), 0, 1, len(frames))
+    piece = Piece()
+    piece.add(MessageChunk.of_messages([encode(message) for message in messages]))
+    return Batch.of((piece,))
 
 
 def test_a_table_that_cannot_be_parked_any_more_is_of_another_membership(world: World) -> None:

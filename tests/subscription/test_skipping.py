@@ -15,8 +15,9 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRe
 from penstock.errors import ProtocolViolation, ReplicationConflict
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.apply_error import with_context
-from penstock.subscription.inbox import Batch, Inbox
+from penstock.subscription.inbox import Inbox
 from penstock.subscription.origin import TableProgress
+from penstock.subscription.piece import Batch
 from penstock.subscription.skipping import Passing, SkipLsns, Skipping
 
 HEADER = b"w" + bytes(24)
@@ -40,7 +41,7 @@ def whole_batch(tmp_path: Path, frames: Sequence[bytes], piece_frames: int) -> B
 
 
 def frames_of(batch: Batch) -> list[bytes]:
-    return [f for p in batch.pieces for f in (p.spooled.load() if p.spooled else p.frames)]
+    return [HEADER + message for piece in batch.pieces for message in piece.chunk().messages()]
 
 
 BODIES = st.lists(st.text("IUDTRYM", max_size=9), min_size=1, max_size=6)

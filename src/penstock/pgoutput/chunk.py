@@ -1,12 +1,12 @@
 """What goes into the columnar decoder and what comes out.
 
-In: CopyData frames. Out: ``MessageChunk``, ``DecodedChunk`` and their parts. All positions of
-messages ("sequence") count within one chunk.
+In: CopyData frames, or messages without their headers. Out: ``MessageChunk``, ``DecodedChunk`` and
+their parts. All positions of messages ("sequence") count within one chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,6 +57,59 @@ class MessageChunk:
         if (np.frombuffer(buffer, np.uint8)[begins] != _XLOGDATA).any():
             raise ProtocolViolation("replication message that is not XLogData among changes")
         return cls(buffer, begins + XLOGDATA_HEADER, ends)
+
+    @classmethod
+    def of_messages(cls, messages: Sequence[bytes]) -> MessageChunk:
+        """Messages without headers. Raises ProtocolViolation where one is empty."""
+        sizes = np.fromiter(map(len, messages), np.int64, len(messages))
+        if not sizes.all():
+            raise ProtocolViolation("insufficient data left in message")
+        ends = np.cumsum(sizes)
+        return cls(b"".join((*messages, bytes(PADDING))), ends - sizes, ends)
+
+    @classmethod
+    def joined(cls, parts: Sequence[MessageChunk]) -> MessageChunk:
+        """The messages of all parts, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        bases = np.cumsum([0, *(len(part.buffer) for part in parts)]).tolist()
+        starts = [part.starts + base for part, base in zip(parts, bases, strict=False)]
+        ends = [part.ends + base for part, base in zip(parts, bases, strict=False)]
+        nothing = [np.empty(0, np.int64)]
+        return cls(
+            b"".join(part.buffer for part in parts),
+            np.concatenate(starts or nothing),
+            np.concatenate(ends or nothing),
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the messages take."""
+        return len(self.buffer)
+
+    @property
+    def kinds(self) -> NDArray[np.uint8]:
+        """The type byte of each message."""
+        return np.frombuffer(self.buffer, np.uint8)[self.starts]
+
+    def message(self, index: int) -> bytes:
+        """One of the messages."""
+        return self.buffer[self.starts[index] : self.ends[index]]
+
+    def messages(self) -> Iterator[bytes]:
+        """All of them, for what is seldom done."""
+        for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
+            yield self.buffer[start:end]
+
+    def between(self, begin: int, end: int) -> MessageChunk:
+        """Messages ``begin`` to ``end`` as a chunk that holds no memory of the others."""
+        if begin == 0 and end == len(self):
+            return self
+        if begin >= end:
+            return MessageChunk(bytes(PADDING), self.starts[:0], self.ends[:0])
+        first, last = int(self.starts[begin]), int(self.ends[end - 1])
+        buffer = b"".join((memoryview(self.buffer)[first:last], bytes(PADDING)))
+        return MessageChunk(buffer, self.starts[begin:end] - first, self.ends[begin:end] - first)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

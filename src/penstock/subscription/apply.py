@@ -40,9 +40,9 @@ from penstock.subscription.commits import Commits
 from penstock.subscription.conflict_texts import Names
 from penstock.subscription.conflicts import Conflicts
 from penstock.subscription.history import TransactionStamps
-from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.logical_messages import message_rows
 from penstock.subscription.parking import Parking
+from penstock.subscription.piece import Batch, Piece
 from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.skipping import Passing
 from penstock.subscription.target import Target
@@ -303,7 +303,7 @@ class Applier:
             except PenstockError as error:
                 self._refuse(target, error, touched)
 
-    def _done_ahead(self, piece: FrameRun, open_end: Lsn, skip: Lsn) -> RunAhead | None:
+    def _done_ahead(self, piece: Piece, open_end: Lsn, skip: Lsn) -> RunAhead | None:
         """What was done with a piece before its commit, if it is still right."""
         begun, piece.ahead = piece.ahead, None
         done = None if begun is None else begun.take()

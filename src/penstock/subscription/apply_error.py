@@ -19,9 +19,8 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import PenstockError, ReplicationConflict, ValueNotRepresentable
 from penstock.lsn import Lsn
-from penstock.pgoutput.chunk import XLOGDATA_HEADER
-from penstock.subscription.inbox import Batch
 from penstock.subscription.parking import Parking
+from penstock.subscription.piece import Batch
 from penstock.subscription.retry import max_tries
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ _BEGIN: Final = ord("B")
 _BEGIN_FIELDS: Final = struct.Struct("!QqI")
 _OID: Final = struct.Struct("!I")
 _KINDS: Final = {ord("I"): "INSERT", ord("U"): "UPDATE", ord("D"): "DELETE", ord("T"): "TRUNCATE"}
-_BODY: Final = XLOGDATA_HEADER + 1
+_BODY: Final = 1
 _TRUNCATED: Final = _BODY + 4 + 1
 
 _PASSED_BY: Final = (ReplicationConflict, ValueNotRepresentable)
@@ -98,7 +97,7 @@ def with_context(
 
 def _context(batch: Batch, subid: int, rel: SubscriptionRel | None) -> tuple[str, Lsn]:
     """And the finish LSN. Raises struct.error."""
-    begin = next((frame for frame in _frames(batch) if frame[XLOGDATA_HEADER] == _BEGIN), b"")
+    begin = next((message for message in _messages(batch) if message[0] == _BEGIN), b"")
     final_lsn, _, xid = _BEGIN_FIELDS.unpack_from(begin, _BODY)
     at, finished = "" if rel is None else _where(batch, rel), Lsn(final_lsn)
     told = f'processing remote data for replication origin "pg_{subid}"{at} in transaction {xid}'
@@ -113,21 +112,21 @@ def _where(batch: Batch, rel: SubscriptionRel) -> str:
 
 def _kinds(batch: Batch, relid: int) -> Iterator[int]:
     """Of the messages that change a relation."""
-    for frame in _frames(batch):
-        kind = frame[XLOGDATA_HEADER]
+    for message in _messages(batch):
+        kind = message[0]
         if kind == ord("T"):
-            oids = [oid for (oid,) in _OID.iter_unpack(frame[_TRUNCATED:])]
+            oids = [oid for (oid,) in _OID.iter_unpack(message[_TRUNCATED:])]
         elif kind in _KINDS:
-            oids = [_OID.unpack_from(frame, _BODY)[0]]
+            oids = [_OID.unpack_from(message, _BODY)[0]]
         else:
             continue
         if relid in oids:
             yield kind
 
 
-def _frames(batch: Batch) -> Iterator[bytes]:
+def _messages(batch: Batch) -> Iterator[bytes]:
     for piece in batch.pieces:
-        yield from piece.spooled.load() if piece.spooled else piece.frames
+        yield from piece.chunk().messages()
 
 
 def log_stop(error: Exception, subscription: str, disables: bool) -> Exception:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.pgoutput.messages import BeginPrepare
 from penstock.subscription.ahead import AheadWriter
-from penstock.subscription.inbox import FrameRun
+from penstock.subscription.frame_run import FrameRun
 
 
 @dataclass(frozen=True, slots=True)

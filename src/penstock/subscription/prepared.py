@@ -29,7 +29,7 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.messages import CommitPrepared, Prepare, RollbackPrepared, StreamPrepare
-from penstock.subscription.inbox import FrameRun
+from penstock.subscription.frame_run import FrameRun
 from penstock.subscription.spool import SpooledFrames
 
 

@@ -23,9 +23,9 @@ import numpy as np
 
 from penstock.errors import report
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.chunk import XLOGDATA_HEADER, MessageChunk
-from penstock.subscription.inbox import Batch
+from penstock.pgoutput.chunk import MessageChunk
 from penstock.subscription.origin import TableProgress
+from penstock.subscription.piece import Batch
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ _COMMIT: Final = ord("C")
 _CHANGES: Final = np.isin(np.arange(256), tuple(b"IUDT"))
 _LSN: Final = struct.Struct("!Q")
 _FINAL_LSN_AT: Final = 1
-_COMMIT_LSN_AT: Final = XLOGDATA_HEADER + 1 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +124,7 @@ def _has(table: TableProgress, skip: Lsn, last_cut: Lsn) -> bool:
 
 def finish_lsns(batch: Batch) -> set[Lsn]:
     """Where the commit records of its transactions begin."""
-    frames = (piece.frames[at] for piece in batch.pieces for at in piece.commits)
-    return {Lsn(_LSN.unpack_from(frame, _COMMIT_LSN_AT)[0]) for frame in frames}
+    return {Lsn(lsn) for piece in batch.pieces for lsn in piece.finish_lsns.tolist()}
 
 
 class Passing:

@@ -1,9 +1,9 @@
-"""Frames of a transaction larger than memory, on local disk until it commits (reorderbuffer.c,
+"""Changes of a transaction larger than memory, on local disk until it commits (reorderbuffer.c,
 spill).
 
-In: a run of frames. Out: the same run. The files are scratch: they are not synced, and a restart of
-the worker begins with an empty folder, since the publisher sends an unacknowledged transaction
-again.
+In: a run of frames or of messages. Out: the same run. The files are scratch: they are not synced,
+and a restart of the worker begins with an empty folder, since the publisher sends an unacknowledged
+transaction again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import errno
 import shutil
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from penstock.errors import StorageError
+from penstock.pgoutput.chunk import MessageChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +32,13 @@ class SpooledFrames:
     @classmethod
     def write(cls, folder: Path, frames: Sequence[bytes]) -> SpooledFrames:
         """Write ``frames`` to a new file in ``folder``. Raises StorageError (53100: disk full)."""
-        path = folder / f"spill-{uuid.uuid4()}.frames"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                file.write(struct.pack(f"<{len(frames)}I", *map(len, frames)))
-                file.writelines(frames)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise _storage_error(error, folder) from error
-        return cls(path, len(frames))
+        lengths = struct.pack(f"<{len(frames)}I", *map(len, frames))
+        return cls(_new_file(folder, [lengths, *frames]), len(frames))
 
     @classmethod
     def of_content(cls, folder: Path, content: bytes, count: int) -> SpooledFrames:
         """A new file in ``folder`` with the content of another one. Raises StorageError."""
-        path = folder / f"spill-{uuid.uuid4()}.frames"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise _storage_error(error, folder) from error
-        return cls(path, count)
+        return cls(_new_file(folder, [content]), count)
 
     def load(self) -> list[bytes]:
         """Read the run back."""
@@ -62,6 +50,34 @@ class SpooledFrames:
             at += length
         return frames
 
+    def chunk(self) -> MessageChunk:
+        """Their messages."""
+        return MessageChunk.from_copy_data(self.load())
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledMessages:
+    """A spilled chunk: where its messages begin and end in its buffer, and that."""
+
+    path: Path
+    count: int
+
+    @classmethod
+    def write(cls, folder: Path, chunk: MessageChunk) -> SpooledMessages:
+        """Write it to a new file in ``folder``. Raises StorageError (53100: disk full)."""
+        content = [chunk.starts.tobytes(), chunk.ends.tobytes(), chunk.buffer]
+        return cls(_new_file(folder, content), len(chunk))
+
+    def chunk(self) -> MessageChunk:
+        """Read it back."""
+        with self.path.open("rb") as file:
+            starts, ends = np.frombuffer(file.read(16 * self.count), np.int64).reshape(2, -1)
+            return MessageChunk(file.read(), starts, ends)
+
     def remove(self) -> None:
         """Delete the file."""
         self.path.unlink(missing_ok=True)
@@ -70,6 +86,18 @@ class SpooledFrames:
 def empty_folder(folder: Path) -> None:
     """Remove what an earlier run left behind."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_file(folder: Path, content: Iterable[bytes]) -> Path:
+    path = folder / f"spill-{uuid.uuid4()}.frames"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.writelines(content)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise _storage_error(error, folder) from error
+    return path
 
 
 def _storage_error(error: OSError, folder: Path) -> StorageError:

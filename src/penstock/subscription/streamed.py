@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from penstock.errors import ProtocolViolation
-from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.chunk import XLOGDATA_HEADER, MessageChunk
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import (
@@ -35,7 +37,8 @@ from penstock.pgoutput.messages import (
     StreamStop,
 )
 from penstock.subscription.ahead import AheadWriter
-from penstock.subscription.inbox import FrameRun, Inbox
+from penstock.subscription.frame_run import FrameRun
+from penstock.subscription.inbox import Inbox
 from penstock.subscription.logical_messages import KIND, as_transactions
 from penstock.subscription.open_transaction import OpenTransaction, SentRelation
 from penstock.subscription.prepared import PreparedTransactions
@@ -49,6 +52,10 @@ _ORIGIN: Final = b"O"
 _ROWS: Final = b"IUD"
 _TRUNCATE: Final = ord("T")
 _AFTER_STOP: Final = {b"c": "COMMIT", b"A": "ABORT", b"p": "PREPARE"}
+_SEEN: Final = np.isin(np.arange(256), tuple(b"SEcAbPKrpM"))
+"""Kinds that are not only handed on; definitions are learned for the blocks of a stream, and a
+backlog has none."""
+_NO_HEADER: Final = b"w" + bytes(XLOGDATA_HEADER - 1)
 _XID: Final = slice(XLOGDATA_HEADER + 1, XLOGDATA_HEADER + 5)
 _OID: Final = struct.Struct("!I")
 
@@ -98,8 +105,17 @@ class StreamedTransactions:
         """How many more frames the inbox was given than came: fewer while transactions wait here,
         more with the Begins and Commits that were made for them."""
 
-    def add(self, frames: Sequence[bytes], now: float) -> None:
-        """Take frames from the stream. Raises ProtocolViolation, StorageError."""
+    def add(self, messages: Sequence[bytes] | MessageChunk, now: float) -> None:
+        """Take frames from the stream, or messages of a backlog. Raises ProtocolViolation,
+        StorageError."""
+        if not isinstance(messages, MessageChunk):
+            self._add(messages, now)
+        elif self._block is not None or self._untold or _SEEN[messages.kinds].any():
+            self._add([_NO_HEADER + message for message in messages.messages()], now)
+        else:
+            self._inbox.add(messages, now)
+
+    def _add(self, frames: Sequence[bytes], now: float) -> None:
         if min(map(len, frames)) <= XLOGDATA_HEADER:
             raise ProtocolViolation("insufficient data left in message")
         kinds = bytes([frame[XLOGDATA_HEADER] for frame in frames])

@@ -25,8 +25,9 @@ from penstock.subscription.ahead import AheadWriter, writes_ahead
 from penstock.subscription.apply import Applier
 from penstock.subscription.apply_error import Parts
 from penstock.subscription.cut_requests import RequestedCuts
-from penstock.subscription.inbox import Batch, Inbox
+from penstock.subscription.inbox import Inbox
 from penstock.subscription.parking import Parking
+from penstock.subscription.piece import Batch
 from penstock.subscription.prepared import PreparedTransactions, TwoPhase
 from penstock.subscription.receiver import FrameSource, Receiver
 from penstock.subscription.skipping import SkipLsns, Skipping
