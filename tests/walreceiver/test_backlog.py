@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConnectionFailure, PublisherError
@@ -14,7 +17,12 @@ from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import XLOGDATA_HEADER
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walreceiver import backlog as backlog_module
+from penstock.walreceiver import binary_rows
 from penstock.walreceiver.backlog import Backlog, open_backlog
+from penstock.walreceiver.binary_rows import BinaryRows, TooLong, bounded
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.copied_rows import CopiedRows
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import slot_state
 from penstock.walreceiver.stream import ReplicationStream
@@ -57,15 +65,51 @@ def prepared(database: Any, publisher: Publisher) -> Lsn:
     return start
 
 
+BY_COPY, BY_QUERY = False, True
+WAYS = pytest.mark.parametrize("way", [BY_QUERY, BY_COPY], ids=["query", "copy"])
+
+
+def opened(
+    connection: Connection,
+    database: Any,
+    start: Lsn,
+    options: PgoutputOptions = TEXT,
+    *,
+    way: bool = BY_QUERY,
+) -> Backlog:
+    """Of the slot that ``prepared`` has made."""
+    slot = f"sub_{database.name}"
+    session = partial(ordinary, database) if way is BY_QUERY else None
+    backlog = open_backlog(connection, slot, start, options, threshold=0, session=session)
+    assert backlog is not None
+    assert backlog._by_copy is (way is BY_COPY)
+    return backlog
+
+
+_sessions: list[Connection] = []
+
+
+def ordinary(database: Any) -> Connection:
+    conninfo = ConnInfo.parse(database.conninfo)
+    _sessions.append(Connection.connect(conninfo, "penstock", replication=False))
+    return _sessions[-1]
+
+
+@pytest.fixture(autouse=True)
+def sessions_closed() -> Iterator[None]:
+    yield
+    while _sessions:
+        _sessions.pop().close()
+
+
 def fetched(backlog: Backlog) -> list[bytes]:
     """The messages of all windows, without headers."""
-    frames: list[bytes] = []
+    messages: list[bytes] = []
     deadline = time.monotonic() + 60
     while not backlog.finished:
         assert time.monotonic() < deadline
-        frames += backlog.receive(0.05)
-    assert all(frame[:1] == b"w" for frame in frames)
-    return [frame[XLOGDATA_HEADER:] for frame in frames]
+        messages += backlog.receive(0.05).messages()
+    return messages
 
 
 def streamed(publisher: Publisher, slot: str, options: PgoutputOptions, until: Lsn) -> list[bytes]:
@@ -91,7 +135,9 @@ def without_relations(messages: list[bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("options", [TEXT, BINARY], ids=["text", "binary"])
 @pytest.mark.parametrize("version", VERSIONS)
+@WAYS
 def test_windows_hold_what_a_stream_brings(
+    way: bool,
     version: int,
     options: PgoutputOptions,
     database_on: Callable[..., Any],
@@ -99,12 +145,12 @@ def test_windows_hold_what_a_stream_brings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backlog_module, "_MESSAGES", 500)
+    monkeypatch.setattr(backlog_module, "_FIRST_MESSAGES", 500)
     database = database_on(version)
     main = publisher(database)
     start = prepared(database, main)
     slot = f"sub_{database.name}"
-    backlog = open_backlog(publisher(database).connection, slot, start, options, threshold=0)
-    assert backlog is not None
+    backlog = opened(publisher(database).connection, database, start, options, way=way)
     messages = fetched(backlog)
     assert backlog.received_lsn >= backlog.latest_end_lsn
     backlog.close()
@@ -114,44 +160,41 @@ def test_windows_hold_what_a_stream_brings(
     assert rows(messages) == ROWS
 
 
+@WAYS
 def test_what_ended_before_the_start_does_not_come(
-    database: Any, publisher: Callable[[Any], Publisher]
+    way: bool, database: Any, publisher: Callable[[Any], Publisher]
 ) -> None:
     main = publisher(database)
     prepared(database, main)
     between = main.current_wal_lsn()
     database.execute("INSERT INTO t VALUES (10000, 'after', NULL)")
-    backlog = open_backlog(
-        publisher(database).connection, f"sub_{database.name}", between, TEXT, threshold=0
-    )
-    assert backlog is not None
+    backlog = opened(publisher(database).connection, database, between, way=way)
     assert b"".join(m[:1] for m in fetched(backlog)) == b"BRIC"
 
 
+@WAYS
 def test_wal_windows_grow_while_they_bring_little(
-    database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
+    way: bool, database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "_FIRST_WAL", 4096)
     main = publisher(database)
     start = prepared(database, main)
-    backlog = open_backlog(
-        publisher(database).connection, f"sub_{database.name}", start, TEXT, threshold=0
-    )
-    assert backlog is not None
+    backlog = opened(publisher(database).connection, database, start, way=way)
     assert rows(fetched(backlog)) == ROWS
     assert backlog._wal > 16 * 4096
 
 
+@WAYS
 def test_the_own_slot_follows_the_cuts_and_no_further(
-    database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
+    way: bool, database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "_MESSAGES", 500)
+    monkeypatch.setattr(backlog_module, "_FIRST_MESSAGES", 500)
     monkeypatch.setattr(backlog_module, "_ADVANCE_WAL", 1)
     main = publisher(database)
     start = prepared(database, main)
     slot = f"sub_{database.name}"
-    backlog = open_backlog(publisher(database).connection, slot, start, TEXT, threshold=0)
-    assert backlog is not None
+    backlog = opened(publisher(database).connection, database, start, way=way)
     while backlog.received_lsn == start:
         backlog.receive(0.05)
     durable = backlog.received_lsn
@@ -187,56 +230,54 @@ def test_a_publisher_without_a_free_slot_streams(
         main.close()
 
 
+@WAYS
 def test_a_statement_timeout_of_the_role_does_not_end_it(
-    database: Any, publisher: Callable[[Any], Publisher]
+    way: bool, database: Any, publisher: Callable[[Any], Publisher]
 ) -> None:
     main = publisher(database)
     start = prepared(database, main)
     database.execute(f"ALTER DATABASE \"{database.name}\" SET statement_timeout = '1ms'")
-    slot = f"sub_{database.name}"
-    connection = publisher(database).connection
-    backlog = open_backlog(connection, slot, start, TEXT, threshold=0)
-    assert backlog is not None
-    assert connection.query("SHOW statement_timeout") == [("0",)]
+    backlog = opened(publisher(database).connection, database, start, way=way)
+    assert backlog._connection.query("SHOW statement_timeout") == [("0",)]
     assert fetched(backlog)
 
 
+@WAYS
 def test_an_error_of_the_function_is_the_publishers(
-    database_on: Callable[..., Any], publisher: Callable[[Any], Publisher]
+    way: bool, database_on: Callable[..., Any], publisher: Callable[[Any], Publisher]
 ) -> None:
     database = database_on(17)  # 18 skips publications that are missing
     main = publisher(database)
     start = prepared(database, main)
     wrong = PgoutputOptions(proto_version=1, publication_names=("no_such_publication",))
-    backlog = open_backlog(
-        publisher(database).connection, f"sub_{database.name}", start, wrong, threshold=0
-    )
-    assert backlog is not None
+    backlog = opened(publisher(database).connection, database, start, wrong, way=way)
     with pytest.raises(PublisherError, match="no_such_publication"):
         fetched(backlog)
 
 
-def test_a_lost_connection_is_one(database: Any, publisher: Callable[[Any], Publisher]) -> None:
+@WAYS
+def test_a_lost_connection_is_one(
+    way: bool, database: Any, publisher: Callable[[Any], Publisher]
+) -> None:
     main = publisher(database)
     start = prepared(database, main)
-    connection = publisher(database).connection
-    backlog = open_backlog(connection, f"sub_{database.name}", start, TEXT, threshold=0)
-    assert backlog is not None
+    backlog = opened(publisher(database).connection, database, start, way=way)
     backlog.receive(5, max_frames=10)
-    database.execute("SELECT pg_terminate_backend(%s, 5000)", (connection.backend_pid,))
+    pid = backlog._connection.backend_pid
+    database.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     with pytest.raises((ConnectionFailure, PublisherError)) as failure:
         fetched(backlog)
     assert failure.value.sqlstate in ("57P01", "08006")
 
 
+@WAYS
 def test_stopping_amid_a_window_leaves_the_slot_free(
-    database: Any, publisher: Callable[[Any], Publisher]
+    way: bool, database: Any, publisher: Callable[[Any], Publisher]
 ) -> None:
     main = publisher(database)
     start = prepared(database, main)
     slot = f"sub_{database.name}"
-    backlog = open_backlog(publisher(database).connection, slot, start, TEXT, threshold=0)
-    assert backlog is not None
+    backlog = opened(publisher(database).connection, database, start, way=way)
     backlog.receive(5, max_frames=10)
     backlog.stop()
     backlog.close()
@@ -246,3 +287,119 @@ def test_stopping_amid_a_window_leaves_the_slot_free(
     wait_until(
         lambda: not database.value(temporary, (database.name,)), "end of the temporary slots", 20
     )
+
+
+def test_a_message_that_is_too_long_for_a_query_is_copied(
+    database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = publisher(database)
+    start = prepared(database, main)
+    monkeypatch.setattr(binary_rows, "LONGEST", 100)
+    backlog = opened(publisher(database).connection, database, start)
+    with pytest.raises(TooLong):
+        fetched(backlog)
+    backlog.close()
+    again = opened(publisher(database).connection, database, start, way=BY_COPY)
+    assert rows(fetched(again)) == ROWS
+    again.close()
+
+
+def test_a_session_on_another_server_is_not_asked(
+    database_on: Callable[..., Any],
+    publisher: Callable[[Any], Publisher],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "penstock")
+    database, other = database_on(18), database_on(16)
+    start = prepared(database, publisher(database))
+    slot = f"sub_{database.name}"
+    connection = publisher(database).connection
+    session = partial(ordinary, other)
+    backlog = open_backlog(connection, slot, start, TEXT, threshold=0, session=session)
+    assert backlog is not None and backlog._by_copy
+    assert "led to another server" in caplog.text
+    assert rows(fetched(backlog)) == ROWS
+
+
+def test_without_another_session_it_is_copied(
+    database: Any, publisher: Callable[[Any], Publisher]
+) -> None:
+    def refused() -> Connection:
+        raise ConnectionFailure("too many clients already")
+
+    start = prepared(database, publisher(database))
+    slot = f"sub_{database.name}"
+    connection = publisher(database).connection
+    backlog = open_backlog(connection, slot, start, TEXT, threshold=0, session=refused)
+    assert backlog is not None and backlog._by_copy
+    assert rows(fetched(backlog)) == ROWS
+
+
+@WAYS
+def test_a_window_that_broke_off_comes_again_whole(
+    way: bool,
+    database: Any,
+    publisher: Callable[[Any], Publisher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backlog_module, "_FIRST_MESSAGES", 500)
+    start = prepared(database, publisher(database))
+    cut_short = opened(publisher(database).connection, database, start, way=way)
+    before = list(cut_short.receive(5, max_frames=700).messages())
+    cut_short.close()
+    again = opened(publisher(database).connection, database, start, way=way)
+    messages = fetched(again)
+    assert before and messages[: len(before)] == before
+    assert rows(messages) == ROWS
+    again.close()
+
+
+@WAYS
+def test_it_rests_between_windows_only(
+    way: bool,
+    database: Any,
+    publisher: Callable[[Any], Publisher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then what comes belongs to one batch, however slowly it comes."""
+    monkeypatch.setattr(backlog_module, "_FIRST_MESSAGES", 500)
+    monkeypatch.setattr(backlog_module, "_REST_BYTES", 1)
+    start = prepared(database, publisher(database))
+    backlog = opened(publisher(database).connection, database, start, way=way)
+    rested = 0
+    while not backlog.finished:
+        came = len(backlog.receive(0.05, max_frames=100)) > 0
+        between = backlog.received_lsn > start
+        assert backlog.rests(came) is between or backlog.received_lsn == backlog.latest_end_lsn
+        rested, start = rested + between, backlog.received_lsn
+    assert rested >= 2
+    backlog.close()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 300) | st.integers(60_000, 70_000), max_size=200),
+    limits=st.tuples(st.integers(1, 100_000), st.integers(1, 100)),
+    way=st.sampled_from([BinaryRows, CopiedRows]),
+)
+def test_values_of_any_size_come_in_order(
+    postgres: EmbeddedPostgres,
+    sizes: list[int],
+    limits: tuple[int, int],
+    way: type[BinaryRows] | type[CopiedRows],
+) -> None:
+    lengths = ", ".join(map(str, sizes))
+    sql = (
+        f"SELECT {bounded('data')} FROM (SELECT decode(repeat(to_hex(16 + i % 200), n), 'hex')"
+        f" AS data FROM unnest('{{{lengths}}}'::int[]) WITH ORDINALITY AS s(n, i)) AS t"
+    )
+    expected = [bytes([16 + i % 200]) * size for i, size in enumerate(sizes, 1)]
+    found: list[bytes] = []
+    with Connection.connect(
+        ConnInfo.parse(postgres.conninfo()), "penstock", replication=False
+    ) as connection:
+        reading = way(connection, sql, "could not read: ")
+        while not reading.ended:
+            found += reading.read(5, max_bytes=limits[0], max_rows=limits[1])
+        assert connection.query("SELECT 1") == [("1",)]
+    assert found == expected

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from penstock.failpoint import AFTER_RECEIVE, failpoint
 from penstock.lsn import INVALID, Lsn
+from penstock.pgoutput.chunk import MessageChunk
 from penstock.subscription.inbox import Inbox
 from penstock.subscription.streamed import StreamedTransactions
 
@@ -23,7 +25,10 @@ _POLL: Final = 0.1
 
 
 class FrameSource(Protocol):
-    """Where frames come from: a stream, or a backlog that is fetched in one go (walreceiver)."""
+    """Where messages come from: a stream, or a backlog that is fetched in one go (walreceiver).
+
+    ``far_behind``: much is to come, so batches should be large. ``rests``: what is here need not
+    wait for more; ``came``: whether something has come just now."""
 
     @property
     def received_lsn(self) -> Lsn: ...
@@ -31,10 +36,15 @@ class FrameSource(Protocol):
     @property
     def latest_end_lsn(self) -> Lsn: ...
 
+    @property
+    def far_behind(self) -> bool: ...
+
     last_send_time_us: int
     last_receipt_time_us: int
 
-    def receive(self, timeout_s: float) -> list[bytes]: ...
+    def receive(self, timeout_s: float) -> Sequence[bytes] | MessageChunk: ...
+
+    def rests(self, came: bool) -> bool: ...
 
     def confirm(self, lsn: Lsn, frames: int) -> None: ...
 
@@ -98,9 +108,9 @@ class Receiver:
         # Read before the frames are handed over: a reader of this position finds every
         # transaction below it in the inbox.
         received = self._stream.received_lsn
-        if frames:
+        if len(frames):
             self._streamed.add(frames, time.monotonic())
             failpoint(AFTER_RECEIVE)
-        else:
+        if self._stream.rests(len(frames) > 0):
             self._inbox.quiet()
         self.position = Lsn(max(self.position, received))

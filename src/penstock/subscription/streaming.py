@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
@@ -38,6 +39,7 @@ from penstock.subscription.targets import Targets
 from penstock.subscription.upkeep import Upkeep
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.backlog import Backlog, open_backlog
+from penstock.walreceiver.binary_rows import TooLong, available
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.stream import ReplicationStream
@@ -108,6 +110,7 @@ class ApplyStream:
         ahead = AheadWriter(spark, targets, now.apply, spool_folder)
         self._ahead = ahead if writes_ahead(subscription) else None
         self._frames, self._parallel = 0, False
+        self._backlog_by_copy = not available()
         self._streamed = StreamedTransactions(
             self._inbox, spool_folder, self._prepared, **pieces, ahead=self._ahead
         )
@@ -150,6 +153,10 @@ class ApplyStream:
         while not told_to_end() and (backlog := self._open_backlog()) is not None:
             try:
                 self._follow(backlog, _all_of(backlog, self._inbox, told_to_end))
+            except TooLong:
+                log.info('subscription "%s": a long row in the backlog', self._subscription.name)
+                self._backlog_by_copy = True
+                self._inbox.clear()
             except PublisherError as error:
                 log.warning("%s; streaming it instead", error.message)
                 self._inbox.clear()
@@ -163,13 +170,16 @@ class ApplyStream:
         two_phase = self._two_phase.enable or self._two_phase.state is TwoPhaseState.ENABLED
         if self._options.backlog_threshold < 0 or two_phase:
             return None
-        connection = self._connect()
+        subscription, connection = self._subscription, self._connect()
+        conninfo = ConnInfo.parse(subscription.conninfo)
+        ordinary = partial(Connection.connect, conninfo, subscription.name, replication=False)
         return open_backlog(
             connection,
-            self._subscription.slot_name or "",
+            subscription.slot_name or "",
             self._start_lsn(),
             committed_only(self._plugin_options(connection.server_version)),
             threshold=self._options.backlog_threshold,
+            session=None if self._backlog_by_copy else ordinary,
         )
 
     def _connect(self) -> Connection:
@@ -239,6 +249,7 @@ class ApplyStream:
             options = self._options
             if receiver.error is not None:
                 raise receiver.error
+            delay = options.backlog_delay if stream.far_behind else options.batch_delay
             now, position = time.monotonic(), receiver.position
             upto = self._targets.half_applied
             inbox.gather(upto is not None)
@@ -250,7 +261,7 @@ class ApplyStream:
                     inbox.wait(_TICK)
             elif self._requested.due(now) and self._stands_at_limit(position, now, stream):
                 inbox.wait(_TICK)
-            elif inbox.ready(now, delay=options.batch_delay, backlog_delay=options.backlog_delay):
+            elif inbox.ready(now, delay=delay, backlog_delay=options.backlog_delay):
                 self._apply_one(now, stream)
                 idle_since = time.monotonic()
             elif now - idle_since >= _IDLE_CUT_INTERVAL and inbox.empty():

@@ -21,6 +21,9 @@ from psycopg.pq.abc import PGconn
 _FULL_READ: Final = 15_000
 """Bytes: libpq reads 16 kB at once, so a read that brought less has emptied the socket."""
 
+_HEADER: Final = 1 + 4
+"""Bytes of each message that libpq reads and does not hand out: type and length."""
+
 _BUSY_S: Final = 0.005
 """A stream that brought something so short a time ago is worth a pause."""
 
@@ -59,20 +62,22 @@ class CopyReader:
 
     def _fill(self, messages: list[bytes], max_bytes: int, max_messages: int, began: float) -> None:
         busy = began - self._last_at < _BUSY_S
-        size, before = 0, -1
+        size = came = 0
+        before = -1
         get, append = self._pgconn.get_copy_data, messages.append
         while size < max_bytes and len(messages) < max_messages:
             length, data = get(1)
             if length > 0:
                 append(bytes(data))
                 size += length
+                came += length + _HEADER
                 continue
             if length < 0:
                 self.ended = True
                 return
-            if before >= 0 and size - before < _FULL_READ:
-                if size == before or not busy or time.monotonic() - began >= _LINGER_S:
+            if before >= 0 and came - before < _FULL_READ:
+                if came == before or not busy or time.monotonic() - began >= _LINGER_S:
                     return
                 time.sleep(self._pause_s)
-            before = size
+            before = came
             self._pgconn.consume_input()

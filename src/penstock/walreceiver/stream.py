@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 class ReplicationStream:
     """START_REPLICATION on a logical slot. After ``stop`` the connection takes commands again."""
 
+    far_behind: Final = False
+
     def __init__(
         self,
         connection: Connection,
@@ -138,6 +140,10 @@ class ReplicationStream:
         with self._lock:
             self._feedback.wait_at_most(status_interval_s, timeout_s)
         self.wake()
+
+    def rests(self, came: bool) -> bool:
+        """Whether nothing more has come: what is here need not wait for it."""
+        return not came
 
     def wake(self) -> None:
         """End a waiting ``receive`` early; from any thread."""

@@ -1,0 +1,113 @@
+"""Rows of one bytea column of a query, many at a time and as they come (libpq's chunked rows mode).
+
+In: an ordinary session and a query. Out: the values that are here now. libpq reads and psycopg's C
+code loads some rows at once, which costs a tenth of asking libpq for each row of a COPY.
+
+What libpq collects before it hands it out is bounded by rows alone, so the query has to bound the
+rows: ``bounded`` makes NULLs of longer values, which is an error here.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import chain
+from typing import Final
+
+import psycopg
+from psycopg.adapt import Transformer
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
+
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.libpq_errors import result_failure
+
+_ROWS: Final = 64
+LONGEST: Final = 1 << 20
+"""Bytes of a value; times the rows, what libpq may hold."""
+
+_LINGER_S: Final = 0.05
+"""Seconds that one call of ``read`` takes at most."""
+
+_PAUSE_S: Final = 0.005
+"""Seconds without a byte after which a portion is handed out, as large as it is."""
+
+
+class TooLong(Exception):
+    """A value is longer than ``LONGEST``."""
+
+
+def bounded(value: str) -> str:
+    """The SQL of a bytea value that is NULL where it is too long."""
+    return f"CASE WHEN pg_catalog.octet_length({value}) <= {LONGEST} THEN {value} END"
+
+
+def available() -> bool:
+    """Whether libpq hands out chunks of rows."""
+    return psycopg.capabilities.has_stream_chunked()
+
+
+class BinaryRows:
+    """``ended``: all rows have been handed out."""
+
+    def __init__(self, connection: Connection, sql: str, prefix: str) -> None:
+        """Send the query. ``prefix``: before the server's messages. Raises ConnectionFailure."""
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._prefix = prefix
+        self._transformer = Transformer()
+        self.ended = False
+        try:
+            self._pgconn.send_query_params(sql.encode(), None, result_format=1)
+            self._pgconn.set_chunked_rows_mode(_ROWS)
+            connection.flush()
+        except psycopg.Error as error:
+            raise connection.broken(str(error), prefix) from None
+
+    def read(self, timeout_s: float, *, max_bytes: int, max_rows: int) -> list[bytes]:
+        """Values, up to the limits or a little more; [] after ``timeout_s`` and at the end.
+
+        Raises TooLong, ConnectionFailure, and whatever the query fails with.
+        """
+        try:
+            return self._read(timeout_s, max_bytes, max_rows)
+        except psycopg.Error as error:
+            raise self._connection.broken(str(error), self._prefix) from None
+
+    def _read(self, timeout_s: float, max_bytes: int, max_rows: int) -> list[bytes]:
+        values: list[bytes] = []
+        size, now = 0, time.monotonic()
+        deadline = now + timeout_s
+        while not self.ended and size < max_bytes and len(values) < max_rows:
+            if not self._pgconn.is_busy():
+                came = self._rows(self._pgconn.get_result())
+                if came and not values:
+                    deadline = time.monotonic() + _LINGER_S
+                size += sum(map(len, came))
+                values += came
+                continue
+            wait_s = deadline - time.monotonic()
+            if values:
+                wait_s = min(wait_s, _PAUSE_S)
+            if wait_s < 0 or not self._connection.wait_readable(wait_s):
+                break
+            self._pgconn.consume_input()
+        return values
+
+    def _rows(self, result: PGresult | None) -> list[bytes]:
+        if result is None:
+            self.ended = True
+            return []
+        if result.status == ExecStatus.FATAL_ERROR:
+            self._to_the_end()
+            raise result_failure(result, self._prefix)
+        self._transformer.set_pgresult(result)
+        rows = self._transformer.load_rows(0, result.ntuples, tuple)
+        values: list[bytes] = list(chain.from_iterable(rows))
+        if None in values:
+            raise TooLong
+        return values
+
+    def _to_the_end(self) -> None:
+        while self._connection.next_result() is not None:
+            pass
+        self.ended = True
