@@ -1,4 +1,4 @@
-"""A subscription that was away fetches what it missed by COPY, or streams it where it must."""
+"""A subscription that was away fetches what it missed, or streams it where it must."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from end_to_end.compare import delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres
+from penstock.walreceiver import backlog as backlog_module
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
+_FETCHED = "fetching the backlog by query"
 _BY_COPY = "fetching the backlog by COPY"
 _STREAMED = "streaming it instead"
 
@@ -48,7 +50,7 @@ def catch_up(node: LocalNode, database: Database) -> None:
     assert not difference("t", expected, found)
 
 
-def test_what_was_missed_is_fetched_by_copy(
+def test_what_was_missed_is_fetched_by_a_query(
     local_node: Callable[..., LocalNode], database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "penstock")
@@ -57,6 +59,27 @@ def test_what_was_missed_is_fetched_by_copy(
     )
     miss_something(node, database)
     catch_up(node, database)
+    assert _FETCHED in caplog.text
+    assert _BY_COPY not in caplog.text
+    assert _STREAMED not in caplog.text
+
+
+def test_long_rows_begin_it_again_by_copy(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the midst of it, with what came before them in the inbox or applied."""
+    caplog.set_level(logging.INFO, "penstock")
+    monkeypatch.setattr(backlog_module, "_FIRST_MESSAGES", 300)
+    monkeypatch.setattr(backlog_module, "_REST_BYTES", 1)
+    node = local_node(backlog_copy_threshold="64kB")
+    miss_something(node, database)
+    database.execute("INSERT INTO t VALUES (30000, 1, repeat('long', 300000))")
+    database.execute("UPDATE t SET n = n + 1 WHERE id % 5 = 0")
+    catch_up(node, database)
+    assert _FETCHED in caplog.text
     assert _BY_COPY in caplog.text
     assert _STREAMED not in caplog.text
 
@@ -78,17 +101,18 @@ def test_without_a_spare_slot_it_is_streamed(
     assert _STREAMED in caplog.text
 
 
-def test_never_by_copy_when_told_so(
+def test_never_fetched_when_told_so(
     local_node: Callable[..., LocalNode], database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "penstock")
     node = local_node(backlog_copy_threshold=-1)
     miss_something(node, database)
     catch_up(node, database)
+    assert _FETCHED not in caplog.text
     assert _BY_COPY not in caplog.text
 
 
-def test_a_table_joins_while_everything_comes_by_copy(
+def test_a_table_joins_while_everything_is_fetched(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:
     node = local_node(backlog_copy_threshold=0)  # even the head of the stream

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -403,3 +405,50 @@ def test_values_of_any_size_come_in_order(
             found += reading.read(5, max_bytes=limits[0], max_rows=limits[1])
         assert connection.query("SELECT 1") == [("1",)]
     assert found == expected
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")
+@pytest.mark.parametrize("version", [17])
+@WAYS
+def test_an_encrypted_connection_brings_the_same(
+    way: bool,
+    version: int,
+    database_on: Callable[..., Any],
+    publisher: Callable[[Any], Publisher],
+    postgres_version: Callable[[int], EmbeddedPostgres],
+) -> None:
+    postgres_version(version)  # or it is skipped
+    with EmbeddedPostgres(version) as server:
+        database = database_on(server)
+        make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+        database.execute(f"COPY (SELECT 1) TO PROGRAM '{make} -keyout server.key -out server.crt'")
+        try:
+            database.execute("ALTER SYSTEM SET ssl = on")
+        except psycopg.errors.InvalidParameterValue:
+            pytest.skip(f"PostgreSQL {version} here is built without TLS")
+        database.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: database.value("SHOW ssl") == "on", "TLS on the server", 20)
+        main = publisher(database)
+        start = prepared(database, main)
+        encrypted = f"{database.conninfo} sslmode=require"
+        connection = Connection.connect(ConnInfo.parse(encrypted), "penstock")
+        session = partial(
+            Connection.connect, ConnInfo.parse(encrypted), "penstock", replication=False
+        )
+        backlog = open_backlog(
+            connection,
+            f"sub_{database.name}",
+            start,
+            BINARY,
+            threshold=0,
+            session=session if way is BY_QUERY else None,
+        )
+        assert backlog is not None
+        assert backlog._by_copy is (way is BY_COPY)
+        assert backlog._connection.pgconn.ssl_in_use
+        messages = fetched(backlog)
+        backlog.close()
+        expected = streamed(main, f"sub_{database.name}", BINARY, backlog.received_lsn)
+        assert without_relations(messages) == without_relations(expected)
+        assert rows(messages) == ROWS
+        main.close()

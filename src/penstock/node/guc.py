@@ -149,7 +149,7 @@ class Parameters:
     apply_backlog_delay: float = milliseconds(5.0)
     """How long it waits instead of apply_batch_delay when megabytes come at once."""
     backlog_copy_threshold: int = size(64 << 20, -1)
-    """So far behind, a backlog is fetched by COPY of a slot function, not streamed; -1: never."""
+    """So far behind, a backlog is fetched by a slot function, not streamed; -1: never."""
     copy_unit_size: int = size(64 << 20, 8)
     """Heap that one Spark task copies in the initial snapshot."""
     copy_snapshot_timeout: float = milliseconds(0.0)
