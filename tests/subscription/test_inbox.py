@@ -118,6 +118,15 @@ def test_a_batch_closes_after_the_delay_on_a_stream_that_is_never_idle(tmp_path:
         assert inbox.ready(tick * 0.03, delay=0.2, backlog_delay=2.0) is (tick * 0.03 >= 0.2)
 
 
+def test_a_batch_closes_when_nothing_more_may_come(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, piece_bytes=10_000, piece_frames=10_000, memory_bytes=500)
+    inbox.add(transactions([[300]]), 0.0)
+    assert not inbox.ready(0.1, delay=5.0, backlog_delay=5.0)
+    inbox.add(transactions([[300]]), 0.0)
+    assert inbox.full()
+    assert inbox.ready(0.1, delay=5.0, backlog_delay=5.0)
+
+
 def test_clear_forgets_spilled_pieces_too(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, piece_bytes=100, piece_frames=100, memory_bytes=300)
     for _ in range(50):

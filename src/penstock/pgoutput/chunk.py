@@ -77,7 +77,7 @@ class MessageChunk:
         ends = [part.ends + base for part, base in zip(parts, bases, strict=False)]
         nothing = [np.empty(0, np.int64)]
         return cls(
-            b"".join(part.buffer for part in parts),
+            b"".join([*(part.buffer for part in parts), bytes(0 if parts else PADDING)]),
             np.concatenate(starts or nothing),
             np.concatenate(ends or nothing),
         )

@@ -111,8 +111,8 @@ class Inbox:
             self._changed.wait(seconds)
 
     def ready(self, now: float, *, delay: float, backlog_delay: float) -> bool:
-        """Whether to close a batch: a piece is full, the stream is quiet, or the oldest transaction
-        waits ``delay`` s; ``backlog_delay`` s on a stream that comes fast.
+        """Whether to close a batch: a piece is full, or the memory, the stream is quiet, or the
+        oldest transaction waits ``delay`` s; ``backlog_delay`` s on a stream that comes fast.
 
         A batch has costs that do not depend on its size. When much comes, the head of the stream is
         far away, and a fuller piece brings it nearer sooner.
@@ -122,6 +122,8 @@ class Inbox:
                 return False
             if any(piece.transactions for piece in self._sealed):
                 return True
+            if self._in_memory >= self._memory_bytes:
+                return True  # nothing more comes
             age = 0.0 if self._first_at is None else now - self._first_at
             longest = backlog_delay if self._in_memory >= BACKLOG_BYTES else delay
             return age >= longest or self._quiet

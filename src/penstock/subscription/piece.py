@@ -7,6 +7,7 @@ object of its own: what is known of each is in arrays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -63,12 +64,15 @@ class _Part:
         rest = self.chunk.between(at, len(self.chunk))
         return begin, _Part(rest, self.commits[commits:] - at, self.end_lsns[commits:])
 
-    def followed_by(self, part: _Part) -> _Part:
-        """Both as one."""
-        return _Part(
-            MessageChunk.joined([self.chunk, part.chunk]),
-            np.concatenate((self.commits, part.commits + len(self.chunk))),
-            np.concatenate((self.end_lsns, part.end_lsns)),
+    @classmethod
+    def joined(cls, parts: Sequence[_Part]) -> _Part:
+        """All as one."""
+        bases = np.cumsum([0, *(len(part.chunk) for part in parts)]).tolist()
+        commits = [part.commits + base for part, base in zip(parts, bases, strict=False)]
+        return cls(
+            MessageChunk.joined([part.chunk for part in parts]),
+            np.concatenate([np.empty(0, np.int64), *commits]),
+            np.concatenate([np.empty(0, np.uint64), *(part.end_lsns for part in parts)]),
         )
 
 
@@ -105,14 +109,15 @@ class Piece:
         # Small ones join with those of about their size, so that a byte is copied a few times at
         # most and there are few parts, however the messages come.
         while len(parts) > 1 and _alike(parts[-2].chunk.size, parts[-1].chunk.size):
-            last = parts.pop()
-            parts[-1] = parts[-1].followed_by(last)
+            parts[-2:] = [_Part.joined(parts[-2:])]
 
     def chunk(self) -> MessageChunk:
-        """All messages, for the columnar decoder."""
+        """All messages, for the columnar decoder; the parts are one from then on."""
         if self.spooled is not None:
             return self.spooled.chunk()
-        return MessageChunk.joined([part.chunk for part in self.parts])
+        if len(self.parts) != 1:
+            self.parts = [_Part.joined(self.parts)]
+        return self.parts[0].chunk
 
     @property
     def end_lsns(self) -> NDArray[np.uint64]:

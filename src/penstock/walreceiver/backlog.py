@@ -271,6 +271,8 @@ def _beside(connection: Connection, session: Callable[[], Connection]) -> Connec
         if expected and ordinary.query(asked) == expected:
             return ordinary
         logger.info("another session led to another server; fetching the backlog by COPY instead")
+    except PenstockError as error:
+        logger.info("%s; fetching the backlog by COPY instead", error.message)
     except BaseException:
         ordinary.close()
         raise
