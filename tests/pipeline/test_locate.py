@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.locate import Hits
+from penstock.pipeline.hits import Hits
 
 _PROBES = st.lists(st.integers(0, 9), max_size=12)
 

@@ -66,6 +66,7 @@ RELOADED: Final = frozenset(
         "copy_unit_size",
         "copy_snapshot_timeout",
         "maintenance_work_mem",
+        "key_index_size",
         "compact_small_files",
         "compact_dead_ratio",
         "checkpoint_commits",
@@ -156,6 +157,8 @@ class Parameters:
     """A snapshot that is held for so long gets no further table to copy; 0: for ever."""
     maintenance_work_mem: int = size(64 << 20, 64)
     """Rows that a task of compaction holds: those it has read, and those it is to write."""
+    key_index_size: int = size(4 << 30, 0)
+    """Indexes of keys in the node's folder; 0: large files are searched themselves."""
     track_commit_timestamp: bool = parameter(False, _ON_OFF)
     """Tell of changes of rows that others than the subscription have written last."""
     compact_small_files: int = number(32, 2)

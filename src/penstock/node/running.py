@@ -30,6 +30,7 @@ from penstock.node.reports import Reports
 from penstock.node.schema_changes import follow_change
 from penstock.node.shown_workers import ShownWorkers
 from penstock.pipeline.compact_choice import CompactOptions
+from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
@@ -66,10 +67,11 @@ def sync_options(parameters: Parameters) -> SyncOptions:
     )
 
 
-def stream_options(parameters: Parameters, spool: Path) -> StreamOptions:
+def stream_options(parameters: Parameters, spool: Path, indexes: KeyIndexes) -> StreamOptions:
     """For the stream and the upkeep beside it."""
+    indexes.disk_bytes = parameters.key_index_size
     return StreamOptions(
-        apply=ApplyOptions(),
+        apply=ApplyOptions(indexes=indexes),
         track_commit_timestamp=parameters.track_commit_timestamp,
         upkeep=UpkeepOptions(
             compact=CompactOptions(
@@ -133,6 +135,7 @@ class RunningNode:
         self._catalog = catalog
         self._sessions = sessions
         self._spool = folder / "spool"
+        self._indexes = KeyIndexes(folder / "key_index", self._parameters.key_index_size)
         self._launcher = Launcher(
             self._wanted,
             self._make_worker,
@@ -163,6 +166,7 @@ class RunningNode:
         self._stopping.set()
         self._thread.join()
         self._reporter.join()
+        self._indexes.close()
 
     def check(self) -> None:
         """Raise what has ended the launcher, if anything has."""
@@ -250,7 +254,7 @@ class RunningNode:
                 ),
             ),
             sync_options=lambda: sync_options(self._parameters),
-            stream_options=lambda: stream_options(self._parameters, self._spool),
+            stream_options=lambda: stream_options(self._parameters, self._spool, self._indexes),
             shown=ShownWorkers(
                 self._sessions, self._parameters.database, oid, lambda: self._owner(oid)
             ),

@@ -19,6 +19,7 @@ from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
 from penstock.lakehouse.cluster import Spark
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.job import run_job
+from penstock.pipeline.known_hits import FileName
 from penstock.pipeline.local_rows import local_rows, origin_differs
 from penstock.pipeline.net_change import LocalRows, Met, NetChange, OriginDiffers, Skipped
 from penstock.pipeline.parts import Leaves
@@ -36,8 +37,8 @@ from penstock.pipeline.tasks import (
     run_item,
 )
 from penstock.pipeline.verify import (
-    FileName,
     existing_rows,
+    lacks_rows,
     missing_rows,
     positions_to_delete,
 )
@@ -97,6 +98,9 @@ def run_batch(
             for number, work in enumerate(works):
                 try:
                     mine = _results_of(number, results)
+                    if _is_in_doubt(work, mine, options):
+                        again.append(replace(work, by_index=False))
+                        continue
                     local = partial(local_rows, spark, work, mine, options)
                     net = _folded_again(work.net, mine, local)
                     if net is None:
@@ -155,6 +159,13 @@ def _search_and_write(
         names = ", ".join(work.table.name for work in works)
         name = f"penstock: apply {names}"[:200]
         return failed + run_job(spark, items, run_item, name, here=options.here_seconds)
+
+
+def _is_in_doubt(work: TableWork, results: Sequence[Done], options: ApplyOptions) -> bool:
+    """Whether rows are missing as far as indexes say: before a change is skipped for that, the
+    files themselves are searched."""
+    asked = options.indexes is not None and work.by_index and bool(work.net.schema.key)
+    return asked and lacks_rows(work.net, results)
 
 
 def _folded_again(

@@ -24,7 +24,8 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import TableLayout
 from penstock.lakehouse.table_writer import TableWriter
 from penstock.pipeline.columns import Integers
-from penstock.pipeline.locate import Hits, LocateItem
+from penstock.pipeline.hits import Hits
+from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.payload import Payload
 
 _Stamps = Callable[[slice], Mapping[str, pa.Array]]

@@ -26,6 +26,7 @@ from penstock.lakehouse.partition_values import PartitionValues, partition_scala
 from penstock.lakehouse.storage import is_local, local_path
 from penstock.pipeline.columns import Integers, rank, signs
 from penstock.pipeline.duck import connection
+from penstock.pipeline.hits import Hits
 from penstock.pipeline.payload import Payload
 
 _POSITION: Final = "file_row_number"
@@ -40,7 +41,8 @@ class LocateItem:
     and keys compare NULL equal to NULL. ``first_between``: bounds of the key's first column in this
     file where it is an integer; what is outside is not even put into the join's hash table.
     ``part``: which of the work's tables the file is of. ``partition_values``: as in DataFile.
-    ``deleted_at``: the column that is NULL in live rows, where there are others.
+    ``deleted_at``: the column that is NULL in live rows, where there are others. ``known``: what is
+    found is known already (``known_hits``).
     """
 
     work: int
@@ -55,23 +57,7 @@ class LocateItem:
     part: int = 0
     deleted_at: str | None = None
     partition_values: PartitionValues | None = None
-
-
-@dataclass(frozen=True)
-class Hits:
-    """Live rows found: positions in the file, ascending, and the probe rows which they match."""
-
-    position: Integers
-    probe: Integers
-
-    def of(self, old: Integers) -> tuple[Integers, Integers]:
-        """Of the hits of the probe rows ``old``: positions, and which of ``old`` they are of. What
-        is there several times in ``old`` is so in the result."""
-        order = np.argsort(old, kind="stable")
-        begins, ends = (np.searchsorted(old[order], self.probe, side) for side in ("left", "right"))
-        many = ends - begins
-        nth = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
-        return np.repeat(self.position, many), order[np.repeat(begins, many) + nth]
+    known: Hits | None = None
 
 
 def locate(item: LocateItem) -> Hits:
@@ -79,6 +65,8 @@ def locate(item: LocateItem) -> Hits:
 
     In a multiset at most ``copies`` rows of each probe row, the first ones.
     """
+    if item.known is not None:
+        return item.known
     probe = item.probe.table()
     count = pa.array(np.arange(probe.num_rows, dtype=np.int32))
     connection().register("probe", probe.append_column("probe", count))

@@ -20,7 +20,10 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.dead_rows import DeadRows, EndAllItem
 from penstock.pipeline.history import HistoryWork
+from penstock.pipeline.hits import Hits
 from penstock.pipeline.job import HERE_SECONDS
+from penstock.pipeline.key_indexes import KeyIndexes
+from penstock.pipeline.known_hits import FileName, known_hits
 from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.net_change import Incomplete, NetChange
 from penstock.pipeline.parts import Leaves, Part, destinations, parts, shares
@@ -44,12 +47,13 @@ class ApplyOptions:
     """``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between
     a table's rows are spread over all cores. ``here_seconds``: of work for which there is no
     job. ``own``: an app id; changes of rows that another one has written are told of. None: nobody
-    looks."""
+    looks. ``indexes``: of keys; None: the files themselves are searched always."""
 
     min_slice_bytes: int = 24 << 20
     max_slice_bytes: int = 256 << 20
     here_seconds: float = HERE_SECONDS
     own: str | None = None
+    indexes: KeyIndexes | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ class TableWork:
     ``check_absent``: look whether keys that the batch inserts exist. Off only for measurements: a
     unique index at the publisher says nothing of rows whose deletion was never sent.
     ``written``: the net change's complete rows, where they are in files already (``write_ahead``)
-    and no more in ``net``. ``history``: where the versions of ``net`` go.
+    and no more in ``net``. ``history``: where the versions of ``net`` go. ``by_index``: whether
+    what the indexes of files say is believed.
     """
 
     table: DeltaTable
@@ -69,6 +74,7 @@ class TableWork:
     leaves: Leaves | None = None
     written: tuple[Written, ...] = ()
     history: HistoryWork | None = None
+    by_index: bool = True
 
     def table_of(self, part: int) -> DeltaTable:
         """The table that files of a part are for."""
@@ -123,12 +129,19 @@ def items_of(
     probe = area.put(probe_table(net, keys))
     completing = _completing(work, places, area, options)
     dead = _dead_rows(net, area)
+    known: Mapping[FileName, Hits] = {}
+    if options.indexes is not None and work.by_index and net.schema.key:
+        known = known_hits(options.indexes, spark, keys, files)
     for part, file in files:
-        where = locate_item(number, part, net, file, probe)
+        hits = known.get((part.number, file.path))
+        if hits is not None and not len(hits.probe):
+            continue
+        where = locate_item(number, part, net, file, probe, hits)
         completions = tuple(each.of(part) for each in completing)
         stay = None if dead is None else _dead_of(part, net, dead)
         search = SearchItem(where, net.removed.num_rows, completions, stay)
-        items.append((search_seconds(file, keys), search))
+        told = hits is not None and not completions and stay is None
+        items.append((0.0 if told else search_seconds(file, keys), search))
     return items
 
 
@@ -185,7 +198,12 @@ def _candidates(part: Part, keys: pa.Table) -> list[DataFile]:
 
 
 def locate_item(
-    number: int, part: Part, net: NetChange, file: DataFile, probe: Payload
+    number: int,
+    part: Part,
+    net: NetChange,
+    file: DataFile,
+    probe: Payload,
+    known: Hits | None = None,
 ) -> LocateItem:
     """For the keys of ``probe``, as ``LocateItem`` says, in one file."""
     key = tuple(part.names[name] for name in net.schema.identity)

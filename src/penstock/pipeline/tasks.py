@@ -21,7 +21,8 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.dead_rows import DeadRows, EndAllItem, end_all, write_dead
 from penstock.pipeline.duck import out_of_memory
-from penstock.pipeline.locate import Hits, LocateItem, locate
+from penstock.pipeline.hits import Hits
+from penstock.pipeline.locate import LocateItem, locate
 from penstock.pipeline.row_text import rows_as_text
 from penstock.pipeline.write import Completion, WriteItem, complete, write
 

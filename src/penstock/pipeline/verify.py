@@ -17,11 +17,9 @@ from pyroaring import BitMap
 from penstock.errors import ReplicationConflict
 from penstock.pipeline.columns import Integers, rank
 from penstock.pipeline.conflict import conflict
+from penstock.pipeline.known_hits import FileName
 from penstock.pipeline.net_change import LocalRows, NetChange
 from penstock.pipeline.tasks import HISTORY, Candidates, Located, Written
-
-FileName = tuple[int, str]
-"""Which of the work's tables a file is of, and its path there."""
 
 MISSING = "could not find the row to be updated or deleted"
 REPEATED = "more than one row has the key"
@@ -66,16 +64,26 @@ def missing_rows(
     that is no answer to a question."""
     count = net.removed.num_rows
     if net.copies is None:
-        found = BitMap.union(
-            BitMap(), *(BitMap.deserialize(r.found) for r in results if isinstance(r, Located))
-        )
         lacking = np.ones(count, np.int64)
-        lacking[np.array(found & BitMap(range(count)), np.int64)] = 0
+        lacking[np.array(_found(results) & BitMap(range(count)), np.int64)] = 0
     else:
         probes = [r.probe for r in results if isinstance(r, Candidates)]
         probe = np.concatenate([np.empty(0, np.int64), *probes])
         lacking = np.maximum(net.copies - np.bincount(probe, minlength=count), 0)
     return lacking if lacking.any() or net.asks else None
+
+
+def lacks_rows(net: NetChange, results: Sequence[Located | Candidates | Written]) -> bool:
+    """Whether a row of ``net.removed``, which have a key, was not found."""
+    count = net.removed.num_rows
+    return bool(len(_found(results) & BitMap(range(count))) < count)
+
+
+def _found(results: Sequence[Located | Candidates | Written]) -> BitMap:
+    """Probe rows that were found, of rows with a key."""
+    return BitMap.union(
+        BitMap(), *(BitMap.deserialize(r.found) for r in results if isinstance(r, Located))
+    )
 
 
 def existing_rows(
@@ -85,10 +93,7 @@ def existing_rows(
     none."""
     if net.existing is None:
         return None
-    found = BitMap.union(
-        BitMap(), *(BitMap.deserialize(r.found) for r in results if isinstance(r, Located))
-    )
-    exist = found - BitMap(range(net.removed.num_rows))
+    exist = _found(results) - BitMap(range(net.removed.num_rows))
     return np.array(exist, np.int64) - net.removed.num_rows if exist else None
 
 

@@ -21,7 +21,8 @@ from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
 from penstock.lakehouse.table_writer import TableWriter
 from penstock.pipeline.columns import Integers, take_either
 from penstock.pipeline.generated import GeneratedColumns
-from penstock.pipeline.locate import Hits, LocateItem
+from penstock.pipeline.hits import Hits
+from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.payload import Payload
 
 

@@ -1,0 +1,30 @@
+"""Rows of a data file that were looked for and found.
+
+In: arrays of the same length. Out: the same rows for those who need them. Who finds them is
+``locate``, or ``key_index``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.pipeline.columns import Integers
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Live rows found: positions in the file, ascending, and the probe rows which they match."""
+
+    position: Integers
+    probe: Integers
+
+    def of(self, old: Integers) -> tuple[Integers, Integers]:
+        """Of the hits of the probe rows ``old``: positions, and which of ``old`` they are of. What
+        is there several times in ``old`` is so in the result."""
+        order = np.argsort(old, kind="stable")
+        begins, ends = (np.searchsorted(old[order], self.probe, side) for side in ("left", "right"))
+        many = ends - begins
+        nth = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        return np.repeat(self.position, many), order[np.repeat(begins, many) + nth]

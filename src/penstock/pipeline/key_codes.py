@@ -1,0 +1,108 @@
+"""Keys as numbers that an index sorts: the same key has the same code, and no other key has it.
+
+In: columns of a key, of a batch or of a data file. Out: codes of 64 or 128 bits. A key of one
+integer, date or timestamp is its own code. Any other is the first 128 bits of BLAKE2b over its
+columns: for two keys of one code somebody would have to break that function. Keys with types of
+which equal values may have several forms (floating point, decimals of other scales) have no code,
+and are looked for in the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.pipeline.columns import Integers
+
+_DIGEST_BYTES: Final = 16
+_LENGTH_BYTES: Final = 8
+
+
+@dataclass(frozen=True)
+class KeyCodes:
+    """Of rows whose keys have no NULL. ``row``: their numbers; ``first`` and ``second``: their
+    codes, ``second`` only where 64 bits do not tell keys apart."""
+
+    row: Integers
+    first: Integers
+    second: Integers | None
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+def kind(type: pa.DataType) -> str | None:
+    """What values of the type are compared as; None: they have no code. Integers of all widths are
+    one kind, as a column may become wider."""
+    if pa.types.is_signed_integer(type):
+        return "integer"
+    if pa.types.is_string(type) or pa.types.is_large_string(type):
+        return "text"
+    if pa.types.is_date32(type):
+        return "date"
+    if pa.types.is_timestamp(type) and type.unit == "us":
+        return "timestamp" if type.tz is None else "timestamptz"
+    return None
+
+
+def kinds(types: Sequence[pa.DataType]) -> tuple[str, ...] | None:
+    """Of a key's columns; None: keys of these types have no codes."""
+    found = [each for type in types if (each := kind(type)) is not None]
+    return tuple(found) if types and len(found) == len(types) else None
+
+
+def is_wide(kinds: Sequence[str]) -> bool:
+    """Whether 64 bits do not tell such keys apart."""
+    return len(kinds) > 1 or kinds[0] == "text"
+
+
+def encode(columns: Sequence[pa.ChunkedArray]) -> KeyCodes:
+    """Codes of the rows whose columns are these, all of types that have a ``kind``."""
+    valid = np.ones(len(columns[0]), bool)
+    for column in columns:
+        if column.null_count:
+            valid &= column.is_valid().to_numpy()
+    row = np.flatnonzero(valid)
+    if len(row) < len(valid):
+        columns = [column.filter(pa.array(valid)) for column in columns]
+    if not is_wide(kinds([column.type for column in columns]) or ()):
+        return KeyCodes(row, _integers(columns[0]), None)
+    halves = _digests(columns).view(np.int64).reshape(-1, 2)
+    return KeyCodes(row, np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1]))
+
+
+def _integers(column: pa.ChunkedArray) -> Integers:
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
+
+
+def _digests(columns: Sequence[pa.ChunkedArray]) -> NDArray[np.uint8]:
+    parts = [_texts(c) if kind(c.type) == "text" else _numbers(c) for c in columns]
+    whole: Iterator[bytes] = parts[0] if len(parts) == 1 else map(_joined, zip(*parts, strict=True))
+    digests = [blake2b(key, digest_size=_DIGEST_BYTES).digest() for key in whole]
+    return np.frombuffer(b"".join(digests), np.uint8)
+
+
+def _joined(values: tuple[bytes, ...]) -> bytes:
+    """With their lengths, so that no two keys have the same bytes."""
+    return b"".join(
+        part for value in values for part in (len(value).to_bytes(_LENGTH_BYTES, "little"), value)
+    )
+
+
+def _texts(column: pa.ChunkedArray) -> Iterator[bytes]:
+    for chunk in column.cast(pa.large_binary()).chunks:
+        yield from chunk.to_pylist()
+
+
+def _numbers(column: pa.ChunkedArray) -> Iterator[bytes]:
+    size = np.dtype(np.int64).itemsize
+    held = _integers(column).tobytes()
+    return (held[at : at + size] for at in range(0, len(held), size))

@@ -1,0 +1,132 @@
+"""An index of a data file: the codes of its keys in order, and at which position each row is.
+
+In: the key columns of a file, which never changes once it is written. Out: positions of the rows
+with given keys, whether they are deleted or not. What a search costs depends on the number of keys
+and hardly on that of rows. As bytes it carries a checksum and what it is of: a damaged one, or one
+of another file, is refused. Which files have one is left to ``key_indexes``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.lakehouse.files import open_parquet
+from penstock.lakehouse.layouts import plain_table
+from penstock.pipeline.columns import Integers
+from penstock.pipeline.hits import Hits
+from penstock.pipeline.key_codes import KeyCodes, encode, is_wide, kinds
+
+_MAGIC: Final = b"penstock key index 1\n"
+_LENGTH_BYTES: Final = 4
+_ALIGNMENT: Final = 64
+_CHECKSUM_BYTES: Final = 4
+
+
+@dataclass(frozen=True)
+class IndexItem:
+    """A file of which an index is made. ``key``: names of its key columns there; ``kinds``: what
+    they are compared as; ``rows``: physical rows."""
+
+    table_uri: str
+    path: str
+    rows: int
+    key: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+    def header(self) -> bytes:
+        """What an index in bytes says it is of."""
+        of = {"path": self.path, "rows": self.rows, "key": self.key, "kinds": self.kinds}
+        text = json.dumps(of, sort_keys=True).encode()
+        head = _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + text
+        return head + bytes(-len(head) % _ALIGNMENT)
+
+
+@dataclass(frozen=True, eq=False)
+class FileIndex:
+    """Rows with whole keys. ``first``: ascending; ``second``, ``position``: of the same rows."""
+
+    first: Integers
+    second: Integers | None
+    position: NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, codes: KeyCodes) -> FileIndex:
+        """Of a whole file's keys."""
+        order = np.argsort(codes.first, kind="stable")
+        second = None if codes.second is None else codes.second[order]
+        return cls(codes.first[order], second, codes.row[order].astype(np.uint32))
+
+    @property
+    def nbytes(self) -> int:
+        """What its arrays take."""
+        second = 0 if self.second is None else self.second.nbytes
+        return int(self.first.nbytes + second + self.position.nbytes)
+
+    def find(self, keys: KeyCodes) -> Hits:
+        """Positions of all rows with these keys, ascending."""
+        order = np.argsort(keys.first, kind="stable")  # neighbours are looked for one by one
+        wanted = keys.first[order]
+        begins = np.searchsorted(self.first, wanted, "left")
+        many = np.searchsorted(self.first, wanted, "right") - begins
+        nth = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        at = np.repeat(begins, many) + nth
+        key = np.repeat(order, many)
+        if self.second is not None and keys.second is not None:
+            same = self.second[at] == keys.second[key]
+            at, key = at[same], key[same]
+        position = self.position[at].astype(np.int64)
+        by_position = np.argsort(position, kind="stable")
+        return Hits(position[by_position], keys.row[key[by_position]])
+
+    def to_bytes(self, item: IndexItem) -> bytes:
+        """With what it is of, and a checksum."""
+        second = b"" if self.second is None else self.second.tobytes()
+        whole = b"".join((item.header(), self.first.tobytes(), second, self.position.tobytes()))
+        return whole + zlib.crc32(whole).to_bytes(_CHECKSUM_BYTES, "little")
+
+    @classmethod
+    def from_buffer(cls, buffer: NDArray[np.uint8], item: IndexItem) -> FileIndex | None:
+        """Of bytes, which are not copied; None: they are not the index of ``item``, or damaged."""
+        header = item.header()
+        if bytes(buffer[: len(header)]) != header:
+            return None
+        body = buffer[:-_CHECKSUM_BYTES]
+        if zlib.crc32(body.data) != int.from_bytes(buffer[-_CHECKSUM_BYTES:].tobytes(), "little"):
+            return None
+        wide = is_wide(item.kinds)
+        codes = 2 if wide else 1
+        row = codes * np.dtype(np.int64).itemsize + np.dtype(np.uint32).itemsize
+        count = (len(body) - len(header)) // row
+        numbers = body[len(header) :]
+        ends = np.cumsum([0, *[count * np.dtype(np.int64).itemsize] * codes])
+        held = [numbers[a:b].view(np.int64) for a, b in itertools.pairwise(ends)]
+        return cls(held[0], held[1] if wide else None, numbers[ends[-1] :].view(np.uint32))
+
+
+def build(item: IndexItem) -> FileIndex | None:
+    """Read the keys of a file. None: it cannot have one, as it has other columns than were thought.
+
+    Raises StorageError.
+    """
+    with open_parquet(item.table_uri, item.path) as parquet:
+        if not set(item.key) <= set(parquet.schema_arrow.names):
+            return None
+        # by its own order, not by the file's
+        keys = plain_table(parquet.read(columns=list(item.key))).select(list(item.key))
+    if keys.num_rows != item.rows or kinds(keys.schema.types) != item.kinds:
+        return None
+    return FileIndex.of(encode(keys.columns))
+
+
+def build_bytes(item: IndexItem) -> Sequence[bytes]:
+    """In a task: the index as bytes; none where there can be none."""
+    made = build(item)
+    return () if made is None else (made.to_bytes(item),)

@@ -1,0 +1,61 @@
+"""Where the rows of a few keys are, asked of the indexes of files instead of the files.
+
+In: a work, the keys of its batch, the files that may hold them. Out: for each file with an index
+the live rows that have one of the keys. What an index says is exact for keys that it finds; that a
+key is missing is believed only once the files themselves were searched (``apply``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.data_file import DataFile
+from penstock.pipeline.hits import Hits
+from penstock.pipeline.key_codes import encode, kinds
+from penstock.pipeline.key_index import IndexItem
+from penstock.pipeline.key_indexes import KeyIndexes
+from penstock.pipeline.parts import Part
+
+FileName = tuple[int, str]
+"""Which of the work's tables a file is of, and its path there."""
+
+_SEARCHES: Final = 400_000
+"""Keys times files; beyond, tasks that read the files side by side are as quick."""
+
+
+def known_hits(
+    indexes: KeyIndexes,
+    spark: Spark,
+    keys: pa.Table,
+    files: Sequence[tuple[Part, DataFile]],
+) -> Mapping[FileName, Hits]:
+    """By part and path; files that are not there are to be searched. ``keys``: of rows that have a
+    key. Raises StorageError."""
+    compared = kinds(keys.schema.types)
+    if compared is None or keys.num_rows * len(files) > _SEARCHES:
+        return {}
+    codes = encode(keys.columns)
+    found: dict[FileName, Hits] = {}
+    for part, file in files:
+        names = tuple(part.names[name] for name in keys.column_names)
+        if part.deleted_at is not None or set(names) & set(file.partition_values or ()):
+            continue
+        item = IndexItem(part.table.uri, file.path, file.rows, names, compared)
+        index = indexes.index(item, spark)
+        if index is not None:
+            found[part.number, file.path] = _live(index.find(codes), file)
+    return found
+
+
+def _live(hits: Hits, file: DataFile) -> Hits:
+    if file.deletion_vector is None or not len(hits.position):
+        return hits
+    dead = BitMap.deserialize(file.deletion_vector) & BitMap(hits.position.astype(np.uint32))
+    live = ~np.isin(hits.position, np.array(dead, np.int64))
+    return Hits(hits.position[live], hits.probe[live])
