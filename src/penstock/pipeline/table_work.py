@@ -221,6 +221,7 @@ def locate_item(
         first_between=integer_bounds(file, key[0], schema) if net.schema.key else None,
         part=part.number,
         deleted_at=part.deleted_at,
+        known=known,
     )
 
 
