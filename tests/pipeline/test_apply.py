@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -25,6 +26,7 @@ from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.apply import run_batch
 from penstock.pipeline.fold import fold
+from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.payload import Payloads, remove_leftovers
 from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.relation import ReplicaIdentity
@@ -37,9 +39,13 @@ TYPES = {"a": pa.int32(), "b": pa.string(), "big": pa.string(), "n": pa.int64()}
 UTC = ZoneInfo("UTC")
 
 
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    return Lake(spark, tmp_path / "warehouse")
+@pytest.fixture(params=["by files", "by indexes"])
+def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lake]:
+    """Old rows are found in the files themselves, or by the files' indexes."""
+    indexes = KeyIndexes(tmp_path / "key_index", 1 << 20)
+    options = ApplyOptions(indexes=indexes if request.param == "by indexes" else None)
+    yield Lake(spark, tmp_path / "warehouse", options)
+    indexes.close()
 
 
 def row(a: int, n: int | None = 0, big: str | None = "toast", b: str | None = "x") -> Row:

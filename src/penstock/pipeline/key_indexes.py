@@ -22,6 +22,7 @@ from typing import Final
 
 import numpy as np
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.cluster import Spark
@@ -40,6 +41,9 @@ _ASKED: Final = 3
 """Searches of a file that come before its index: a batch now and then is not worth one."""
 _SECONDS_PER_ROW: Final = 1e-6
 _SUFFIX: Final = ".index"
+
+_TROUBLE: Final = (PenstockError, OSError, Py4JError, PySparkException)
+"""A full disk, a file that is gone, a Spark that ends."""
 
 _Key = tuple[str, str, tuple[str, ...]]
 
@@ -113,24 +117,25 @@ class KeyIndexes:
                     self._changed.notify_all()
                     return
                 spark, item = self._due.popleft()
+            made = None
             try:
-                self._build_one(spark, item)
-            except (PenstockError, OSError, Py4JError) as error:
-                log.warning(
-                    "could not make an index of %s/%s: %s", item.table_uri, item.path, error
-                )
-            finally:
-                with self._changed:
-                    self._asked.pop(_key(item), None)
+                made = self._build_one(spark, item)
+            except _TROUBLE as error:
+                if not self._closed:
+                    log.warning("no index of %s/%s: %s", item.table_uri, item.path, error)
+            with self._changed:
+                # none: it is not tried again and again
+                self._hold(_key(item), made, 0)
+                self._asked.pop(_key(item), None)
 
-    def _build_one(self, spark: Spark, item: IndexItem) -> None:
+    def _build_one(self, spark: Spark, item: IndexItem) -> FileIndex | None:
         cost = item.rows * _SECONDS_PER_ROW
         name = f"penstock: key index {item.path}"[:200]
         results = run_job(spark, [(cost, item)], build_bytes, name, here=HERE_SECONDS)
-        if results:
-            self._write(item, results[0])
-        with self._changed:
-            self._hold(_key(item), self._mapped(item) if results else None, 0)
+        if not results:
+            return None
+        self._write(item, results[0])
+        return self._mapped(item)
 
     def _write(self, item: IndexItem, content: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

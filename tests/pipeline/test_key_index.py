@@ -1,0 +1,121 @@
+"""Codes and indexes of keys, compared with looking at every row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.pipeline.key_codes import encode, kinds
+from penstock.pipeline.key_index import FileIndex, IndexItem, build, build_bytes
+
+_TEXT = st.text(st.sampled_from("ab\0é'"), max_size=4)
+_VALUES = {
+    pa.int64(): st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3),
+    pa.int16(): st.integers(-2, 2),
+    pa.string(): _TEXT,
+    pa.date32(): st.dates(date(1, 1, 1), date(9999, 12, 31)),
+    pa.timestamp("us"): st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)),
+    pa.timestamp("us", "UTC"): st.datetimes(
+        datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC)
+    ),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[pa.Table, pa.Table]:
+    """Keys of a file, and keys that are looked for, some of them the same; with NULLs."""
+    types = draw(st.lists(st.sampled_from(list(_VALUES)), min_size=1, max_size=3))
+    row = st.tuples(*(st.none() | _VALUES[type] for type in types))
+    held = draw(st.lists(row, max_size=12))
+    wanted = draw(st.lists(row | st.sampled_from(held) if held else row, max_size=8))
+    return _table(held, types), _table(wanted, types)
+
+
+def _table(rows: list[tuple[object, ...]], types: list[pa.DataType]) -> pa.Table:
+    columns = [pa.array([row[i] for row in rows], type) for i, type in enumerate(types)]
+    return pa.table({f"k{i}": column for i, column in enumerate(columns)})
+
+
+@given(tables())
+def test_finds_what_a_look_at_each_row_finds(given: tuple[pa.Table, pa.Table]) -> None:
+    held, wanted = (list(zip(*t.to_pydict().values(), strict=True)) for t in given)
+    hits = FileIndex.of(encode(given[0].columns)).find(encode(given[1].columns))
+    found = sorted(zip(hits.position.tolist(), hits.probe.tolist(), strict=True))
+    assert found == [
+        (position, probe)
+        for position, key in enumerate(held)
+        for probe, other in enumerate(wanted)
+        if None not in key and key == other
+    ]
+    assert (np.diff(hits.position) >= 0).all()
+
+
+def test_integers_of_all_widths_have_the_same_codes() -> None:
+    """A column that was made wider is looked for with wider keys than its old files hold."""
+    narrow, wide = (pa.chunked_array([pa.array([1, -2], type)]) for type in (pa.int8(), pa.int64()))
+    text = pa.chunked_array([["a", "b"]])
+    for columns in ([], [text]):
+        assert encode([narrow, *columns]).first.tolist() == encode([wide, *columns]).first.tolist()
+
+
+@pytest.mark.parametrize(
+    "type",
+    [pa.float64(), pa.decimal128(10, 2), pa.bool_(), pa.timestamp("ns"), pa.list_(pa.int8())],
+)
+def test_types_without_codes(type: pa.DataType) -> None:
+    assert kinds([pa.int32(), type]) is None
+
+
+@pytest.fixture
+def item(tmp_path: Path) -> IndexItem:
+    keys = pa.table({"b": ["x", "y", "z"], "v": [1.0, 2.0, 3.0], "a": pa.array([3, 1, 2])})
+    pq.write_table(keys, tmp_path / "f.parquet")
+    return IndexItem(f"file://{tmp_path}", "f.parquet", 3, ("a", "b"), ("integer", "text"))
+
+
+def test_as_bytes(item: IndexItem) -> None:
+    (content,) = build_bytes(item)
+    index = FileIndex.from_buffer(np.frombuffer(content, np.uint8), item)
+    assert index is not None
+    wanted = pa.table({"a": [2, 2, 3], "b": ["z", "x", "x"]})
+    hits = index.find(encode(wanted.columns))
+    assert (hits.position.tolist(), hits.probe.tolist()) == ([0, 2], [2, 0])
+
+
+def test_damaged_bytes_are_no_index(item: IndexItem) -> None:
+    (content,) = build_bytes(item)
+    for at in range(len(content)):
+        cut = np.frombuffer(content[:at], np.uint8)
+        other = np.frombuffer(content, np.uint8).copy()
+        other[at] ^= 1
+        assert FileIndex.from_buffer(cut, item) is None, at
+        assert FileIndex.from_buffer(other, item) is None, at
+
+
+def test_an_index_of_something_else(item: IndexItem) -> None:
+    (content,) = build_bytes(item)
+    for other in (
+        replace(item, path="g.parquet"),
+        replace(item, rows=4),
+        replace(item, key=("b", "a")),
+        replace(item, kinds=("integer", "integer")),
+    ):
+        assert FileIndex.from_buffer(np.frombuffer(content, np.uint8), other) is None
+
+
+def test_files_that_hold_something_else_than_was_thought(item: IndexItem) -> None:
+    for other in (
+        replace(item, rows=4),
+        replace(item, key=("a", "c")),
+        replace(item, key=("a", "v")),
+        replace(item, kinds=("integer", "integer")),
+    ):
+        assert build(other) is None

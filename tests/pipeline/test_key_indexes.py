@@ -1,0 +1,191 @@
+"""Indexes of a node: made, kept, lost, damaged; and batches that find their old rows by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.pipeline import key_indexes, known_hits
+from penstock.pipeline.hits import Hits
+from penstock.pipeline.key_codes import encode
+from penstock.pipeline.key_index import FileIndex, IndexItem
+from penstock.pipeline.key_indexes import KeyIndexes
+from penstock.pipeline.table_work import ApplyOptions
+from pipeline.history import Publisher
+from pipeline.lake import Lake
+
+pytestmark = pytest.mark.spark
+
+_ROWS = 100
+
+
+@pytest.fixture(autouse=True)
+def all_files_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_indexes, "_SMALL_ROWS", 0)
+
+
+@pytest.fixture
+def indexes(tmp_path: Path) -> Iterator[KeyIndexes]:
+    made = KeyIndexes(tmp_path / "key_index", 1 << 20)
+    yield made
+    made.close()
+
+
+def data_file(folder: Path, name: str = "f") -> IndexItem:
+    keys = pa.table({"k": np.arange(_ROWS, dtype=np.int64) * 2})
+    pq.write_table(keys, folder / f"{name}.parquet")
+    return IndexItem(f"file://{folder}", f"{name}.parquet", _ROWS, ("k",), ("integer",))
+
+
+def asked(indexes: KeyIndexes, item: IndexItem, spark: SparkSession, times: int = 3) -> None:
+    for _ in range(times):
+        assert indexes.index(item, spark) is None
+    indexes.settle()
+
+
+def positions(index: FileIndex | None, *keys: int) -> list[int]:
+    assert index is not None
+    found: list[int] = index.find(encode([pa.chunked_array([list(keys)])])).position.tolist()
+    return found
+
+
+def test_a_small_file_has_one_at_once(
+    indexes: KeyIndexes, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_indexes, "_SMALL_ROWS", _ROWS)
+    item = data_file(tmp_path)
+    assert positions(indexes.index(item, spark), 7, 8) == [4]
+    (tmp_path / "f.parquet").unlink()
+    assert positions(indexes.index(item, spark), 10) == [5]
+
+
+def test_those_in_memory_leave_where_there_are_too_many(
+    indexes: KeyIndexes, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_indexes, "_SMALL_ROWS", _ROWS)
+    first, second, third = (data_file(tmp_path, name) for name in "abc")
+    held = indexes.index(first, spark)
+    assert held is not None
+    monkeypatch.setattr(key_indexes, "_MEMORY_BYTES", 2 * held.nbytes)
+    another = indexes.index(second, spark)
+    assert indexes.index(first, spark) is held
+    indexes.index(third, spark)
+    assert indexes.index(first, spark) is held
+    assert indexes.index(second, spark) is not another
+
+
+def test_a_large_file_has_one_after_some_searches(
+    indexes: KeyIndexes, spark: SparkSession, tmp_path: Path
+) -> None:
+    item = data_file(tmp_path)
+    asked(indexes, item, spark, 2)
+    assert not (tmp_path / "key_index").exists()
+    asked(indexes, item, spark, 1)
+    assert positions(indexes.index(item, spark), 0, 1, 198) == [0, 99]
+    again = KeyIndexes(tmp_path / "key_index", 1 << 20)
+    assert positions(again.index(item, spark), 4) == [2], "another process opens it"
+
+
+def test_a_damaged_one_is_made_again(
+    indexes: KeyIndexes, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    item = data_file(tmp_path)
+    asked(indexes, item, spark)
+    (file,) = (tmp_path / "key_index").iterdir()
+    content = bytearray(file.read_bytes())
+    content[-20] ^= 1
+    file.write_bytes(content)
+    after = KeyIndexes(tmp_path / "key_index", 1 << 20)
+    asked(after, item, spark)
+    assert "is damaged: it is made again" in caplog.text
+    assert positions(after.index(item, spark), 4) == [2]
+
+
+def test_the_folder_is_bounded(indexes: KeyIndexes, spark: SparkSession, tmp_path: Path) -> None:
+    first, second = data_file(tmp_path, "a"), data_file(tmp_path, "b")
+    asked(indexes, first, spark)
+    (file,) = (tmp_path / "key_index").iterdir()
+    indexes.disk_bytes = file.stat().st_size + 100
+    asked(indexes, second, spark)
+    (other,) = (tmp_path / "key_index").iterdir()
+    assert other != file
+    assert positions(indexes.index(first, spark), 4) == [2], "what is open stays readable"
+    assert positions(indexes.index(second, spark), 4) == [2]
+
+
+def test_none_is_made_where_they_may_take_nothing(
+    indexes: KeyIndexes, spark: SparkSession, tmp_path: Path
+) -> None:
+    indexes.disk_bytes = 0
+    asked(indexes, data_file(tmp_path), spark, 5)
+    assert not (tmp_path / "key_index").exists()
+
+
+def test_trouble_is_told_once(
+    indexes: KeyIndexes, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "key_index").write_text("no folder")
+    asked(indexes, data_file(tmp_path), spark, 9)
+    assert caplog.text.count("no index of") == 1
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path, indexes: KeyIndexes) -> Lake:
+    return Lake(spark, tmp_path / "warehouse", ApplyOptions(indexes=indexes))
+
+
+def source() -> Publisher:
+    made = Publisher({"k": pa.int64(), "v": pa.string()}, ("k",))
+    for key in range(_ROWS):
+        made.insert({"k": key, "v": "first"})
+    return made
+
+
+def test_batches_with_indexes_on_disk(lake: Lake, indexes: KeyIndexes) -> None:
+    publisher = source()
+    table = lake.create(publisher)
+    lake.follow(table, publisher)
+    for number in range(6):
+        publisher.update(number, {"v": f"second {number}"})
+        publisher.update(50, {"v": f"again {number}"})
+        publisher.update(70 + number, {"k": 1000 + number})
+        publisher.delete(len(publisher.rows) - 1)
+        publisher.insert({"k": 2000 + number, "v": "new"})
+        lake.follow(table, publisher)
+        indexes.settle()
+    assert len(list((lake.folder.parent / "key_index").iterdir())) > 1
+
+
+def test_rows_that_an_index_does_not_know_are_looked_for(
+    lake: Lake, indexes: KeyIndexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No change is skipped on the word of an index."""
+    monkeypatch.setattr(key_indexes, "_SMALL_ROWS", 1 << 20)
+    publisher = source()
+    table = lake.create(publisher)
+    lake.follow(table, publisher)
+    asked: list[int] = []
+
+    def nothing(*given: object) -> dict[known_hits.FileName, Hits]:
+        found = real(*given)  # type: ignore[arg-type]
+        asked.append(len(found))
+        return {name: _none() for name in found}
+
+    real = known_hits.known_hits
+    monkeypatch.setattr("penstock.pipeline.table_work.known_hits", nothing)
+    publisher.update(3, {"v": "second"})
+    (outcome,) = lake.stage((table, publisher))
+    lake.commit(table)
+    lake.check(table, publisher)
+    assert asked == [1] and outcome.skipped is None
+
+
+def _none() -> Hits:
+    nothing: Sequence[int] = ()
+    return Hits(np.array(nothing, np.int64), np.array(nothing, np.int64))
