@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.pipeline import key_indexes, known_hits
+from penstock.errors import StorageError
+from penstock.pipeline import key_index, key_indexes, known_hits
 from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_codes import encode
 from penstock.pipeline.key_index import FileIndex, IndexItem
@@ -189,3 +191,38 @@ def test_rows_that_an_index_does_not_know_are_looked_for(
 def _none() -> Hits:
     nothing: Sequence[int] = ()
     return Hits(np.array(nothing, np.int64), np.array(nothing, np.int64))
+
+
+def test_a_written_file_has_one_before_it_is_asked_for(
+    lake: Lake, indexes: KeyIndexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_indexes, "_SMALL_ROWS", 1 << 20)
+    publisher = source()
+    table = lake.create(publisher)
+    lake.follow(table, publisher)
+    indexes.settle()
+    by: list[str] = []
+
+    def build(item: IndexItem) -> FileIndex | None:
+        by.append(threading.current_thread().name)
+        return real(item)
+
+    real = key_index.build
+    monkeypatch.setattr(key_indexes, "build", build)
+    for number in range(2):
+        publisher.update(3, {"v": f"again {number}"})
+        lake.follow(table, publisher)
+        indexes.settle()
+    assert by == ["key index"] * 2
+
+
+def test_a_file_whose_batch_was_given_up_has_none(
+    indexes: KeyIndexes, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_indexes, "_SMALL_ROWS", _ROWS)
+    item = data_file(tmp_path)
+    (tmp_path / "f.parquet").unlink()
+    indexes.prepare(item, spark)
+    indexes.settle()
+    with pytest.raises(StorageError):
+        indexes.index(item, spark)

@@ -19,7 +19,7 @@ from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
 from penstock.lakehouse.cluster import Spark
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.job import run_job
-from penstock.pipeline.known_hits import FileName
+from penstock.pipeline.known_hits import FileName, prepare
 from penstock.pipeline.local_rows import local_rows, origin_differs
 from penstock.pipeline.net_change import LocalRows, Met, NetChange, OriginDiffers, Skipped
 from penstock.pipeline.parts import Leaves
@@ -119,7 +119,7 @@ def run_batch(
         if len(deleted) == len(again):
             _remove_written(works, [result for result in results if result.work not in deleted])
             return tuple(
-                replace(_stage(n, works[n], results, goes), differs=differ[n])
+                replace(_stage(n, works[n], results, goes, spark, options), differs=differ[n])
                 for n, goes in deleted.items()
             )
         _remove_written(works, results)
@@ -218,6 +218,8 @@ def _stage(
     work: TableWork,
     results: Sequence[Result],
     deleted: Mapping[FileName, BitMap],
+    spark: Spark,
+    options: ApplyOptions,
 ) -> TableOutcome:
     written = 0
     for part in work.parts:
@@ -230,6 +232,8 @@ def _stage(
         goes = {path: found for (at, path), found in deleted.items() if at == part.number}
         part.table.stage(written=files, deleted=goes, remove_all=work.net.truncate)
         written += len(files)
+        if options.indexes is not None and work.net.schema.key:
+            prepare(options.indexes, spark, part, work.net.schema.identity, files)
     if work.history is not None:
         mine = (r for r in results if isinstance(r, Written) and r.work == number)
         work.history.table.stage(

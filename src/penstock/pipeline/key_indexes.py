@@ -57,7 +57,8 @@ class KeyIndexes:
         self.disk_bytes = disk_bytes
         self._changed = threading.Condition()
         self._held: OrderedDict[_Key, FileIndex | None] = OrderedDict()
-        self._in_memory: Counter[_Key] = Counter()
+        self._sizes: dict[_Key, int] = {}
+        self._in_memory = 0
         self._asked: Counter[_Key] = Counter()
         self._due: deque[tuple[Spark, IndexItem]] = deque()
         self._builder: threading.Thread | None = None
@@ -79,6 +80,12 @@ class KeyIndexes:
                 self._ask(key, spark, item)
         return found
 
+    def prepare(self, item: IndexItem, spark: Spark) -> None:
+        """A small file was written: its index is made beside the batches, before it is needed."""
+        with self._changed:
+            if item.rows <= _SMALL_ROWS:
+                self._put(spark, item, soon=True)
+
     def close(self) -> None:
         """End what is built; indexes that are there stay."""
         with self._changed:
@@ -95,19 +102,24 @@ class KeyIndexes:
             self._changed.wait_for(lambda: self._builder is None or self._closed)
 
     def _hold(self, key: _Key, index: FileIndex | None, size: int) -> None:
-        self._held[key] = index
-        self._in_memory[key] = size
-        while self._in_memory.total() > _MEMORY_BYTES or len(self._held) > _HELD_AT_MOST:
+        self._in_memory += size - self._sizes.get(key, 0)
+        self._held[key], self._sizes[key] = index, size
+        while self._in_memory > _MEMORY_BYTES or len(self._held) > _HELD_AT_MOST:
             oldest, _ = self._held.popitem(last=False)
-            del self._in_memory[oldest]
+            self._in_memory -= self._sizes.pop(oldest)
 
     def _ask(self, key: _Key, spark: Spark, item: IndexItem) -> None:
         self._asked[key] += 1
-        if self._asked[key] == _ASKED and not self._closed:
-            self._due.append((spark, item))
-            if self._builder is None:
-                self._builder = threading.Thread(target=self._build, name="key index", daemon=True)
-                self._builder.start()
+        if self._asked[key] == _ASKED:
+            self._put(spark, item)
+
+    def _put(self, spark: Spark, item: IndexItem, *, soon: bool = False) -> None:
+        if self._closed:
+            return
+        (self._due.appendleft if soon else self._due.append)((spark, item))
+        if self._builder is None:
+            self._builder = threading.Thread(target=self._build, name="key index", daemon=True)
+            self._builder.start()
 
     def _build(self) -> None:
         while True:
@@ -117,16 +129,23 @@ class KeyIndexes:
                     self._changed.notify_all()
                     return
                 spark, item = self._due.popleft()
-            made = None
-            try:
-                made = self._build_one(spark, item)
-            except _TROUBLE as error:
-                if not self._closed:
-                    log.warning("no index of %s/%s: %s", item.table_uri, item.path, error)
-            with self._changed:
-                # none: it is not tried again and again
-                self._hold(_key(item), made, 0)
-                self._asked.pop(_key(item), None)
+            if item.rows <= _SMALL_ROWS:
+                with contextlib.suppress(PenstockError):  # its batch was given up
+                    self.index(item, spark)
+            else:
+                self._build_large(spark, item)
+
+    def _build_large(self, spark: Spark, item: IndexItem) -> None:
+        made = None
+        try:
+            made = self._build_one(spark, item)
+        except _TROUBLE as error:
+            if not self._closed:
+                log.warning("no index of %s/%s: %s", item.table_uri, item.path, error)
+        with self._changed:
+            # none: it is not tried again and again
+            self._hold(_key(item), made, 0)
+            self._asked.pop(_key(item), None)
 
     def _build_one(self, spark: Spark, item: IndexItem) -> FileIndex | None:
         cost = item.rows * _SECONDS_PER_ROW

@@ -16,6 +16,7 @@ from pyroaring import BitMap
 
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.files import WrittenFile
 from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_codes import encode, kinds
 from penstock.pipeline.key_index import IndexItem
@@ -52,6 +53,22 @@ def known_hits(
         if index is not None:
             found[part.number, file.path] = _live(index.find(codes), file)
     return found
+
+
+def prepare(
+    indexes: KeyIndexes,
+    spark: Spark,
+    part: Part,
+    identity: Sequence[str],
+    files: Sequence[WrittenFile],
+) -> None:
+    """Files of rows with a key, of these columns, are written: the next batch may ask for them."""
+    names = tuple(part.names[name] for name in identity)
+    schema = part.table.schema.arrow()
+    compared = kinds([schema.field(name).type for name in names])
+    if compared is not None and part.deleted_at is None:
+        for file in files:
+            indexes.prepare(IndexItem(part.table.uri, file.path, file.rows, names, compared), spark)
 
 
 def _live(hits: Hits, file: DataFile) -> Hits:

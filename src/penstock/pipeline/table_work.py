@@ -33,8 +33,10 @@ from penstock.pipeline.tasks import HISTORY, Item, SearchItem, Written
 from penstock.pipeline.write import Completion, Destination, WriteItem
 
 _ITEM_SECONDS: Final = 0.01
-"""What a task costs before it reads its first byte, about; with the next two it decides how work is
-packed, and whether there is a job at all."""
+"""What a search costs before it reads its first byte, about; with the next ones it decides how work
+is packed, and whether there is a job at all."""
+_WRITE_SECONDS: Final = 0.0025
+"""What it costs to make one more file, most of it waiting for the disk beside others."""
 _SECONDS_PER_ROW: Final = 2e-8
 """Of a file to be searched, and of the keys looked for."""
 _SECONDS_PER_BYTE: Final = 2e-9
@@ -168,7 +170,7 @@ def write_items(
             item = WriteItem(
                 number, to.storage, to.table_uri, payload, to.generated, to.layout, at, mark
             )
-            items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
+            items.append((_WRITE_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     return items
 
 
@@ -186,7 +188,7 @@ def _history_items(
             item = WriteItem(
                 number, to.storage, to.table_uri, payload, to.generated, to.layout, HISTORY
             )
-            items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
+            items.append((_WRITE_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     return items
 
 
