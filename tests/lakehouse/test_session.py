@@ -60,6 +60,14 @@ def test_fit_session_gets_utc(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+def test_the_classes_of_a_job_are_not_looked_up_for_each(spark: SparkSession) -> None:
+    known = vars(spark.sparkContext._jvm)
+    spark.sparkContext.parallelize([1], 1).map(str).collect()
+    for name in ("PythonRDD", "PythonUtils", "SimplePythonFunction"):
+        assert known[name]._fqn == f"org.apache.spark.api.python.{name}"
+
+
+@pytest.mark.spark
 def test_vacuum_of_a_small_table_is_small_jobs(spark: SparkSession, tmp_path: Path) -> None:
     own = spark.newSession()
     own.sql(f"CREATE TABLE delta.`{tmp_path}` (id INT) USING delta")

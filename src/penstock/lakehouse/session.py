@@ -37,6 +37,7 @@ from penstock.errors import ConfigurationError, SparkUnavailable
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.jars import client_jars, delta_jars
 from penstock.lakehouse.object_store import LOG_STORE_CLASS, LOG_STORE_SETTING, spark_conf
+from penstock.lakehouse.spark_sockets import socket_folder
 
 _SOURCE: Final = "ConditionalLogStore.java"
 
@@ -97,12 +98,29 @@ _SETTINGS: Final = {
 hold up the stream. Delta lists the files of a table in as many tasks as Spark may look for
 partitions: 10000 by default, for which VACUUM of a small table takes minutes."""
 
+_UNIX_DOMAIN: Final = "spark.python.unix.domain.socket"
+
 _LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "penstock.pipeline.worker_daemon",
 }
 """The last one: executors elsewhere may get penstock with each task only."""
+
+
+def _local_settings() -> dict[str, str]:
+    """Of a Spark on this machine."""
+    folder = socket_folder()
+    if folder is None:
+        return _LOCAL_SETTINGS
+    return {
+        **_LOCAL_SETTINGS,
+        f"{_UNIX_DOMAIN}.enabled": "true",
+        f"{_UNIX_DOMAIN}.dir": str(folder),
+    }
+
+
+_CLASSES_OF_A_JOB: Final = ("PythonRDD", "PythonUtils", "SimplePythonFunction")
 
 
 def session_jars(warehouse: str = "") -> list[Path]:
@@ -129,7 +147,7 @@ def build_session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings = {
         **_SETTINGS,
-        **(_LOCAL_SETTINGS if master.startswith("local") else {}),
+        **(_local_settings() if master.startswith("local") else {}),
         "spark.driver.memory": driver_memory,
         "spark.jars": ",".join(map(str, session_jars(warehouse))),
         **spark_conf(warehouse),
@@ -140,8 +158,15 @@ def build_session(
         builder = builder.config(name, value)
     with _own_interrupt(), _safe_start():
         session = _started(builder)
+    _look_classes_up(session._jvm)
     check_session(session, warehouse)
     return session
+
+
+def _look_classes_up(jvm: Any) -> None:
+    """Find the classes of a job once: PySpark names them without their package each time, for
+    which the JVM goes through all jars, as one package after the other might have them."""
+    vars(jvm).update({name: getattr(jvm, name) for name in _CLASSES_OF_A_JOB})
 
 
 def _started(builder: SparkSession.Builder) -> SparkSession:
