@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.key_codes import encode, kinds
+from penstock.pgtypes import pg_type
+from penstock.pipeline.key_codes import KeyCodes, encode, kinds
 from penstock.pipeline.key_index import FileIndex, IndexItem, build, build_bytes
 
 _TEXT = st.text(st.sampled_from("ab\0é'"), max_size=4)
+_UUID = pa.large_string()
+"""Stands for a column that the publisher has as uuid."""
+_FEW = [str(UUID(int=number)) for number in (0, 1, 1 << 64, (1 << 128) - 1)]
 _VALUES = {
     pa.int64(): st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3),
     pa.int16(): st.integers(-2, 2),
     pa.string(): _TEXT,
+    _UUID: st.uuids().map(str) | st.sampled_from(_FEW),
     pa.date32(): st.dates(date(1, 1, 1), date(9999, 12, 31)),
     pa.timestamp("us"): st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)),
     pa.timestamp("us", "UTC"): st.datetimes(
@@ -44,10 +50,19 @@ def _table(rows: list[tuple[object, ...]], types: list[pa.DataType]) -> pa.Table
     return pa.table({f"k{i}": column for i, column in enumerate(columns)})
 
 
+def _codes(keys: pa.Table) -> KeyCodes:
+    types = [(type, pg_type.UUID if type == _UUID else 0) for type in keys.schema.types]
+    compared = kinds(types)
+    assert compared is not None
+    codes = encode(keys.columns, compared)
+    assert codes is not None
+    return codes
+
+
 @given(tables())
 def test_finds_what_a_look_at_each_row_finds(given: tuple[pa.Table, pa.Table]) -> None:
     held, wanted = (list(zip(*t.to_pydict().values(), strict=True)) for t in given)
-    hits = FileIndex.of(encode(given[0].columns)).find(encode(given[1].columns))
+    hits = FileIndex.of(_codes(given[0])).find(_codes(given[1]))
     found = sorted(zip(hits.position.tolist(), hits.probe.tolist(), strict=True))
     assert found == [
         (position, probe)
@@ -63,7 +78,10 @@ def test_integers_of_all_widths_have_the_same_codes() -> None:
     narrow, wide = (pa.chunked_array([pa.array([1, -2], type)]) for type in (pa.int8(), pa.int64()))
     text = pa.chunked_array([["a", "b"]])
     for columns in ([], [text]):
-        assert encode([narrow, *columns]).first.tolist() == encode([wide, *columns]).first.tolist()
+        one, other = (
+            _codes(pa.table([c, *columns], ["a", "b"][: 1 + len(columns)])) for c in (narrow, wide)
+        )
+        assert one.first.tolist() == other.first.tolist()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +89,32 @@ def test_integers_of_all_widths_have_the_same_codes() -> None:
     [pa.float64(), pa.decimal128(10, 2), pa.bool_(), pa.timestamp("ns"), pa.list_(pa.int8())],
 )
 def test_types_without_codes(type: pa.DataType) -> None:
-    assert kinds([pa.int32(), type]) is None
+    assert kinds([(pa.int32(), 0), (type, 0)]) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "00000000-0000-0000-0000-00000000000",
+        "00000000-0000-0000-0000-0000000000000",
+        "00000000000000000000000000000000",
+        "0000000-00000-0000-0000-000000000000",
+        "00000000-0000-0000-0000-00000000000g",
+        "A0000000-0000-0000-0000-000000000000",
+    ],
+)
+def test_what_is_no_uuid_as_a_server_writes_it(text: str) -> None:
+    for column in ([text], [_FEW[0], text], [None, text, _FEW[1]]):
+        assert encode([pa.chunked_array([pa.array(column, pa.string())])], ["uuid"]) is None
+
+
+def test_uuids_in_pieces() -> None:
+    whole = pa.chunked_array([pa.array(["x", *_FEW]).slice(1, 2), pa.array(_FEW).slice(2)])
+    codes = encode([whole], ["uuid"])
+    assert codes is not None and codes.second is not None
+    both = np.stack([codes.first, codes.second], axis=1)
+    assert [UUID(bytes=row.tobytes()) for row in both] == list(map(UUID, _FEW))
 
 
 @pytest.fixture
@@ -86,7 +129,7 @@ def test_as_bytes(item: IndexItem) -> None:
     index = FileIndex.from_buffer(np.frombuffer(content, np.uint8), item)
     assert index is not None
     wanted = pa.table({"a": [2, 2, 3], "b": ["z", "x", "x"]})
-    hits = index.find(encode(wanted.columns))
+    hits = index.find(_codes(wanted))
     assert (hits.position.tolist(), hits.probe.tolist()) == ([0, 2], [2, 0])
 
 

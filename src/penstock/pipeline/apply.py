@@ -233,7 +233,7 @@ def _stage(
         part.table.stage(written=files, deleted=goes, remove_all=work.net.truncate)
         written += len(files)
         if options.indexes is not None and work.net.schema.key:
-            prepare(options.indexes, spark, part, work.net.schema.identity, files)
+            prepare(options.indexes, spark, part, work.net.schema, files)
     if work.history is not None:
         mine = (r for r in results if isinstance(r, Written) and r.work == number)
         work.history.table.stage(

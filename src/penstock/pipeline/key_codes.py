@@ -1,10 +1,10 @@
 """Keys as numbers that an index sorts: the same key has the same code, and no other key has it.
 
-In: columns of a key, of a batch or of a data file. Out: codes of 64 or 128 bits. A key of one
-integer, date or timestamp is its own code. Any other is the first 128 bits of BLAKE2b over its
-columns: for two keys of one code somebody would have to break that function. Keys with types of
-which equal values may have several forms (floating point, decimals of other scales) have no code,
-and are looked for in the files.
+In: columns of a key, of a batch or of a data file, and what they are compared as. Out: codes of 64
+or 128 bits. A key of one integer, date or timestamp is its own code, and so is a uuid. Any other is
+the first 128 bits of BLAKE2b over its columns: for two keys of one code somebody would have to
+break that function. Keys with types of which equal values may have several forms (floating point,
+decimals of other scales) have no code, and are looked for in the files.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.pgtypes.pg_type import UUID
 from penstock.pipeline.columns import Integers
 
 _DIGEST_BYTES: Final = 16
 _LENGTH_BYTES: Final = 8
+_UUID_FORM: Final = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+_UUID_DIGITS: Final = np.array([letter == "x" for letter in _UUID_FORM])
+_LARGEST_DIGIT: Final = 15
+_DIGIT: Final = np.full(256, 255, np.uint8)
+_DIGIT[list(b"0123456789abcdef")] = np.arange(16)
 
 
 @dataclass(frozen=True)
@@ -51,19 +58,30 @@ def kind(type: pa.DataType) -> str | None:
     return None
 
 
-def kinds(types: Sequence[pa.DataType]) -> tuple[str, ...] | None:
-    """Of a key's columns; None: keys of these types have no codes."""
-    found = [each for type in types if (each := kind(type)) is not None]
-    return tuple(found) if types and len(found) == len(types) else None
+def kinds(columns: Sequence[tuple[pa.DataType, int]]) -> tuple[str, ...] | None:
+    """Of a key's columns, each its type here and its type's OID; None: such keys have no codes."""
+    found = [
+        "uuid" if oid == UUID and each == "text" else each
+        for type, oid in columns
+        if (each := kind(type)) is not None
+    ]
+    return tuple(found) if columns and len(found) == len(columns) else None
+
+
+def fit(kinds: Sequence[str], types: Sequence[pa.DataType]) -> bool:
+    """Whether columns of these types are compared so."""
+    plain = ["text" if each == "uuid" else each for each in kinds]
+    return plain == [kind(type) for type in types]
 
 
 def is_wide(kinds: Sequence[str]) -> bool:
     """Whether 64 bits do not tell such keys apart."""
-    return len(kinds) > 1 or kinds[0] == "text"
+    return len(kinds) > 1 or kinds[0] in ("text", "uuid")
 
 
-def encode(columns: Sequence[pa.ChunkedArray]) -> KeyCodes:
-    """Codes of the rows whose columns are these, all of types that have a ``kind``."""
+def encode(columns: Sequence[pa.ChunkedArray], kinds: Sequence[str]) -> KeyCodes | None:
+    """Codes of the rows with these columns, whose types ``fit``. None: one that should be a uuid is
+    not written as PostgreSQL writes it."""
     valid = np.ones(len(columns[0]), bool)
     for column in columns:
         if column.null_count:
@@ -71,10 +89,32 @@ def encode(columns: Sequence[pa.ChunkedArray]) -> KeyCodes:
     row = np.flatnonzero(valid)
     if len(row) < len(valid):
         columns = [column.filter(pa.array(valid)) for column in columns]
-    if not is_wide(kinds([column.type for column in columns]) or ()):
+    if not is_wide(kinds):
         return KeyCodes(row, _integers(columns[0]), None)
-    halves = _digests(columns).view(np.int64).reshape(-1, 2)
+    codes = _uuids(columns[0]) if list(kinds) == ["uuid"] else _digests(columns)
+    if codes is None:
+        return None
+    halves = codes.view(np.int64).reshape(-1, 2)
     return KeyCodes(row, np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1]))
+
+
+def _uuids(column: pa.ChunkedArray) -> NDArray[np.uint8] | None:
+    """Sixteen bytes each, of texts in the form of uuid_out (uuid.c)."""
+    text = column.cast(pa.large_binary()).combine_chunks()
+    lengths = pc.binary_length(text)
+    if not pc.all(pc.equal(lengths, len(_UUID_FORM)), min_count=0).as_py():
+        return None
+    count, (_, _, data) = len(text), text.buffers()
+    if not count:
+        return np.empty(0, np.uint8)
+    first = np.frombuffer(text.buffers()[1], np.int64)[text.offset]
+    size = count * len(_UUID_FORM)
+    letters = np.frombuffer(data, np.uint8)[first : first + size].reshape(count, -1)
+    digits = _DIGIT[letters[:, _UUID_DIGITS]]
+    if (letters[:, ~_UUID_DIGITS] != ord("-")).any() or (digits > _LARGEST_DIGIT).any():
+        return None
+    high, low = digits[:, ::2], digits[:, 1::2]
+    return np.ascontiguousarray((high << np.uint8(4)) | low, np.uint8).reshape(-1)
 
 
 def _integers(column: pa.ChunkedArray) -> Integers:

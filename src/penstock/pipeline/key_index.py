@@ -22,7 +22,7 @@ from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.layouts import plain_table
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.hits import Hits
-from penstock.pipeline.key_codes import KeyCodes, encode, is_wide, kinds
+from penstock.pipeline.key_codes import KeyCodes, encode, fit, is_wide
 
 _MAGIC: Final = b"penstock key index 1\n"
 _LENGTH_BYTES: Final = 4
@@ -121,9 +121,10 @@ def build(item: IndexItem) -> FileIndex | None:
             return None
         # by its own order, not by the file's
         keys = plain_table(parquet.read(columns=list(item.key))).select(list(item.key))
-    if keys.num_rows != item.rows or kinds(keys.schema.types) != item.kinds:
+    if keys.num_rows != item.rows or not fit(item.kinds, keys.schema.types):
         return None
-    return FileIndex.of(encode(keys.columns))
+    codes = encode(keys.columns, item.kinds)
+    return None if codes is None else FileIndex.of(codes)
 
 
 def build_bytes(item: IndexItem) -> Sequence[bytes]:

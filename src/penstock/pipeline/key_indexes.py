@@ -37,7 +37,7 @@ _LARGEST_ROWS: Final = 8_000_000
 _MEMORY_BYTES: Final = 64 << 20
 _HELD_AT_MOST: Final = 100_000
 """Files known, with an index or known to have none."""
-_ASKED: Final = 3
+_ASKED: Final = 2
 """Searches of a file that come before its index: a batch now and then is not worth one."""
 _SECONDS_PER_ROW: Final = 1e-6
 _SUFFIX: Final = ".index"
@@ -45,7 +45,7 @@ _SUFFIX: Final = ".index"
 _TROUBLE: Final = (PenstockError, OSError, Py4JError, PySparkException)
 """A full disk, a file that is gone, a Spark that ends."""
 
-_Key = tuple[str, str, tuple[str, ...]]
+_Key = tuple[str, str, tuple[str, ...], tuple[str, ...]]
 
 
 class KeyIndexes:
@@ -205,4 +205,4 @@ class KeyIndexes:
 
 
 def _key(item: IndexItem) -> _Key:
-    return item.table_uri, item.path, item.key
+    return item.table_uri, item.path, item.key, item.kinds

@@ -17,6 +17,7 @@ from pyroaring import BitMap
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_codes import encode, kinds
 from penstock.pipeline.key_index import IndexItem
@@ -34,15 +35,18 @@ a task 10 ms a file and 20 ns a row."""
 def known_hits(
     indexes: KeyIndexes,
     spark: Spark,
+    schema: TableSchema,
     keys: pa.Table,
     files: Sequence[tuple[Part, DataFile]],
 ) -> Mapping[FileName, Hits]:
-    """By part and path; files that are not there are to be searched. ``keys``: of rows that have a
-    key. Raises StorageError."""
-    compared = kinds(keys.schema.types)
+    """By part and path; files that are not there are to be searched. ``keys``: of rows of the
+    relation, which have a key. Raises StorageError."""
+    compared = _kinds(schema, keys.column_names)
     if compared is None or keys.num_rows > _KEYS:
         return {}
-    codes = encode(keys.columns)
+    codes = encode(keys.columns, compared)
+    if codes is None:
+        return {}
     found: dict[FileName, Hits] = {}
     for part, file in files:
         names = tuple(part.names[name] for name in keys.column_names)
@@ -59,16 +63,21 @@ def prepare(
     indexes: KeyIndexes,
     spark: Spark,
     part: Part,
-    identity: Sequence[str],
+    schema: TableSchema,
     files: Sequence[WrittenFile],
 ) -> None:
-    """Files of rows with a key, of these columns, are written: the next batch may ask for them."""
-    names = tuple(part.names[name] for name in identity)
-    schema = part.table.schema.arrow()
-    compared = kinds([schema.field(name).type for name in names])
+    """Files of the relation's rows, which have a key, are written: the next batch may ask for
+    them."""
+    names = tuple(part.names[name] for name in schema.identity)
+    compared = _kinds(schema, schema.identity)
     if compared is not None and part.deleted_at is None:
         for file in files:
             indexes.prepare(IndexItem(part.table.uri, file.path, file.rows, names, compared), spark)
+
+
+def _kinds(schema: TableSchema, names: Sequence[str]) -> tuple[str, ...] | None:
+    by_name = {column.name: column for column in schema.columns}
+    return kinds([(by_name[name].type, by_name[name].type_oid) for name in names])
 
 
 def _live(hits: Hits, file: DataFile) -> Hits:

@@ -133,7 +133,7 @@ def items_of(
     dead = _dead_rows(net, area)
     known: Mapping[FileName, Hits] = {}
     if options.indexes is not None and work.by_index and net.schema.key:
-        known = known_hits(options.indexes, spark, keys, files)
+        known = known_hits(options.indexes, spark, net.schema, keys, files)
     for part, file in files:
         hits = known.get((part.number, file.path))
         if hits is not None and not len(hits.probe):
