@@ -210,7 +210,7 @@ def test_many_partitions_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_small_files_are_merged_with_those_of_their_partition() -> None:
-    options = CompactOptions(small_files=4, small_bytes=100)
+    options = CompactOptions(small_files=16, small_bytes=100)
 
     def file(path: str, part: str) -> DataFile:
         return DataFile(path, 50, 10, {}, partition_values={"part": part})
