@@ -6,6 +6,8 @@ import pytest
 
 from faults.heavy import part_of_make_faults
 from penstock.errors import RequiredChangesRemoved
+from penstock.pipeline.compact import TableAt, due_files, put_in_place, rewrite
+from penstock.pipeline.compact_choice import CompactOptions
 from pipeline.published import PublishedTable, PublishingLake, vacuum
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -63,6 +65,27 @@ def test_a_range_with_compactions_in_between(published: PublishingLake) -> None:
         "OPTIMIZE {t}",
     )
     assert subscriber.catch_up_at_once() == ["D 6,"]
+
+
+def test_the_node_compacts_while_rows_are_deleted(published: PublishingLake) -> None:
+    """The new file has rows that are deleted, from the commit on that names it."""
+    table = items(published)
+    subscriber = table.follow()
+    at_once = table.again(subscriber)
+    table.run("INSERT INTO {t} VALUES (20, 'n'), (21, 'n'), (22, 'n')")
+    opened = published.warehouse.open("public", table.name)
+    assert opened is not None
+    merge = CompactOptions(small_files=2)
+    at = TableAt.now(opened)
+    done = rewrite(published.spark, at, due_files(at, merge), merge)
+    table.run("DELETE FROM {t} WHERE id IN (2, 12, 21)")
+    opened.reload()
+    assert put_in_place(opened, done)
+    assert [file.deleted for file in opened.files.values()] == [3]
+    table.run("DELETE FROM {t} WHERE id IN (3, 22)")
+    sent = sorted(["I 20,n", "I 21,n", "I 22,n", "D 2,", "D 12,", "D 21,", "D 3,", "D 22,"])
+    assert sorted(subscriber.catch_up()) == sent
+    assert sorted(at_once.catch_up_at_once()) == ["D 12,", "D 2,", "D 3,", "I 20,n"]
 
 
 @part_of_make_faults
