@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable as DeltaRs
 from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, SubscriptionRelState
-from penstock.errors import ApplierReplaced
+from penstock.errors import ApplierReplaced, CommitConflict, StateMismatch
 from penstock.lakehouse.log import list_log
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.compact_choice import CompactOptions
@@ -101,6 +102,24 @@ def test_a_lost_race_of_a_compaction(session: Session) -> None:
     rival.commit(app_id=APP, version_marker=target.marker + 1, operation="REPLICATION")
     with pytest.raises(ApplierReplaced, match="another applier"):
         upkeep.after_cut()
+
+
+def test_a_table_that_is_restored_meanwhile(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch that meets it says so, which may park the table: upkeep leaves it alone."""
+    session.upkeep.after_cut()
+    DeltaRs(session.table.uri).restore(1)
+    session.put()
+    session.put()
+    assert [r.getMessage() for r in caplog.records if "restored to an older state" in r.message]
+    assert not session.unnamed
+    session.source.insert({"a": 10})
+    session.lake.stage((session.table, session.source))
+    with pytest.raises(CommitConflict):
+        session.lake.commit(session.table)
+    with pytest.raises(StateMismatch, match="restored to an older state"):
+        session.targets.load_again(session.target)
 
 
 def test_batches_go_on_while_files_are_rewritten(session: Session) -> None:

@@ -162,18 +162,25 @@ class Upkeep:
             return
         failpoint(BEFORE_COMPACTION)
         try:
-            if not put_in_place(table, rewritten):
-                log.info('table "%s" has changed too much to be compacted', table.name)
+            if not self._put_or_look_again(target, table, rewritten):
                 return
-        except CommitConflict as conflict:
-            log.info("%s: looking at the table again", conflict.message)
-            self._targets.load_again(target)
-            return
+        except ApplierReplaced:
+            raise  # the next commit would go on top of what the other one did
         except PenstockError as error:
             self._failed(table, error)
             return
         failpoint(AFTER_COMPACTION)
         log.info('compacted table "%s" to %d files', table.name, len(table.files))
+
+    def _put_or_look_again(self, target: Target, table: DeltaTable, rewritten: Rewritten) -> bool:
+        try:
+            if put_in_place(table, rewritten):
+                return True
+            log.info('table "%s" has changed too much to be compacted', table.name)
+        except CommitConflict as conflict:
+            log.info("%s: looking at the table again", conflict.message)
+            self._targets.load_again(target)
+        return False
 
     def _next(self) -> Callable[[], _Done] | None:
         """Work that is due, on what does not change any more."""
