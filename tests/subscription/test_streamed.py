@@ -15,7 +15,7 @@ from penstock.catalog import Catalog
 from penstock.errors import ProtocolViolation, UndefinedObject
 from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
-from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.chunk import XLOGDATA_HEADER, MessageChunk
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import (
@@ -542,6 +542,29 @@ def test_definitions_of_a_prepared_transaction_hold_at_once(receiving: Receiving
         Begin(Lsn(40), 7, 5), first, insert(1), second, Commit(Lsn(40), Lsn(41), 7),
     ]  # fmt: skip
     assert receiving.streamed.surplus == 13 - 12
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25
+)
+@given(steps=STEPS, size=st.integers(1, 30), told=st.booleans())
+def test_messages_without_headers_come_out_as_frames_do(
+    tmp_path: Path, steps: Steps, size: int, told: bool
+) -> None:
+    """A backlog's, with a message of no transaction and without."""
+    sent = [*story(steps).out, *([LogicalMessage(False, Lsn(1 << 20), "p", b"x")] if told else [])]
+    framed, bare = Receiving(tmp_path / "framed"), Receiving(tmp_path / "bare")
+    for at in range(0, len(sent), size):
+        framed.add(*sent[at : at + size])
+        encoded = [encode(message) for message in sent[at : at + size]]
+        bare.streamed.add(MessageChunk.of_messages(encoded), 0.0)
+    assert bare.streamed.surplus == framed.streamed.surplus
+    found = taken(bare.inbox)
+    assert found == taken(framed.inbox)
+    assert any(isinstance(message, LogicalMessage) for message in found) or not told
+    for each in (framed, bare):
+        each.streamed.clear()
+        each.inbox.clear()
 
 
 @pytest.mark.parametrize(
