@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from end_to_end.compare import delta_rows, difference, publisher_rows, query
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
-from penstock.subscription.spool import SpooledFrames
+from penstock.subscription.spool import SpooledMessages
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -23,13 +23,13 @@ def test_a_transaction_larger_than_memory_arrives_whole(
     local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spilled: list[int] = []
-    write = SpooledFrames.write
+    write = SpooledMessages.write
 
-    def counted(folder: Any, frames: Any) -> SpooledFrames:
-        spilled.append(len(frames))
-        return write(folder, frames)
+    def counted(folder: Any, chunk: Any) -> SpooledMessages:
+        spilled.append(len(chunk))
+        return write(folder, chunk)
 
-    monkeypatch.setattr(SpooledFrames, "write", counted)
+    monkeypatch.setattr(SpooledMessages, "write", counted)
     database.execute(
         "CREATE TABLE large (id integer PRIMARY KEY, v text);"
         "CREATE TABLE mirror (id integer PRIMARY KEY, n integer);"
