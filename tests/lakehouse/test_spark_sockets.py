@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.lakehouse import spark_sockets
 from penstock.lakehouse.spark_sockets import remove_leftovers, socket_folder
 from penstock.pipeline.job import run_job
 
@@ -43,6 +44,7 @@ def end(process: subprocess.Popen[str], how: signal.Signals | None = None) -> No
     if how is not None:
         process.send_signal(how)
     process.communicate()
+    assert process.returncode == (0 if how is None else -how)
 
 
 @pytest.fixture
@@ -87,6 +89,19 @@ def test_a_path_too_long_for_a_socket_is_passed_by(tmp_path: Path) -> None:
     process, folder = holder(deep)
     assert folder.parent == Path("/tmp")
     end(process)
+
+
+def test_one_that_somebody_removed_is_made_again(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_sockets, "_held", {})
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    first = socket_folder()
+    assert first is not None
+    first.rmdir()
+    second = socket_folder()
+    assert second is not None and second.is_dir()
+    assert second == socket_folder() != first
 
 
 @pytest.mark.spark

@@ -158,8 +158,8 @@ def build_session(
         builder = builder.config(name, value)
     with _own_interrupt(), _safe_start():
         session = _started(builder)
-    _look_classes_up(session._jvm)
     check_session(session, warehouse)
+    _look_classes_up(session._jvm)
     return session
 
 

@@ -8,7 +8,7 @@ By TCP a job takes some 40 ms more: both ends write in small pieces, and each wa
 delayed acknowledgement.
 
 A process holds a lock on its folder until it ends, however it ends. The next one to make a folder
-removes those whose lock is free.
+removes those whose lock is free; systemd-tmpfiles leaves a folder alone that is locked.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import functools
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -34,13 +34,15 @@ _LONGEST_NAME: Final = len(".00000000-0000-0000-0000-000000000000.sock")
 """What Spark calls a socket."""
 
 
-@functools.cache
 def socket_folder() -> Path | None:
     """The folder of this process; None where no temporary folder has a path that is short enough,
-    or can be written."""
+    or can have sockets."""
+    for folder, lock in _held.items():
+        if lock.is_of(folder):
+            return folder
     for parent in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"))):
-        made = len(os.fsencode(parent / f"{_PREFIX}12345678{_SUFFIX}/")) + 1 + _LONGEST_NAME
-        if made > _LONGEST_PATH:
+        name = f"{_PREFIX}12345678{_SUFFIX}"
+        if len(os.fsencode(parent / name)) + len("/") + _LONGEST_NAME > _LONGEST_PATH:
             continue
         try:
             remove_leftovers(parent)
@@ -65,10 +67,23 @@ def _make(parent: Path) -> Path:
         except FileNotFoundError:  # somebody took it for a leftover before it was locked
             continue
         if lock.is_of(folder):
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            _held.append(lock)
+            _try(folder)
+            atexit.register(_remove, folder, os.getpid())
+            _held[folder] = lock
             return folder
         lock.close()
+
+
+def _try(folder: Path) -> None:
+    """Not every file system has sockets."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{folder}/.sock")
+    (folder / ".sock").unlink()
+
+
+def _remove(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # and not a fork of that process
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Locked:
@@ -102,5 +117,5 @@ class _Locked:
         os.close(self._descriptor)
 
 
-_held: Final[list[_Locked]] = []
+_held: Final[dict[Path, _Locked]] = {}
 """Until the process ends."""
