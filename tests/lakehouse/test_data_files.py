@@ -104,3 +104,48 @@ def test_row_groups_with_nan_have_no_bounds(tmp_path: Path) -> None:
     (file,) = FileWriter(storage, storage.uri, rows.schema).write([rows])
     group = pq.ParquetFile(tmp_path / file.path).metadata.row_group(0)
     assert [group.column(i).is_stats_set for i in range(3)] == [True, False, False]
+
+
+def encodings(folder: Path, columns: dict[str, pa.Array]) -> dict[str, bool]:
+    """Which columns of a file with these values have a dictionary."""
+    rows = pa.table(columns)
+    storage = Storage(str(folder), fsync=False)
+    parts = [b for start in range(0, len(rows), 30_000) for b in rows[start:][:30_000].to_batches()]
+    (file,) = FileWriter(storage, storage.uri, rows.schema).write(parts)
+    parquet = pq.ParquetFile(folder / file.path)
+    assert parquet.read() == rows
+    group = parquet.metadata.row_group(0)
+    chunks = map(group.column, range(group.num_columns))
+    return {c.path_in_schema: any("DICT" in e for e in c.encodings) for c in chunks}
+
+
+def test_values_that_all_differ_get_no_dictionary(tmp_path: Path) -> None:
+    number = np.arange(200_000)
+    some = pa.array(number, mask=number % 100 != 0)
+    columns = {
+        "key": pa.array(number),
+        "a.b": pa.array([f"text {n}" for n in number]),
+        "one": pa.array(np.zeros(len(number))),
+        "again": pa.array(number % 9973),
+        "some": some,
+        "half": pa.array(np.where(number % 2, number, 0)),
+        "none": pa.nulls(len(number), pa.string()),
+    }
+    found = encodings(tmp_path, columns)
+    assert found == {
+        "key": False,
+        "a.b": False,
+        "one": True,
+        "again": True,
+        "some": True,
+        "half": True,
+        "none": found["none"],
+    }
+    assert encodings(tmp_path, {"key": pa.array(number)}) == {"key": False}
+    assert encodings(tmp_path, {"key": pa.array(number[:1000])}) == {"key": True}
+
+
+def test_nested_values_keep_their_dictionaries(tmp_path: Path) -> None:
+    number = np.arange(100_000)
+    texts = pa.array([["a", "b"]] * len(number))
+    assert all(encodings(tmp_path, {"key": pa.array(number), "texts": texts}).values())

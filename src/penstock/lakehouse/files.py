@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.lakehouse.batches import slices
+from penstock.lakehouse.dictionaries import dictionary_columns
 from penstock.lakehouse.layouts import with_whole_variants
 from penstock.lakehouse.partition_values import PartitionValues
 from penstock.lakehouse.statistics import Collector
@@ -168,7 +169,12 @@ class FileWriter(WritesFiles):
         if self._open is None:
             name = data_file_name(self._mark)
             self._open = _OpenFile(
-                self._table_uri, self._schema, name, self._partition_values, self._indexed
+                self._table_uri,
+                self._schema,
+                name,
+                self._partition_values,
+                self._indexed,
+                dictionary_columns(rows),
             )
         if self._open.write(rows) >= self._target:
             self._finish()
@@ -216,13 +222,14 @@ class FileWriter(WritesFiles):
 
 @dataclass
 class _OpenFile:
-    """One Parquet file that is being written."""
+    """One Parquet file that is being written. ``dictionaries``: columns that get one."""
 
     table_uri: str
     schema: pa.Schema
     path: str
     partition_values: PartitionValues | None
     indexed: Sequence[str]
+    dictionaries: list[str] | bool
 
     def __post_init__(self) -> None:
         self._uri = f"{self.table_uri}/{self.path}"
@@ -234,6 +241,7 @@ class _OpenFile:
                 self._sink,
                 self.schema,
                 compression="snappy",
+                use_dictionary=self.dictionaries,
                 store_decimal_as_integer=True,
                 write_statistics=_columns_with_statistics(self.schema) or False,
             )
