@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.snapshot_units import Unit, units_of
+from penstock.pipeline.snapshot_units import Unit, unit_bytes, units_of
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.walreceiver.table_info import LeafTable, RemoteTable
 
@@ -50,6 +50,21 @@ def test_every_block_is_read_once_and_the_last_range_is_open(
         for (_, high), (low, _) in itertools.pairwise(found):
             assert high == low
             assert low > 0
+
+
+@given(st.integers(10_000, 1 << 24), st.integers(1, 64), st.integers(100 * BLOCK, 1 << 28))
+def test_cores_get_the_same_number_of_units(blocks: int, cores: int, least: int) -> None:
+    size = blocks * BLOCK
+    largest = max(least, min(size // (cores * 8), 512 << 20))
+    found = unit_bytes(size, cores, least)
+    assert min(size, largest) // 2 <= found <= 2 * largest
+    count = len(units_of(published([leaf(blocks)]), (ID,), found))
+    assert count <= cores or count % cores == 0
+
+
+def test_units_of_two_cores() -> None:
+    count = -(-(666 << 20) // unit_bytes(666 << 20, 2, 64 << 20))
+    assert count == 10
 
 
 def test_many_small_partitions_share_a_unit() -> None:

@@ -14,6 +14,7 @@ share one consistent point, and a large table is cut by ctid.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -41,7 +42,7 @@ from penstock.pipeline.snapshot_task import (
     Result,
     with_values,
 )
-from penstock.pipeline.snapshot_units import Unit, units_of
+from penstock.pipeline.snapshot_units import Unit, unit_bytes, units_of
 from penstock.relation import Attribute
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.table_info import RemoteTable
@@ -65,8 +66,6 @@ class CopyProgress:
 
 Progress = Callable[[CopyProgress], None]
 
-_UNITS_PER_CORE: Final = 8
-_LARGEST_UNIT: Final = 512 << 20
 _UNIT_COST: Final = 128 << 10
 """Bytes that are read in the time which a unit takes to begin and end."""
 
@@ -298,13 +297,13 @@ def _tasks(
 ) -> list[CopyTask]:
     """All units, table by table, so that the first tables are complete long before the last ones;
     the largest first, so that the last ones to end are short."""
-    session = conninfo.for_sql("penstock copy")
+    session, round_ = conninfo.for_sql("penstock copy"), uuid.uuid4().hex
     sized: list[tuple[int, CopyTask]] = []
     for copy in copies:
-        unit_bytes = _unit_bytes(spark, copy.source.info, options)
-        units = units_of(copy.source.info, published_columns(copy.source), unit_bytes)
+        wanted = _unit_bytes(spark, copy.source.info, options)
+        units = units_of(copy.source.info, published_columns(copy.source), wanted)
         copy.units = len(units)
-        made = _task_maker(copy.source, session, snapshot_name, options)
+        made = _task_maker(copy.source, session, round_, snapshot_name, options)
         try:
             mine = [
                 (unit.size, with_values(made(len(sized) + at, unit), copy.source.draw))
@@ -327,7 +326,7 @@ def _tasks(
 
 
 def _task_maker(
-    source: CopySource, session: str, snapshot_name: str, options: CopyOptions
+    source: CopySource, session: str, round_: str, snapshot_name: str, options: CopyOptions
 ) -> Callable[[int, Unit], CopyTask]:
     """What makes the tasks of a table, by their numbers and units."""
     table, columns = source.table, published_columns(source)
@@ -349,6 +348,7 @@ def _task_maker(
             point=source.point,
             out_of_range=source.out_of_range,
             key=frozenset(table.schema.source_key),
+            round=round_,
             batch_bytes=options.batch_bytes,
             target_file_bytes=options.target_file_bytes,
             routing=None if source.leaves is None else source.leaves.routing,
@@ -362,7 +362,7 @@ def _unit_bytes(spark: Spark, table: RemoteTable, options: CopyOptions) -> int:
     if table.size <= options.unit_bytes:
         return options.unit_bytes
     cores = min(spark.sparkContext.defaultParallelism, options.connections)
-    return max(options.unit_bytes, min(table.size // (cores * _UNITS_PER_CORE), _LARGEST_UNIT))
+    return unit_bytes(table.size, cores, options.unit_bytes)
 
 
 def _is_small(sources: Sequence[CopySource], tasks: Sequence[CopyTask], most: int) -> bool:

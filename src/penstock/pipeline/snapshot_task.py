@@ -44,6 +44,7 @@ from penstock.pgtypes.out_of_range import ERROR, OutOfRange
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.routing import Level
+from penstock.pipeline.snapshot_connection import connect
 from penstock.pipeline.write import Destination
 from penstock.relation import Attribute
 from penstock.walreceiver.libpq_errors import connect_failure, hint_for, is_connection_sqlstate
@@ -79,7 +80,8 @@ class CopyTask:
     ``conninfo`` holds the password and is never printed. ``doing``: for errors. ``batch_bytes``: of
     PostgreSQL's binary format, read at once. ``target_file_bytes``: where a file ends and the next
     begins. ``out_of_range``: what becomes of values that are, but for those of the ``key``.
-    ``drawn``: values of sequences for the rows, as ``with_values`` sets them.
+    ``drawn``: values of sequences for the rows, as ``with_values`` sets them. ``round``: units of
+    one, at one snapshot, share what the driver knows of the server's types; '' with none.
     """
 
     number: int
@@ -101,6 +103,7 @@ class CopyTask:
     point: Lsn = INVALID
     out_of_range: str = ERROR
     key: frozenset[str] = frozenset()
+    round: str = ""
     drawn: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
@@ -218,11 +221,8 @@ def _check(files: Sequence[tuple[int, WrittenFile]], sent: int, task: CopyTask) 
 @contextmanager
 def _session(task: CopyTask) -> Iterator[Any]:
     """A cursor in a read-only transaction at the exported snapshot."""
-    # Brings pyarrow.dataset and, where it is installed, pandas: a fifth of a program's start.
-    from adbc_driver_postgresql import dbapi  # noqa: PLC0415
-
     try:
-        connection = dbapi.connect(task.conninfo, autocommit=True)
+        connection = connect(task.conninfo, task.round)
     except adbc_driver_manager.Error as error:
         raise _name_table(connect_failure(_libpq_text(error)), task) from None
     with closing(connection), closing(connection.cursor()) as cursor:

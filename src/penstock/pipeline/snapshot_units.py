@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import penstock.pgtypes as pgtypes
 from penstock.identifiers import quoted
 from penstock.relation import Attribute
 from penstock.walreceiver.table_info import LeafTable, RemoteTable
+
+_UNITS_PER_CORE: Final = 8
+_LARGEST_UNIT: Final = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,18 @@ class Unit:
 
     queries: tuple[str, ...]
     size: int
+
+
+def unit_bytes(size: int, cores: int, least: int) -> int:
+    """How large the units of a table of ``size`` bytes are: ``least``, more of large tables.
+
+    Each core gets the same number of them, or the last ones would keep some only. Up to twice as
+    large for that: a unit costs a session at the publisher, too.
+    """
+    count = -(-size // max(least, min(size // (cores * _UNITS_PER_CORE), _LARGEST_UNIT)))
+    if count > cores:
+        count -= count % cores
+    return -(-size // max(1, count))
 
 
 def units_of(table: RemoteTable, columns: Sequence[Attribute], unit_bytes: int) -> list[Unit]:
