@@ -41,18 +41,18 @@ def names(catalog: Catalog) -> list[str]:
     return [tables[t.members[0].relation] for t in log_of(catalog)]
 
 
-def after_a_look_at(monkeypatch: pytest.MonkeyPatch, name: str, then: Callable[[], None]) -> None:
-    """Once, when the sequencer has looked at a table and not yet at the next one."""
+def before_a_look_at(monkeypatch: pytest.MonkeyPatch, name: str, then: Callable[[], None]) -> None:
+    """Once, when the sequencer has looked at the tables before one, and not yet at that one."""
     looks: list[str] = []
-    original = TableLogs.after
+    original = TableLogs.next_path
 
-    def after(self: TableLogs, table: Any, version: int) -> Iterator[tuple[TableCommit, int]]:
-        yield from original(self, table, version)
+    def next_path(self: TableLogs, table: Any, version: int) -> str | None:
         if table.name == name and not looks:
             looks.append(name)
             then()
+        return original(self, table, version)
 
-    monkeypatch.setattr(TableLogs, "after", after)
+    monkeypatch.setattr(TableLogs, "next_path", next_path)
 
 
 def test_a_parent_that_was_passed_by_goes_before_its_child(
@@ -67,7 +67,7 @@ def test_a_parent_that_was_passed_by_goes_before_its_child(
         write(warehouse, "a_parent", 1)
         write(warehouse, "b_child", 1)
 
-    after_a_look_at(monkeypatch, "a_parent", both)
+    before_a_look_at(monkeypatch, "b_child", both)
     sequencer.step()
     assert names(catalog) == ["a_parent", "b_child"]
     sequencer.step()
@@ -85,14 +85,14 @@ def test_nobody_comes_before_who_came_first_while_writers_go_on(
     sequencer = Sequencer(catalog, warehouse)
     sequencer.step(discover=True)
     todo = iter(order)
-    original = TableLogs.after
+    original = TableLogs.next_path
 
-    def after(self: TableLogs, table: Any, version: int) -> Iterator[tuple[TableCommit, int]]:
-        yield from original(self, table, version)
+    def next_path(self: TableLogs, table: Any, version: int) -> str | None:
         if (name := next(todo, None)) is not None:
             write(warehouse, name, 1)
+        return original(self, table, version)
 
-    monkeypatch.setattr(TableLogs, "after", after)
+    monkeypatch.setattr(TableLogs, "next_path", next_path)
     for _ in range(4):
         sequencer.step()
     assert names(catalog) == order

@@ -27,9 +27,9 @@ from penstock.catalog.pg_transactions import (
     EmittedMessage,
     LakeTransaction,
     Member,
-    Sequenced,
 )
 from penstock.catalog.prepared_blocks import PreparedBlock, PreparedState
+from penstock.catalog.sequenced import Sequenced
 from penstock.catalog.sequences import Sequences, SessionSequences
 from penstock.catalog.transaction import CatalogTransaction
 from penstock.catalog.two_phase_records import PrepareRecord, TwoPhaseKind, TwoPhaseRecord

@@ -57,9 +57,9 @@ class BlockCatalog(Catalog):
             yield _with(t, dict(self.tables), dict(self.own_sequences))
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[CatalogTransaction]:
+    def write(self, *, counted: bool = True) -> Iterator[CatalogTransaction]:
         tables, sequences = dict(self.tables), dict(self.own_sequences)
-        with self._catalog.write() as t:
+        with self._catalog.write(counted=counted) as t:
             yield _with(t, tables, sequences)
         self.tables.clear()
         self.tables.update(tables)

@@ -6,7 +6,7 @@ In: the URL of a state store. Out: ``Catalog``. What belongs together is done in
         subscription = t.subscriptions.create(...)
         t.relations.add(subscription.oid, tables, SubscriptionRelState.INIT)
 
-Single steps have methods of their own. Every change moves ``generation()``, which other processes
+Single steps have methods of their own. A change moves ``generation()``, which other processes
 poll.
 """
 
@@ -98,7 +98,8 @@ class Catalog:
         self.sequences.restart_all(table)
 
     def generation(self) -> int:
-        """Grows with every change by any process; cheap enough to poll ten times a second."""
+        """Grows with every change by any process, but for what is not ``counted``; cheap enough to
+        poll ten times a second."""
         return self._store.generation()
 
     @contextlib.contextmanager
@@ -108,9 +109,12 @@ class Catalog:
             yield catalog_transaction(connection)
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[CatalogTransaction]:
-        """A transaction that changes things; durable when it ends, nothing when it raises."""
-        with self._store.write() as connection:
+    def write(self, *, counted: bool = True) -> Iterator[CatalogTransaction]:
+        """A transaction that changes things; durable when it ends, nothing when it raises.
+
+        ``counted`` False: of the log's end, tables' places in it and slots' positions alone, which
+        change with every commit, and nobody has to look at everything again for."""
+        with self._store.write(counted=counted) as connection:
             yield catalog_transaction(connection)
 
     @contextlib.contextmanager
@@ -307,7 +311,7 @@ class _OneTransaction(Catalog):
         yield catalog_transaction(self._connection)
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[CatalogTransaction]:
+    def write(self, *, counted: bool = True) -> Iterator[CatalogTransaction]:
         yield catalog_transaction(self._connection)
 
 

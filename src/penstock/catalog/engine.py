@@ -123,7 +123,12 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
         @event.listens_for(engine, "begin")
         def _begun(connection: Connection) -> None:
             mode = connection.get_execution_options().get(_BEGIN, "DEFERRED")
-            connection.exec_driver_sql(f"BEGIN {mode}")
+            # past SQLAlchemy, whose way to a statement costs more than most transactions
+            driver: Any = connection.connection.driver_connection
+            try:
+                driver.execute(f"BEGIN {mode}")
+            except sqlite3.Error as error:
+                raise _failed(error, *_of_sqlite(error)) from None
 
     if url.get_backend_name() == "postgresql":
 
@@ -148,8 +153,11 @@ def transaction(engine: Engine, *, write: bool) -> Iterator[Connection]:
     if not write and engine.dialect.name != "sqlite":
         # a reader looks at several catalogs, which must be of one state
         options = {"isolation_level": "REPEATABLE READ"}
-    with map_errors(), engine.execution_options(**options).begin() as connection:
-        yield connection
+    with map_errors(), engine.connect() as connection:
+        if options:
+            connection.execution_options(**options)
+        with connection.begin():
+            yield connection
 
 
 def add_what_is_missing(connection: Connection, metadata: MetaData) -> None:
@@ -185,10 +193,14 @@ def map_errors() -> Iterator[None]:
 
 
 def _storage_error(error: DBAPIError) -> PenstockError:
-    message = f"could not use the node's state store: {str(error.orig).strip()}"
     sqlstate, hint = (
         _of_sqlite(error.orig) if isinstance(error.orig, sqlite3.Error) else _of_server(error.orig)
     )
+    return _failed(error.orig, sqlstate, hint)
+
+
+def _failed(error: BaseException | None, sqlstate: str | None, hint: str) -> StorageError:
+    message = f"could not use the node's state store: {str(error).strip()}"
     return StorageError(message, hint=hint, sqlstate=sqlstate)
 
 

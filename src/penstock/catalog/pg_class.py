@@ -23,6 +23,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     and_,
+    bindparam,
     select,
 )
 
@@ -52,6 +53,14 @@ _TABLE = Table(
     Column("relformer", Text),
     UniqueConstraint("relnamespace", "relname"),
 )
+# Made once: each statement of a session asks for a few tables.
+_BY_NAME: Final = select(_TABLE).where(
+    and_(
+        _TABLE.c.relnamespace == bindparam("schema", type_=String),
+        _TABLE.c.relname == bindparam("name", type_=String),
+    )
+)
+_BY_OID: Final = select(_TABLE).where(_TABLE.c.oid == bindparam("one", type_=BigInteger))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +194,13 @@ class PgClass:
 
     def find(self, schema: str, name: str) -> LakeTable | None:
         """The table of that name, or None."""
-        query = select(_TABLE).where(
-            and_(_TABLE.c.relnamespace == schema, _TABLE.c.relname == name)
-        )
-        found = self.connection.execute(query).mappings().one_or_none()
+        named = {"schema": schema, "name": name}
+        found = self.connection.execute(_BY_NAME, named).mappings().one_or_none()
         return None if found is None else lake_table(found)
 
     def find_oid(self, oid: int) -> LakeTable | None:
         """The table with that oid, or None."""
-        query = select(_TABLE).where(_TABLE.c.oid == oid)
-        found = self.connection.execute(query).mappings().one_or_none()
+        found = self.connection.execute(_BY_OID, {"one": oid}).mappings().one_or_none()
         return None if found is None else lake_table(found)
 
     def in_folder_of(self, schema: str, name: str) -> LakeTable | None:

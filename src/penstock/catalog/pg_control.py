@@ -29,6 +29,7 @@ _TABLE = Table(
     Column("next_oid", BigInteger, nullable=False),
     Column("warehouse", Text),
 )
+_GENERATION: Final = select(_TABLE.c.generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,17 @@ def set_warehouse(connection: Connection, uri: str) -> None:
 
 def generation(connection: Connection) -> int:
     """A number that grows with every change of the catalog."""
-    return int(connection.execute(select(_TABLE.c.generation)).scalar_one())
+    return int(connection.execute(_GENERATION).scalar_one())
 
 
 def advance_generation(connection: Connection) -> None:
     """Count a change. It comes first in a writing transaction: its row is the writers' lock."""
     connection.execute(update(_TABLE).values(generation=_TABLE.c.generation + 1))
+
+
+def lock_writers(connection: Connection) -> None:
+    """The same for a change that is not counted."""
+    connection.execute(update(_TABLE).values(generation=_TABLE.c.generation))
 
 
 def new_oid(connection: Connection) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,10 +31,11 @@ from sqlalchemy import (
     select,
 )
 
-from penstock.catalog import block_messages
+from penstock.catalog import block_messages, sequenced
 from penstock.catalog.block_messages import BlockMessage, MessageHead
 from penstock.catalog.metadata import METADATA, LsnColumn
 from penstock.catalog.prepared_blocks import last_prepared_xid
+from penstock.catalog.sequenced import Sequenced
 from penstock.catalog.two_phase_records import TwoPhaseKind, TwoPhaseRecord, from_text, to_text
 from penstock.lsn import Lsn
 
@@ -72,23 +73,8 @@ _TRANSACTION: Final = Table(
     Column("block_contents", LargeBinary),
 )
 _LONG: Final = ("message_content", "block_contents")
+_END: Final = select(func.max(_TRANSACTION.c.end_lsn))
 _READ: Final = tuple(c for c in _TRANSACTION.c if c.name not in _LONG)
-_SEQUENCED: Final = Table(
-    "penstock_sequenced",
-    METADATA,
-    Column("relid", BigInteger, primary_key=True, autoincrement=False),
-    Column("version", BigInteger, nullable=False),
-    Column("table_id", Text),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Sequenced:
-    """How far a table's commits are in the log. ``table_id``: which Delta table that is
-    (``metaData.id``), None where an older node did not record it."""
-
-    version: int
-    table_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +160,7 @@ class PgTransactions:
 
     def end(self) -> Lsn:
         """The end of the last transaction: where the next one begins (pg_current_wal_lsn)."""
-        end = self._connection.execute(select(func.max(_TRANSACTION.c.end_lsn))).scalar_one()
+        end = self._connection.execute(_END).scalar_one()
         return FIRST_LSN if end is None else Lsn(end)
 
     def next_xid(self) -> int:
@@ -185,10 +171,9 @@ class PgTransactions:
         """Table oid -> the version up to which its commits are in the log."""
         return {relid: at.version for relid, at in self.sequenced().items()}
 
-    def sequenced(self) -> Mapping[int, Sequenced]:
-        """Table oid -> how far its commits are in the log."""
-        rows = self._connection.execute(select(_SEQUENCED)).mappings()
-        return {int(row["relid"]): Sequenced(row["version"], row["table_id"]) for row in rows}
+    def sequenced(self, relations: Collection[int] | None = None) -> Mapping[int, Sequenced]:
+        """Table oid -> how far its commits are in the log; of all tables, or of these at least."""
+        return sequenced.sequenced(self._connection, relations)
 
     def latest_commit_time(self) -> int:
         """The latest commit time of all, 0 without any."""
@@ -274,17 +259,11 @@ class PgTransactions:
     def advance(self, relid: int, version: int, table_id: str | None = None) -> None:
         """Record how far a table has been sequenced; also the first time. ``table_id`` None: the
         one that is recorded."""
-        same = _SEQUENCED.c.relid == relid
-        values: dict[str, Any] = {"version": version}
-        if table_id is not None:
-            values["table_id"] = table_id
-        moved = self._connection.execute(_SEQUENCED.update().where(same).values(**values))
-        if moved.rowcount == 0:
-            self._connection.execute(_SEQUENCED.insert().values(relid=relid, **values))
+        sequenced.advance(self._connection, relid, version, table_id)
 
     def forget(self, relid: int) -> None:
         """A table is gone; no effect when it is not known."""
-        self._connection.execute(_SEQUENCED.delete().where(_SEQUENCED.c.relid == relid))
+        sequenced.forget(self._connection, relid)
 
     def after(self, lsn: Lsn, limit: int) -> tuple[LakeTransaction, ...]:
         """The next transactions that commit at or after ``lsn``, in order, ``limit`` at most.

@@ -190,12 +190,16 @@ class Store:
             yield connection
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[Connection]:
-        """A transaction that changes the catalog; counts as a change even if it changes nothing."""
+    def write(self, *, counted: bool = True) -> Iterator[Connection]:
+        """A transaction that changes the catalog; counts as a change even if it changes nothing,
+        unless it is not to be ``counted``."""
         with transaction(self.engine, write=True) as connection:
             # First: its row is the lock of all writers, so that what follows reads the newest
             # state.
-            pg_control.advance_generation(connection)
+            if counted:
+                pg_control.advance_generation(connection)
+            else:
+                pg_control.lock_writers(connection)
             yield connection
 
     def generation(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from penstock.catalog import pg_control
 from penstock.catalog.block_commits import BlockCommits
 from penstock.catalog.block_messages import BlockMessages
 from penstock.catalog.cut_requests import CutRequests
@@ -48,6 +49,10 @@ class CatalogTransaction:
     sequences: PgSequence
     prepared_blocks: PreparedBlocks
     block_messages: BlockMessages
+
+    def generation(self) -> int:
+        """How many changes were counted (``Catalog.generation``)."""
+        return pg_control.generation(self.tables.connection)
 
     def members(
         self,

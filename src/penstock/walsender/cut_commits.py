@@ -12,6 +12,7 @@ would go back to where it came from.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 from penstock.catalog import LakeTable, Member, Subscription, SubscriptionRel
@@ -21,6 +22,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.walsender.commit_order import Found
 from penstock.walsender.commits import newest_version
 from penstock.walsender.own_commits import CutMember, Owned, Owners
+from penstock.walsender.table_logs import next_path
 
 
 def owners(
@@ -52,10 +54,29 @@ class CutCommits:
         self._cuts: dict[int, Cut] = {}
         self._owners: dict[int, CutOwner] = {}
 
+    def look_again(self) -> None:
+        """Another table may lie in the place of the cuts: it is listed."""
+        self._read = None
+
+    def next_path(self) -> str | None:
+        """Where the next entry would be, in a folder of this machine; None: it is not known."""
+        version = None if self._read is None else self._read[0]
+        if version is None:
+            return None
+        return next_path(self._warehouse.storage, self._warehouse.cuts.uri, version)
+
+    def has_grown(self, subscriptions: Sequence[Subscription]) -> bool:
+        """Whether ``refresh`` may find something."""
+        if self._read is None or self._read[1] != _wanted(subscriptions):
+            return True
+        path = self.next_path()
+        return bool(subscriptions) and (path is None or os.access(path, os.F_OK))
+
     def refresh(self, subscriptions: Sequence[Subscription]) -> None:
         """Read the last cut of each, where the cuts table or the subscriptions have changed."""
-        cuts = self._warehouse.cuts
-        wanted = frozenset((s.oid, CutOwner(s.name, s.app_id)) for s in subscriptions)
+        if not self.has_grown(subscriptions):
+            return
+        cuts, wanted = self._warehouse.cuts, _wanted(subscriptions)
         version = newest_version(self._warehouse.storage, cuts.uri) if wanted else None
         if self._read == (version, wanted):
             return
@@ -82,6 +103,10 @@ class CutCommits:
                 cut = self._warehouse.cuts.before(self._owners[subscription], cut)
             if members:
                 yield subscription, chosen, members
+
+
+def _wanted(subscriptions: Sequence[Subscription]) -> frozenset[tuple[int, CutOwner]]:
+    return frozenset((s.oid, CutOwner(s.name, s.app_id)) for s in subscriptions)
 
 
 def transaction(subscription: int, cut: Cut, members: Sequence[Member], size: int) -> Found:

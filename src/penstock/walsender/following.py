@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.catalog import (
     Catalog,
@@ -25,6 +25,7 @@ from penstock.errors import StorageError
 from penstock.lakehouse.describe import describe, table_names
 from penstock.lakehouse.identity import entry_mark
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
 from penstock.walsender.commit_order import CommitTimes, now
 from penstock.walsender.cut_commits import CutCommits, owners
 from penstock.walsender.own_commits import Owners
@@ -71,6 +72,7 @@ class Following:
         self.logs = TableLogs(warehouse.storage)
         self.has_changed = False
         """A table was dropped: what lies in its place is to be looked for."""
+        self._known: _Known | None = None
 
     def check_logs(self) -> None:
         """Look for logs that no longer have the entry that comes next, or are other logs.
@@ -78,6 +80,7 @@ class Following:
         Their tables are followed from now on. What was committed in between can be sent to nobody:
         the log of transactions says so, and streams that need it fail there.
         """
+        self.read_again()
         followed = self.followed()
         for table in followed.tables:
             with self._troubles.kept("log", table.qualified_name):
@@ -149,6 +152,8 @@ class Following:
         with self._catalog.read() as t:
             known = {(table.schema, table.name): table for table in t.tables.all()}
             moved = {table.folder_of for table in known.values()}
+        self._cuts.look_again()
+        self.read_again()
         followed = self.followed()
         for table in followed.tables:
             if self.logs.seen(table):
@@ -197,13 +202,43 @@ class Following:
     def followed(self) -> Followed:
         """What is followed now."""
         with self._catalog.read() as t:
-            at = t.transactions.sequenced()
-            known = t.tables.all()
-            tables = tuple(table for table in known if table.uri and table.oid in at)
-            subscriptions = t.subscriptions.all()
-            maintained = owners(subscriptions, t.relations.all(), known)
-            made = frozenset(table.row.oid for table in t.block_commits.made())
-            return Followed(tables, at, subscriptions, maintained, made)
+            generation, end = t.generation(), t.transactions.end()
+            known = self._known
+            if known is None or (known.generation, known.end) != (generation, end):
+                known = self._known = _Known(generation, end, _followed(t))
+        return known.followed
+
+    @property
+    def end(self) -> Lsn:
+        """Of the log, as far as is known without looking it up."""
+        return Lsn(0) if self._known is None else self._known.end
+
+    @property
+    def last(self) -> Followed | None:
+        """What ``followed`` gave last, with what has moved since; None: it is to be asked."""
+        return None if self._known is None else self._known.followed
+
+    def last_at(self, generation: int, end: Lsn) -> Followed | None:
+        """What ``followed`` would give at a state of the catalog, where that is known; for any
+        thread."""
+        known = self._known
+        if known is None or (known.generation, known.end) != (generation, end):
+            return None
+        return known.followed
+
+    def moved(self, at: Mapping[int, Sequenced], before: Lsn, end: Lsn) -> None:
+        """The log went from ``before`` to ``end``, and these tables have moved on with it: they
+        need not be read again, unless others have put something there, too."""
+        known = self._known
+        if known is None or known.end != before:
+            self._known = None
+        else:
+            followed = replace(known.followed, at={**known.followed.at, **at})
+            self._known = _Known(known.generation, end, followed)
+
+    def read_again(self) -> None:
+        """Tables have moved on that were not told of by ``moved``."""
+        self._known = None
 
     def goes_on(self, table: LakeTable, at: Sequenced, upto: int) -> bool:
         """Whether what was read is of the table that is followed; another one takes its place."""
@@ -212,6 +247,25 @@ class Following:
                 return True
             self._replace(table, at)
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is followed, at a state of the catalog."""
+
+    generation: int
+    end: Lsn
+    followed: Followed
+
+
+def _followed(t: CatalogTransaction) -> Followed:
+    at = t.transactions.sequenced()
+    known = t.tables.all()
+    tables = tuple(table for table in known if table.uri and table.oid in at)
+    subscriptions = t.subscriptions.all()
+    maintained = owners(subscriptions, t.relations.all(), known)
+    made = frozenset(table.row.oid for table in t.block_commits.made())
+    return Followed(tables, at, subscriptions, maintained, made)
 
 
 def _still(t: CatalogTransaction, table: LakeTable, at: Sequenced) -> bool:

@@ -71,8 +71,11 @@ class LostBlocks:
         last, count = at.version, 0
         for commit, _ in logs.after(table, at.version):
             last, count = commit.version, count + (commit.group == group)
-        newest = logs.newest(table)
-        if newest > last and not logs.has_entry(table, last + 1):
-            self._following.gap(table, at, newest)
+        if logs.has_entry(table, last + 1):
+            return None  # it has come meanwhile
+        newest = logs.newest(table)  # which takes a listing: it is known of a gap by nothing else
+        if newest > last:
+            if not logs.has_entry(table, last + 1):
+                self._following.gap(table, at, newest)
             return None
-        return count if newest == last else None
+        return count

@@ -17,6 +17,7 @@ relation is followed in its place; those who followed the old one are told at th
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +43,8 @@ from penstock.walsender.commit_order import (
 from penstock.walsender.cut_commits import CutCommits, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
 from penstock.walsender.lost_blocks import LostBlocks
-from penstock.walsender.own_commits import CutMember, Owned, OwnedTable, origin_of, walk
+from penstock.walsender.own_commits import CutMember, Owned
+from penstock.walsender.table_looks import TableLooks
 from penstock.walsender.troubles import Troubles
 from penstock.walsender.two_phase import (
     commit_record,
@@ -60,6 +62,7 @@ _TRIES: Final = 10
 """Looks in one step that another process was quicker than; the rest is left to the next step."""
 _LAST: Final = 1 << 62
 """A version that no table reaches."""
+_CUTS_WORK: Final = "cuts"
 _CUTS: Final = -1
 """The source of what subscriptions wrote, beside the oids of tables."""
 
@@ -92,7 +95,9 @@ class Sequencer:
         self.troubles: Final = Troubles()
         self._following = Following(catalog, warehouse, self._cuts, self._times, self.troubles)
         self._logs = self._following.logs
+        self._looks = TableLooks(self._logs, self.troubles)
         self._lost_blocks = LostBlocks(catalog, self._following, self.troubles)
+        self._watched: tuple[str, ...] = ()
 
     def step(self, *, discover: bool = False) -> None:
         """Put every commit that there is into the log. ``discover``: look for new tables, too.
@@ -117,19 +122,40 @@ class Sequencer:
                 stale += not appended
                 if appended and not (self._mixed and any(item.of_cut for item in found)):
                     break  # else commits of others come after the cut, and maybe further cuts
+            self._watch()
             self._ended = self._begun
-        self._tell()
+        self._told(self._following.end)
+
+    @property
+    def watches(self) -> bool:
+        """Whether ``has_news`` can say so."""
+        return bool(self._watched)
+
+    def has_news(self) -> bool:
+        """Whether a step would find something, as far as some system calls tell: cheap enough to be
+        asked again and again. A table that has not changed lately may have news all the same."""
+        return any(os.access(path, os.F_OK) for path in self._watched)
+
+    def _watch(self) -> None:
+        followed, cuts = self._following.last, self._cuts.next_path()
+        paths = () if followed is None else self._looks.watched(followed)
+        self._watched = paths if cuts is None else (*paths, cuts)
 
     def emit(self, message: EmittedMessage, content: bytes) -> Lsn:
         """Put a message into the log, after every commit that there is; the end of its record,
         which is durable. Raises StorageError."""
         self.step()
-        with self._lock, self._catalog.write() as t:
+        with self._lock, self._catalog.write(counted=False) as t:
             time_ = self._times.next(t, now())
             emitted = t.transactions.emit(message, content, commit_time=time_)
         failpoint(AFTER_EMIT)
         self._tell()
         return emitted.message_end
+
+    @property
+    def end(self) -> Lsn:
+        """Of the log, as far as it was told."""
+        return self._end
 
     @contextmanager
     def one_transaction(self) -> Iterator[None]:
@@ -170,9 +196,28 @@ class Sequencer:
 
     def position(self, *, discover: bool = False) -> Position:
         """The end of the log, after a step: now."""
+        found = None if discover else self._unmoved()
+        if found is not None:
+            return found
         self.step(discover=discover)
         with self._catalog.read() as t:
-            return Position(t.transactions.end(), t.transactions.versions())
+            end = t.transactions.end()
+            followed = self._following.last_at(t.generation(), end)
+            at = t.transactions.sequenced() if followed is None else followed.at
+        return Position(end, {oid: sequenced.version for oid, sequenced in at.items()})
+
+    def _unmoved(self) -> Position | None:
+        """Where the log is, if no table and no cut has anything that is not in it: so a statement
+        need not wait for who commits. None: that is not to be seen without a step."""
+        with self._catalog.read() as t:
+            generation, end = t.generation(), t.transactions.end()
+        followed = self._following.last_at(generation, end)
+        if followed is None:
+            return None
+        versions = {oid: sequenced.version for oid, sequenced in followed.at.items()}
+        if self._logs.grown(followed.tables, versions):
+            return None
+        return None if self._cuts.has_grown(followed.subscriptions) else Position(end, versions)
 
     def wait(self, beyond: Lsn, timeout_s: float, stopping: threading.Event | None = None) -> bool:
         """Wait until the log reaches beyond ``beyond``; whether it does. ``stopping``: set before
@@ -207,7 +252,9 @@ class Sequencer:
     def _tell(self) -> None:
         with self._catalog.read() as t:
             # asked, not counted: another process may have appended
-            end = t.transactions.end()
+            self._told(t.transactions.end())
+
+    def _told(self, end: Lsn) -> None:
         with self._grown:
             if end > self._end:
                 self._end = end
@@ -231,11 +278,15 @@ class Sequencer:
 
     def _find(self) -> list[Found]:
         followed = self._following.followed()
+        grown = self._looks.grown(followed)
+        cuts_grown = self._cuts.has_grown(followed.subscriptions)
+        if not (grown or cuts_grown or self.troubles.of(_CUTS_WORK)):
+            return []
         by_oid = {table.oid: table for table in followed.tables}
         # The first of the two looks that ``commit_order`` needs; the second one is below.
-        first = self._look(followed, {})
+        first = self._looks.own(followed, grown)
         own = {oid: found for oid, found in first.items() if found}
-        owned = self._owned_tables(followed)
+        owned = self._looks.owned(followed, grown)
         self._mixed = any(table.mixed is not None for table in owned.tables)
         cuts = list(self._between_cuts(followed, owned))
         moments = {m.relation: found.moment for found in cuts for m in found.members}
@@ -244,7 +295,7 @@ class Sequencer:
             first[_CUTS] = sorted(cuts, key=lambda found: found.moment)
         if not any(first.values()):
             return []
-        found = in_order(first, self._look(followed, own))
+        found = in_order(first, self._looks.again(followed, own))
         upto = {f.members[0].relation: f.members[0].to_version for f in found if not f.of_cut}
         gone = {
             oid
@@ -256,63 +307,8 @@ class Sequencer:
         waiting = waited_for(there, own_tables | followed.made)
         return whole_blocks(there, waiting, self._lost_blocks.lost(there, waiting, followed))
 
-    def _look(
-        self, followed: Followed, behind: Mapping[int, Sequence[Found]]
-    ) -> dict[int, list[Found]]:
-        """New commits of every table; ``behind``: after what was found before."""
-        found: dict[int, list[Found]] = {}
-        for table in followed.own():
-            commits: list[Found] = []
-            before = behind.get(table.oid)
-            version, moment = followed.at[table.oid].version, 0
-            if before:
-                version, moment = before[-1].members[0].to_version, before[-1].moment
-            with self.troubles.kept("commits", table.qualified_name):
-                for commit, committed in self._logs.after(table, version):
-                    # A clock may go back; commits of a table do not change places.
-                    moment = max(moment, committed)
-                    member = Member(
-                        table.oid,
-                        table.uri or "",
-                        commit.version - 1,
-                        commit.version,
-                        commit.table_id,
-                    )
-                    origin, lsn = origin_of(commit.applied, followed.subscriptions)
-                    commits.append(
-                        Found(
-                            (member,),
-                            moment,
-                            moment,
-                            commit.size,
-                            commit.changes,
-                            origin,
-                            lsn,
-                            group=commit.group,
-                            arrivals=commit.arrivals,
-                            block=commit.block,
-                            undone=commit.undone,
-                            blocks=commit.blocks,
-                        )
-                    )
-            found[table.oid] = commits
-        return found
-
-    def _owned_tables(self, followed: Followed) -> Owned:
-        """Tables that subscriptions maintain, with what others have committed to them."""
-        subscriptions = {subscription.oid: subscription for subscription in followed.subscriptions}
-        found: list[OwnedTable] = []
-        for table in followed.tables:
-            owner = followed.owners.get((table.schema, table.name))
-            if owner is not None:
-                with self.troubles.kept("commits", table.qualified_name):
-                    at = followed.at[table.oid]
-                    maintains = subscriptions[owner]
-                    found.append(walk(self._logs, table, at, maintains, followed.subscriptions))
-        return Owned(found)
-
     def _between_cuts(self, followed: Followed, owned: Owned) -> Iterable[Found]:
-        with self.troubles.kept("cuts", CUTS_NAME):
+        with self.troubles.kept(_CUTS_WORK, CUTS_NAME):
             self._cuts.refresh(followed.subscriptions)
         for oid, cut, moved in self._cuts.moved(owned):
             self._say_mixed(owned, moved)
@@ -352,12 +348,14 @@ class Sequencer:
     def _append(self, found: Sequence[Found]) -> bool:
         """Whether it was done: else another process has put commits of these tables into the log
         meanwhile, and what there is has to be found again."""
-        with self._catalog.write() as t:
+        relations = {member.relation for item in found for member in item.members}
+        with self._catalog.write(counted=False) as t:
             # Compared inside the write transaction, of which there is one at a time: two processes
             # cannot both append a commit.
-            sequenced = t.transactions.sequenced()
+            before, sequenced = t.transactions.end(), t.transactions.sequenced(relations)
             if not follows(found, {oid: at.version for oid, at in sequenced.items()}):
                 self._times.look_again()
+                self._following.read_again()
                 return False
             ids = {oid: at.table_id for oid, at in sequenced.items()}
             for item in found:
@@ -390,4 +388,7 @@ class Sequencer:
                 )
                 if prepared is not None:
                     end_in_log(t, prepared)
+            moved, end = t.transactions.sequenced(relations), t.transactions.end()
+        self._following.moved(moved, before, end)
+        self._looks.changed(relations)
         return True

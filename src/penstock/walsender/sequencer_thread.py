@@ -17,6 +17,12 @@ from penstock.walsender.sequencer import Sequencer
 log = logging.getLogger(__name__)
 
 _UPKEEP_INTERVAL_S: Final = 30.0
+_GLANCES: Final = 5
+"""Between two steps, where it costs some system calls to see whether there is something new."""
+_SHARE: Final = 0.02
+"""Of a core, that steps which find nothing take at most: they come less often then."""
+_LONGEST_S: Final = 0.25
+"""But that often."""
 
 
 class SequencerThread:
@@ -43,10 +49,13 @@ class SequencerThread:
         self._thread.join()
 
     def _run(self) -> None:
-        last, kept_up = "", 0.0
-        while not self._stopping.wait(self.interval_s):
+        last, kept_up, due = "", 0.0, 0.0
+        while not self._stopping.wait(self._pause()):
             try:
-                self._sequencer.step()
+                if time.monotonic() < due and not self._sequencer.has_news():
+                    continue
+                due = time.monotonic() + self.interval_s
+                due += self._step()
                 if time.monotonic() - kept_up >= _UPKEEP_INTERVAL_S:
                     self._upkeep()
                     kept_up = time.monotonic()
@@ -56,3 +65,15 @@ class SequencerThread:
                 if text != last:
                     log.warning("could not look for commits: %s", text)
                 last = text
+
+    def _pause(self) -> float:
+        return self.interval_s / (_GLANCES if self._sequencer.watches else 1)
+
+    def _step(self) -> float:
+        """Seconds that the next one waits longer than usual."""
+        end, began = self._sequencer.end, time.thread_time()
+        self._sequencer.step()
+        if self._sequencer.end > end:
+            return 0.0
+        cost = (time.thread_time() - began) / _SHARE
+        return max(0.0, min(cost, _LONGEST_S) - self.interval_s)

@@ -215,7 +215,7 @@ class Slots:
                 moved = replace(slot, confirmed_flush_lsn=at, restart_lsn=at)
                 self._temporary[name] = pid, moved
                 return at
-            with self._catalog.write() as t:
+            with self._catalog.write(counted=False) as t:
                 return t.slots.confirm(name, flush, flush).confirmed_flush_lsn
 
     def two_phase_at(self, slot: Slot, start: Lsn, *, wanted: bool) -> Lsn | None:

@@ -2,18 +2,21 @@
 
 In: a table and how far it is followed. Out: the commits after that, and whether the log is still
 the one that was followed. A mark of the entry that was seen last makes the usual answer cheap: one
-question to the store for each table with new commits. What follows from another log is left to the
-sequencer.
+question to the store for each table with new commits. Of a folder of this machine it is asked by
+one system call whether the next entry is there; times of folders, which may be coarse, are not
+looked at. What follows from another log is left to the sequencer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 
 from penstock.catalog import LakeTable, Sequenced
 from penstock.errors import StorageError
 from penstock.lakehouse.identity import EntryMark, entry_mark, table_id
-from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.log import entry_uri
+from penstock.lakehouse.storage import Storage, is_local, local_path
 from penstock.walsender.commits import TableCommit, commits_after, newest_version
 
 
@@ -23,6 +26,26 @@ class TableLogs:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._marks: dict[int, tuple[int, EntryMark | None]] = {}
+        self._next: dict[int, tuple[int, str, str | None]] = {}
+
+    def grown(self, tables: Iterable[LakeTable], at: Mapping[int, int]) -> list[LakeTable]:
+        """Those whose logs may go on after the versions ``at``, by table oid: where it costs as
+        much to find out as to read the entry, all of them. What may not be read is left to
+        ``same``."""
+        return [
+            table
+            for table in tables
+            if (path := self.next_path(table, at[table.oid])) is None or os.access(path, os.F_OK)
+        ]
+
+    def next_path(self, table: LakeTable, version: int) -> str | None:
+        """Where the entry after a version would be, in a folder of this machine."""
+        known = self._next.get(table.oid)
+        uri = table.uri or ""
+        if known is None or known[0] != version or known[1] != uri:
+            path = next_path(self._storage, uri, version)
+            known = self._next[table.oid] = version, uri, path
+        return known[2]
 
     def after(self, table: LakeTable, version: int) -> Iterator[tuple[TableCommit, int]]:
         """Commits with their times: what they say, or when the entry was written.
@@ -83,3 +106,11 @@ class TableLogs:
     def forget(self, relation: int) -> None:
         """Whatever was seen of it."""
         self._marks.pop(relation, None)
+        self._next.pop(relation, None)
+
+
+def next_path(storage: Storage, uri: str, version: int) -> str | None:
+    """The path of the entry after a version; None where it is no file of this machine."""
+    if storage.held or not is_local(uri):
+        return None
+    return local_path(entry_uri(uri, version + 1))

@@ -41,6 +41,11 @@ class Troubles:
             found = dict(self._found)
         return tuple({name: found[name, what] for name, what in sorted(found)}.values())
 
+    def of(self, what: str) -> frozenset[str]:
+        """The names of those with which that work failed."""
+        with self._lock:
+            return frozenset(name for name, failed in self._found if failed == what)
+
     @contextmanager
     def kept(self, what: str, name: str) -> Iterator[None]:
         """Run the block for one table: what it raises is the trouble of this table alone."""
