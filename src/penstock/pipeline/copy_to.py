@@ -5,10 +5,12 @@ batches. Spark
 does it in waves of a bounded size: executors read, filter and encode files into the staging area;
 what one wave has made is sent while the next one is made, and then removed. So neither the driver's
 memory nor the staging area holds more than two waves, however large the table and slow the client.
+Where there is little in all, it is read and encoded by who asks for it, portion by portion.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 import uuid
@@ -193,7 +195,11 @@ def _read(
         ]
         for wave in waves(files)
     )
-    yield from _messages_of_waves(spark, storage, items, folder)
+    first = list(itertools.islice(items, 2))
+    if len(first) < 2 and sum(item.size for wave in first for item in wave) <= HERE_BYTES:
+        yield from _messages_of(item for wave in first for item in wave)
+    else:
+        yield from _messages_of_waves(spark, storage, itertools.chain(first, items), folder)
 
 
 def _files(storage: Storage, table: CopyTable) -> Iterable[ScanFile]:
@@ -201,6 +207,15 @@ def _files(storage: Storage, table: CopyTable) -> Iterable[ScanFile]:
     if files is None:
         files = load_at(storage, table.uri, table.version).files.values()
     return map(ScanFile.of, files if table.keys is None else candidates(files, table.keys))
+
+
+def _messages_of(items: Iterable[CopyItem]) -> Iterator[tuple[int, bytes]]:
+    """Without a staging area, a job or a thread, which cost more than so little."""
+    for item in items:
+        for rows, messages in _encoded(item):
+            yield rows, messages[:_PORTION_AT_MOST]
+            for start in range(_PORTION_AT_MOST, len(messages), _PORTION_AT_MOST):
+                yield 0, messages[start : start + _PORTION_AT_MOST]
 
 
 def _messages_of_waves(
@@ -277,17 +292,22 @@ def _copy(item: CopyItem) -> EncodedFile:
     """The file's name is this attempt's own: Spark may run a task twice."""
     portions: list[tuple[int, int]] = []
     uri = f"{item.folder}/{uuid.uuid4()}"
-    scanned = list(dict.fromkeys(column.scanned for column in item.columns))
     make_folder(item.folder)
     with storage_errors("write file", uri):
         filesystem, path = resolve(uri)
         with filesystem.open_output_stream(path) as target:
-            for batch in scan(item.storage, item.table_uri, item.file, scanned):
-                for rows in _parts(_filter_rows(batch, item.predicate)):
-                    messages = _encode(rows, item)
-                    target.write(messages)
-                    portions.append((rows.num_rows, len(messages)))
+            for rows, messages in _encoded(item):
+                target.write(messages)
+                portions.append((rows, len(messages)))
     return EncodedFile(uri, tuple(portions))
+
+
+def _encoded(item: CopyItem) -> Iterator[tuple[int, bytes]]:
+    """(rows, messages) of about a portion."""
+    scanned = list(dict.fromkeys(column.scanned for column in item.columns))
+    for batch in scan(item.storage, item.table_uri, item.file, scanned):
+        for rows in _parts(_filter_rows(batch, item.predicate)):
+            yield rows.num_rows, _encode(rows, item)
 
 
 def _parts(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
