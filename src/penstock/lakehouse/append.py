@@ -106,7 +106,7 @@ class Append:
         state = load(self.storage, self.uri)
         if state is None:
             raise UndefinedTable(f'relation "{self.name}" does not exist')
-        protocol.check_writable(self.name, state.protocol, state.metadata)
+        protocol.check_appendable(self.name, state.protocol, state.metadata)
         check_lengths(state.metadata["schemaString"])
         return state
 

@@ -47,6 +47,17 @@ _IF_UNUSED: Final[Mapping[str, str]] = {
 """Features that ask nothing of us unless a property with this prefix exists (columns: ``schema``).
 """
 
+_TABLE_FEATURES: Final = 7
+"""The writer version that names each feature."""
+_IMPLIED: Final[Mapping[int, tuple[str, ...]]] = {
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+"""What a table of an older writer version may use: all up to its version."""
+
 _READABLE: Final = frozenset(
     {
         DELETION_VECTORS,
@@ -115,6 +126,22 @@ def check_writable(table: str, protocol: Mapping[str, Any], metadata: Mapping[st
             hint="ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly')",
         )
     check_features(table, protocol, metadata)
+
+
+def check_appendable(table: str, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+    """The same of commits that only add files: tables without deletion vectors, too, and those that
+    take nothing else."""
+    version = int(protocol.get("minWriterVersion") or 0)
+    if version > _TABLE_FEATURES:
+        raise FeatureNotSupported(f'target table "{table}" has writer version {version}')
+    implied = {
+        feature
+        for since, features in _IMPLIED.items()
+        if since <= version < _TABLE_FEATURES
+        for feature in features
+    }
+    features = [*(protocol.get("writerFeatures") or ()), *implied]
+    check_features(table, {**protocol, "writerFeatures": features}, metadata)
 
 
 def check_features(table: str, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
