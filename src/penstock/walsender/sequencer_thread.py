@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 _UPKEEP_INTERVAL_S: Final = 30.0
 _GLANCES: Final = 5
 """Between two steps, where it costs some system calls to see whether there is something new."""
+_SHORTEST_S: Final = 0.005
+"""Between two glances."""
 _SHARE: Final = 0.02
 """Of a core, that steps which find nothing take at most: they come less often then."""
 _LONGEST_S: Final = 0.25
@@ -67,7 +69,9 @@ class SequencerThread:
                 last = text
 
     def _pause(self) -> float:
-        return self.interval_s / (_GLANCES if self._sequencer.watches else 1)
+        if not self._sequencer.watches:
+            return self.interval_s
+        return max(self.interval_s / _GLANCES, min(self.interval_s, _SHORTEST_S))
 
     def _step(self) -> float:
         """Seconds that the next one waits longer than usual."""
