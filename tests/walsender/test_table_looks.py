@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.commits import TableCommit
-from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.table_logs import TableLogs
 
 _MANY = 40
@@ -168,3 +169,21 @@ def test_a_position_has_what_other_processes_have_put_into_the_log(
         ours = sequencer.position()
         assert other.position() == ours
         assert sorted(ours.versions.values()) == [1, 4]
+
+
+def test_who_asks_for_a_position_does_not_wait_for_who_commits(
+    catalog: Catalog, warehouse: Warehouse
+) -> None:
+    write(warehouse, "a")
+    sequencer = Sequencer(catalog, warehouse)
+    begin = sequencer.position(discover=True)
+    with sequencer.one_transaction():
+        assert asked(sequencer) == begin, "nothing of it is there yet"
+        write(warehouse, "a")
+    assert asked(sequencer).lsn > begin.lsn
+
+
+def asked(sequencer: Sequencer) -> Position:
+    """By another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(sequencer.position).result(timeout=30)

@@ -109,8 +109,7 @@ class Sequencer:
             if self._ended > begun and not discover:
                 return  # somebody has looked since, while this one waited
             self._begun += 1
-            due = time.monotonic() - self._discovered >= _DISCOVERY_INTERVAL_S
-            if discover or due or self._following.has_changed:
+            if discover or self._is_discovery_due():
                 self._following.has_changed = False
                 self._following.discover()
                 self._discovered = time.monotonic()
@@ -125,6 +124,10 @@ class Sequencer:
             self._watch()
             self._ended = self._begun
         self._told(self._following.end)
+
+    def _is_discovery_due(self) -> bool:
+        due = time.monotonic() - self._discovered >= _DISCOVERY_INTERVAL_S
+        return due or self._following.has_changed
 
     @property
     def watches(self) -> bool:
@@ -196,7 +199,7 @@ class Sequencer:
 
     def position(self, *, discover: bool = False) -> Position:
         """The end of the log, after a step: now."""
-        found = None if discover else self._unmoved()
+        found = None if discover or self._is_discovery_due() else self._unmoved()
         if found is not None:
             return found
         self.step(discover=discover)
