@@ -90,7 +90,7 @@ class Terminal:
         """Wait until what is visible satisfies ``state``."""
         deadline = time.monotonic() + timeout
         while not state(self.visible()):
-            assert self.read(), f"it ended before {what}:\n{self.text()}"
+            assert self.read(), f"it ended ({self._process.wait(5)}) before {what}:\n{self.text()}"
             assert time.monotonic() < deadline, f"no {what}:\n{self.text()}"
 
     def end(self, timeout: float = 60) -> int:

@@ -6,9 +6,11 @@ that to spend, and a connection must not be shared by threads.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import uuid
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +31,9 @@ _OUT_OF_MEMORY: Final = "Out of Memory Error"
 _local: Final = threading.local()
 _idle: Final[deque[duckdb.DuckDBPyConnection]] = deque()
 _MAX_IDLE: Final = 4
+_open: Final[weakref.WeakSet[duckdb.DuckDBPyConnection]] = weakref.WeakSet()
+_opening: Final = threading.Lock()
+_of_the_parent: Final[list[duckdb.DuckDBPyConnection]] = []
 
 
 def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
@@ -76,7 +81,35 @@ def connect() -> duckdb.DuckDBPyConnection:
     )
     opened.execute("set TimeZone = 'UTC'")
     numeric_functions.register(opened)
+    with _opening:
+        _open.add(opened)
     return opened
+
+
+def _before_fork() -> None:
+    _opening.acquire()
+    _of_the_parent.extend(_open)
+
+
+def _after_fork_in_parent() -> None:
+    _of_the_parent.clear()
+    _opening.release()
+
+
+def _after_fork_in_child() -> None:
+    """A connection has a thread, which a fork does not have: whoever closed it there would crash,
+    as Python does with what other threads held. They stay, and nobody uses them."""
+    _idle.clear()
+    _local.__dict__.clear()
+    _open.clear()
+    _opening.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
 
 
 @contextmanager
