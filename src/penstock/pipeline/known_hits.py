@@ -2,24 +2,29 @@
 
 In: a work, the keys of its batch, the files that may hold them. Out: for each file with an index
 the live rows that have one of the keys. What an index says is exact for keys that it finds; that a
-key is missing is believed only once the files themselves were searched (``apply``).
+key is missing is believed only once the files themselves were searched (``apply``). A file that
+cannot be read, or is not there any more, is left to who searches it, whose error names its table.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
+from penstock.errors import StorageError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
-from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.files import WrittenFile, file_uri
 from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.storage import is_local, local_path
 from penstock.pipeline.hits import Hits
-from penstock.pipeline.key_codes import encode, kinds
+from penstock.pipeline.key_codes import KeyCodes, encode, kinds
 from penstock.pipeline.key_index import IndexItem
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.parts import Part
@@ -40,7 +45,7 @@ def known_hits(
     files: Sequence[tuple[Part, DataFile]],
 ) -> Mapping[FileName, Hits]:
     """By part and path; files that are not there are to be searched. ``keys``: of rows of the
-    relation, which have a key. Raises StorageError."""
+    relation, which have a key."""
     compared = _kinds(schema, keys.column_names)
     if compared is None or keys.num_rows > _KEYS:
         return {}
@@ -53,10 +58,28 @@ def known_hits(
         if part.deleted_at is not None or set(names) & set(file.partition_values or ()):
             continue
         item = IndexItem(part.table.uri, file.path, file.rows, names, compared)
-        index = indexes.index(item, spark)
-        if index is not None:
-            found[part.number, file.path] = _live(index.find(codes), file)
+        hits = _find(indexes, spark, item, codes)
+        if hits is not None and (not len(hits.position) or _is_there(item, file)):
+            found[part.number, file.path] = _live(hits, file)
     return found
+
+
+def _find(indexes: KeyIndexes, spark: Spark, item: IndexItem, codes: KeyCodes) -> Hits | None:
+    with contextlib.suppress(StorageError):
+        index = indexes.index(item, spark)
+        return None if index is None else index.find(codes)
+    return None
+
+
+def _is_there(item: IndexItem, file: DataFile) -> bool:
+    """As it was written, by its length; nobody opens it to delete a row. Of an object store it is
+    not asked: that would take longer than the rest of a small batch."""
+    if not is_local(item.table_uri):
+        return True
+    try:
+        return Path(local_path(file_uri(item.table_uri, item.path))).stat().st_size == file.size
+    except OSError:
+        return False
 
 
 def prepare(
