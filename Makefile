@@ -122,7 +122,7 @@ BY_SPARK := tests/publishing/test_updates.py tests/publishing/test_generated_col
 	tests/publishing/test_sql_partitions.py tests/publishing/test_truncate.py
 # What `make test` leaves out, being long (tests/faults/heavy.py), is here too.
 faults: setup $(STAMPS)/classes
-	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \
+	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),32) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \
 		PENSTOCK_FUZZ_SECONDS=$(or $(FUZZ),300) \
 		$(BIN)/python -m pytest -m "faults or heavy" $(ARGS)
 	PENSTOCK_TESTS_WRITE_BY=spark $(BIN)/python -m pytest $(BY_SPARK) $(ARGS)

@@ -60,6 +60,6 @@ def test_every_transaction_arrives_exactly_once(
 
 
 def test_a_full_run_has_every_kind_of_fault() -> None:
-    kinds = plan(30, random.Random(1))
+    kinds = plan(32, random.Random(1))
     assert {kinds.count(kind) for kind in KINDS} <= {1, 2, 3}
     assert plan(5, random.Random(1)) == kinds[:5]
