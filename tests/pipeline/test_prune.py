@@ -12,7 +12,7 @@ import pytest
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.statistics import from_json
 from penstock.pipeline.job import pack
-from penstock.pipeline.prune import EXACT_KEYS, candidates
+from penstock.pipeline.prune import EXACT_KEYS, candidates, in_order
 
 
 def file(low: Any, high: Any, **more: Any) -> DataFile:
@@ -83,3 +83,11 @@ def test_work_is_packed_evenly() -> None:
     items = [(1.0, "a"), (4.0, "b"), (2.0, "c"), (1.0, "d")]
     assert sorted(map(sorted, pack(items, 2))) == [["a", "c", "d"], ["b"]]
     assert len(pack(items, 9)) == 4
+
+
+def test_files_in_the_order_of_a_column() -> None:
+    files = [DataFile("none", 1, 10, {}), file(7, 9), file(None, None), file(-3, 99), file(7, 8)]
+    assert in_order(files, "k", pa.int64()) == [files[3], files[1], files[4], files[0], files[2]]
+    days = [file("2024-02-29", "2024-03-01"), file("1999-12-31", "2030-01-01")]
+    assert in_order(days, "k", pa.date32()) == days[::-1]
+    assert in_order(files, "k", pa.float64()) == files  # NaN has no place among bounds

@@ -48,6 +48,16 @@ def integer_bounds(file: DataFile, column: str, schema: pa.Schema) -> tuple[int,
     return None if value is None else (value, value)
 
 
+def in_order(files: Iterable[DataFile], column: str, type: pa.DataType) -> list[DataFile]:
+    """By the least possible value of a column; files of which it is not known come last."""
+
+    def least(file: DataFile) -> tuple[bool, Any]:
+        known = bounds(file.stats, column, type)
+        return (True, None) if known is None else (False, known[0])
+
+    return sorted(files, key=least) if _bounded(type) else list(files)
+
+
 def _may_hold(file: DataFile, schema: pa.Schema, tests: dict[str, Test]) -> bool:
     for name, test in tests.items():
         type = schema.field(name).type
