@@ -7,6 +7,7 @@ other one has no subscription, or a disabled one. Behind a run both have all cha
 from __future__ import annotations
 
 import functools
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +26,10 @@ from subject import Subject
 
 _ENDS: Final = 15.0
 """Seconds of the beginning and the end of a steady run that are set against each other."""
+
+_LOOK: Final = 2.0
+_IDLE_CORES: Final = 0.1
+"""What a node that has nothing to do takes of a core, at most."""
 
 _PARTS: Final = {"worker": "Python workers", "jvm": "the JVM", "driver": "the driver's Python"}
 
@@ -93,11 +98,13 @@ def backlogs(
 def bursts(
     bench: Bench, subject: Subject, sides: Sides, make: Callable[[], int], *, what: str
 ) -> tuple[Figure, list[list[float]]]:
-    """Small backlogs at an idle, enabled subscription: from the first statement to visible."""
+    """Small backlogs at an idle, enabled subscription: from the first statement to visible. What a
+    node makes of its files once somebody looks for keys, their indexes, is there by then."""
     times: list[list[float]] = []
     for side in sides:
         side.enable()
         _settle(side, make)
+        _wait_until_idle()
         logged, began = side.log_size(), time.monotonic()
         taken = [_burst(side.wait_behind, make) for _ in range(bench.sizes.bursts)]
         times.append(taken)
@@ -112,6 +119,15 @@ def _settle(side: Side, make: Callable[[], int]) -> None:
     """It has caught up, and has logged it: a node logs a batch behind its cut, before the next."""
     for _ in range(2):
         side.wait_behind(make())
+
+
+def _wait_until_idle() -> None:
+    """No process of the node has anything to do."""
+    used = math.inf
+    while used > _IDLE_CORES * _LOOK:
+        before = sum(cpu_seconds(os.getpid(), left_out=os.getpid()).values())
+        time.sleep(_LOOK)
+        used = sum(cpu_seconds(os.getpid(), left_out=os.getpid()).values()) - before
 
 
 def _burst(wait_behind: Callable[[int], None], make: Callable[[], int]) -> float:
