@@ -62,7 +62,7 @@ def _codes(keys: pa.Table) -> KeyCodes:
 @given(tables())
 def test_finds_what_a_look_at_each_row_finds(given: tuple[pa.Table, pa.Table]) -> None:
     held, wanted = (list(zip(*t.to_pydict().values(), strict=True)) for t in given)
-    hits = FileIndex.of(_codes(given[0])).find(_codes(given[1]))
+    hits = FileIndex.of(_codes(given[0])).find(_codes(given[1]).in_order())
     found = sorted(zip(hits.position.tolist(), hits.probe.tolist(), strict=True))
     assert found == [
         (position, probe)
@@ -129,7 +129,7 @@ def test_as_bytes(item: IndexItem) -> None:
     index = FileIndex.from_buffer(np.frombuffer(content, np.uint8), item)
     assert index is not None
     wanted = pa.table({"a": [2, 2, 3], "b": ["z", "x", "x"]})
-    hits = index.find(_codes(wanted))
+    hits = index.find(_codes(wanted).in_order())
     assert (hits.position.tolist(), hits.probe.tolist()) == ([0, 2], [2, 0])
 
 

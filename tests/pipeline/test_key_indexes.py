@@ -56,7 +56,7 @@ def positions(index: FileIndex | None, *keys: int) -> list[int]:
     assert index is not None
     codes = encode([pa.chunked_array([list(keys)])], ["integer"])
     assert codes is not None
-    found: list[int] = index.find(codes).position.tolist()
+    found: list[int] = index.find(codes.in_order()).position.tolist()
     return found
 
 

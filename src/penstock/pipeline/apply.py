@@ -32,6 +32,7 @@ from penstock.pipeline.tasks import (
     Item,
     Located,
     Result,
+    SearchItem,
     Shown,
     Written,
     run_item,
@@ -158,7 +159,14 @@ def _search_and_write(
                 failed.append(Failed(number, error))
         names = ", ".join(work.table.name for work in works)
         name = f"penstock: apply {names}"[:200]
-        return failed + run_job(spark, items, run_item, name, here=options.here_seconds)
+        known = [item for _, item in items if _is_known(item)]
+        rest = [(cost, item) for cost, item in items if not _is_known(item)]
+        done = run_job(spark, rest, run_item, name, here=options.here_seconds)
+        return failed + [result for item in known for result in run_item(item)] + done
+
+
+def _is_known(item: Item) -> bool:
+    return isinstance(item, SearchItem) and item.is_known
 
 
 def _is_in_doubt(work: TableWork, results: Sequence[Done], options: ApplyOptions) -> bool:

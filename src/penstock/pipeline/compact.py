@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError, StorageError
+from penstock.lakehouse.bitmaps import bitmap_of, numbers_of
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.file_commits import FileCommits
@@ -231,21 +232,17 @@ def moved_positions(
     first = 0
     for old, deleted in sources:
         before = old.positions_deleted()
-        lost = _array(deleted - before)
-        found.append(first + lost - np.searchsorted(_array(before), lost))
+        lost = numbers_of(deleted - before)
+        found.append(first + lost - np.searchsorted(numbers_of(before), lost))
         first += old.live_rows
     moved = np.concatenate([np.zeros(0, np.int64), *found])
     ends = np.cumsum([file.rows for file in written])
     parts = zip(written, np.split(moved, np.searchsorted(moved, ends)), strict=False)
     return {
-        file.path: BitMap((part - (end - file.rows)).astype(np.uint32))
+        file.path: bitmap_of(part - (end - file.rows))
         for (file, part), end in zip(parts, ends, strict=True)
         if len(part)
     }
-
-
-def _array(positions: BitMap) -> np.ndarray:
-    return np.frombuffer(positions.to_array(), np.uint32).astype(np.int64)
 
 
 def commit_again(table: DeltaTable, operation: str) -> None:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from penstock.lakehouse.batches import read_batches, read_rows
+from penstock.lakehouse.bitmaps import numbers_of
 from penstock.lakehouse.files import WrittenFile, open_parquet
 from penstock.lakehouse.partition_values import PartitionValues, constants
 from penstock.lakehouse.storage import Storage
@@ -100,7 +101,7 @@ def end_all(item: EndAllItem) -> tuple[Integers, list[WrittenFile]]:
 def _live(item: EndAllItem, parquet: pq.ParquetFile) -> Integers:
     live = np.ones(item.rows, bool)
     if item.deletion_vector is not None:
-        live[np.array(BitMap.deserialize(item.deletion_vector), np.int64)] = False
+        live[numbers_of(BitMap.deserialize(item.deletion_vector))] = False
     if item.deleted_at in parquet.schema_arrow.names:
         for start, batch in read_batches(parquet, [item.deleted_at]):
             alive = pc.is_null(batch.column(0)).to_numpy(zero_copy_only=False)

@@ -43,6 +43,12 @@ class KeyCodes:
     def __len__(self) -> int:
         return len(self.row)
 
+    def in_order(self) -> KeyCodes:
+        """By ``first``."""
+        order = np.argsort(self.first, kind="stable")
+        second = None if self.second is None else self.second[order]
+        return KeyCodes(self.row[order], self.first[order], second)
+
 
 def kind(type: pa.DataType) -> str | None:
     """What values of the type are compared as; None: they have no code. Integers of all widths are

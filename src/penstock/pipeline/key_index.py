@@ -60,9 +60,8 @@ class FileIndex:
     @classmethod
     def of(cls, codes: KeyCodes) -> FileIndex:
         """Of a whole file's keys."""
-        order = np.argsort(codes.first, kind="stable")
-        second = None if codes.second is None else codes.second[order]
-        return cls(codes.first[order], second, codes.row[order].astype(np.uint32))
+        held = codes.in_order()
+        return cls(held.first, held.second, held.row.astype(np.uint32))
 
     @property
     def nbytes(self) -> int:
@@ -71,20 +70,29 @@ class FileIndex:
         return int(self.first.nbytes + second + self.position.nbytes)
 
     def find(self, keys: KeyCodes) -> Hits:
-        """Positions of all rows with these keys, ascending."""
-        order = np.argsort(keys.first, kind="stable")  # neighbours are looked for one by one
-        wanted = keys.first[order]
-        begins = np.searchsorted(self.first, wanted, "left")
-        many = np.searchsorted(self.first, wanted, "right") - begins
+        """Positions of all rows with these keys, which are ``in_order``; ascending."""
+        key = self._near(keys)
+        begins = np.searchsorted(self.first, keys.first[key], "left")
+        hit = self.first[begins] == keys.first[key]
+        key, begins = key[hit], begins[hit]
+        many = np.searchsorted(self.first, keys.first[key], "right") - begins
         nth = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
         at = np.repeat(begins, many) + nth
-        key = np.repeat(order, many)
+        key = np.repeat(key, many)
         if self.second is not None and keys.second is not None:
             same = self.second[at] == keys.second[key]
             at, key = at[same], key[same]
         position = self.position[at].astype(np.int64)
         by_position = np.argsort(position, kind="stable")
         return Hits(position[by_position], keys.row[key[by_position]])
+
+    def _near(self, keys: KeyCodes) -> Integers:
+        """Numbers of the keys between the first and the last one that it has."""
+        if not len(self.first):
+            return np.empty(0, np.int64)
+        begin = np.searchsorted(keys.first, self.first[0], "left")
+        end = np.searchsorted(keys.first, self.first[-1], "right")
+        return np.arange(begin, end)
 
     def to_bytes(self, item: IndexItem) -> bytes:
         """With what it is of, and a checksum."""

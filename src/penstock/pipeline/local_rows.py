@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
+from penstock.lakehouse.bitmaps import bitmap_of, numbers_of
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.file_commits import FileCommit
 from penstock.pipeline.columns import Integers
@@ -57,7 +57,7 @@ def local_rows(
     StorageError."""
     net, first = work.net, exist[:KEPT]
     keys = (net.removed if removed else net.absent).take(pa.array(first))
-    asked = BitMap((first + (0 if removed else net.removed.num_rows)).astype("uint32"))
+    asked = bitmap_of(first + (0 if removed else net.removed.num_rows))
     holding = [
         (r.part, r.path)
         for r in results
@@ -98,7 +98,7 @@ def origin_differs(
                 theirs |= goes
     if not theirs:
         return None
-    numbers = np.array(theirs, np.int64)
+    numbers = numbers_of(theirs)
     rows = local_rows(spark, work, results, options, numbers, removed=True)
     return net.differs(numbers, rows)
 

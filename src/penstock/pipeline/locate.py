@@ -20,6 +20,7 @@ from pyroaring import BitMap
 
 from penstock.errors import StorageError
 from penstock.identifiers import quoted, simple_quote_literal
+from penstock.lakehouse.bitmaps import numbers_of
 from penstock.lakehouse.files import file_uri, open_parquet
 from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.partition_values import PartitionValues, partition_scalar
@@ -195,7 +196,7 @@ def _live(item: LocateItem, position: Integers) -> np.ndarray:
     if item.deletion_vector is None:
         return np.ones(len(position), bool)
     gone = np.zeros(item.rows, bool)
-    gone[np.array(BitMap.deserialize(item.deletion_vector), np.int64)] = True
+    gone[numbers_of(BitMap.deserialize(item.deletion_vector))] = True
     return ~gone[position]
 
 

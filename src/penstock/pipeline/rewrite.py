@@ -18,6 +18,7 @@ from pyroaring import BitMap
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.batches import BATCH_BYTES, read_batches
+from penstock.lakehouse.bitmaps import numbers_of
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.partition_values import PartitionValues, constants
@@ -92,7 +93,7 @@ def _live_rows(item: RewriteItem, left_out: list[int]) -> Iterator[pa.RecordBatc
     """``left_out`` gets the numbers of rows that are, by ``deleted_at``."""
     for source in item.sources:
         vector = source.deletion_vector
-        gone = np.array(BitMap() if vector is None else BitMap.deserialize(vector), np.int64)
+        gone = numbers_of(BitMap() if vector is None else BitMap.deserialize(vector))
         constant = {**constants(source.partition_values, item.schema), **item.constants}
         with open_parquet(item.table_uri, source.path) as parquet:
             there = parquet.schema_arrow.names

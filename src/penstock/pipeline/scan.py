@@ -19,6 +19,7 @@ from pyroaring import BitMap
 from penstock.errors import RelationChanged, StorageError, VersionGone
 from penstock.lakehouse import deletion_vectors
 from penstock.lakehouse.batches import read_batches
+from penstock.lakehouse.bitmaps import numbers_of
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.partition_values import PartitionValues, partition_scalar
@@ -155,7 +156,7 @@ def _kept_rows(
     if len(here) == end - start:
         return None
     mask = np.zeros(end - start, bool)
-    mask[np.asarray(here, np.int64) - start] = True
+    mask[numbers_of(here) - start] = True
     return mask
 
 

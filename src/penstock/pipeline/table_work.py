@@ -142,8 +142,7 @@ def items_of(
         completions = tuple(each.of(part) for each in completing)
         stay = None if dead is None else _dead_of(part, net, dead)
         search = SearchItem(where, net.removed.num_rows, completions, stay)
-        told = hits is not None and not completions and stay is None
-        items.append((0.0 if told else search_seconds(file, keys), search))
+        items.append((0.0 if search.is_known else search_seconds(file, keys), search))
     return items
 
 

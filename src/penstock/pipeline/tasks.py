@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError
+from penstock.lakehouse.bitmaps import bitmap_of
 from penstock.lakehouse.files import WrittenFile
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.dead_rows import DeadRows, EndAllItem, end_all, write_dead
@@ -42,6 +43,11 @@ class SearchItem:
     wanted: int
     completions: tuple[Completion, ...] = ()
     dead: DeadRows | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Nothing is to be read or written for it any more."""
+        return self.locate.known is not None and not self.completions and self.dead is None
 
 
 @dataclass(frozen=True)
@@ -140,9 +146,9 @@ def _run(item: Item) -> Iterator[Result]:
         return
     if not len(hits.probe):
         return
-    found = _bitmap(hits.probe)
+    found = bitmap_of(hits.probe)
     repeated = BitMap() if len(found) == len(hits.probe) else _repeated_numbers(hits.probe)
-    goes = _bitmap(hits.position[hits.probe < item.wanted])
+    goes = bitmap_of(hits.position[hits.probe < item.wanted])
     yield Located(
         where.work,
         where.path,
@@ -172,13 +178,9 @@ def _shown(item: ShowItem, hits: Hits) -> Shown:
 def _end_all(item: EndAllItem) -> Iterator[Result]:
     position, files = end_all(item)
     none = BitMap().serialize()
-    goes = _bitmap(position).serialize()
+    goes = bitmap_of(position).serialize()
     yield Located(item.work, item.path, goes, none, none, item.part)
     yield Written(item.work, tuple(files), part=item.part)
-
-
-def _bitmap(numbers: Integers) -> BitMap:
-    return BitMap(numbers.astype("uint32"))
 
 
 def _repeated_numbers(probe: Integers) -> BitMap:

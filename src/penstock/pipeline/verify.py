@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import ReplicationConflict
+from penstock.lakehouse.bitmaps import bitmap_of, numbers_of
 from penstock.pipeline.columns import Integers, rank
 from penstock.pipeline.conflict import conflict
 from penstock.pipeline.known_hits import FileName
@@ -44,7 +45,7 @@ def positions_to_delete(
     wanted = BitMap(range(net.removed.num_rows))
     if exist := found - wanted:
         assert net.exists is not None
-        numbers = np.array(exist, np.int64) - net.removed.num_rows
+        numbers = numbers_of(exist) - net.removed.num_rows
         raise net.exists(table, numbers, local(numbers))
     findings = [
         (what, _with_numbers(net.removed, numbers))
@@ -65,7 +66,7 @@ def missing_rows(
     count = net.removed.num_rows
     if net.copies is None:
         lacking = np.ones(count, np.int64)
-        lacking[np.array(_found(results) & BitMap(range(count)), np.int64)] = 0
+        lacking[numbers_of(_found(results) & BitMap(range(count)))] = 0
     else:
         probes = [r.probe for r in results if isinstance(r, Candidates)]
         probe = np.concatenate([np.empty(0, np.int64), *probes])
@@ -94,7 +95,7 @@ def existing_rows(
     if net.existing is None:
         return None
     exist = _found(results) - BitMap(range(net.removed.num_rows))
-    return np.array(exist, np.int64) - net.removed.num_rows if exist else None
+    return numbers_of(exist) - net.removed.num_rows if exist else None
 
 
 def _with_numbers(keys: pa.Table, numbers: BitMap) -> pa.Table:
@@ -128,7 +129,7 @@ def _choose(table: str, net: NetChange, results: Sequence[Candidates]) -> Mappin
     if lacking.any():
         raise conflict(table, [(MISSING, net.removed.filter(pa.array(lacking)))])
     return {
-        (result.part, result.path): BitMap(goes.astype(np.uint32))
+        (result.part, result.path): bitmap_of(goes)
         for number, result in enumerate(results)
         if len(goes := position[taken[file[taken] == number]])
     }
