@@ -18,7 +18,7 @@ from penstock.pipeline import key_index, key_indexes, known_hits
 from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_codes import encode
 from penstock.pipeline.key_index import FileIndex, IndexItem
-from penstock.pipeline.key_indexes import KeyIndexes
+from penstock.pipeline.key_indexes import KeyIndexes, Time
 from penstock.pipeline.table_work import ApplyOptions
 from pipeline.history import Publisher
 from pipeline.lake import Lake
@@ -48,7 +48,7 @@ def data_file(folder: Path, name: str = "f") -> IndexItem:
 
 def asked(indexes: KeyIndexes, item: IndexItem, spark: SparkSession, times: int = 2) -> None:
     for _ in range(times):
-        assert indexes.index(item, spark) is None
+        assert indexes.index(item, spark, Time()) is None
     indexes.settle()
 
 
@@ -65,9 +65,9 @@ def test_a_small_file_has_one_at_once(
 ) -> None:
     monkeypatch.setattr(key_indexes, "_SMALL_ROWS", _ROWS)
     item = data_file(tmp_path)
-    assert positions(indexes.index(item, spark), 7, 8) == [4]
+    assert positions(indexes.index(item, spark, Time()), 7, 8) == [4]
     (tmp_path / "f.parquet").unlink()
-    assert positions(indexes.index(item, spark), 10) == [5]
+    assert positions(indexes.index(item, spark, Time()), 10) == [5]
 
 
 def test_keys_that_are_compared_otherwise_are_not_looked_for_in_it(
@@ -76,23 +76,50 @@ def test_keys_that_are_compared_otherwise_are_not_looked_for_in_it(
     """A column may get another type; files from before keep theirs."""
     monkeypatch.setattr(key_indexes, "_SMALL_ROWS", _ROWS)
     item = data_file(tmp_path)
-    assert indexes.index(item, spark) is not None
-    assert indexes.index(replace(item, kinds=("timestamp",)), spark) is None
+    assert indexes.index(item, spark, Time()) is not None
+    assert indexes.index(replace(item, kinds=("timestamp",)), spark, Time()) is None
 
 
-def test_those_in_memory_leave_where_there_are_too_many(
+def test_those_in_memory_leave_when_they_are_not_used(
     indexes: KeyIndexes, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_indexes, "_SMALL_ROWS", _ROWS)
+    monkeypatch.setattr(key_indexes, "_UNUSED_S", 0.0)
     first, second, third = (data_file(tmp_path, name) for name in "abc")
-    held = indexes.index(first, spark)
+    held = indexes.index(first, spark, Time())
     assert held is not None
     monkeypatch.setattr(key_indexes, "_MEMORY_BYTES", 2 * held.nbytes)
-    another = indexes.index(second, spark)
-    assert indexes.index(first, spark) is held
-    indexes.index(third, spark)
-    assert indexes.index(first, spark) is held
-    assert indexes.index(second, spark) is not another
+    another = indexes.index(second, spark, Time())
+    assert indexes.index(first, spark, Time()) is held
+    indexes.index(third, spark, Time())
+    assert indexes.index(first, spark, Time()) is held
+    assert indexes.index(second, spark, Time()) is not another
+    assert not (tmp_path / "key_index").exists()
+
+
+def test_those_that_the_memory_has_no_room_for_are_files(
+    indexes: KeyIndexes, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_indexes, "_SMALL_ROWS", _ROWS)
+    monkeypatch.setattr(key_indexes, "_MEMORY_BYTES", 2 * 12 * _ROWS)
+    files = [data_file(tmp_path, name) for name in "abcde"]
+    for _ in range(2):
+        held = [indexes.index(file, spark, Time()) for file in files]
+        assert [positions(index, 8) for index in held] == [[4]] * 5
+    assert [indexes.index(file, spark, Time()) for file in files] == held, "none is made again"
+    assert len(list((tmp_path / "key_index").iterdir())) == 3
+
+
+def test_a_batch_spends_so_much_on_small_ones_and_no_more(
+    indexes: KeyIndexes, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_indexes, "_SMALL_ROWS", _ROWS)
+    files = [data_file(tmp_path, name) for name in "abc"]
+    left = Time(2 * _ROWS)
+    found = [indexes.index(file, spark, left) for file in files]
+    assert [index is not None for index in found] == [True, True, False]
+    indexes.settle()
+    assert positions(indexes.index(files[2], spark, Time(0)), 8) == [4]
 
 
 def test_a_large_file_has_one_after_some_searches(
@@ -102,9 +129,9 @@ def test_a_large_file_has_one_after_some_searches(
     asked(indexes, item, spark, 1)
     assert not (tmp_path / "key_index").exists()
     asked(indexes, item, spark, 1)
-    assert positions(indexes.index(item, spark), 0, 1, 198) == [0, 99]
+    assert positions(indexes.index(item, spark, Time()), 0, 1, 198) == [0, 99]
     again = KeyIndexes(tmp_path / "key_index", 1 << 20)
-    assert positions(again.index(item, spark), 4) == [2], "another process opens it"
+    assert positions(again.index(item, spark, Time()), 4) == [2], "another process opens it"
 
 
 def test_a_damaged_one_is_made_again(
@@ -119,7 +146,7 @@ def test_a_damaged_one_is_made_again(
     after = KeyIndexes(tmp_path / "key_index", 1 << 20)
     asked(after, item, spark)
     assert "is damaged: it is made again" in caplog.text
-    assert positions(after.index(item, spark), 4) == [2]
+    assert positions(after.index(item, spark, Time()), 4) == [2]
 
 
 def test_the_folder_is_bounded(indexes: KeyIndexes, spark: SparkSession, tmp_path: Path) -> None:
@@ -130,8 +157,37 @@ def test_the_folder_is_bounded(indexes: KeyIndexes, spark: SparkSession, tmp_pat
     asked(indexes, second, spark)
     (other,) = (tmp_path / "key_index").iterdir()
     assert other != file
-    assert positions(indexes.index(first, spark), 4) == [2], "what is open stays readable"
-    assert positions(indexes.index(second, spark), 4) == [2]
+    assert indexes.index(first, spark, Time()) is None, "nor is it mapped any more"
+    assert positions(indexes.index(second, spark, Time()), 4) == [2]
+
+
+def test_one_that_is_larger_than_the_folder_may_be_takes_nobodys_place(
+    indexes: KeyIndexes, spark: SparkSession, tmp_path: Path
+) -> None:
+    first, second = data_file(tmp_path, "a"), data_file(tmp_path, "b")
+    asked(indexes, first, spark)
+    indexes.disk_bytes = 100
+    asked(indexes, second, spark)
+    assert positions(indexes.index(first, spark, Time()), 4) == [2]
+
+
+def test_the_builder_goes_on_after_an_error_that_nobody_has_thought_of(
+    indexes: KeyIndexes,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(key_indexes, "run_job", out_of_memory)
+        asked(indexes, data_file(tmp_path, "a"), spark)
+    assert "no room" in caplog.text
+    item = data_file(tmp_path, "b")
+    asked(indexes, item, spark)
+    assert positions(indexes.index(item, spark, Time()), 4) == [2]
 
 
 def test_none_is_made_where_they_may_take_nothing(
@@ -238,4 +294,4 @@ def test_a_file_whose_batch_was_given_up_has_none(
     indexes.prepare(item, spark)
     indexes.settle()
     with pytest.raises(StorageError):
-        indexes.index(item, spark)
+        indexes.index(item, spark, Time())

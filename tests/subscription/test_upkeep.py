@@ -12,7 +12,7 @@ from deltalake import DeltaTable as DeltaRs
 from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, SubscriptionRelState
-from penstock.errors import ApplierReplaced, CommitConflict, StateMismatch
+from penstock.errors import ApplierReplaced, CommitConflict, StateMismatch, StorageError
 from penstock.lakehouse.log import list_log
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.compact_choice import CompactOptions
@@ -199,6 +199,34 @@ def test_what_fails_is_left_alone_for_a_while(
     assert len(told) == 1
     assert lost in told[0].getMessage()
     assert not session.table.has_staged
+
+
+def test_what_cannot_be_looked_at_is_left_alone_for_a_while(
+    session: Session, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what cannot be rewritten is: the other tables are looked at all the same."""
+
+    def damaged(*_: object) -> None:
+        raise StorageError("a damaged entry")
+
+    monkeypatch.setattr("penstock.subscription.upkeep.due_files", damaged)
+    for _ in range(3):
+        session.upkeep.after_cut()
+        session.upkeep.wait()
+    assert caplog.text.count("upkeep: a damaged entry") == 1
+
+
+def test_cuts_that_cannot_be_pruned_are_told_of(
+    session: Session, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StorageError("no space left on device")
+
+    monkeypatch.setattr(session.lake.warehouse.cuts, "prune", full)
+    session.upkeep.options = replace(OPTIONS, checkpoint_commits=1)
+    session.upkeep.after_cut()
+    session.put()
+    assert "upkeep of the cuts: no space left on device" in caplog.text
 
 
 def test_only_what_has_changed_is_looked_at(session: Session) -> None:

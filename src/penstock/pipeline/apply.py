@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from pyroaring import BitMap
 
@@ -23,8 +25,14 @@ from penstock.pipeline.known_hits import FileName, prepare
 from penstock.pipeline.local_rows import local_rows, origin_differs
 from penstock.pipeline.net_change import LocalRows, Met, NetChange, OriginDiffers, Skipped
 from penstock.pipeline.parts import Leaves
-from penstock.pipeline.payload import payloads
-from penstock.pipeline.table_work import ApplyOptions, TableWork, items_of, write_items
+from penstock.pipeline.payload import Payloads, payloads
+from penstock.pipeline.table_work import (
+    ApplyOptions,
+    TableWork,
+    new_rows,
+    searches,
+    write_items,
+)
 from penstock.pipeline.tasks import (
     HISTORY,
     Candidates,
@@ -45,6 +53,8 @@ from penstock.pipeline.verify import (
 )
 
 log = logging.getLogger(__name__)
+
+_beside: Final = ThreadPoolExecutor(thread_name_prefix="new rows")
 
 Done = Located | Candidates | Written
 """Of a task, what is no error."""
@@ -148,21 +158,51 @@ def _search_and_write(
     spark: Spark, works: Sequence[TableWork], options: ApplyOptions
 ) -> list[Result]:
     """The batch's job. A work whose rows have no place, or whose columns cannot be made, has failed
-    before it."""
+    before it. Many new rows are written by a job of their own, while indexes are asked for the old
+    ones in this process."""
+    names = ", ".join(work.table.name for work in works)
+    run = partial(
+        run_job,
+        spark,
+        run=run_item,
+        name=f"penstock: apply {names}"[:200],
+        here=options.here_seconds,
+    )
     with payloads(works[0].table.storage) as area:
-        items: list[tuple[float, Item]] = []
-        failed: list[Result] = []
-        for number, work in enumerate(works):
-            try:
-                items += items_of(number, work, area, options, spark)
-            except (ReplicationConflict, RelationChanged) as error:
-                failed.append(Failed(number, error))
-        names = ", ".join(work.table.name for work in works)
-        name = f"penstock: apply {names}"[:200]
-        known = [item for _, item in items if _is_known(item)]
-        rest = [(cost, item) for cost, item in items if not _is_known(item)]
-        done = run_job(spark, rest, run_item, name, here=options.here_seconds)
-        return failed + [result for item in known for result in run_item(item)] + done
+        items, failed = _each(new_rows, spark, works, area, options)
+        beside = None
+        if options.indexes is not None and sum(cost for cost, _ in items) > options.here_seconds:
+            beside, items = _beside.submit(run, items), []
+        try:
+            searched, also_failed = _each(searches, spark, works, area, options)
+            items += searched
+            known = [item for _, item in items if _is_known(item)]
+            done = run([(cost, item) for cost, item in items if not _is_known(item)])
+            done += [result for item in known for result in run_item(item)]
+        except BaseException:
+            if beside is not None:
+                _remove_written(works, beside.result())
+            raise
+        written = [] if beside is None else beside.result()
+        return failed + also_failed + written + done
+
+
+def _each(
+    items_of: Callable[..., list[tuple[float, Item]]],
+    spark: Spark,
+    works: Sequence[TableWork],
+    area: Payloads,
+    options: ApplyOptions,
+) -> tuple[list[tuple[float, Item]], list[Result]]:
+    """The works' items, and the works that have none."""
+    items: list[tuple[float, Item]] = []
+    failed: list[Result] = []
+    for number, work in enumerate(works):
+        try:
+            items += items_of(number, work, area, options, spark)
+        except (ReplicationConflict, RelationChanged) as error:
+            failed.append(Failed(number, error))
+    return items, failed
 
 
 def _is_known(item: Item) -> bool:

@@ -12,18 +12,21 @@ import itertools
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.lakehouse.files import open_parquet
+from penstock.lakehouse.files import file_uri, open_parquet
 from penstock.lakehouse.layouts import plain_table
+from penstock.lakehouse.storage import storage_errors
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_codes import KeyCodes, encode, fit, is_wide
 
+_ROWS_AT_ONCE: Final = 65_536
 _MAGIC: Final = b"penstock key index 1\n"
 _LENGTH_BYTES: Final = 4
 _ALIGNMENT: Final = 64
@@ -120,19 +123,43 @@ class FileIndex:
 
 
 def build(item: IndexItem) -> FileIndex | None:
-    """Read the keys of a file. None: it cannot have one, as it has other columns than were thought.
+    """Read the keys of a file, some rows at a time: what it holds are codes. None: it cannot have
+    one, as it has other columns than were thought.
 
     Raises StorageError.
     """
-    with open_parquet(item.table_uri, item.path) as parquet:
+    uri = file_uri(item.table_uri, item.path)
+    with open_parquet(item.table_uri, item.path) as parquet, storage_errors("read file", uri):
+        if parquet.metadata.num_rows != item.rows:
+            return None
         if not set(item.key) <= set(parquet.schema_arrow.names):
             return None
-        # by its own order, not by the file's
-        keys = plain_table(parquet.read(columns=list(item.key))).select(list(item.key))
-    if keys.num_rows != item.rows or not fit(item.kinds, keys.schema.types):
-        return None
-    codes = encode(keys.columns, item.kinds)
-    return None if codes is None else FileIndex.of(codes)
+        parts: list[KeyCodes] = []
+        start = 0
+        for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=list(item.key)):
+            # by its own order, not by the file's
+            keys = plain_table(pa.Table.from_batches([batch])).select(list(item.key))
+            if not fit(item.kinds, keys.schema.types):
+                return None
+            codes = encode(keys.columns, item.kinds)
+            if codes is None:
+                return None
+            parts.append(replace(codes, row=codes.row + start))
+            start += batch.num_rows
+    return FileIndex.of(_joined(parts, item))
+
+
+def _joined(parts: Sequence[KeyCodes], item: IndexItem) -> KeyCodes:
+    none = np.empty(0, np.int64)
+    second = None
+    if is_wide(item.kinds):
+        halves = [part.second for part in parts if part.second is not None]
+        second = np.concatenate([none, *halves])
+    return KeyCodes(
+        np.concatenate([none, *(part.row for part in parts)]),
+        np.concatenate([none, *(part.first for part in parts)]),
+        second,
+    )
 
 
 def build_bytes(item: IndexItem) -> Sequence[bytes]:

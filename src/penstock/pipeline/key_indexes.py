@@ -1,28 +1,29 @@
 """The indexes of a node: of small files in memory, of large ones in its folder.
 
 In: files of which somebody looks for a few keys. Out: their indexes, or None, and then the file
-itself is to be searched. A small file is read at once, in this process, and its index stays in
-memory, least recently used ones leaving. A large one is read by a Spark job beside the batches once
-it was asked for a few times; its index is a file, which the system maps into memory. All of it can
-be lost and is made again: nothing is forced to disk, and what is damaged is not used.
+itself is to be searched. A small file is read at once, in this process, as far as the batch has
+time for it, and its index stays in memory while it is used; where that is full, and for a large
+file, an index is a file, which the system maps into memory. A large file is read by a Spark job
+beside the batches once it was asked for a few times. All of it can be lost and is made again:
+nothing is forced to disk, and what is damaged is not used.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import mmap
 import os
 import threading
+import time
 import uuid
 from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.cluster import Spark
@@ -35,17 +36,38 @@ _SMALL_ROWS: Final = 65_536
 _LARGEST_ROWS: Final = 8_000_000
 """An index goes through the driver on its way to the folder: 20 bytes a row."""
 _MEMORY_BYTES: Final = 64 << 20
+_UNUSED_S: Final = 60.0
+"""After so long one leaves the memory for others; before, they go to the folder."""
 _HELD_AT_MOST: Final = 100_000
 """Files known, with an index or known to have none."""
 _ASKED: Final = 2
 """Searches of a file that come before its index: a batch now and then is not worth one."""
+_TRIED_AGAIN_S: Final = 600.0
 _SECONDS_PER_ROW: Final = 1e-6
 _SUFFIX: Final = ".index"
 
-_TROUBLE: Final = (PenstockError, OSError, Py4JError, PySparkException)
-"""A full disk, a file that is gone, a Spark that ends."""
-
 _Key = tuple[str, str, tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass
+class Time:
+    """What a batch may spend on indexes of small files that have none: ``rows`` of these."""
+
+    rows: int = 2 * _SMALL_ROWS
+
+    def take(self, rows: int) -> bool:
+        """Whether there is that much left; it is not any more."""
+        self.rows -= rows
+        return self.rows >= 0
+
+
+@dataclass
+class _Held:
+    """``index``: None, a file cannot have one. ``size``: what it takes of the memory."""
+
+    index: FileIndex | None
+    size: int
+    used: float
 
 
 class KeyIndexes:
@@ -56,29 +78,35 @@ class KeyIndexes:
         self._folder = folder
         self.disk_bytes = disk_bytes
         self._changed = threading.Condition()
-        self._held: OrderedDict[_Key, FileIndex | None] = OrderedDict()
-        self._sizes: dict[_Key, int] = {}
+        self._held: OrderedDict[_Key, _Held] = OrderedDict()
         self._in_memory = 0
+        self._mapped_from: dict[Path, _Key] = {}
         self._asked: Counter[_Key] = Counter()
+        self._not_before: dict[_Key, float] = {}
         self._due: deque[tuple[Spark, IndexItem]] = deque()
+        self._queued: set[_Key] = set()
         self._builder: threading.Thread | None = None
         self._closed = False
 
-    def index(self, item: IndexItem, spark: Spark) -> FileIndex | None:
+    def index(self, item: IndexItem, spark: Spark, left: Time) -> FileIndex | None:
         """The index of a file, if there is one by now. Raises StorageError."""
         key = _key(item)
         with self._changed:
             if key in self._held:
+                held = self._held[key]
+                held.used = time.monotonic()
                 self._held.move_to_end(key)
-                return self._held[key]
-        small = item.rows <= _SMALL_ROWS
-        found = build(item) if small else self._mapped(item)
+                return held.index
+        if found := self._mapped(item):
+            return self._hold(key, found, 0)
+        if item.rows <= _SMALL_ROWS and left.take(item.rows):
+            return self._build_small(item)
         with self._changed:
-            if small or found is not None:
-                self._hold(key, found, found.nbytes if small and found is not None else 0)
+            if item.rows <= _SMALL_ROWS:
+                self._put(spark, item)
             elif self.disk_bytes and item.rows <= _LARGEST_ROWS:
                 self._ask(key, spark, item)
-        return found
+        return None
 
     def prepare(self, item: IndexItem, spark: Spark) -> None:
         """A small file was written: its index is made beside the batches, before it is needed."""
@@ -101,21 +129,40 @@ class KeyIndexes:
         with self._changed:
             self._changed.wait_for(lambda: self._builder is None or self._closed)
 
-    def _hold(self, key: _Key, index: FileIndex | None, size: int) -> None:
-        self._in_memory += size - self._sizes.get(key, 0)
-        self._held[key], self._sizes[key] = index, size
-        while self._in_memory > _MEMORY_BYTES or len(self._held) > _HELD_AT_MOST:
-            oldest, _ = self._held.popitem(last=False)
-            self._in_memory -= self._sizes.pop(oldest)
+    def _hold(self, key: _Key, index: FileIndex | None, size: int) -> FileIndex | None:
+        with self._changed:
+            self._drop(key)
+            self._in_memory += size
+            self._held[key] = _Held(index, size, time.monotonic())
+            while self._in_memory > _MEMORY_BYTES or len(self._held) > _HELD_AT_MOST:
+                self._in_memory -= self._held.popitem(last=False)[1].size
+        return index
+
+    def _drop(self, key: _Key) -> None:
+        if (held := self._held.pop(key, None)) is not None:
+            self._in_memory -= held.size
+
+    def _has_room(self, size: int) -> bool:
+        """In memory, where others are not used any more."""
+        unused = time.monotonic() - _UNUSED_S
+        with self._changed:
+            for key, held in list(self._held.items()):
+                if self._in_memory + size <= _MEMORY_BYTES or held.used > unused:
+                    break
+                self._drop(key)
+            return self._in_memory + size <= _MEMORY_BYTES
 
     def _ask(self, key: _Key, spark: Spark, item: IndexItem) -> None:
         self._asked[key] += 1
-        if self._asked[key] == _ASKED:
+        if self._asked[key] >= _ASKED:
             self._put(spark, item)
 
     def _put(self, spark: Spark, item: IndexItem, *, soon: bool = False) -> None:
-        if self._closed:
+        key = _key(item)
+        late = time.monotonic() < self._not_before.get(key, 0.0)
+        if self._closed or late or key in self._queued:
             return
+        self._queued.add(key)
         (self._due.appendleft if soon else self._due.append)((spark, item))
         if self._builder is None:
             self._builder = threading.Thread(target=self._build, name="key index", daemon=True)
@@ -129,34 +176,49 @@ class KeyIndexes:
                     self._changed.notify_all()
                     return
                 spark, item = self._due.popleft()
-            if item.rows <= _SMALL_ROWS:
-                with contextlib.suppress(PenstockError):  # its batch was given up
-                    self.index(item, spark)
+            self._build_beside(spark, item)
+            with self._changed:
+                self._queued.discard(_key(item))
+                self._asked.pop(_key(item), None)
+
+    def _build_beside(self, spark: Spark, item: IndexItem) -> None:
+        small = item.rows <= _SMALL_ROWS
+        with self._changed:
+            if _key(item) in self._held:  # a batch could not wait for it
+                return
+        try:
+            if small:
+                self._build_small(item)
             else:
                 self._build_large(spark, item)
+        except Exception as error:  # a full disk, a file that is gone, a Spark that ends
+            # of a small file: its batch was given up
+            if not self._closed and not (small and isinstance(error, PenstockError)):
+                log.warning("no index of %s/%s: %s", item.table_uri, item.path, error)
+            self._not_before[_key(item)] = time.monotonic() + _TRIED_AGAIN_S
+
+    def _build_small(self, item: IndexItem) -> FileIndex | None:
+        key, found = _key(item), build(item)
+        if found is None or self._has_room(found.nbytes):
+            return self._hold(key, found, 0 if found is None else found.nbytes)
+        mapped = None
+        if self.disk_bytes:
+            self._write(item, found.to_bytes(item))
+            mapped = self._mapped(item)
+        self._hold(key, mapped, 0)
+        return found
 
     def _build_large(self, spark: Spark, item: IndexItem) -> None:
-        made = None
-        try:
-            made = self._build_one(spark, item)
-        except _TROUBLE as error:
-            if not self._closed:
-                log.warning("no index of %s/%s: %s", item.table_uri, item.path, error)
-        with self._changed:
-            # none: it is not tried again and again
-            self._hold(_key(item), made, 0)
-            self._asked.pop(_key(item), None)
-
-    def _build_one(self, spark: Spark, item: IndexItem) -> FileIndex | None:
         cost = item.rows * _SECONDS_PER_ROW
         name = f"penstock: key index {item.path}"[:200]
         results = run_job(spark, [(cost, item)], build_bytes, name, here=HERE_SECONDS)
-        if not results:
-            return None
-        self._write(item, results[0])
-        return self._mapped(item)
+        if results:
+            self._write(item, results[0])
+        self._hold(_key(item), self._mapped(item) if results else None, 0)
 
     def _write(self, item: IndexItem, content: bytes) -> None:
+        if len(content) > self.disk_bytes:
+            return
         self._folder.mkdir(parents=True, exist_ok=True)
         self._make_room(len(content))
         path = self._path(item)
@@ -168,7 +230,7 @@ class KeyIndexes:
             whole.unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """The least recently opened ones go; whoever has one mapped keeps it."""
+        """The least recently opened ones go; who searches one meanwhile keeps it until then."""
         files = sorted(
             ((file.stat().st_mtime, file.stat().st_size, file) for file in self._files()),
             key=lambda each: each[0],
@@ -179,6 +241,9 @@ class KeyIndexes:
                 return
             file.unlink(missing_ok=True)
             held -= length
+            with self._changed:
+                if (key := self._mapped_from.pop(file, None)) is not None:
+                    self._drop(key)
 
     def _files(self) -> list[Path]:
         return [file for file in self._folder.iterdir() if file.suffix in (_SUFFIX, ".tmp")]
@@ -186,17 +251,21 @@ class KeyIndexes:
     def _mapped(self, item: IndexItem) -> FileIndex | None:
         path = self._path(item)
         try:
-            with path.open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # none, or an empty one
+            # its buffer needs no open file, of which a process may not have many
+            with pa.memory_map(str(path)) as file:
+                buffer = file.read_buffer()
+        except OSError:
             return None
-        index = FileIndex.from_buffer(np.frombuffer(mapped, np.uint8), item)
+        index = FileIndex.from_buffer(np.frombuffer(memoryview(buffer), np.uint8), item)
         with contextlib.suppress(OSError):
             if index is None:
                 log.warning("%s is damaged: it is made again", path)
                 path.unlink()
             else:
                 os.utime(path)
+        if index is not None:
+            with self._changed:
+                self._mapped_from[path] = _key(item)
         return index
 
     def _path(self, item: IndexItem) -> Path:

@@ -1,8 +1,9 @@
 """Where the rows of a few keys are, asked of the indexes of files instead of the files.
 
 In: a work, the keys of its batch, the files that may hold them. Out: for each file with an index
-the live rows that have one of the keys. What an index says is exact for keys that it finds; that a
-key is missing is believed only once the files themselves were searched (``apply``). A file that
+the live rows that have one of the keys. What an index says is exact. That an old row is missing,
+which would leave a change out, is nevertheless believed only once the files themselves were
+searched (``apply``); that a key to be inserted is not there yet is believed at once. A file that
 cannot be read, or is not there any more, is left to who searches it, whose error names its table.
 """
 
@@ -26,8 +27,8 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import is_local, local_path
 from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_codes import KeyCodes, encode, kinds
-from penstock.pipeline.key_index import IndexItem
-from penstock.pipeline.key_indexes import KeyIndexes
+from penstock.pipeline.key_index import FileIndex, IndexItem
+from penstock.pipeline.key_indexes import KeyIndexes, Time
 from penstock.pipeline.parts import Part
 
 FileName = tuple[int, str]
@@ -50,26 +51,31 @@ def known_hits(
     compared = _kinds(schema, keys.column_names)
     if compared is None or keys.num_rows * len(files) > _LOOKUPS:
         return {}
-    codes = encode(keys.columns, compared)
-    if codes is None:
-        return {}
-    codes = codes.in_order()
+    codes: KeyCodes | None = None
+    left = Time()
     found: dict[FileName, Hits] = {}
     for part, file in files:
         names = tuple(part.names[name] for name in keys.column_names)
         if part.deleted_at is not None or set(names) & set(file.partition_values or ()):
             continue
         item = IndexItem(part.table.uri, file.path, file.rows, names, compared)
-        hits = _find(indexes, spark, item, codes)
-        if hits is not None and (not len(hits.position) or _is_there(item, file)):
+        index = _index(indexes, spark, item, left)
+        if index is None:
+            continue
+        if codes is None:
+            codes = encode(keys.columns, compared)
+            if codes is None:
+                return {}
+            codes = codes.in_order()
+        hits = index.find(codes)
+        if not len(hits.position) or _is_there(item, file):
             found[part.number, file.path] = _live(hits, file)
     return found
 
 
-def _find(indexes: KeyIndexes, spark: Spark, item: IndexItem, codes: KeyCodes) -> Hits | None:
+def _index(indexes: KeyIndexes, spark: Spark, item: IndexItem, left: Time) -> FileIndex | None:
     with contextlib.suppress(StorageError):
-        index = indexes.index(item, spark)
-        return None if index is None else index.find(codes)
+        return indexes.index(item, spark, left)
     return None
 
 

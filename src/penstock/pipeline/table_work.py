@@ -113,15 +113,22 @@ class TableWork:
             table.storage.remove(f"{table.uri}/{file.path}")
 
 
-def items_of(
+def new_rows(
     number: int, work: TableWork, area: Payloads, options: ApplyOptions, spark: Spark
 ) -> list[tuple[float, Item]]:
-    """The items of one work with their costs in seconds."""
-    net = work.net
+    """Items of one work, with their costs in seconds, that ask for no old row."""
     places = tuple(part.destination() for part in work.parts)
     items = write_items(number, work, places, area, options, spark)
     items += _history_items(number, work, area, options, spark)
-    items += _end_all_items(number, work)
+    return items + _end_all_items(number, work)
+
+
+def searches(
+    number: int, work: TableWork, area: Payloads, options: ApplyOptions, spark: Spark
+) -> list[tuple[float, Item]]:
+    """The other items."""
+    net, items = work.net, list[tuple[float, Item]]()
+    places = tuple(part.destination() for part in work.parts)
     keys = net.removed
     if work.check_absent and net.absent.num_rows:
         keys = pa.concat_tables([keys, net.absent])

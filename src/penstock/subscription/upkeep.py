@@ -140,6 +140,8 @@ class Upkeep:
             done = self._beside.take()
         except Exception as raised:
             done = _Done(failed=dict.fromkeys(self._busy_with, raised))
+            if not self._busy_with:
+                log.warning("upkeep of the cuts: %s", _said(raised))
         if done is None:
             return
         for table_id in done.failed:
@@ -288,7 +290,12 @@ def _compact(
     done, size = _Done(), 0
     found: list[tuple[float, TableName, TableAt, list[DataFile]]] = []
     for name, at in tables:
-        if chosen := due_files(at, options):
+        try:
+            chosen = due_files(at, options)
+        except Exception as error:  # nor is what others need not done for it
+            done.failed[at.id] = error
+            continue
+        if chosen:
             found.append((gain(chosen), name, at, chosen))
         else:
             done.nothing[at.id] = max(options.full // 2, len(at.files) // _FILES_A_COMMIT, 1)
