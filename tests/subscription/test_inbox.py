@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.lsn import Lsn
-from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.chunk import XLOGDATA_HEADER, MessageChunk
 from penstock.subscription.inbox import BACKLOG_BYTES, Inbox
 
 HEADER = b"w" + bytes(24)
@@ -180,3 +180,21 @@ def test_a_batch_that_is_made_again_ends_where_it_did(
     assert out == frames
     assert inbox.empty()
     assert not list(tmp_path.iterdir())
+
+
+def test_limits_that_change_while_messages_are_taken(tmp_path: Path) -> None:
+    """A reload of the parameters, in another thread."""
+    for other in (3, 30):
+        frames = transactions([[number] * 9 for number in range(10)])
+
+        class Reloaded(Inbox):
+            def _append(self, chunk: MessageChunk, other: int = other) -> None:
+                super()._append(chunk)
+                self.limit(1 << 20, other, 1 << 20)
+
+        inbox = Reloaded(tmp_path, piece_bytes=1 << 20, piece_frames=7, memory_bytes=1 << 20)
+        inbox.add(frames, 0.0)
+        out = []
+        while (batch := inbox.take(0.0)) is not None:
+            out += frames_of(batch)
+        assert out == frames

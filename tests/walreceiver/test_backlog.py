@@ -383,12 +383,14 @@ def test_it_rests_between_windows_only(
     sizes=st.lists(st.integers(0, 300) | st.integers(60_000, 70_000), max_size=200),
     limits=st.tuples(st.integers(1, 100_000), st.integers(1, 100)),
     way=st.sampled_from([BinaryRows, CopiedRows]),
+    timeout=st.sampled_from([0.0, 5.0]),
 )
 def test_values_of_any_size_come_in_order(
     postgres: EmbeddedPostgres,
     sizes: list[int],
     limits: tuple[int, int],
     way: type[BinaryRows] | type[CopiedRows],
+    timeout: float,
 ) -> None:
     lengths = ", ".join(map(str, sizes))
     sql = (
@@ -402,7 +404,7 @@ def test_values_of_any_size_come_in_order(
     ) as connection:
         reading = way(connection, sql, "could not read: ")
         while not reading.ended:
-            found += reading.read(5, max_bytes=limits[0], max_rows=limits[1])
+            found += reading.read(timeout, max_bytes=limits[0], max_rows=limits[1])
         assert connection.query("SELECT 1") == [("1",)]
     assert found == expected
 

@@ -21,7 +21,9 @@ from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.commit_order import CommitTimes
+from penstock.walsender.following import Followed
 from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.table_looks import TableLooks
 
 
 @pytest.fixture
@@ -290,6 +292,38 @@ def test_others_between_commits_without_a_cut_between_them(
     sequencer.step()
     assert told(catalog) == [(300, {"a": (0, 3)})]
     assert "others have committed to public.a" in caplog.text
+
+
+def test_a_cut_that_comes_while_logs_are_looked_at_is_for_the_next_look(
+    catalog: Catalog,
+    warehouse: Warehouse,
+    followed: tuple[Sequencer, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or what others have committed before it would be taken for the subscription's own."""
+    sequencer, app_id = followed
+    write(warehouse, "public.c", 0)
+    sequencer.step(discover=True)
+    write(warehouse, "public.c", 1)
+    real = TableLooks.grown
+    late = [app_id]
+
+    def grown(looks: TableLooks, followed: Followed) -> frozenset[int]:
+        found = real(looks, followed)
+        while late:
+            write(warehouse, "public.a", 1)
+            apply(warehouse, "a", late[0], 200)
+            cut(warehouse, late.pop(), 200, a=2, b=0)
+        return found
+
+    monkeypatch.setattr(TableLooks, "grown", grown)
+    for _ in range(2):
+        sequencer.step()
+    assert sorted(told(catalog), key=str) == [
+        (200, {"a": (1, 2)}),
+        (None, {"a": (0, 1)}),
+        (None, {"c": (0, 1)}),
+    ]
 
 
 def test_what_was_applied_has_an_origin_when_its_table_has_left(

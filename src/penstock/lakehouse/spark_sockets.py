@@ -67,7 +67,12 @@ def _make(parent: Path) -> Path:
         except FileNotFoundError:  # somebody took it for a leftover before it was locked
             continue
         if lock.is_of(folder):
-            _try(folder)
+            try:
+                _try(folder)
+            except OSError:
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.close()
+                raise
             atexit.register(_remove, folder, os.getpid())
             _held[folder] = lock
             return folder

@@ -34,6 +34,7 @@ class Inbox:
         self, spool_folder: Path, *, piece_bytes: int, piece_frames: int, memory_bytes: int
     ) -> None:
         self._spool_folder = spool_folder
+        self._changed = threading.Condition()
         self.limit(piece_bytes, piece_frames, memory_bytes)
         self._sealed: deque[Piece] = deque()
         self._open = Piece()
@@ -42,13 +43,13 @@ class Inbox:
         self._first_at: float | None = None
         self._quiet = False
         self._gathering = False
-        self._changed = threading.Condition()
 
     def limit(self, piece_bytes: int, piece_frames: int, memory_bytes: int) -> None:
         """Other sizes of pieces and of all, for what comes from now on."""
-        self._piece_bytes = piece_bytes
-        self._piece_frames = piece_frames
-        self._memory_bytes = memory_bytes
+        with self._changed:
+            self._piece_bytes = piece_bytes
+            self._piece_frames = piece_frames
+            self._memory_bytes = memory_bytes
 
     def add(self, messages: MessageChunk | Sequence[bytes], now: float) -> None:
         """Take messages, or frames from the stream; ``now`` is a monotonic time in seconds.
@@ -56,8 +57,9 @@ class Inbox:
         Raises ProtocolViolation."""
         chunk = _chunk(messages)
         with self._changed:
-            for begin in range(0, len(chunk), self._piece_frames):
-                self._append(chunk.between(begin, min(begin + self._piece_frames, len(chunk))))
+            step = self._piece_frames
+            for begin in range(0, len(chunk), step):
+                self._append(chunk.between(begin, min(begin + step, len(chunk))))
             if self._first_at is None and self._transactions:
                 self._first_at = now
             self._quiet = False

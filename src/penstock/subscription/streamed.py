@@ -176,8 +176,9 @@ class StreamedTransactions:
         while at >= 0:
             block.definitions.append(self._definition(stripped[at], place + at))
             at = kinds.find(_RELATION, at + 1)
-        for start in range(0, len(stripped), self._piece_frames):
-            part = stripped[start : start + self._piece_frames]
+        step = self._piece_frames  # which may change meanwhile
+        for start in range(0, len(stripped), step):
+            part = stripped[start : start + step]
             block.tail.frames += part
             block.tail.size += sum(map(len, part))
             if self._is_full(block.tail):

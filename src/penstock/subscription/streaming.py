@@ -251,18 +251,20 @@ class ApplyStream:
                 raise receiver.error
             delay = options.backlog_delay if stream.far_behind else options.batch_delay
             now, position = time.monotonic(), receiver.position
+            arrived = max(position, inbox.newest_end_lsn())  # a backlog tells its position seldom
             upto = self._targets.half_applied
             inbox.gather(upto is not None)
             if upto is not None:
                 # The batch that was interrupted between two partitions: it, and no other.
-                if position >= upto:
+                if arrived >= upto:
                     self._apply_again(upto, now, stream)
                 else:
                     inbox.wait(_TICK)
-            elif self._requested.due(now) and self._stands_at_limit(position, now, stream):
+            elif self._requested.due(now) and self._stands_at_limit(arrived, now, stream):
                 inbox.wait(_TICK)
             elif inbox.ready(now, delay=delay, backlog_delay=options.backlog_delay):
-                self._apply_one(now, stream)
+                if not self._apply_one(now, stream):
+                    inbox.wait(_TICK)
                 idle_since = time.monotonic()
             elif now - idle_since >= _IDLE_CUT_INTERVAL and inbox.empty():
                 idle_since = now
@@ -298,8 +300,7 @@ class ApplyStream:
 
     def _stands_at_limit(self, position: Lsn, now: float, stream: FrameSource) -> bool:
         """Whether a cut is wanted and all up to there is in it: nothing else may follow yet.
-
-        ``position``: from before this was called, as what comes later may be beyond it."""
+        ``position``: up to which all had arrived before; what comes later may be beyond it."""
         limit = self._requested.limit(now)
         if limit is None or position < limit or self._inbox.has_upto(limit):
             return False
@@ -307,12 +308,14 @@ class ApplyStream:
         self._requested.reached(limit, now)
         return True
 
-    def _apply_one(self, now: float, stream: FrameSource) -> None:
+    def _apply_one(self, now: float, stream: FrameSource) -> bool:
+        """Whether there was anything to be applied before the next cut that is wanted."""
         newest = self._inbox.newest_end_lsn()  # before the look: see ``RequestedCuts.limit``
         limit = self._requested.limit(now)
         batch = self._inbox.take(now, newest if limit is None else limit)
         if batch is not None:
             self._apply_batch(batch, stream)
+        return batch is not None
 
     def _apply_batch(self, batch: Batch, stream: FrameSource, *, whole: bool = False) -> None:
         """``whole``: not in parts."""

@@ -47,6 +47,9 @@ _FEW_BYTES: Final = 128 << 20
 _MANY_BYTES: Final = 512 << 20
 """A window that brought less is followed by a larger one, one that brought more by a smaller."""
 
+_AT_THE_END_S: Final = 0.01
+"""Seconds between two looks of who asks for more at the end, at least."""
+
 _ADVANCE_WAL: Final = 1 << 30
 """Bytes after which the subscription's slot follows, so that the publisher recycles its WAL. Doing
 it is a pass over that WAL."""
@@ -104,7 +107,7 @@ class Backlog:
         """
         if self._done:
             self.finished = True
-            self._woken.wait(timeout_s)
+            self._woken.wait(max(timeout_s, _AT_THE_END_S))
             return MessageChunk.of_messages(())
         try:
             return self._receive(timeout_s, max_bytes, max_frames)

@@ -88,7 +88,8 @@ class BinaryRows:
             wait_s = deadline - time.monotonic()
             if values:
                 wait_s = min(wait_s, _PAUSE_S)
-            if wait_s < 0 or not self._connection.wait_readable(wait_s):
+            over = values and wait_s < 0  # with none, look once at least
+            if over or not self._connection.wait_readable(max(0.0, wait_s)):
                 break
             self._pgconn.consume_input()
         return values

@@ -41,7 +41,7 @@ from penstock.walsender.commit_order import (
     together,
 )
 from penstock.walsender.cut_commits import CutCommits, transaction
-from penstock.walsender.following import CUTS_NAME, Followed, Following
+from penstock.walsender.following import CUTS_NAME, Following
 from penstock.walsender.lost_blocks import LostBlocks
 from penstock.walsender.own_commits import CutMember, Owned
 from penstock.walsender.table_looks import TableLooks
@@ -124,6 +124,8 @@ class Sequencer:
             self._watch()
             self._ended = self._begun
         self._told(self._following.end)
+        if self._following.last is None:  # another process has put something there, too
+            self._tell()
 
     def _is_discovery_due(self) -> bool:
         due = time.monotonic() - self._discovered >= _DISCOVERY_INTERVAL_S
@@ -281,9 +283,12 @@ class Sequencer:
 
     def _find(self) -> list[Found]:
         followed = self._following.followed()
+        cuts_grown = self._cuts.has_grown(followed.subscriptions) or self.troubles.of(_CUTS_WORK)
+        if cuts_grown:
+            with self.troubles.kept(_CUTS_WORK, CUTS_NAME):
+                self._cuts.refresh(followed.subscriptions)  # what cuts name is in the logs then
         grown = self._looks.grown(followed)
-        cuts_grown = self._cuts.has_grown(followed.subscriptions)
-        if not (grown or cuts_grown or self.troubles.of(_CUTS_WORK)):
+        if not (grown or cuts_grown):
             return []
         by_oid = {table.oid: table for table in followed.tables}
         # The first of the two looks that ``commit_order`` needs; the second one is below.
@@ -291,7 +296,7 @@ class Sequencer:
         own = {oid: found for oid, found in first.items() if found}
         owned = self._looks.owned(followed, grown)
         self._mixed = any(table.mixed is not None for table in owned.tables)
-        cuts = list(self._between_cuts(followed, owned))
+        cuts = list(self._between_cuts(owned))
         moments = {m.relation: found.moment for found in cuts for m in found.members}
         first |= owned.before(moments)
         if cuts:
@@ -310,9 +315,7 @@ class Sequencer:
         waiting = waited_for(there, own_tables | followed.made)
         return whole_blocks(there, waiting, self._lost_blocks.lost(there, waiting, followed))
 
-    def _between_cuts(self, followed: Followed, owned: Owned) -> Iterable[Found]:
-        with self.troubles.kept(_CUTS_WORK, CUTS_NAME):
-            self._cuts.refresh(followed.subscriptions)
+    def _between_cuts(self, owned: Owned) -> Iterable[Found]:
         for oid, cut, moved in self._cuts.moved(owned):
             self._say_mixed(owned, moved)
             parts = [part for item in moved if (part := self._part(item)) is not None]
