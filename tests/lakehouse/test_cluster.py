@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.embedded import wait_until
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PenstockError
 from penstock.lakehouse.cluster import Cluster, Spark
 from penstock.lakehouse.session import session_of_a_statement
 from penstock.pipeline.job import run_job
@@ -157,3 +157,10 @@ def test_a_session_that_cannot_be_built_is_tried_again(spark: SparkSession) -> N
         a_job(cluster)
     assert not cluster.started
     assert sorted(a_job(cluster)) == [1, 2]
+
+
+def test_nothing_begins_after_its_end() -> None:
+    cluster = Cluster(lambda: pytest.fail("it is built"))
+    cluster.stop()
+    with pytest.raises(PenstockError, match="has ended"):
+        _ = cluster.session

@@ -21,6 +21,8 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from penstock.errors import PenstockError
+
 log = logging.getLogger(__name__)
 
 _GROUP: Final = "spark.jobGroup.id"
@@ -44,6 +46,7 @@ class Cluster:
         self._build = build
         self._building = threading.Lock()
         self._session: SparkSession | None = None
+        self._ended = False
         self._statement = _Statement()
         self._running: set[str] = set()
         """Groups that a thread is in."""
@@ -57,8 +60,11 @@ class Cluster:
 
     @property
     def session(self) -> SparkSession:
-        """The session; what this thread runs belongs to its group. Raises what building raises."""
+        """The session; what this thread runs belongs to its group. Raises what building raises, and
+        PenstockError once it was stopped."""
         with self._building:
+            if self._ended:  # work beside the batches, which nobody waits for
+                raise PenstockError("Spark has ended with its node")
             if self._session is None:
                 began = time.monotonic()
                 self._session = self._build()
@@ -76,8 +82,9 @@ class Cluster:
         return self.session.newSession()
 
     def stop(self) -> None:
-        """End the session, where there is one."""
+        """End the session, where there is one. None begins after it."""
         with self._building:
+            self._ended = True
             if self._session is not None:
                 # A signal to the whole process group (systemd, a terminal) has ended the JVM
                 # already.
