@@ -26,7 +26,7 @@ from penstock.lakehouse.files import WrittenFile, file_uri
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import is_local, local_path
 from penstock.pipeline.hits import Hits
-from penstock.pipeline.key_codes import KeyCodes, encode, kinds
+from penstock.pipeline.key_codes import KeyCodes, encode, is_wide, kinds
 from penstock.pipeline.key_index import FileIndex, IndexItem
 from penstock.pipeline.key_indexes import KeyIndexes, Time
 from penstock.pipeline.parts import Part
@@ -35,8 +35,11 @@ FileName = tuple[int, str]
 """Which of the work's tables a file is of, and its path there."""
 
 _LOOKUPS: Final = 10_000_000
-"""Keys times files. An index takes 0.05 to 0.3 us for a key that it may have, a task that reads the
-file 10 ms and 20 to 50 ns for each of its rows; but tasks work side by side."""
+"""Keys times files, at most: a second of this process."""
+_SECONDS_PER_LOOKUP: Final = 1e-7
+_SECONDS_PER_FILE: Final = 0.005
+_SECONDS_PER_ROW: Final = {False: 1e-8, True: 1e-7}
+"""Of a file that tasks search; True: of keys that are long. Two of them work side by side."""
 
 
 def known_hits(
@@ -49,7 +52,7 @@ def known_hits(
     """By part and path; files that are not there are to be searched. ``keys``: of rows of the
     relation, which have a key."""
     compared = _kinds(schema, keys.column_names)
-    if compared is None or keys.num_rows * len(files) > _LOOKUPS:
+    if compared is None or not _is_quick(keys.num_rows, files, long=is_wide(compared)):
         return {}
     codes: KeyCodes | None = None
     left = Time()
@@ -71,6 +74,13 @@ def known_hits(
         if not len(hits.position) or _is_there(item, file):
             found[part.number, file.path] = _live(hits, file)
     return found
+
+
+def _is_quick(keys: int, files: Sequence[tuple[Part, DataFile]], *, long: bool) -> bool:
+    """Whether indexes are quicker than a look at every row: of numbers not for many keys."""
+    lookups, rows = keys * len(files), sum(file.rows for _, file in files)
+    searched = len(files) * _SECONDS_PER_FILE + rows * _SECONDS_PER_ROW[long]
+    return lookups <= _LOOKUPS and lookups * _SECONDS_PER_LOOKUP <= searched
 
 
 def _index(indexes: KeyIndexes, spark: Spark, item: IndexItem, left: Time) -> FileIndex | None:
