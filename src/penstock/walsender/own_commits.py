@@ -17,6 +17,7 @@ from penstock.catalog import LakeTable, Member, Sequenced, Subscription
 from penstock.lakehouse.cuts import Cut, CutTable
 from penstock.lsn import Lsn
 from penstock.walsender.commit_order import Found
+from penstock.walsender.commits import TableCommit
 from penstock.walsender.table_logs import TableLogs
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,25 @@ class Owned:
         }
 
 
+def found_alone(
+    table: LakeTable, commit: TableCommit, moment: int, subscriptions: Sequence[Subscription]
+) -> Found:
+    """A commit as a transaction of its own, whatever group or block it may be of."""
+    member = Member(table.oid, table.uri or "", commit.version - 1, commit.version, commit.table_id)
+    origin, lsn = origin_of(commit.applied, subscriptions)
+    return Found(
+        (member,),
+        moment,
+        moment,
+        commit.size,
+        commit.changes,
+        origin,
+        lsn,
+        arrivals=commit.arrivals,
+        blocks=commit.blocks,
+    )
+
+
 def walk(
     logs: TableLogs,
     table: LakeTable,
@@ -117,23 +137,7 @@ def walk(
             waits = True
             continue
         moment = max(moment, committed)
-        member = Member(
-            table.oid, table.uri or "", commit.version - 1, commit.version, commit.table_id
-        )
-        origin, lsn = origin_of(commit.applied, subscriptions)
-        others.append(
-            Found(
-                (member,),
-                moment,
-                moment,
-                commit.size,
-                commit.changes,
-                origin,
-                lsn,
-                arrivals=commit.arrivals,
-                blocks=commit.blocks,
-            )
-        )
+        others.append(found_alone(table, commit, moment, subscriptions))
         at = Sequenced(commit.version, commit.table_id or at.table_id)
     return OwnedTable(table, owner.oid, tuple(others), at, mixed)
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from penstock.catalog import LakeTable, Member
+from penstock.catalog import LakeTable
 from penstock.walsender.commit_order import Found
 from penstock.walsender.following import Followed
-from penstock.walsender.own_commits import Owned, OwnedTable, origin_of, walk
+from penstock.walsender.own_commits import Owned, OwnedTable, found_alone, walk
 from penstock.walsender.table_logs import TableLogs
 from penstock.walsender.troubles import Troubles
 
@@ -79,29 +80,9 @@ class TableLooks:
                 for commit, committed in self._logs.after(table, version):
                     # A clock may go back; commits of a table do not change places.
                     moment = max(moment, committed)
-                    member = Member(
-                        table.oid,
-                        table.uri or "",
-                        commit.version - 1,
-                        commit.version,
-                        commit.table_id,
-                    )
-                    origin, lsn = origin_of(commit.applied, followed.subscriptions)
+                    alone = found_alone(table, commit, moment, followed.subscriptions)
                     commits.append(
-                        Found(
-                            (member,),
-                            moment,
-                            moment,
-                            commit.size,
-                            commit.changes,
-                            origin,
-                            lsn,
-                            group=commit.group,
-                            arrivals=commit.arrivals,
-                            block=commit.block,
-                            undone=commit.undone,
-                            blocks=commit.blocks,
-                        )
+                        replace(alone, group=commit.group, block=commit.block, undone=commit.undone)
                     )
             found[table.oid] = commits
         return found
