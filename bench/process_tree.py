@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Final
 _MIB: Final = 1 << 20
 _WORKERS: Final = {b"pyspark.daemon", b"penstock.pipeline.worker_daemon"}
 """Modules of which Spark's Python workers are forks."""
+_SERVER: Final = re.compile(rb"(.*/)?postgres(:|$)")
+"""The postmaster is called by its path, what it has started writes "postgres: " and what it is."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -37,7 +40,7 @@ def usages(root: int, left_out: int | None = None) -> Iterator[Usage]:
         # It may end at any moment.
         with contextlib.suppress(OSError, ValueError, IndexError):
             command = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-            if command[0].endswith(b"postgres"):
+            if _SERVER.match(command[0]):
                 continue
             kind = "worker" if _WORKERS & set(command) else "driver"
             if command[0].endswith(b"java"):

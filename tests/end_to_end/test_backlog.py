@@ -11,7 +11,7 @@ import pytest
 from end_to_end.compare import delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.walreceiver import backlog as backlog_module
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -64,6 +64,45 @@ def test_what_was_missed_is_fetched_by_a_query(
     assert _STREAMED not in caplog.text
 
 
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog_module, "_FIRST_WAL", 64 << 10)
+    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", 64 << 10)
+    monkeypatch.setattr(backlog_module, "_GROWTH", 1)
+    monkeypatch.setattr(backlog_module, "_REST_BYTES", 1)
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_windows_of_two_sessions_are_applied_in_order(
+    local_node: Callable[..., LocalNode], database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "penstock.walreceiver")
+    node = local_node(backlog_copy_threshold="64kB", apply_batch_idle=0)
+    miss_something(node, database)
+    catch_up(node, database)
+    assert "fetching the backlog by query, 2 at once" in caplog.text
+    assert caplog.text.count("window ") > 10
+    assert _STREAMED not in caplog.text
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_sessions_that_are_lost_lose_nothing(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """Either of the two, whatever it is at: the backlog begins again at the last cut."""
+    node = local_node(backlog_copy_threshold=0, wal_retrieve_retry_interval="10ms")
+    miss_something(node, database)
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    lost = (
+        "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
+        " WHERE temporary AND active AND database = current_database()"
+        " ORDER BY random() LIMIT 1"
+    )
+    for _ in range(4):
+        wait_until(lambda: database.rows(lost), "a session of the backlog", 30)
+    catch_up(node, database)
+
+
 def test_long_rows_begin_it_again_by_copy(
     local_node: Callable[..., LocalNode],
     database: Database,
@@ -72,7 +111,7 @@ def test_long_rows_begin_it_again_by_copy(
 ) -> None:
     """In the midst of it, with what came before them in the inbox or applied."""
     caplog.set_level(logging.INFO, "penstock")
-    monkeypatch.setattr(backlog_module, "_FIRST_MESSAGES", 300)
+    monkeypatch.setattr(backlog_module, "_MESSAGES", 300)
     monkeypatch.setattr(backlog_module, "_REST_BYTES", 1)
     node = local_node(backlog_copy_threshold="64kB")
     miss_something(node, database)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +24,7 @@ from penstock.pgoutput.options import PgoutputOptions
 from penstock.walreceiver import backlog as backlog_module
 from penstock.walreceiver import binary_rows
 from penstock.walreceiver.backlog import Backlog, open_backlog
+from penstock.walreceiver.backlog_lane import Lane, Window
 from penstock.walreceiver.binary_rows import BinaryRows, TooLong, bounded
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
@@ -84,7 +88,7 @@ def opened(
     session = partial(ordinary, database) if way is BY_QUERY else None
     backlog = open_backlog(connection, slot, start, options, threshold=0, session=session)
     assert backlog is not None
-    assert backlog._by_copy is (way is BY_COPY)
+    assert backlog._lanes[0].by_copy is (way is BY_COPY)
     return backlog
 
 
@@ -147,7 +151,6 @@ def test_windows_hold_what_a_stream_brings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backlog_module, "_MESSAGES", 500)
-    monkeypatch.setattr(backlog_module, "_FIRST_MESSAGES", 500)
     database = database_on(version)
     main = publisher(database)
     start = prepared(database, main)
@@ -160,6 +163,119 @@ def test_windows_hold_what_a_stream_brings(
     expected = streamed(main, slot, options, backlog.received_lsn)
     assert without_relations(messages) == without_relations(expected)
     assert rows(messages) == ROWS
+
+
+def busy(database: Any, seed: int) -> None:
+    """Sessions beside each other: transactions that begin in one window and commit in another, some
+    rolled back, some of tables that are not published; messages of their own; a new segment."""
+    choose = random.Random(seed)
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(psycopg.connect(database.conninfo)) for _ in range(4)]
+        for number in range(150):
+            session = choose.choice(sessions)
+            rows_ = choose.choice([1, 1, 1, 30, 300])
+            first = 100_000 + number * 1000
+            match choose.randrange(9):
+                case 0:
+                    session.rollback()
+                case 1:
+                    session.execute(
+                        "INSERT INTO unpublished SELECT generate_series(1, %s)", [rows_]
+                    )
+                case 2:
+                    session.execute("SELECT pg_logical_emit_message(false, 'p', repeat('m', 3000))")
+                case 3:
+                    session.execute("SELECT pg_logical_emit_message(true, 'p', 'within')")
+                case 4:
+                    session.execute("SAVEPOINT s")
+                case _:
+                    session.execute(
+                        "INSERT INTO t SELECT i, repeat('v', i %% 90) FROM"
+                        " generate_series(%s::int, %s::int) i",
+                        (first, first + rows_),
+                    )
+            if choose.random() < 0.6:
+                session.commit()
+            if number % 40 == 39:
+                database.execute(choose.choice(["CHECKPOINT", "SELECT pg_switch_wal()"]))
+        for session in sessions:
+            session.commit()
+    database.execute("INSERT INTO t VALUES (-1)")
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+@pytest.mark.parametrize("messages", [50, 1_000_000])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_lanes_bring_every_transaction_once_and_in_order(
+    version: int,
+    messages: int,
+    lanes: int,
+    database_on: Callable[..., Any],
+    publisher: Callable[[Any], Publisher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backlog_module, "_LANES", lanes)
+    monkeypatch.setattr(backlog_module, "_MESSAGES", messages)
+    monkeypatch.setattr(backlog_module, "_FIRST_WAL", 8192)
+    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", 8192)
+    monkeypatch.setattr(backlog_module, "_GROWTH", 1.2)
+    monkeypatch.setattr(backlog_module, "_PAGES", 8192)
+    options = TEXT if version < 14 else replace(BINARY, messages=True)
+    database = database_on(version)
+    main = publisher(database)
+    start = prepared(database, main)
+    busy(database, seed=version * messages + lanes)
+    backlog = opened(publisher(database).connection, database, start, options)
+    assert len(backlog._lanes) == lanes
+    found = fetched(backlog)
+    assert backlog.received_lsn >= backlog.latest_end_lsn
+    backlog.close()
+    assert [m[:1] for m in found].count(b"R") > 10  # so many windows
+    expected = streamed(main, f"sub_{database.name}", options, backlog.received_lsn)
+    assert without_relations(found) == without_relations(expected)
+
+
+@pytest.mark.parametrize("slots", [2, 5])
+def test_a_second_session_leaves_slots_free(
+    slots: int,
+    database_on: Callable[..., Any],
+    publisher: Callable[[Any], Publisher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", 8192)
+    with EmbeddedPostgres(18, settings={"max_replication_slots": slots}) as server:
+        database = database_on(server)
+        main = publisher(database)
+        start = prepared(database, main)
+        backlog = opened(publisher(database).connection, database, start)
+        assert len(backlog._lanes) == (2 if slots == 5 else 1)
+        assert rows(fetched(backlog)) == ROWS
+        backlog.close()
+        main.close()
+
+
+def test_a_transaction_of_another_window_is_refused(
+    database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the server had another idea of where a window begins or ends."""
+    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", 65536)
+    start = prepared(database, publisher(database))
+    begin = Lane.begin
+    for wrong in (-65536, 65536):
+
+        def shifted(lane: Lane, window: Window, messages: int, wrong: int = wrong) -> None:
+            if window.start > start and wrong < 0:
+                window = Window(Lsn(window.start + wrong), window.upto)
+            elif wrong > 0:
+                window = Window(window.start, Lsn(window.upto + wrong))
+            begin(lane, window, messages)
+
+        monkeypatch.setattr(Lane, "begin", shifted)
+        backlog = opened(publisher(database).connection, database, start)
+        assert len(backlog._lanes) == 2
+        with pytest.raises(PublisherError, match=r"a transaction of .* came with those of .* to "):
+            fetched(backlog)
+        backlog.close()
 
 
 @WAYS
@@ -179,6 +295,7 @@ def test_wal_windows_grow_while_they_bring_little(
     way: bool, database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "_FIRST_WAL", 4096)
+    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", 4096)
     main = publisher(database)
     start = prepared(database, main)
     backlog = opened(publisher(database).connection, database, start, way=way)
@@ -191,7 +308,6 @@ def test_the_own_slot_follows_the_cuts_and_no_further(
     way: bool, database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "_MESSAGES", 500)
-    monkeypatch.setattr(backlog_module, "_FIRST_MESSAGES", 500)
     monkeypatch.setattr(backlog_module, "_ADVANCE_WAL", 1)
     main = publisher(database)
     start = prepared(database, main)
@@ -240,7 +356,7 @@ def test_a_statement_timeout_of_the_role_does_not_end_it(
     start = prepared(database, main)
     database.execute(f"ALTER DATABASE \"{database.name}\" SET statement_timeout = '1ms'")
     backlog = opened(publisher(database).connection, database, start, way=way)
-    assert backlog._connection.query("SHOW statement_timeout") == [("0",)]
+    assert backlog._lanes[0].connection.query("SHOW statement_timeout") == [("0",)]
     assert fetched(backlog)
 
 
@@ -265,7 +381,7 @@ def test_a_lost_connection_is_one(
     start = prepared(database, main)
     backlog = opened(publisher(database).connection, database, start, way=way)
     backlog.receive(5, max_frames=10)
-    pid = backlog._connection.backend_pid
+    pid = backlog._lanes[0].connection.backend_pid
     database.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     with pytest.raises((ConnectionFailure, PublisherError)) as failure:
         fetched(backlog)
@@ -318,7 +434,7 @@ def test_a_session_on_another_server_is_not_asked(
     connection = publisher(database).connection
     session = partial(ordinary, other)
     backlog = open_backlog(connection, slot, start, TEXT, threshold=0, session=session)
-    assert backlog is not None and backlog._by_copy
+    assert backlog is not None and backlog._lanes[0].by_copy
     assert "led to another server" in caplog.text
     assert rows(fetched(backlog)) == ROWS
 
@@ -333,7 +449,7 @@ def test_without_another_session_it_is_copied(
     slot = f"sub_{database.name}"
     connection = publisher(database).connection
     backlog = open_backlog(connection, slot, start, TEXT, threshold=0, session=refused)
-    assert backlog is not None and backlog._by_copy
+    assert backlog is not None and backlog._lanes[0].by_copy
     assert rows(fetched(backlog)) == ROWS
 
 
@@ -344,7 +460,7 @@ def test_a_window_that_broke_off_comes_again_whole(
     publisher: Callable[[Any], Publisher],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backlog_module, "_FIRST_MESSAGES", 500)
+    monkeypatch.setattr(backlog_module, "_MESSAGES", 500)
     start = prepared(database, publisher(database))
     cut_short = opened(publisher(database).connection, database, start, way=way)
     before = list(cut_short.receive(5, max_frames=700).messages())
@@ -364,7 +480,7 @@ def test_it_rests_between_windows_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Until then what comes belongs to one batch, however slowly it comes."""
-    monkeypatch.setattr(backlog_module, "_FIRST_MESSAGES", 500)
+    monkeypatch.setattr(backlog_module, "_MESSAGES", 500)
     monkeypatch.setattr(backlog_module, "_REST_BYTES", 1)
     start = prepared(database, publisher(database))
     backlog = opened(publisher(database).connection, database, start, way=way)
@@ -446,8 +562,8 @@ def test_an_encrypted_connection_brings_the_same(
             session=session if way is BY_QUERY else None,
         )
         assert backlog is not None
-        assert backlog._by_copy is (way is BY_COPY)
-        assert backlog._connection.pgconn.ssl_in_use
+        assert backlog._lanes[0].by_copy is (way is BY_COPY)
+        assert backlog._lanes[0].connection.pgconn.ssl_in_use
         messages = fetched(backlog)
         backlog.close()
         expected = streamed(main, f"sub_{database.name}", BINARY, backlog.received_lsn)

@@ -149,7 +149,7 @@ class Parameters:
     """A batch is closed when nothing has come for this long."""
     apply_backlog_delay: float = milliseconds(5.0)
     """How long it waits instead of apply_batch_delay when megabytes come at once."""
-    backlog_copy_threshold: int = size(64 << 20, -1)
+    backlog_copy_threshold: int = size(16 << 20, -1)
     """So far behind, a backlog is fetched by a slot function, not streamed; -1: never."""
     copy_unit_size: int = size(64 << 20, 8)
     """Heap that one Spark task copies in the initial snapshot."""

@@ -1,51 +1,68 @@
 """A backlog, fetched by a slot function instead of a stream (logicalfuncs.c).
 
-In: a ``Connection``, a slot, an LSN and the options for pgoutput. Out: the messages that a stream
-would bring from there on, up to where the publisher's WAL ended at the start. A walsender sends one
+In: sessions, a slot, an LSN and the options for pgoutput. Out: the messages that a stream would
+bring from there on, up to where the publisher's WAL ended at the start. A walsender sends one
 message at a time, which takes it several times as long as decoding; the rows of a function are sent
 8 kB at a time.
 
-The function consumes what it returns, so it works on a temporary copy of the slot that ends with
-the connection. Windows bound what it holds at once, as it decodes a window to its end before it
-sends the first row. The subscription's own slot follows the cuts only (law 1).
+The WAL is cut into windows, which lanes (``backlog_lane``) decode side by side and hand out in
+order: while one is read, the next one is decoded. A window is what lies between two positions, so
+where one ends and the next begins is known before either is decoded; which transactions that are is
+the server's decision, and checked here. The subscription's own slot follows the cuts only (law 1).
 
-Its rows come by a query, whose values are of bounded length. Longer messages come by COPY, one by
-one; that is for the whole backlog, which then begins again.
+Rows come by a query, whose values are of bounded length. Longer messages come by COPY, one by one;
+that is for the whole backlog, which then begins again.
 """
 
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.errors import ConnectionFailure, PenstockError, ProtocolViolation, PublisherError
-from penstock.identifiers import quote_literal
 from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import MessageChunk
 from penstock.pgoutput.options import PgoutputOptions
-from penstock.walreceiver.binary_rows import BinaryRows, bounded
+from penstock.walreceiver.backlog_lane import Lane, Window
 from penstock.walreceiver.connection import Connection
-from penstock.walreceiver.copied_rows import CopiedRows
 from penstock.walreceiver.slots import slot_state
 
-_MESSAGES: Final = 1_000_000
-"""Messages in a window. Every window decodes again from the slot's restart_lsn."""
+_LANES: Final = 2
+"""Windows that the publisher decodes at the same time, one for each session."""
 
-_FIRST_MESSAGES: Final = 250_000
-"""Of the first window: until it is decoded there is nothing to do here."""
+_FEWER: Final = "by fewer sessions"
+
+_SPARE_SLOTS: Final = 2
+"""Slots that a second session leaves free for others, or it does without."""
+
+_MESSAGES: Final = 4_000_000
+"""Messages that a lane is asked for at once: the server keeps them in a temporary file."""
+
+_WANTED_MESSAGES: Final = 1_500_000
+_WANTED_BYTES: Final = 256 << 20
+"""What a window should bring at most. Each decodes again from the slot's restart_lsn, and what that
+costs for a message is more than half of what it costs to send it."""
 
 _REST_BYTES: Final = 8 << 20
 """When so much has come, the end of a window is the end of a batch, too."""
 
-_FIRST_WAL: Final = 256 << 20
-"""Bytes of WAL in the first window, and in the smallest."""
+_FIRST_WAL: Final = 128 << 20
+"""Bytes of WAL in each window of the first round, at most."""
 
-_FEW_BYTES: Final = 128 << 20
-_MANY_BYTES: Final = 512 << 20
-"""A window that brought less is followed by a larger one, one that brought more by a smaller."""
+_SMALLEST_WAL: Final = 8 << 20
+"""What is less is not divided."""
+
+_GROWTH: Final = 4
+"""A window is so many times as large as the one before at most."""
+
+_PAGES: Final = 64 << 10
+"""Windows end where a page of WAL ends, whose size is this at most (XLOG_BLCKSZ). No record begins
+between a page's end and the end of the record before it."""
 
 _AT_THE_END_S: Final = 0.01
 """Seconds between two looks of who asks for more at the end, at least."""
@@ -54,7 +71,10 @@ _ADVANCE_WAL: Final = 1 << 30
 """Bytes after which the subscription's slot follows, so that the publisher recycles its WAL. Doing
 it is a pass over that WAL."""
 
-_PREFIX: Final = "could not read the backlog: "
+_BEGIN: Final = ord("B")
+_COMMIT: Final = ord("C")
+_BEGIN_LSN: Final = struct.Struct("!xQ")
+_COMMIT_LSN: Final = struct.Struct("!xxQ")
 
 logger = logging.getLogger(__name__)
 
@@ -64,27 +84,21 @@ class Backlog:
 
     far_behind: Final = True
 
-    def __init__(
-        self,
-        connection: Connection,
-        slot: str,
-        start: Lsn,
-        target: Lsn,
-        options: PgoutputOptions,
-        *,
-        by_copy: bool,
-    ) -> None:
-        """``target``: the position at which it ends. ``connection``: an ordinary session, unless
-        it is ``by_copy``. Raises PublisherError, ConnectionFailure."""
-        self._connection = connection
+    def __init__(self, lanes: Sequence[Lane], slot: str, start: Lsn, target: Lsn) -> None:
+        """``target``: the position at which it ends."""
+        self._lanes = lanes
         self._slot = slot
-        self._copy = f"{slot[:40]}_backlog_{connection.backend_pid}"
-        self._options = options
-        self._by_copy = by_copy
-        self._window: BinaryRows | CopiedRows | None = None
-        self._wal, self._messages = _FIRST_WAL, _FIRST_MESSAGES
-        self._bytes = self._unrested = 0
+        self._asked: deque[tuple[Lane, Window]] = deque()
+        """What the lanes are at, in the order of the WAL."""
+        self._planned: deque[Window] = deque()
+        """The windows of a round that no lane is at yet; each lane gets one."""
+        self._end = start
+        """Of what is planned."""
+        self._wal = _FIRST_WAL
+        self._messages = self._bytes = self._unrested = 0
         self._done = False
+        self._between = True
+        """Nothing has come yet of the window whose turn it is."""
         self._woken = threading.Event()
         self._flush = self._advanced = start
         self.received_lsn = start
@@ -95,7 +109,6 @@ class Backlog:
         self.last_receipt_time_us = 0
         self.finished = False
         """All of it has been handed out, and there is no more."""
-        self._open(start)
 
     def receive(
         self, timeout_s: float, *, max_bytes: int = 8 << 20, max_frames: int = 65536
@@ -119,12 +132,15 @@ class Backlog:
             ) from error
 
     def rests(self, came: bool) -> bool:
-        """At the end of a window, which the next one follows when it is decoded: what has come
-        until then need not wait. Pauses amid a window mean nothing."""
-        if self._window is not None or (self._unrested < _REST_BYTES and not self._done):
-            return False
+        """At the end of a window, while the next one is decoded: what has come until then need not
+        wait for it. Pauses amid a window mean nothing."""
+        if not self._done:
+            if not self._between or self._unrested < _REST_BYTES:
+                return False
+            if self._asked and self._asked[0][0].ready:
+                return False
         self._unrested = 0
-        return True
+        return self._between
 
     def confirm(self, lsn: Lsn, frames: int) -> None:
         """As of a stream. The slot follows at the next window, if it is far enough behind."""
@@ -145,78 +161,103 @@ class Backlog:
         self._woken.set()
 
     def stop(self) -> None:
-        """Cancel what the publisher is doing; the temporary slot ends with the connection."""
-        if self._window is not None:
-            self._connection.cancel()
+        """Cancel what the publisher is doing; the temporary slots end with the sessions."""
+        for lane in self._lanes:
+            lane.cancel()
 
     def close(self) -> None:
-        """Close the connection, whatever is under way."""
-        self._connection.close()
+        """Close the sessions, whatever is under way."""
+        for lane in self._lanes:
+            lane.connection.close()
 
     def _receive(self, timeout_s: float, max_bytes: int, max_frames: int) -> MessageChunk:
-        window = self._window or self._begin_window()
-        messages = window.read(timeout_s, max_bytes=max_bytes, max_rows=max_frames)
+        self._ask()
+        lane, window = self._asked[0]
+        messages = lane.read(timeout_s, max_bytes=max_bytes, max_rows=max_frames)
+        chunk = MessageChunk.of_messages(messages)
         if messages:
             self.last_receipt_time_us = time.time_ns() // 1000
-        chunk = MessageChunk.of_messages(messages)
+            self._between = False
+            self._check(messages, window)
+        self._messages += len(chunk)
         self._bytes += chunk.size
         self._unrested += chunk.size
-        if window.ended:
-            self._end_window()
+        if lane.ended:
+            self._end_window(lane, window)
         return chunk
 
-    def _open(self, start: Lsn) -> None:
-        slot, copy = quote_literal(self._slot), quote_literal(self._copy)
-        self._query(f"SELECT pg_catalog.pg_copy_logical_replication_slot({slot}, {copy}, true)")
-        if start > self._position():
-            self._query(f"SELECT pg_catalog.pg_replication_slot_advance({copy}, '{start}')")
-        logger.info(
-            'slot "%s" is %d MB behind: fetching the backlog by %s',
-            self._slot,
-            (self.latest_end_lsn - start) >> 20,
-            "COPY" if self._by_copy else "query",
-        )
+    def _ask(self) -> None:
+        """Give work to lanes that have none."""
+        if self._asked and self._asked[0][0].ended:
+            lane, window = self._asked[0]
+            self._advance_slot(lane)
+            lane.begin(window, _MESSAGES)  # what the limit has left of it
+        busy = [lane for lane, _ in self._asked]
+        for lane in self._lanes:
+            if not self._planned:
+                self._plan()
+            if lane not in busy and self._planned:
+                self._advance_slot(lane)
+                window = self._planned.popleft()
+                lane.begin(window, _MESSAGES)
+                self._asked.append((lane, window))
 
-    def _begin_window(self) -> BinaryRows | CopiedRows:
+    def _plan(self) -> None:
+        """Windows of the same size, so that lanes which begin together end together."""
+        rest, lanes = self.latest_end_lsn - self._end, len(self._lanes)
+        each = -(-rest // lanes)
+        size = max(_SMALLEST_WAL, each if each < 2 * self._wal else self._wal)
+        for _ in range(lanes):
+            end = Lsn(min(-(-(self._end + size) // _PAGES) * _PAGES, self.latest_end_lsn))
+            if end > self._end:
+                self._planned.append(Window(self._end, end))
+                self._end = end
+
+    def _advance_slot(self, lane: Lane) -> None:
         if self._flush - self._advanced >= _ADVANCE_WAL:
-            slot = quote_literal(self._slot)
-            self._query(f"SELECT pg_catalog.pg_replication_slot_advance({slot}, '{self._flush}')")
             self._advanced = self._flush
-        upto = Lsn(min(self.latest_end_lsn, self.received_lsn + self._wal))
-        options = ", ".join(map(quote_literal, self._options.arguments()))
-        changes = (
-            "pg_catalog.pg_logical_slot_get_binary_changes("
-            f"{quote_literal(self._copy)}, '{upto}', {self._messages}, {options})"
-        )
-        self._bytes, self._messages = 0, _MESSAGES
-        if self._by_copy:
-            sql = f"SELECT data FROM {changes}"
-            self._window = CopiedRows(self._connection, sql, _PREFIX)
-        else:
-            sql = f"SELECT {bounded('data')} FROM {changes}"
-            self._window = BinaryRows(self._connection, sql, _PREFIX)
-        return self._window
+            lane.advance(self._slot, self._flush)
 
-    def _end_window(self) -> None:
+    def _check(self, messages: Sequence[bytes], window: Window) -> None:
+        """No transaction comes in two windows, and commits come in the order of the WAL. Raises
+        PublisherError: it means something else by a position than we do."""
+        first, last = messages[0], messages[-1]
+        if first[0] == _BEGIN:
+            self._check_lsn(_BEGIN_LSN.unpack_from(first)[0], window)
+        if last[0] == _COMMIT:
+            self._check_lsn(_COMMIT_LSN.unpack_from(last)[0], window)
+
+    def _check_lsn(self, commit: int, window: Window) -> None:
+        last_window = window.upto >= self.latest_end_lsn
+        if commit < window.start or (commit >= window.upto and not last_window):
+            raise PublisherError(
+                f"a transaction of {Lsn(commit)} came with those of {window.start} to {window.upto}"
+            )
+
+    def _end_window(self, lane: Lane, window: Window) -> None:
         """See how far the function came."""
-        self._window = None
-        position = self._position()
-        # At the end of what is flushed: the rest is for the stream.
-        self._done = position >= self.latest_end_lsn or position <= self.received_lsn
+        position = lane.end()
+        logger.debug(
+            "window %s to %s: %d messages, %d kB, up to %s",
+            *(window.start, window.upto, self._messages, self._bytes >> 10, position),
+        )
+        self._between = True
+        if window.start < position < window.upto:
+            self._asked[0] = lane, Window(position, window.upto)
+        else:
+            self._asked.popleft()
+            self._resize(window)
+            # Without progress it is the end of what is flushed: the rest is for the stream.
+            self._done = position >= self.latest_end_lsn or position <= window.start
         self.received_lsn = max(self.received_lsn, position)
-        if self._bytes < _FEW_BYTES:
-            self._wal *= 2
-        elif self._bytes > _MANY_BYTES:
-            self._wal = max(_FIRST_WAL, self._wal // 2)
+        if self._done:
+            self.stop()
 
-    def _position(self) -> Lsn:
-        state = slot_state(self._connection, self._copy)
-        if state is None or state.confirmed_flush_lsn is None:
-            raise ConnectionFailure(_PREFIX + f'temporary slot "{self._copy}" is gone')
-        return state.confirmed_flush_lsn
-
-    def _query(self, sql: str) -> None:
-        self._connection.query(sql, prefix=_PREFIX)
+    def _resize(self, window: Window) -> None:
+        """By what the window has brought."""
+        full = max(self._messages / _WANTED_MESSAGES, self._bytes / _WANTED_BYTES, 1 / _GROWTH)
+        self._wal = max(_SMALLEST_WAL, int((window.upto - window.start) / full))
+        self._messages = self._bytes = 0
 
 
 def open_backlog(
@@ -243,12 +284,15 @@ def open_backlog(
         if state is not None and state.confirmed_flush_lsn is not None:
             target, begin = Lsn.parse(str(end)), max(start, state.confirmed_flush_lsn)
             if target - begin > threshold:
-                ordinary = None if session is None else _beside(connection, session)
-                if ordinary is None:
-                    return Backlog(connection, slot, begin, target, options, by_copy=True)
-                connection.close()
-                connection = ordinary
-                return Backlog(connection, slot, begin, target, options, by_copy=False)
+                ordinary = None if session is None else _beside(connection, session, "by COPY")
+                if ordinary is not None:
+                    connection.close()
+                    connection = ordinary
+                lanes = [Lane(connection, slot, options, by_copy=ordinary is None)]
+                if session is not None and ordinary is not None and target - begin > _SMALLEST_WAL:
+                    lanes += _more_lanes(connection, slot, options, session)
+                _say(slot, target - begin, lanes)
+                return Backlog(lanes, slot, begin, target)
     except PenstockError as error:
         # A free slot may be missing, or a right: the stream needs neither.
         logger.warning("%s; streaming it instead", error.message)
@@ -256,7 +300,44 @@ def open_backlog(
     return None
 
 
-def _beside(connection: Connection, session: Callable[[], Connection]) -> Connection | None:
+def _say(slot: str, behind: int, lanes: Sequence[Lane]) -> None:
+    way = "COPY" if lanes[0].by_copy else "query"
+    beside = f", {len(lanes)} at once" if len(lanes) > 1 else ""
+    logger.info(
+        'slot "%s" is %d MB behind: fetching the backlog by %s%s', slot, behind >> 20, way, beside
+    )
+
+
+def _more_lanes(
+    connection: Connection, slot: str, options: PgoutputOptions, session: Callable[[], Connection]
+) -> list[Lane]:
+    """What the publisher lets us have besides the first one."""
+    lanes: list[Lane] = []
+    while len(lanes) < _LANES - 1:
+        ((free,),) = connection.query(
+            "SELECT pg_catalog.current_setting('max_replication_slots')::pg_catalog.int4"
+            " - pg_catalog.count(*) FROM pg_catalog.pg_replication_slots"
+        )
+        if int(free or 0) <= _SPARE_SLOTS:
+            break
+        beside = _beside(connection, session, _FEWER)
+        if beside is None:
+            break
+        try:
+            lanes.append(Lane(beside, slot, options, by_copy=False))
+        except PenstockError as error:
+            logger.info("%s; fetching the backlog %s instead", error.message, _FEWER)
+            beside.close()
+            break
+        except BaseException:
+            beside.close()
+            raise
+    return lanes
+
+
+def _beside(
+    connection: Connection, session: Callable[[], Connection], instead: str
+) -> Connection | None:
     """An ordinary session on the same server: a name, or a list of hosts, may lead to another one
     each time, and it would have the slot's name, too. None where there is none to be had."""
     asked = (
@@ -267,15 +348,17 @@ def _beside(connection: Connection, session: Callable[[], Connection]) -> Connec
     try:
         ordinary = session()
     except PenstockError as error:
-        logger.info("%s; fetching the backlog by COPY instead", error.message)
+        logger.info("%s; fetching the backlog %s instead", error.message, instead)
         return None
     try:
         expected = connection.query(asked)
         if expected and ordinary.query(asked) == expected:
             return ordinary
-        logger.info("another session led to another server; fetching the backlog by COPY instead")
+        logger.info(
+            "another session led to another server; fetching the backlog %s instead", instead
+        )
     except PenstockError as error:
-        logger.info("%s; fetching the backlog by COPY instead", error.message)
+        logger.info("%s; fetching the backlog %s instead", error.message, instead)
     except BaseException:
         ordinary.close()
         raise

@@ -1,0 +1,115 @@
+"""One of the sessions by which a backlog is read: windows of it, one after the other.
+
+In: a session, a slot, and windows, whose order and size are ``backlog``'s. Out: the messages of
+each window. The slot function consumes what it returns, so a lane works on a temporary copy of the
+slot, which ends with the session. The function decodes a window to its end before it sends the
+first row: when its turn comes, a lane's work is done, and the server has kept it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.errors import ConnectionFailure
+from penstock.identifiers import quote_literal
+from penstock.lsn import Lsn
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.walreceiver.binary_rows import BinaryRows, bounded
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.copied_rows import CopiedRows
+from penstock.walreceiver.slots import slot_state
+
+PREFIX: Final = "could not read the backlog: "
+"""Before the server's messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Transactions whose commit records begin at ``start`` or later, and before ``upto``."""
+
+    start: Lsn
+    upto: Lsn
+
+
+class Lane:
+    """``by_copy``: values of any length come; any session will do then."""
+
+    def __init__(
+        self, connection: Connection, slot: str, options: PgoutputOptions, *, by_copy: bool
+    ) -> None:
+        """Copy the slot. Raises PublisherError (no free slot 53400), ConnectionFailure."""
+        self.connection = connection
+        self.by_copy = by_copy
+        self._options = options
+        self._copy = f"{slot[:40]}_backlog_{connection.backend_pid}"
+        self._rows: BinaryRows | CopiedRows | None = None
+        names = f"{quote_literal(slot)}, {quote_literal(self._copy)}"
+        self._query(f"SELECT pg_catalog.pg_copy_logical_replication_slot({names}, true)")
+        self._position = self._confirmed()
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing to read of what was begun last."""
+        return self._rows is None or self._rows.ended
+
+    @property
+    def ready(self) -> bool:
+        """Whether a row is here: the server has decoded what was begun last."""
+        return not self.ended and self.connection.wait_readable(0)
+
+    def begin(self, window: Window, messages: int) -> None:
+        """Ask for a window, or for what is left of it after so many ``messages`` and the end of the
+        transaction that they end in. Raises ConnectionFailure."""
+        upto = f"'{window.upto}'"
+        copy = quote_literal(self._copy)
+        source = ""
+        if window.start > self._position:
+            # In one statement, so that nobody waits for it here: first the one, then the other.
+            source = f"pg_catalog.pg_replication_slot_advance({copy}, '{window.start}') AS a, "
+            upto = f"CASE WHEN a.end_lsn IS NOT NULL THEN {upto}::pg_catalog.pg_lsn END"
+        options = ", ".join(map(quote_literal, self._options.arguments()))
+        lateral = "LATERAL " if source else ""
+        source += (
+            f"{lateral}pg_catalog.pg_logical_slot_get_binary_changes("
+            f"{copy}, {upto}, {messages}, {options}) AS c"
+        )
+        if self.by_copy:
+            sql = f"SELECT c.data FROM {source}"
+            self._rows = CopiedRows(self.connection, sql, PREFIX)
+        else:
+            sql = f"SELECT {bounded('c.data')} FROM {source}"
+            self._rows = BinaryRows(self.connection, sql, PREFIX)
+
+    def read(self, timeout_s: float, *, max_bytes: int, max_rows: int) -> list[bytes]:
+        """Messages that are here now, up to the limits or a little more; [] after ``timeout_s``.
+
+        Raises TooLong, ProtocolViolation, ConnectionFailure, and what the function refuses."""
+        assert self._rows is not None
+        return self._rows.read(timeout_s, max_bytes=max_bytes, max_rows=max_rows)
+
+    def end(self) -> Lsn:
+        """Of what was begun, once all of it is read: how far the function came."""
+        self._rows = None
+        self._position = self._confirmed()
+        return self._position
+
+    def advance(self, slot: str, lsn: Lsn) -> None:
+        """Let another slot follow, which nobody streams from."""
+        self._query(
+            f"SELECT pg_catalog.pg_replication_slot_advance({quote_literal(slot)}, '{lsn}')"
+        )
+
+    def cancel(self) -> None:
+        """End what the server is doing; from any thread."""
+        if not self.ended:
+            self.connection.cancel()
+
+    def _confirmed(self) -> Lsn:
+        state = slot_state(self.connection, self._copy)
+        if state is None or state.confirmed_flush_lsn is None:
+            raise ConnectionFailure(PREFIX + f'temporary slot "{self._copy}" is gone')
+        return state.confirmed_flush_lsn
+
+    def _query(self, sql: str) -> None:
+        self.connection.query(sql, prefix=PREFIX)

@@ -1,0 +1,65 @@
+"""What waits in a slot of a node, fetched as a subscription fetches it when it is far behind."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from penstock.lsn import Lsn
+from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.walreceiver import backlog as backlog_module
+from penstock.walreceiver.backlog import open_backlog
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.stream import ReplicationStream
+from publishing.lake_node import LakeNode
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("wal", [100, 1000, 1 << 30])
+def test_it_brings_what_a_stream_brings(
+    wal: int, lake: LakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog_module, "_FIRST_WAL", wal)
+    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", wal)
+    monkeypatch.setattr(backlog_module, "_PAGES", 1)
+    name, slot = f"behind_{wal}", f"behind_slot_{wal}"
+    lake.execute(
+        f"CREATE TABLE {name} (id integer PRIMARY KEY, v text)",
+        f"CREATE PUBLICATION {name} FOR TABLE {name}",
+        f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",
+        f"SELECT pg_create_logical_replication_slot('{slot}_rest', 'pgoutput')",
+        *(f"INSERT INTO {name} SELECT i, 'v' FROM generate_series({n}0, {n}9) i" for n in range(8)),
+        f"UPDATE {name} SET v = 'w' WHERE id % 3 = 0",
+        f"DELETE FROM {name} WHERE id % 5 = 0",
+    )
+    options = PgoutputOptions(proto_version=1, publication_names=(name,))
+    connect = partial(Connection.connect, ConnInfo.parse(lake.conninfo()), "penstock")
+    session = partial(connect, replication=False)
+
+    def streamed(slot: str, start: Lsn) -> list[bytes]:
+        stream = ReplicationStream(connect())
+        stream.start(slot, start, options.text())
+        frames: list[bytes] = []
+        while stream.received_lsn < end:
+            frames += stream.receive(0.05)
+        stream.close()
+        return [frame[XLOGDATA_HEADER:] for frame in frames]
+
+    backlog = open_backlog(connect(), slot, Lsn(0), options, threshold=0, session=session)
+    assert backlog is not None
+    end = backlog.latest_end_lsn
+    found: list[bytes] = []
+    while not backlog.finished:
+        found += backlog.receive(0.05).messages()
+    backlog.close()
+    # A node's slot stays at the commit before a window's end, so small windows end it early: the
+    # rest is for the stream.
+    whole, rest = streamed(slot, Lsn(0)), streamed(f"{slot}_rest", backlog.received_lsn)
+    changes = [m for m in found + rest if m[:1] != b"R"]  # each window says the relations again
+    assert changes == [m for m in whole if m[:1] != b"R"]
+    assert sum(m[:1] in (b"I", b"U", b"D") for m in changes) == 80 + 27 + 16
+    assert bool(rest) is (wal < 1 << 30)
