@@ -6,7 +6,9 @@ quarter of a run beside the last.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,13 +69,20 @@ class Sample:
 
 def size_of(folder: Path) -> TableSize:
     """Of a Delta table. Entries: all files of its log, checkpoints too."""
-    log = [entry.stat().st_size for entry in _files(folder / "_delta_log")]
-    kept = sum(entry.suffix == ".parquet" for entry in _files(folder))
-    return TableSize(len(DeltaTable(folder).file_uris()), kept, len(log), sum(log))
+    log = _files(folder / "_delta_log")
+    kept = sum(name.endswith(".parquet") for name in _files(folder))
+    return TableSize(len(DeltaTable(folder).file_uris()), kept, len(log), sum(log.values()))
 
 
-def _files(folder: Path) -> list[Path]:
-    return [entry for entry in folder.iterdir() if entry.is_file()]
+def _files(folder: Path) -> dict[str, int]:
+    """Their bytes. Temporary ones are renamed or removed at any moment."""
+    found: dict[str, int] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_file() and not entry.name.endswith(".tmp"):
+                    found[entry.name] = entry.stat().st_size
+    return found
 
 
 def write_csv(path: Path, samples: Sequence[Sample]) -> None:
