@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -80,21 +81,23 @@ def test_keys_that_are_compared_otherwise_are_not_looked_for_in_it(
     assert indexes.index(replace(item, kinds=("timestamp",)), spark, Time()) is None
 
 
-def test_those_in_memory_leave_when_they_are_not_used(
+def test_files_that_nobody_asks_for_any_more_take_no_memory(
     indexes: KeyIndexes, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However many were written: compaction has taken them from the table, and tells nobody."""
     monkeypatch.setattr(key_indexes, "_SMALL_ROWS", _ROWS)
-    monkeypatch.setattr(key_indexes, "_UNUSED_S", 0.0)
-    first, second, third = (data_file(tmp_path, name) for name in "abc")
-    held = indexes.index(first, spark, Time())
+    now = [0.0]
+    monkeypatch.setattr(key_indexes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    used = data_file(tmp_path)
+    held = indexes.index(used, spark, Time())
     assert held is not None
-    monkeypatch.setattr(key_indexes, "_MEMORY_BYTES", 2 * held.nbytes)
-    another = indexes.index(second, spark, Time())
-    assert indexes.index(first, spark, Time()) is held
-    indexes.index(third, spark, Time())
-    assert indexes.index(first, spark, Time()) is held
-    assert indexes.index(second, spark, Time()) is not another
-    assert not (tmp_path / "key_index").exists()
+    for number in range(20):
+        assert indexes.index(data_file(tmp_path, f"old{number}"), spark, Time()) is not None
+    for now[0] in (50.0, 100.0):
+        assert indexes.index(used, spark, Time()) is held
+    indexes.index(data_file(tmp_path, "new"), spark, Time())
+    assert len(indexes._small) == 2
+    assert indexes._in_memory == 2 * held.nbytes
 
 
 def test_those_that_the_memory_has_no_room_for_are_files(

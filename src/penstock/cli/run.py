@@ -7,6 +7,7 @@ ends the process at once, as a crash would. SIGHUP makes it read its parameters 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -83,6 +84,10 @@ def start(directory: NodeDir = Path()) -> None:
     signals.listen()
     with Node(directory) as node:
         node.start()
+        # What is imported by now stays. Looking through it for garbage again and again would stop
+        # all threads for a tenth of a second each time.
+        gc.collect()
+        gc.freeze()
         signals.reload = partial(reload_told, node.folder, node.reload)
         with ProgressDisplay(node.status):
             node.wait_until(signals.stop)

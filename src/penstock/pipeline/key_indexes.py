@@ -37,7 +37,8 @@ _LARGEST_ROWS: Final = 8_000_000
 """An index goes through the driver on its way to the folder: 20 bytes a row."""
 _MEMORY_BYTES: Final = 64 << 20
 _UNUSED_S: Final = 60.0
-"""After so long one leaves the memory for others; before, they go to the folder."""
+"""After so long one leaves the memory: its file may not be of the table any more, of which nobody
+tells. Whoever asks again has it made again."""
 _HELD_AT_MOST: Final = 100_000
 """Files known, with an index or known to have none."""
 _ASKED: Final = 2
@@ -79,6 +80,9 @@ class KeyIndexes:
         self.disk_bytes = disk_bytes
         self._changed = threading.Condition()
         self._held: OrderedDict[_Key, _Held] = OrderedDict()
+        """Mapped ones, and those that cannot be: a file that is mapped again is read once."""
+        self._small: OrderedDict[_Key, _Held] = OrderedDict()
+        """In memory, the least recently used first."""
         self._in_memory = 0
         self._mapped_from: dict[Path, _Key] = {}
         self._asked: Counter[_Key] = Counter()
@@ -92,11 +96,11 @@ class KeyIndexes:
         """The index of a file, if there is one by now. Raises StorageError."""
         key = _key(item)
         with self._changed:
-            if key in self._held:
-                held = self._held[key]
-                held.used = time.monotonic()
-                self._held.move_to_end(key)
-                return held.index
+            for known in (self._small, self._held):
+                if (held := known.get(key)) is not None:
+                    held.used = time.monotonic()
+                    known.move_to_end(key)
+                    return held.index
         if found := self._mapped(item):
             return self._hold(key, found, 0)
         if item.rows <= _SMALL_ROWS and left.take(item.rows):
@@ -132,27 +136,34 @@ class KeyIndexes:
     def _hold(self, key: _Key, index: FileIndex | None, size: int) -> FileIndex | None:
         with self._changed:
             self._drop(key)
+            self._drop_unused()
             self._in_memory += size
-            self._held[key] = _Held(index, size, time.monotonic())
-            while self._in_memory > _MEMORY_BYTES or len(self._held) > _HELD_AT_MOST:
-                self._in_memory -= self._held.popitem(last=False)[1].size
+            (self._small if size else self._held)[key] = _Held(index, size, time.monotonic())
+            while self._in_memory > _MEMORY_BYTES:
+                self._drop(next(iter(self._small)))
+            if len(self._held) > _HELD_AT_MOST:
+                self._held.popitem(last=False)
         return index
 
     def _drop(self, key: _Key) -> None:
-        if (held := self._held.pop(key, None)) is not None:
+        self._held.pop(key, None)
+        if (held := self._small.pop(key, None)) is not None:
             self._in_memory -= held.size
 
-    def _has_room(self, size: int) -> bool:
-        """In memory, where others are not used any more."""
+    def _drop_unused(self) -> None:
         unused = time.monotonic() - _UNUSED_S
+        while self._small and self._small[first := next(iter(self._small))].used < unused:
+            self._drop(first)
+
+    def _has_room(self, size: int) -> bool:
+        """In memory, besides those that are used."""
         with self._changed:
-            for key, held in list(self._held.items()):
-                if self._in_memory + size <= _MEMORY_BYTES or held.used > unused:
-                    break
-                self._drop(key)
+            self._drop_unused()
             return self._in_memory + size <= _MEMORY_BYTES
 
     def _ask(self, key: _Key, spark: Spark, item: IndexItem) -> None:
+        if len(self._asked) >= _HELD_AT_MOST:
+            self._asked.clear()
         self._asked[key] += 1
         if self._asked[key] >= _ASKED:
             self._put(spark, item)
@@ -184,7 +195,9 @@ class KeyIndexes:
     def _build_beside(self, spark: Spark, item: IndexItem) -> None:
         small = item.rows <= _SMALL_ROWS
         with self._changed:
-            if _key(item) in self._held:  # a batch could not wait for it
+            if (
+                _key(item) in self._held or _key(item) in self._small
+            ):  # a batch could not wait for it
                 return
         try:
             if small:
