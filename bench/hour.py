@@ -17,6 +17,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from deltalake import DeltaTable
+
 from changes import Commit, mark, steady
 from context import compared
 from cut_log import CutLog
@@ -50,6 +52,7 @@ def main() -> int:
             say(f"node: start to first cut {running.start():.1f} s")
             side = PenstockSubscriber(running, tpcb.TPCB)
             say(f"copy: {side.copy():.1f} s")
+            _retain(options.retention, running)
             samples = _samples(options, publisher, running)
             side.wait_behind(mark(publisher, tpcb.TPCB.touch))
             sums = {"publisher": tpcb.TPCB.checksum(publisher), side.name: side.checksum()}
@@ -94,15 +97,27 @@ def _samples(options: argparse.Namespace, publisher: Server, running: BenchNode)
     return found
 
 
+def _retain(minutes: float, running: BenchNode) -> None:
+    """So that an hour shows what comes after: by default, logs and tombstones stay for 2 days."""
+    interval = f"interval {minutes:.0f} minutes"
+    names = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+    for folder in _folders().values():
+        table = DeltaTable(running.warehouse / folder)
+        table.alter.set_table_properties(dict.fromkeys(names, interval))
+
+
+def _folders() -> dict[str, str]:
+    folders = {table.name: f"public/{table.name}" for table in tpcb.TPCB.tables}
+    return folders | {folder.rpartition("/")[2]: folder for folder in _SIDE_TABLES}
+
+
 def _sample(at: float, commits: list[Commit], follower: Follower, running: BenchNode) -> Sample:
     me = os.getpid()
     return Sample(at, len(commits), tuple(follower.interval()), resident(me, me), _sizes(running))
 
 
 def _sizes(running: BenchNode) -> dict[str, TableSize]:
-    folders = {table.name: f"public/{table.name}" for table in tpcb.TPCB.tables}
-    folders |= {folder.rpartition("/")[2]: folder for folder in _SIDE_TABLES}
-    return {name: size_of(running.warehouse / folder) for name, folder in folders.items()}
+    return {name: size_of(running.warehouse / folder) for name, folder in _folders().items()}
 
 
 def _line(sample: Sample) -> str:
@@ -121,6 +136,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=200.0, help="transactions a second")
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between samples")
+    parser.add_argument(
+        "--retention", type=float, default=10.0, help="minutes of log entries and tombstones"
+    )
     parser.add_argument("--csv", type=Path, default=Path("build/bench-hour.csv"))
     parser.add_argument("--svg", type=Path, default=Path("docs/bench-hour.svg"))
     options = parsed(parser)

@@ -8,6 +8,7 @@ both (``log_store.SparkLogStore``).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -117,8 +118,11 @@ def _remove_abandoned(table_uri: str) -> None:
     for uri in (log_folder(table_uri), table_uri):
         with storage_errors("clean up directory", uri), os.scandir(local_path(uri)) as found:
             for entry in found:
-                if _TEMPORARY.match(entry.name) and entry.stat().st_mtime < horizon:
-                    Path(entry.path).unlink(missing_ok=True)
+                if not _TEMPORARY.match(entry.name):
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # its writer has finished
+                    if entry.stat().st_mtime < horizon:
+                        Path(entry.path).unlink()
 
 
 def longer_retentions(properties: Mapping[str, str], seconds: int) -> dict[str, str]:
