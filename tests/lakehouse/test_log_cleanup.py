@@ -89,6 +89,18 @@ def test_gap_in_the_log_is_an_error(tmp_path: Path) -> None:
         again(table)
 
 
+def test_what_a_killed_writer_has_left_goes(tmp_path: Path) -> None:
+    """A file of another one, who finishes meanwhile, is gone between its name and its age."""
+    table = grown(tmp_path)
+    (log(table) / f".a.json.{'a' * 32}.tmp").symlink_to("gone")
+    left = [folder / f".b.{'b' * 32}.tmp" for folder in (log(table), Path(local_path(table.uri)))]
+    for path in left:
+        path.touch()
+        os.utime(path, (0, 0))
+    table.checkpoint()
+    assert not any(path.exists() for path in left)
+
+
 def test_cleanup_switched_off(tmp_path: Path) -> None:
     table = grown(tmp_path)
     table._state.metadata["configuration"]["delta.enableExpiredLogCleanup"] = "false"
