@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.protocol import copy_columns
 from penstock.protocol.copy_columns import (
     BINARY_END,
     binary_copy,
@@ -43,6 +44,32 @@ def test_both_ways_give_the_same(table: tuple[Rows, list[pa.Array]]) -> None:
     rows, columns = table
     assert text_rows(columns, len(rows)) == text_messages(rows)
     assert binary_rows(columns, len(rows)) == binary_messages(rows)
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables(), st.integers(1, 50), st.booleans())
+def test_packed_rows_are_the_same_stream(
+    table: tuple[Rows, list[pa.Array]], size: int, binary: bool
+) -> None:
+    rows, columns = table
+    encoded = binary_rows if binary else text_rows
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copy_columns, "_PACKED", size)
+        packed = encoded(columns, len(rows), packed=True)
+    contents = _contents(packed)
+    assert b"".join(contents) == b"".join(_contents(encoded(columns, len(rows))))
+    assert all(len(content) == size for content in contents[:-1])
+
+
+def _contents(messages: bytes) -> list[bytes]:
+    """Of CopyData messages."""
+    found = []
+    while messages:
+        assert messages[:1] == b"d"
+        end = 1 + int.from_bytes(messages[1:5], "big")
+        found.append(messages[5:end])
+        messages = messages[end:]
+    return found
 
 
 def test_every_byte_of_a_text() -> None:

@@ -78,6 +78,7 @@ class SessionRunner:
         self._context = context
         self._services = services
         self._cancellation = Cancellation(services.jobs)
+        self._walsender = context.parameters.replication is not ReplicationMode.NONE
         own = {"is_superuser": "on" if context.role.superuser else "off"}
         node, given = ChainMap(own, services.settings), context.parameters.settings
         self._settings = SessionSettings(
@@ -108,9 +109,8 @@ class SessionRunner:
     def simple(self, text: str) -> Iterator[Answer]:
         """Run a query string."""
         self._cancellation.begin()
-        walsender = self._context.parameters.replication is not ReplicationMode.NONE
         version = self._services.version
-        if walsender and is_replication_command(text, version):
+        if self._walsender and is_replication_command(text, version):
             yield from self._replication.run(parse_replication_command(text, version))
             return
         self._require_database()
@@ -239,7 +239,8 @@ class SessionRunner:
                 copied = copy_of_rows(rows, statement)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case Copy():
-                request = copy_request(statement)
+                # Of a replication connection: no client but a subscriber copies tables by one.
+                request = replace(copy_request(statement), packed=self._walsender)
                 copied = services.lake.copy(request, self._block.snapshot(), role)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case QueryStatement() if reads(statement):

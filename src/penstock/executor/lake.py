@@ -49,7 +49,8 @@ _PRINTERS: Final = {CopyForm.VALUE: None, CopyForm.CAST: text_cast, CopyForm.OUT
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
     """COPY of a table. ``columns`` None: all. ``predicate``: SQL as the client wrote it.
-    ``query``: it is COPY of a query, which may read generated columns."""
+    ``query``: it is COPY of a query, which may read generated columns. ``packed``: the client
+    takes what comes as one stream of bytes, as PostgreSQL's tablesync does (copy_read_data)."""
 
     relation: RangeVar
     columns: tuple[CopyTarget, ...] | None
@@ -57,6 +58,7 @@ class CopyRequest:
     binary: bool
     only: bool = False
     query: bool = False
+    packed: bool = False
 
 
 class SparkLake:
@@ -128,6 +130,7 @@ class SparkLake:
             staging=self._warehouse.staging,
             predicate=predicate,
             binary=request.binary,
+            packed=request.packed,
         )
         return CopyOut(len(targets), request.binary, chunks)
 

@@ -87,7 +87,7 @@ class CopyItem:
     """Rows of a file, ``size`` bytes to send, about.
 
     ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all. ``folder``: of this copy, in the
-    staging area.
+    staging area. ``packed``: many rows in a message.
     """
 
     storage: Storage
@@ -98,6 +98,7 @@ class CopyItem:
     predicate: str | None
     encoding: Encoding
     folder: str
+    packed: bool
 
 
 @dataclass(frozen=True)
@@ -129,15 +130,17 @@ def copy_to(
     staging: str,
     predicate: str | None = None,
     binary: bool = False,
+    packed: bool = False,
 ) -> Iterator[tuple[int, bytes]]:
-    """(rows, CopyData messages) in portions. ``staging``: URI of a folder.
+    """(rows, CopyData messages) in portions. ``staging``: URI of a folder. ``packed``: for readers
+    that do not mind where a message ends.
 
     A portion without rows goes on with the message before, which is longer than a portion. Raises
     VersionGone, StorageError, and ConnectionFailure where a message could not be finished; closing
     the iterator early ends the work.
     """
     encoding = Encoding.BINARY if binary else Encoding.TEXT
-    copied = _read(spark, storage, tables, staging, predicate, encoding)
+    copied = _read(spark, storage, tables, staging, predicate, encoding, packed=packed)
     yield from binary_copy(copied) if binary else copied
 
 
@@ -172,6 +175,8 @@ def _read(
     staging: str,
     predicate: str | None,
     encoding: Encoding,
+    *,
+    packed: bool = False,
 ) -> Iterator[tuple[int, bytes]]:
     folder = f"{staging}/{uuid.uuid4()}"
     files = [
@@ -190,6 +195,7 @@ def _read(
                 predicate,
                 encoding,
                 folder,
+                packed,
             )
             for share in wave
         ]
@@ -346,7 +352,8 @@ def _encode(rows: pa.RecordBatch, item: CopyItem) -> bytes:
         output = column.printed or (binary_output if binary else text_output)
         array = rows.column(column.scanned.name)
         cells.append(output(array, column.type_oid, column.typmod))
-    return (binary_rows if binary else text_rows)(cells, rows.num_rows)
+    encoded = binary_rows if binary else text_rows
+    return encoded(cells, rows.num_rows, packed=item.packed)
 
 
 def _stream(rows: pa.RecordBatch) -> bytes:

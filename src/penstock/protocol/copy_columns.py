@@ -1,7 +1,8 @@
 """Rows of COPY TO STDOUT, all rows of a batch at once (copyto.c, CopySendOneRow).
 
-In: columns of cells in PostgreSQL's text or binary format. Out: CopyData messages, a row each, as
-bytes that go to the client as they are: one message a row, as the server does it and psql expects.
+In: columns of cells in PostgreSQL's text or binary format. Out: CopyData messages as bytes that go
+to the client as they are: one message a row, as the server does it and clients may expect; or
+``packed``, for a reader that takes their contents as one stream of bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ import pyarrow.compute as pc
 
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.framing import LENGTH_SIZE
-from penstock.wire_rows import bytes_of, counted_prefix, data_of, framed, joined, lengths
+from penstock.wire_rows import (
+    Lengths,
+    bytes_of,
+    counted_prefix,
+    data_of,
+    framed,
+    joined,
+    lengths,
+)
 
 BINARY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack("!II", 0, 0)
 """Signature, flags (no OIDs), length of the header extension."""
@@ -36,12 +45,14 @@ _ESCAPES: Final = (
     (b"\r", b"\\r"),
 )
 """Backslash first, since the others bring some."""
+_PACKED: Final = 32 << 10
+"""Bytes of rows in a message: two of them are what COPY FROM reads at once (RAW_BUF_SIZE)."""
 _HEAD: Final = b"d\0\0\0\0"
 _LENGTH_AT: Final = 1
 _BINARY_NULL: Final = b"\xff\xff\xff\xff"
 
 
-def text_rows(columns: Sequence[pa.Array], rows: int) -> bytes:
+def text_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False) -> bytes:
     """``columns``: Arrow binary, null for NULL; none at all for tables without columns."""
     if rows == 0:
         return b""
@@ -54,12 +65,13 @@ def text_rows(columns: Sequence[pa.Array], rows: int) -> bytes:
         if escaped.null_count:
             escaped = pc.fill_null(escaped, _NULL)
         parts.append(escaped)
-        sizes += lengths(escaped)
+        if not packed:
+            sizes += lengths(escaped)
     sizes += max(0, len(columns) - 1) + 1
-    return data_of(joined([framed(_HEAD, _LENGTH_AT, _LENGTH_AT, sizes), *parts, b"\n"]))
+    return _messages([*parts, b"\n"], sizes, packed)
 
 
-def binary_rows(columns: Sequence[pa.Array], rows: int) -> bytes:
+def binary_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False) -> bytes:
     """As ``text_rows``, with cells of the send functions; without header and trailer."""
     if rows == 0:
         return b""
@@ -70,7 +82,19 @@ def binary_rows(columns: Sequence[pa.Array], rows: int) -> bytes:
         prefix, size = counted_prefix(cells, b"", _BINARY_NULL)
         parts += [prefix, cells]
         sizes += size
-    return data_of(joined([framed(_HEAD, _LENGTH_AT, _LENGTH_AT, sizes), *parts]))
+    return _messages(parts, sizes, packed)
+
+
+def _messages(parts: Sequence[pa.Array | bytes], sizes: Lengths, packed: bool) -> bytes:
+    """``sizes``: bytes of each row, which has these parts."""
+    if not packed:
+        return data_of(joined([framed(_HEAD, _LENGTH_AT, _LENGTH_AT, sizes), *parts]))
+    constant = [part for part in parts if isinstance(part, bytes)]
+    if len(constant) == len(parts):
+        stream = b"".join(constant) * len(sizes)
+    else:
+        stream = data_of(joined(parts))
+    return b"".join(copy_data(stream[at : at + _PACKED]) for at in range(0, len(stream), _PACKED))
 
 
 def binary_copy(portions: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

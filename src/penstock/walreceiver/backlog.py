@@ -194,9 +194,11 @@ class Backlog:
             lane.begin(window, _MESSAGES)  # what the limit has left of it
         busy = [lane for lane, _ in self._asked]
         for lane in self._lanes:
+            if lane in busy:
+                continue
             if not self._planned:
                 self._plan()
-            if lane not in busy and self._planned:
+            if self._planned:
                 self._advance_slot(lane)
                 window = self._planned.popleft()
                 lane.begin(window, _MESSAGES)
