@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.walreceiver import backlog as backlog_module
+from penstock.walreceiver import backlog_sessions
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -67,7 +69,8 @@ def test_what_was_missed_is_fetched_by_a_query(
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog_module, "_FIRST_WAL", 64 << 10)
-    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", 64 << 10)
+    for module in (backlog_module, backlog_sessions):
+        monkeypatch.setattr(module, "SMALLEST_WAL", 64 << 10)
     monkeypatch.setattr(backlog_module, "_GROWTH", 1)
     monkeypatch.setattr(backlog_module, "_REST_BYTES", 1)
 
@@ -92,15 +95,31 @@ def test_sessions_that_are_lost_lose_nothing(
     """Either of the two, whatever it is at: the backlog begins again at the last cut."""
     node = local_node(backlog_copy_threshold=0, wal_retrieve_retry_interval="10ms")
     miss_something(node, database)
+    stop = threading.Event()
+    writer = threading.Thread(target=write_until, args=(database, stop))
+    writer.start()  # so that there is always something to fetch
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     lost = (
         "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
         " WHERE temporary AND active AND database = current_database()"
         " ORDER BY random() LIMIT 1"
     )
-    for _ in range(4):
-        wait_until(lambda: database.rows(lost), "a session of the backlog", 30)
+    try:
+        for _ in range(6):
+            wait_until(lambda: database.rows(lost), "a session of the backlog", 30)
+    finally:
+        stop.set()
+        writer.join()
     catch_up(node, database)
+
+
+def write_until(database: Database, stop: threading.Event) -> None:
+    with database.connect() as connection:
+        number = 100_000
+        while not stop.is_set():
+            number += 1
+            connection.execute("INSERT INTO t VALUES (%s, 1, 'c')", (number,))
+            connection.execute("UPDATE t SET n = n + 1 WHERE id = %s", (number % 5000,))
 
 
 def test_long_rows_begin_it_again_by_copy(

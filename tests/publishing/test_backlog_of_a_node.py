@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from end_to_end.compare import delta_rows
+from end_to_end.local_node import LocalNode
+from penstock.embedded import wait_until
 from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import XLOGDATA_HEADER
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walreceiver import backlog as backlog_module
-from penstock.walreceiver.backlog import open_backlog
+from penstock.walreceiver.backlog_sessions import open_backlog
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.stream import ReplicationStream
@@ -24,7 +29,7 @@ def test_it_brings_what_a_stream_brings(
     wal: int, lake: LakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "_FIRST_WAL", wal)
-    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", wal)
+    monkeypatch.setattr(backlog_module, "SMALLEST_WAL", wal)
     monkeypatch.setattr(backlog_module, "_PAGES", 1)
     name, slot = f"behind_{wal}", f"behind_slot_{wal}"
     lake.execute(
@@ -63,3 +68,34 @@ def test_it_brings_what_a_stream_brings(
     assert changes == [m for m in whole if m[:1] != b"R"]
     assert sum(m[:1] in (b"I", b"U", b"D") for m in changes) == 80 + 27 + 16
     assert bool(rest) is (wal < 1 << 30)
+
+
+def test_a_commit_that_is_larger_than_a_window_is_streamed(
+    lake: LakeNode, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it comes in a window that ends amid it: that is no reason to ask for ever."""
+    monkeypatch.setattr(backlog_module, "_FIRST_WAL", 100)
+    monkeypatch.setattr(backlog_module, "SMALLEST_WAL", 100)
+    monkeypatch.setattr(backlog_module, "_PAGES", 1)
+    lake.execute(
+        "CREATE TABLE large (id integer PRIMARY KEY, v text)",
+        "CREATE PUBLICATION large FOR TABLE large",
+        "INSERT INTO large SELECT i, 'v' FROM generate_series(1, 3) i",
+    )
+    with LocalNode(tmp_path / "node", spark, {"backlog_copy_threshold": 0}) as follower:
+        quoted = lake.conninfo().replace("'", "''")
+        follower.node.sql(f"CREATE SUBSCRIPTION far CONNECTION '{quoted}' PUBLICATION large")
+        wait_until(lambda: rows_of(follower) == 3, "the copy")
+        follower.node.sql("ALTER SUBSCRIPTION far DISABLE")
+        lake.execute("INSERT INTO large SELECT i, 'v' FROM generate_series(4, 5000) i")
+        follower.node.sql("ALTER SUBSCRIPTION far ENABLE")
+        wait_until(lambda: rows_of(follower) == 5000, "what it missed")
+        follower.node.sql("DROP SUBSCRIPTION far")
+
+
+def rows_of(follower: LocalNode) -> int:
+    cut = follower.node.cut("far")
+    if cut is None or ("public", "large") not in cut.tables:
+        return 0
+    pin = cut.tables["public", "large"]
+    return len(delta_rows(pin.uri, pin.version))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,13 +19,15 @@ from hypothesis import strategies as st
 
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConnectionFailure, PublisherError
+from penstock.identifiers import quote_literal
 from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import XLOGDATA_HEADER
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walreceiver import backlog as backlog_module
-from penstock.walreceiver import binary_rows
-from penstock.walreceiver.backlog import Backlog, open_backlog
-from penstock.walreceiver.backlog_lane import Lane, Window
+from penstock.walreceiver import backlog_sessions, binary_rows
+from penstock.walreceiver.backlog import Backlog
+from penstock.walreceiver.backlog_lane import Lane, Window, _moved
+from penstock.walreceiver.backlog_sessions import open_backlog
 from penstock.walreceiver.binary_rows import BinaryRows, TooLong, bounded
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
@@ -106,6 +109,12 @@ def sessions_closed() -> Iterator[None]:
     yield
     while _sessions:
         _sessions.pop().close()
+
+
+def smallest_wal(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Bytes that are worth two windows."""
+    monkeypatch.setattr(backlog_module, "SMALLEST_WAL", size)
+    monkeypatch.setattr(backlog_sessions, "SMALLEST_WAL", size)
 
 
 def fetched(backlog: Backlog) -> list[bytes]:
@@ -214,10 +223,10 @@ def test_lanes_bring_every_transaction_once_and_in_order(
     publisher: Callable[[Any], Publisher],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backlog_module, "_LANES", lanes)
+    monkeypatch.setattr(backlog_sessions, "_LANES", lanes)
     monkeypatch.setattr(backlog_module, "_MESSAGES", messages)
     monkeypatch.setattr(backlog_module, "_FIRST_WAL", 8192)
-    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", 8192)
+    smallest_wal(monkeypatch, 8192)
     monkeypatch.setattr(backlog_module, "_GROWTH", 1.2)
     monkeypatch.setattr(backlog_module, "_PAGES", 8192)
     options = TEXT if version < 14 else replace(BINARY, messages=True)
@@ -242,7 +251,7 @@ def test_a_second_session_leaves_slots_free(
     publisher: Callable[[Any], Publisher],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", 8192)
+    smallest_wal(monkeypatch, 8192)
     with EmbeddedPostgres(18, settings={"max_replication_slots": slots}) as server:
         database = database_on(server)
         main = publisher(database)
@@ -254,11 +263,128 @@ def test_a_second_session_leaves_slots_free(
         main.close()
 
 
+def temporary_slots(database: Any) -> int:
+    query = "SELECT count(*) FROM pg_replication_slots WHERE temporary AND database = %s"
+    return int(database.value(query, (database.name,)))
+
+
+def test_closing_ends_what_a_session_is_at(
+    database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may decode for long before it sends, and would notice only then that nobody reads."""
+    smallest_wal(monkeypatch, 65536)
+    start = prepared(database, publisher(database))
+    backlog = opened(publisher(database).connection, database, start)
+    second = backlog._lanes[1]
+    second._rows = BinaryRows(second.connection, "SELECT ''::bytea FROM pg_sleep(100)", "")
+    asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = %s"
+    wait_until(lambda: database.value(asleep, (database.name,)) == 1, "a long query", 20)
+    backlog.close()
+    wait_until(lambda: temporary_slots(database) == 0, "end of the temporary slots", 20)
+
+
+def test_a_long_message_of_the_session_that_waits(
+    database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smallest_wal(monkeypatch, 65536)
+    start = prepared(database, publisher(database))
+    database.execute("INSERT INTO t VALUES (-5, repeat('long', 400000))")
+    backlog = opened(publisher(database).connection, database, start)
+    assert len(backlog._lanes) == 2
+    with pytest.raises(TooLong):
+        fetched(backlog)
+    assert backlog.received_lsn > start
+    backlog.close()
+    wait_until(lambda: temporary_slots(database) == 0, "end of the temporary slots", 20)
+
+
+def test_who_stops_does_not_wait_for_what_the_publisher_is_at(
+    database: Any, publisher: Callable[[Any], Publisher]
+) -> None:
+    start = prepared(database, publisher(database))
+    backlog = opened(publisher(database).connection, database, start)
+    (lane,) = backlog._lanes
+    stopping = threading.Timer(0.2, backlog.wake)
+    stopping.start()
+    with pytest.raises(ConnectionFailure, match="the subscription is stopping"):
+        lane.connection.query("SELECT pg_sleep(60)")
+    stopping.join()
+    backlog.close()
+
+
+def test_what_costs_more_than_streaming_is_streamed(
+    database: Any,
+    publisher: Callable[[Any], Publisher],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An old transaction: all since then would be decoded for each window."""
+    monkeypatch.setattr(backlog_sessions, "_LITTLE", 1 << 20)
+    caplog.set_level("INFO", "penstock")
+    main = publisher(database)
+    start = prepared(database, main)
+    slot = f"sub_{database.name}"
+    with psycopg.connect(database.conninfo) as old:
+        old.execute("INSERT INTO t VALUES (-1)")
+        for _ in range(3):
+            database.execute("SELECT pg_logical_emit_message(false, 'p', repeat('m', 1000000))")
+            database.execute("CHECKPOINT")
+        database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,))
+        database.execute("INSERT INTO t VALUES (-2)")
+        connection = publisher(database).connection
+        assert open_backlog(connection, slot, start, TEXT, threshold=0) is None
+        assert not connection.is_open
+        old.rollback()
+    assert "to be decoded before that: streaming it" in caplog.text
+
+
+def test_a_slot_that_waits_for_standbys_is_streamed(
+    publisher: Callable[[Any], Publisher], database_on: Callable[..., Any]
+) -> None:
+    """Copies of it do not wait, and bring what a standby may not have when it takes over."""
+    with EmbeddedPostgres(18, settings={"synchronized_standby_slots": "standby"}) as server:
+        database = database_on(server)
+        main = publisher(database)
+        start = prepared(database, main)
+        slot = f"sub_{database.name}"
+        main.alter_slot(slot, failover=True)
+        assert open_backlog(publisher(database).connection, slot, start, TEXT, threshold=0) is None
+        main.alter_slot(slot, failover=False)
+        backlog = opened(publisher(database).connection, database, start)
+        backlog.close()
+        main.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_session_decodes_from_the_newest_snapshot_of_the_wal(
+    version: int, database_on: Callable[..., Any], publisher: Callable[[Any], Publisher]
+) -> None:
+    """A slot that is moved once keeps the first one that it meets (its restart_lsn)."""
+    database = database_on(version)
+    main = publisher(database)
+    start = prepared(database, main)
+    points = []
+    for number in range(6):
+        database.execute("INSERT INTO t VALUES (%s)", (10_000 + number,))
+        database.execute("CHECKPOINT")  # logs who runs
+        points.append(main.current_wal_lsn())
+    restarts = []
+    for passes in (1, 2):
+        lane = Lane(ordinary(database), f"sub_{database.name}", TEXT, by_copy=False)
+        moved = _moved(quote_literal(lane._copy), points[4], passes)
+        lane.connection.query(f"SELECT * FROM {moved}")
+        state = slot_state(main.connection, lane._copy)
+        assert state is not None and state.restart_lsn is not None
+        restarts.append(state.restart_lsn)
+        lane.close()
+    assert start <= restarts[0] < points[1] < points[2] < restarts[1] < points[4]
+
+
 def test_a_transaction_of_another_window_is_refused(
     database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the server had another idea of where a window begins or ends."""
-    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", 65536)
+    smallest_wal(monkeypatch, 65536)
     start = prepared(database, publisher(database))
     begin = Lane.begin
     for wrong in (-65536, 65536):
@@ -295,7 +421,7 @@ def test_wal_windows_grow_while_they_bring_little(
     way: bool, database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "_FIRST_WAL", 4096)
-    monkeypatch.setattr(backlog_module, "_SMALLEST_WAL", 4096)
+    smallest_wal(monkeypatch, 4096)
     main = publisher(database)
     start = prepared(database, main)
     backlog = opened(publisher(database).connection, database, start, way=way)

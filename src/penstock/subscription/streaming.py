@@ -38,7 +38,8 @@ from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 from penstock.subscription.upkeep import Upkeep
 from penstock.subscription.worker_status import WorkerStatus
-from penstock.walreceiver.backlog import Backlog, open_backlog
+from penstock.walreceiver.backlog import Backlog
+from penstock.walreceiver.backlog_sessions import open_backlog
 from penstock.walreceiver.binary_rows import TooLong, available
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
@@ -145,11 +146,8 @@ class ApplyStream:
             receiver.stop()
 
     def _catch_up(self, told_to_end: Callable[[], bool]) -> None:
-        """Far behind, fetch the backlog, and what has come meanwhile, and so on.
-
-        Each ends in a cut, so that the next begins further on, whatever was in it. What the
-        publisher refuses to do this way it can still stream.
-        """
+        """Far behind, fetch the backlog, and what has come meanwhile, and so on. Each ends in a
+        cut, so the next begins further on. What the publisher does not give so, it streams."""
         while not told_to_end() and (backlog := self._open_backlog()) is not None:
             try:
                 self._follow(backlog, _all_of(backlog, self._inbox, told_to_end))
@@ -163,6 +161,8 @@ class ApplyStream:
                 return
             if backlog.finished and self._inbox.empty():
                 self._idle_cut(backlog.received_lsn, backlog)
+            if backlog.ended_early:
+                return
 
     def _open_backlog(self) -> Backlog | None:
         # The copy of a slot does not know what the slot has sent as prepared; and only a stream

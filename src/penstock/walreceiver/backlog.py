@@ -17,28 +17,16 @@ that is for the whole backlog, which then begins again.
 from __future__ import annotations
 
 import logging
-import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import ConnectionFailure, PenstockError, ProtocolViolation, PublisherError
 from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import MessageChunk
-from penstock.pgoutput.options import PgoutputOptions
-from penstock.walreceiver.backlog_lane import Lane, Window
-from penstock.walreceiver.connection import Connection
-from penstock.walreceiver.slots import slot_state
-
-_LANES: Final = 2
-"""Windows that the publisher decodes at the same time, one for each session."""
-
-_FEWER: Final = "by fewer sessions"
-
-_SPARE_SLOTS: Final = 2
-"""Slots that a second session leaves free for others, or it does without."""
+from penstock.walreceiver.backlog_lane import PREFIX, Lane, Window
 
 _MESSAGES: Final = 4_000_000
 """Messages that a lane is asked for at once: the server keeps them in a temporary file."""
@@ -54,7 +42,7 @@ _REST_BYTES: Final = 8 << 20
 _FIRST_WAL: Final = 128 << 20
 """Bytes of WAL in each window of the first round, at most."""
 
-_SMALLEST_WAL: Final = 8 << 20
+SMALLEST_WAL: Final = 8 << 20
 """What is less is not divided."""
 
 _GROWTH: Final = 4
@@ -68,13 +56,14 @@ _AT_THE_END_S: Final = 0.01
 """Seconds between two looks of who asks for more at the end, at least."""
 
 _ADVANCE_WAL: Final = 1 << 30
-"""Bytes after which the subscription's slot follows, so that the publisher recycles its WAL. Doing
-it is a pass over that WAL."""
+_ADVANCE_S: Final = 60.0
+"""Bytes or seconds after which the subscription's slot follows, so that the publisher recycles its
+WAL, and does not take it for an idle one. Doing it is a pass over that WAL."""
 
-_BEGIN: Final = ord("B")
-_COMMIT: Final = ord("C")
-_BEGIN_LSN: Final = struct.Struct("!xQ")
-_COMMIT_LSN: Final = struct.Struct("!xxQ")
+_BEGIN: Final = b"B"
+_BEGIN_LSN: Final = slice(1, 9)
+_COMMIT: Final = b"C"
+_COMMIT_LSN: Final = slice(2, 10)
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +79,8 @@ class Backlog:
         self._slot = slot
         self._asked: deque[tuple[Lane, Window]] = deque()
         """What the lanes are at, in the order of the WAL."""
+        self._window_began = start
+        """Where the first of them began, of which there may only be a rest."""
         self._planned: deque[Window] = deque()
         """The windows of a round that no lane is at yet; each lane gets one."""
         self._end = start
@@ -101,6 +92,9 @@ class Backlog:
         """Nothing has come yet of the window whose turn it is."""
         self._woken = threading.Event()
         self._flush = self._advanced = start
+        self._advanced_at = time.monotonic()
+        for lane in lanes:
+            lane.connection.interrupt = self._check_wanted
         self.received_lsn = start
         """Everything before it has arrived. Moves at the end of each window."""
         self.latest_end_lsn = target
@@ -109,6 +103,8 @@ class Backlog:
         self.last_receipt_time_us = 0
         self.finished = False
         """All of it has been handed out, and there is no more."""
+        self.ended_early = False
+        """There was more, which the function does not give."""
 
     def receive(
         self, timeout_s: float, *, max_bytes: int = 8 << 20, max_frames: int = 65536
@@ -157,8 +153,12 @@ class Backlog:
         """Nothing is due: the publisher waits until its rows are read."""
 
     def wake(self) -> None:
-        """End a wait at the end early; from any thread."""
+        """The reader is to stop: end its waits early; from any thread."""
         self._woken.set()
+
+    def _check_wanted(self) -> None:
+        if self._woken.is_set():
+            raise ConnectionFailure(PREFIX + "the subscription is stopping")
 
     def stop(self) -> None:
         """Cancel what the publisher is doing; the temporary slots end with the sessions."""
@@ -168,7 +168,7 @@ class Backlog:
     def close(self) -> None:
         """Close the sessions, whatever is under way."""
         for lane in self._lanes:
-            lane.connection.close()
+            lane.close()
 
     def _receive(self, timeout_s: float, max_bytes: int, max_frames: int) -> MessageChunk:
         self._ask()
@@ -208,7 +208,7 @@ class Backlog:
         """Windows of the same size, so that lanes which begin together end together."""
         rest, lanes = self.latest_end_lsn - self._end, len(self._lanes)
         each = -(-rest // lanes)
-        size = max(_SMALLEST_WAL, each if each < 2 * self._wal else self._wal)
+        size = max(SMALLEST_WAL, each if each < 2 * self._wal else self._wal)
         for _ in range(lanes):
             end = Lsn(min(-(-(self._end + size) // _PAGES) * _PAGES, self.latest_end_lsn))
             if end > self._end:
@@ -216,20 +216,23 @@ class Backlog:
                 self._end = end
 
     def _advance_slot(self, lane: Lane) -> None:
-        if self._flush - self._advanced >= _ADVANCE_WAL:
-            self._advanced = self._flush
+        now = time.monotonic()
+        due = now - self._advanced_at >= _ADVANCE_S and self._flush > self._advanced
+        if due or self._flush - self._advanced >= _ADVANCE_WAL:
+            self._advanced, self._advanced_at = self._flush, now
             lane.advance(self._slot, self._flush)
 
     def _check(self, messages: Sequence[bytes], window: Window) -> None:
         """No transaction comes in two windows, and commits come in the order of the WAL. Raises
         PublisherError: it means something else by a position than we do."""
         first, last = messages[0], messages[-1]
-        if first[0] == _BEGIN:
-            self._check_lsn(_BEGIN_LSN.unpack_from(first)[0], window)
-        if last[0] == _COMMIT:
-            self._check_lsn(_COMMIT_LSN.unpack_from(last)[0], window)
+        if first[:1] == _BEGIN:
+            self._check_lsn(first[_BEGIN_LSN], window)
+        if last[:1] == _COMMIT:
+            self._check_lsn(last[_COMMIT_LSN], window)
 
-    def _check_lsn(self, commit: int, window: Window) -> None:
+    def _check_lsn(self, lsn: bytes, window: Window) -> None:
+        commit = int.from_bytes(lsn, "big")
         last_window = window.upto >= self.latest_end_lsn
         if commit < window.start or (commit >= window.upto and not last_window):
             raise PublisherError(
@@ -248,121 +251,18 @@ class Backlog:
             self._asked[0] = lane, Window(position, window.upto)
         else:
             self._asked.popleft()
-            self._resize(window)
-            # Without progress it is the end of what is flushed: the rest is for the stream.
-            self._done = position >= self.latest_end_lsn or position <= window.start
+            self._resize(self._window_began, window.upto)
+            # Without progress it is the end of what is flushed, or a node's slot, which stays at
+            # the commit before: the rest is for the stream.
+            self.ended_early = position < min(window.upto, self.latest_end_lsn)
+            self._done = position >= self.latest_end_lsn or self.ended_early
         self.received_lsn = max(self.received_lsn, position)
         if self._done:
             self.stop()
 
-    def _resize(self, window: Window) -> None:
+    def _resize(self, start: Lsn, upto: Lsn) -> None:
         """By what the window has brought."""
+        self._window_began = upto
         full = max(self._messages / _WANTED_MESSAGES, self._bytes / _WANTED_BYTES, 1 / _GROWTH)
-        self._wal = max(_SMALLEST_WAL, int((window.upto - window.start) / full))
+        self._wal = max(SMALLEST_WAL, int((upto - start) / full))
         self._messages = self._bytes = 0
-
-
-def open_backlog(
-    connection: Connection,
-    slot: str,
-    start: Lsn,
-    options: PgoutputOptions,
-    *,
-    threshold: int,
-    session: Callable[[], Connection] | None = None,
-) -> Backlog | None:
-    """What waits in ``slot`` after ``start``; None, and the connection closed, unless it is
-    more than ``threshold`` bytes of WAL and the publisher lets us copy the slot.
-
-    ``session``: opens an ordinary one as ``connection`` was opened; None: it is fetched by COPY.
-    """
-    try:
-        ((end,),) = connection.query(
-            "SELECT CASE WHEN pg_catalog.pg_is_in_recovery()"
-            " THEN pg_catalog.pg_last_wal_replay_lsn()"
-            " ELSE pg_catalog.pg_current_wal_flush_lsn() END"
-        )
-        state = slot_state(connection, slot)
-        if state is not None and state.confirmed_flush_lsn is not None:
-            target, begin = Lsn.parse(str(end)), max(start, state.confirmed_flush_lsn)
-            if target - begin > threshold:
-                ordinary = None if session is None else _beside(connection, session, "by COPY")
-                if ordinary is not None:
-                    connection.close()
-                    connection = ordinary
-                lanes = [Lane(connection, slot, options, by_copy=ordinary is None)]
-                if session is not None and ordinary is not None and target - begin > _SMALLEST_WAL:
-                    lanes += _more_lanes(connection, slot, options, session)
-                _say(slot, target - begin, lanes)
-                return Backlog(lanes, slot, begin, target)
-    except PenstockError as error:
-        # A free slot may be missing, or a right: the stream needs neither.
-        logger.warning("%s; streaming it instead", error.message)
-    connection.close()
-    return None
-
-
-def _say(slot: str, behind: int, lanes: Sequence[Lane]) -> None:
-    way = "COPY" if lanes[0].by_copy else "query"
-    beside = f", {len(lanes)} at once" if len(lanes) > 1 else ""
-    logger.info(
-        'slot "%s" is %d MB behind: fetching the backlog by %s%s', slot, behind >> 20, way, beside
-    )
-
-
-def _more_lanes(
-    connection: Connection, slot: str, options: PgoutputOptions, session: Callable[[], Connection]
-) -> list[Lane]:
-    """What the publisher lets us have besides the first one."""
-    lanes: list[Lane] = []
-    while len(lanes) < _LANES - 1:
-        ((free,),) = connection.query(
-            "SELECT pg_catalog.current_setting('max_replication_slots')::pg_catalog.int4"
-            " - pg_catalog.count(*) FROM pg_catalog.pg_replication_slots"
-        )
-        if int(free or 0) <= _SPARE_SLOTS:
-            break
-        beside = _beside(connection, session, _FEWER)
-        if beside is None:
-            break
-        try:
-            lanes.append(Lane(beside, slot, options, by_copy=False))
-        except PenstockError as error:
-            logger.info("%s; fetching the backlog %s instead", error.message, _FEWER)
-            beside.close()
-            break
-        except BaseException:
-            beside.close()
-            raise
-    return lanes
-
-
-def _beside(
-    connection: Connection, session: Callable[[], Connection], instead: str
-) -> Connection | None:
-    """An ordinary session on the same server: a name, or a list of hosts, may lead to another one
-    each time, and it would have the slot's name, too. None where there is none to be had."""
-    asked = (
-        "SELECT datid, backend_start, pg_catalog.current_database()"
-        f" FROM pg_catalog.pg_stat_get_activity({connection.backend_pid})"
-        " WHERE backend_start IS NOT NULL"
-    )
-    try:
-        ordinary = session()
-    except PenstockError as error:
-        logger.info("%s; fetching the backlog %s instead", error.message, instead)
-        return None
-    try:
-        expected = connection.query(asked)
-        if expected and ordinary.query(asked) == expected:
-            return ordinary
-        logger.info(
-            "another session led to another server; fetching the backlog %s instead", instead
-        )
-    except PenstockError as error:
-        logger.info("%s; fetching the backlog %s instead", error.message, instead)
-    except BaseException:
-        ordinary.close()
-        raise
-    ordinary.close()
-    return None

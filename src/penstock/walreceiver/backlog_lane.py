@@ -61,25 +61,23 @@ class Lane:
     def begin(self, window: Window, messages: int) -> None:
         """Ask for a window, or for what is left of it after so many ``messages`` and the end of the
         transaction that they end in. Raises ConnectionFailure."""
-        upto = f"'{window.upto}'"
-        copy = quote_literal(self._copy)
-        source = ""
-        if window.start > self._position:
-            # In one statement, so that nobody waits for it here: first the one, then the other.
-            source = f"pg_catalog.pg_replication_slot_advance({copy}, '{window.start}') AS a, "
-            upto = f"CASE WHEN a.end_lsn IS NOT NULL THEN {upto}::pg_catalog.pg_lsn END"
+        copy, upto = quote_literal(self._copy), f"'{window.upto}'"
         options = ", ".join(map(quote_literal, self._options.arguments()))
-        lateral = "LATERAL " if source else ""
-        source += (
-            f"{lateral}pg_catalog.pg_logical_slot_get_binary_changes("
-            f"{copy}, {upto}, {messages}, {options}) AS c"
-        )
+        changes = "pg_catalog.pg_logical_slot_get_binary_changes({}, {}, {}, {}) AS c"
         if self.by_copy:
-            sql = f"SELECT c.data FROM {source}"
-            self._rows = CopiedRows(self.connection, sql, PREFIX)
-        else:
-            sql = f"SELECT {bounded('c.data')} FROM {source}"
-            self._rows = BinaryRows(self.connection, sql, PREFIX)
+            if window.start > self._position:
+                self.advance(self._copy, window.start)
+            source = changes.format(copy, upto, messages, options)
+            self._rows = CopiedRows(self.connection, f"SELECT c.data FROM {source}", PREFIX)
+            return
+        passes = 1 if window.start <= self._position else 2
+        upto = _after(f"a{passes}", upto)
+        source = (
+            f"{_moved(copy, max(window.start, self._position), passes)}, LATERAL "
+            + changes.format(copy, upto, messages, options)
+        )
+        sql = f"SELECT {bounded('c.data')} FROM {source}"
+        self._rows = BinaryRows(self.connection, sql, PREFIX)
 
     def read(self, timeout_s: float, *, max_bytes: int, max_rows: int) -> list[bytes]:
         """Messages that are here now, up to the limits or a little more; [] after ``timeout_s``.
@@ -101,9 +99,14 @@ class Lane:
         )
 
     def cancel(self) -> None:
-        """End what the server is doing; from any thread."""
+        """End what the server is doing."""
         if not self.ended:
             self.connection.cancel()
+
+    def close(self) -> None:
+        """End the session. A server that decodes would notice that only when it sends."""
+        self.cancel()
+        self.connection.close()
 
     def _confirmed(self) -> Lsn:
         state = slot_state(self.connection, self._copy)
@@ -113,3 +116,23 @@ class Lane:
 
     def _query(self, sql: str) -> None:
         self.connection.query(sql, prefix=PREFIX)
+
+
+def _moved(copy: str, start: Lsn, passes: int) -> str:
+    """What stands in FROM before the function that reads from ``start`` on.
+
+    All is one statement, so that nobody waits for it here; each part needs the one before. The
+    slot is moved once to get there, and once more as only a pass up to a position that is confirmed
+    by then makes restart_lsn the newest that there is (LogicalIncreaseRestartDecodingForSlot): from
+    there all is decoded again, while such a pass skips the rows.
+    """
+    advance = "pg_catalog.pg_replication_slot_advance({}, {}) AS a{}"
+    first = advance.format(copy, f"'{start}'", 1)
+    if passes == 1:
+        return first
+    return f"{first}, LATERAL " + advance.format(copy, _after("a1", f"'{start}'"), 2)
+
+
+def _after(moved: str, lsn: str) -> str:
+    """The position, known once a slot has been moved."""
+    return f"CASE WHEN {moved}.end_lsn IS NOT NULL THEN {lsn}::pg_catalog.pg_lsn END"
