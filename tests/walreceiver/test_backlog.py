@@ -450,6 +450,29 @@ def test_the_own_slot_follows_the_cuts_and_no_further(
     assert after is not None and after.confirmed_flush_lsn == durable
 
 
+def test_the_own_slot_is_at_the_cut_when_the_stream_begins(
+    database: Any, publisher: Callable[[Any], Publisher]
+) -> None:
+    """And decodes from the newest snapshot on: its WAL is free."""
+    main = publisher(database)
+    start = prepared(database, main)
+    slot = f"sub_{database.name}"
+    database.execute("CHECKPOINT")
+    middle = main.current_wal_lsn()
+    database.execute("INSERT INTO t VALUES (-7)")
+    database.execute("CHECKPOINT; INSERT INTO t VALUES (-8)")
+    backlog = opened(publisher(database).connection, database, start)
+    fetched(backlog)
+    backlog.hold(backlog.received_lsn)
+    backlog.wake()
+    backlog.stop()
+    backlog.close()
+    after = slot_state(main.connection, slot)
+    assert after is not None and after.restart_lsn is not None
+    assert after.confirmed_flush_lsn == backlog.received_lsn
+    assert after.restart_lsn > middle
+
+
 def test_near_the_head_and_without_a_slot_there_is_none(
     database: Any, publisher: Callable[[Any], Publisher]
 ) -> None:

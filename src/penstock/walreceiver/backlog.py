@@ -60,6 +60,9 @@ _ADVANCE_S: Final = 60.0
 """Bytes or seconds after which the subscription's slot follows, so that the publisher recycles its
 WAL, and does not take it for an idle one. Doing it is a pass over that WAL."""
 
+_LAST_S: Final = 60.0
+"""Seconds that it has for that at the end."""
+
 _BEGIN: Final = b"B"
 _BEGIN_LSN: Final = slice(1, 9)
 _COMMIT: Final = b"C"
@@ -161,7 +164,19 @@ class Backlog:
             raise ConnectionFailure(PREFIX + "the subscription is stopping")
 
     def stop(self) -> None:
-        """Cancel what the publisher is doing; the temporary slots end with the sessions."""
+        """Cancel what the publisher is doing; the temporary slots end with the sessions. After all
+        of it, the subscription's slot follows to the last cut: the stream begins there, and would
+        have to decode all of it again."""
+        self._cancel()
+        if self._done and self._flush > self._advanced:
+            lane = self._lanes[0]
+            lane.connection.interrupt = None
+            try:
+                lane.advance(self._slot, self._flush, timeout_s=_LAST_S)
+            except PenstockError as error:
+                logger.info("%s; it follows with the stream", error.message)
+
+    def _cancel(self) -> None:
         for lane in self._lanes:
             lane.cancel()
 
@@ -258,7 +273,7 @@ class Backlog:
             self._done = position >= self.latest_end_lsn or self.ended_early
         self.received_lsn = max(self.received_lsn, position)
         if self._done:
-            self.stop()
+            self._cancel()
 
     def _resize(self, start: Lsn, upto: Lsn) -> None:
         """By what the window has brought."""

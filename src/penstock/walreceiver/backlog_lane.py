@@ -92,11 +92,11 @@ class Lane:
         self._position = self._confirmed()
         return self._position
 
-    def advance(self, slot: str, lsn: Lsn) -> None:
-        """Let another slot follow, which nobody streams from."""
-        self._query(
-            f"SELECT pg_catalog.pg_replication_slot_advance({quote_literal(slot)}, '{lsn}')"
-        )
+    def advance(self, slot: str, lsn: Lsn, timeout_s: float | None = None) -> None:
+        """Let another slot follow, which nobody streams from, and its restart_lsn with it. After
+        ``timeout_s`` the session ends, with an error."""
+        moved = _moved(quote_literal(slot), lsn, 1 if self.by_copy else 2)
+        self.connection.query(f"SELECT 1 FROM {moved}", prefix=PREFIX, timeout_s=timeout_s)
 
     def cancel(self) -> None:
         """End what the server is doing."""
