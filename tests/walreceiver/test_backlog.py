@@ -485,6 +485,17 @@ def test_near_the_head_and_without_a_slot_there_is_none(
     assert open_backlog(other, "no_such_slot", start, TEXT, threshold=0) is None
 
 
+def test_a_session_lost_at_the_beginning_is_no_reason_to_stream(
+    database: Any, publisher: Callable[[Any], Publisher]
+) -> None:
+    start = prepared(database, publisher(database))
+    lost = publisher(database).connection
+    database.execute("SELECT pg_terminate_backend(%s, 5000)", (lost.backend_pid,))
+    with pytest.raises(ConnectionFailure):
+        open_backlog(lost, f"sub_{database.name}", start, TEXT, threshold=0)
+    assert not lost.is_open
+
+
 def test_a_publisher_without_a_free_slot_streams(
     publisher: Callable[[Any], Publisher], database_on: Callable[..., Any]
 ) -> None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import ConnectionFailure, PenstockError
 from penstock.identifiers import quote_literal
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
@@ -51,6 +51,7 @@ def open_backlog(
     more than ``threshold`` bytes of WAL and the publisher lets us copy the slot.
 
     ``session``: opens an ordinary one as ``connection`` was opened; None: it is fetched by COPY.
+    Raises ConnectionFailure: what is lost at the beginning is no reason to stream all of it.
     """
     try:
         ((end,),) = connection.query(
@@ -73,6 +74,9 @@ def open_backlog(
                     lanes += _more_lanes(connection, slot, options, session)
                 _say(slot, target - begin, lanes)
                 return Backlog(lanes, slot, begin, target)
+    except ConnectionFailure:
+        connection.close()
+        raise
     except PenstockError as error:
         # A free slot may be missing, or a right: the stream needs neither.
         logger.warning("%s; streaming it instead", error.message)
