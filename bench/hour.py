@@ -8,7 +8,6 @@ the exit status is 1.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import threading
@@ -31,6 +30,7 @@ from progress import say
 from samples import Sample, TableSize, panels, quarters, size_of, write_csv
 from servers import ROWS_PER_SCALE, Server
 from svg import plot
+from vacuum import Vacuum
 from workloads import tpcb
 
 _SIDE_TABLES: Final = ("_penstock/cuts",)
@@ -53,7 +53,9 @@ def main() -> int:
             side = PenstockSubscriber(running, tpcb.TPCB)
             say(f"copy: {side.copy():.1f} s")
             _retain(options.retention, running)
-            samples = _samples(options, publisher, running)
+            folders = [running.warehouse / folder for folder in _folders().values()]
+            with Vacuum(folders, options.vacuum):
+                samples = _samples(options, publisher, running)
             _write(options, samples)
             side = PenstockSubscriber(running, tpcb.TPCB)  # the first entries of the log are gone
             side.wait_behind(mark(publisher, tpcb.TPCB.touch))
@@ -117,8 +119,8 @@ def _folders() -> dict[str, str]:
 
 
 def _sample(at: float, commits: list[Commit], follower: Follower, running: BenchNode) -> Sample:
-    me = os.getpid()
-    return Sample(at, len(commits), tuple(follower.interval()), resident(me, me), _sizes(running))
+    mib = resident(running.process.pid)
+    return Sample(at, len(commits), tuple(follower.interval()), mib, _sizes(running))
 
 
 def _sizes(running: BenchNode) -> dict[str, TableSize]:
@@ -143,6 +145,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--every", type=float, default=10.0, help="seconds between samples")
     parser.add_argument(
         "--retention", type=float, default=10.0, help="minutes of log entries and tombstones"
+    )
+    parser.add_argument(
+        "--vacuum", type=float, default=10.0, help="minutes between two VACUUMs of the tables"
     )
     parser.add_argument("--csv", type=Path, default=Path("build/bench-hour.csv"))
     parser.add_argument("--svg", type=Path, default=Path("docs/bench-hour.svg"))

@@ -84,6 +84,12 @@ class NodeProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Of this start."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self, failpoint: str = "", command: Sequence[str] = ("start",)) -> None:
         """``penstock start``, or another command; returns at once."""
         assert not self.running
