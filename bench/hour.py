@@ -30,7 +30,7 @@ from progress import say
 from samples import Sample, TableSize, panels, quarters, size_of, write_csv
 from servers import ROWS_PER_SCALE, Server
 from svg import plot
-from vacuum import Vacuum
+from vacuum import vacuuming
 from workloads import tpcb
 
 _SIDE_TABLES: Final = ("_penstock/cuts",)
@@ -54,7 +54,7 @@ def main() -> int:
             say(f"copy: {side.copy():.1f} s")
             _retain(options.retention, running)
             folders = [running.warehouse / folder for folder in _folders().values()]
-            with Vacuum(folders, options.vacuum):
+            with vacuuming(folders, options.vacuum):
                 samples = _samples(options, publisher, running)
             _write(options, samples)
             side = PenstockSubscriber(running, tpcb.TPCB)  # the first entries of the log are gone

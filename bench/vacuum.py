@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -20,43 +22,31 @@ from progress import say
 _CONF: Final = {"spark.sql.shuffle.partitions": "1"}
 
 
-class Vacuum:
-    """Runs in a thread until the block is left, which raises what it has failed with."""
+@contextmanager
+def vacuuming(folders: Sequence[Path], minutes: float) -> Iterator[None]:
+    """Until the block is left, which raises what it has failed with."""
+    spark = build_session(
+        master="local[1]", driver_memory="512m", conf=_CONF, app_name="bench-vacuum"
+    )
+    _vacuum(spark, folders)  # what the JVM has to load and compile is not part of the load
+    stop = threading.Event()
 
-    def __init__(self, folders: Sequence[Path], minutes: float) -> None:
-        self._folders = folders
-        self._every_s = minutes * 60
-        self._stop = threading.Event()
-        self._failed: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._spark: SparkSession | None = None
+    def run() -> None:
+        while not stop.wait(minutes * 60):
+            _vacuum(spark, folders)
 
-    def __enter__(self) -> Vacuum:
-        self._spark = build_session(
-            master="local[1]", driver_memory="512m", conf=_CONF, app_name="bench-vacuum"
-        )
-        self._all(self._spark)  # what the JVM has to load and compile is not part of the load
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._spark is not None:
-            self._spark.stop()
-        if self._failed:
-            raise self._failed[0]
-
-    def _run(self) -> None:
-        assert self._spark is not None
+    with ThreadPoolExecutor(1, "vacuum") as thread:
+        running = thread.submit(run)
         try:
-            while not self._stop.wait(self._every_s):
-                self._all(self._spark)
-        except BaseException as error:
-            self._failed.append(error)
+            yield
+        finally:
+            stop.set()
+    spark.stop()
+    running.result()
 
-    def _all(self, spark: SparkSession) -> None:
-        began = time.monotonic()
-        for folder in self._folders:
-            spark.sql(f"VACUUM delta.`{folder}`").collect()
-        say(f"VACUUM of {len(self._folders)} tables: {time.monotonic() - began:.1f} s")
+
+def _vacuum(spark: SparkSession, folders: Sequence[Path]) -> None:
+    began = time.monotonic()
+    for folder in folders:
+        spark.sql(f"VACUUM delta.`{folder}`").collect()
+    say(f"VACUUM of {len(folders)} tables: {time.monotonic() - began:.1f} s")
