@@ -67,6 +67,8 @@ def encoded_changes(
     try:
         loaded = load(storage, item, duck, share_bytes)
         step = max(1, min(_ROWS_AT_A_TIME, _MESSAGES_BYTES // max(1, loaded.row_bytes)))
+        if table.key and not loaded.unique:
+            check_unique(item, duck)
         yield from _changed(_Loaded(item, duck, step, loaded.pairing))
     finally:
         for name in ("went", "came", "all_went", "all_came", "pairs", "moved"):
@@ -100,13 +102,10 @@ def _appended(
 
 def _changed(loaded: _Loaded) -> Iterator[tuple[Operation, int, bytes]]:
     item, duck = loaded.item, loaded.duck
-    if item.table.key:
-        check_unique(item, duck)
     same = loaded.pairing.same
     if same is not None:
-        unpaired = f"NOT EXISTS (SELECT 1 FROM {{}} WHERE {same})"
-        gone = f"SELECT o.* FROM went o WHERE {unpaired.format('came n')}"
-        new = f"SELECT n.* FROM came n WHERE {unpaired.format('went o')}"
+        gone = f"SELECT o.* FROM went o ANTI JOIN came n ON {same}"
+        new = f"SELECT n.* FROM came n ANTI JOIN went o ON {same}"
         pairs = f"FROM went o JOIN came n ON {same}"
     else:
         gone, new, pairs = "SELECT * FROM went", "SELECT * FROM came", None
