@@ -72,7 +72,7 @@ def load(
     for name, files in (("all_went", item.removed), ("all_came", item.added)):
         read_into(duck, name, schema, count.of(_scan(storage, item, files, columns)))
     row = ", ".join(quoted(column.name) for column in columns)
-    compared = ", ".join(_compared(columns))
+    compared = ", ".join(compared_columns(columns))
     unique = bool(table.key) and not _twice(item, duck, "all_went", "all_came")
     told = load_pairs(item, duck, count.of)
     whole = told and not table.key and take_whole_rows(item, duck, row, compared)
@@ -81,7 +81,7 @@ def load(
     for name, of, other, side in sides:
         source = of
         if unique and item.added:
-            source = f"({_rows_without(of, other, columns)})"
+            source = f"({rows_without(of, other, columns)})"
         elif item.added:  # else nothing can be equal
             source = f"(SELECT {compared} FROM {of} EXCEPT ALL SELECT {compared} FROM {other})"
         rows = f"SELECT {row} FROM {source}"
@@ -98,17 +98,17 @@ def load(
     return Loaded(row_bytes, Pairing(f"o.{PAIR} = n.{PAIR}" if whole else None), unique)
 
 
-def _compared(columns: Sequence[ScanColumn], of: str = "") -> list[str]:
+def compared_columns(columns: Sequence[ScanColumn], of: str = "") -> list[str]:
     """What is compared of a row."""
     names = [of + quoted(column.name) for column in columns]
     types = (column.type for column in columns)
     return [*names, *signs(zip(names, types, strict=True))]
 
 
-def _rows_without(of: str, other: str, columns: Sequence[ScanColumn]) -> str:
+def rows_without(of: str, other: str, columns: Sequence[ScanColumn]) -> str:
     """Rows of one table that the other does not have: a quarter of the work of EXCEPT ALL, which
     counts rows that are there more than once."""
-    pairs = zip(_compared(columns, "o."), _compared(columns, "n."), strict=True)
+    pairs = zip(compared_columns(columns, "o."), compared_columns(columns, "n."), strict=True)
     same = " AND ".join(f"{old} IS NOT DISTINCT FROM {new}" for old, new in pairs)
     return f"SELECT o.* FROM {of} o ANTI JOIN {other} n ON {same}"
 
