@@ -50,12 +50,10 @@ class TooManyChanges(Exception):
 
 @dataclass(frozen=True)
 class Loaded:
-    """Tables ``went`` and ``came``. ``row_bytes``: Arrow bytes of a row, about. ``unique``: no key
-    is there twice on one side, which ``check_unique`` need not ask again."""
+    """Tables ``went`` and ``came``. ``row_bytes``: Arrow bytes of a row, about."""
 
     row_bytes: int
     pairing: Pairing
-    unique: bool
 
 
 def load(
@@ -64,7 +62,7 @@ def load(
     """Tables ``went`` and ``came``, without rows that are equal.
 
     Raises TooManyChanges where the rows of an item that is not divided are more than
-    ``share_bytes``.
+    ``share_bytes``, and UniqueViolation.
     """
     table, columns = item.table, needed_columns(item)
     count = _Count(None if item.divided else share_bytes)
@@ -93,9 +91,12 @@ def load(
         )
     duck.execute("DROP TABLE all_went; DROP TABLE all_came")
     row_bytes = count.size // max(1, count.rows)
-    if table.key:
-        return Loaded(row_bytes, pair_by_key(item, duck, told=told), unique)
-    return Loaded(row_bytes, Pairing(f"o.{PAIR} = n.{PAIR}" if whole else None), unique)
+    if not table.key:
+        return Loaded(row_bytes, Pairing(f"o.{PAIR} = n.{PAIR}" if whole else None))
+    pairing = pair_by_key(item, duck, told=told)
+    if not unique:
+        _check_unique(item, duck)
+    return Loaded(row_bytes, pairing)
 
 
 def compared_columns(columns: Sequence[ScanColumn], of: str = "") -> list[str]:
@@ -155,7 +156,7 @@ def read_rows(
 _SHOWN_KEYS: Final = 10
 
 
-def check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
+def _check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
     """Raises UniqueViolation. Rows that no operation is sent of do not count, and are dropped where
     they have keys of others: a row filter may leave out those that are deleted and stay."""
     sides = ("went", "came")

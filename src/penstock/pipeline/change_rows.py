@@ -32,7 +32,6 @@ from penstock.pipeline.change_load import (
     MATCHES,
     check_identity,
     check_not_null,
-    check_unique,
     load,
     read_rows,
 )
@@ -67,8 +66,6 @@ def encoded_changes(
     try:
         loaded = load(storage, item, duck, share_bytes)
         step = max(1, min(_ROWS_AT_A_TIME, _MESSAGES_BYTES // max(1, loaded.row_bytes)))
-        if table.key and not loaded.unique:
-            check_unique(item, duck)
         yield from _changed(_Loaded(item, duck, step, loaded.pairing))
     finally:
         for name in ("went", "came", "all_went", "all_came", "pairs", "moved"):
