@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.identifiers import quoted
 from penstock.pipeline.change_load import compared_columns, rows_without
+from penstock.pipeline.columns import signs
 from penstock.pipeline.duck import connection
 from penstock.pipeline.scan import ScanColumn
 
@@ -27,6 +29,20 @@ VALUES: Final[list[tuple[pa.DataType, list[Any]]]] = [
         [{"a": 1, "b": None}, {"a": None, "b": None}, {"a": 1, "b": ""}, None],
     ),
     (pa.map_(pa.string(), pa.int32()), [[("a", 1)], [], [("a", None)], None]),
+    (pa.map_(pa.string(), pa.float32()), [[("a", 0.0)], [("a", -0.0)], [("a", None)], [], None]),
+    (pa.list_(pa.list_(pa.float64())), [[[0.0]], [[-0.0]], [[]], [None], [], None]),
+    (pa.large_list(pa.float64()), [[0.0], [-0.0], [None], None]),
+    (
+        pa.struct([("a \"b'", pa.int32()), ("c", pa.list_(pa.struct([("d", pa.float64())])))]),
+        [
+            {"a \"b'": 1, "c": [{"d": 0.0}]},
+            {"a \"b'": 1, "c": [{"d": -0.0}]},
+            {"a \"b'": 1, "c": [{"d": None}]},
+            {"a \"b'": 1, "c": [None]},
+            {"a \"b'": 1, "c": None},
+            None,
+        ],
+    ),
     (pa.binary(), [b"", b"\0", b"a", None]),
     (pa.string(), ["", " ", "a", "A", "\u00e9", "e\u0301", None]),
     (pa.decimal128(38, 10), [Decimal("1"), Decimal("1.0000000001"), None]),
@@ -34,6 +50,17 @@ VALUES: Final[list[tuple[pa.DataType, list[Any]]]] = [
     (pa.date32(), [dt.date(1, 1, 1), None]),
     (pa.bool_(), [True, False, None]),
 ]
+
+
+@pytest.mark.parametrize(("kind", "values"), VALUES, ids=lambda v: str(v)[:40])
+def test_no_two_of_the_values_are_the_same(kind: pa.DataType, values: list[Any]) -> None:
+    duck = connection()
+    duck.register("given", pa.table({"v": pa.array(values, type=kind)}))
+    try:
+        same = ", ".join(["v", *signs([("v", kind)])])
+        assert len(duck.execute(f"SELECT v FROM given GROUP BY {same}").fetchall()) == len(values)
+    finally:
+        duck.unregister("given")
 
 
 @st.composite

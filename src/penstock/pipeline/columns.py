@@ -34,11 +34,28 @@ def _chunks(array: pa.Array | pa.ChunkedArray) -> Iterable[pa.Array]:
 
 
 def signs(columns: Iterable[tuple[str, pa.DataType]]) -> list[str]:
-    """Expressions over the columns, given as SQL and type, to be compared besides them."""
-    found = []
-    for column, kind in columns:
-        if pa.types.is_floating(kind):
-            found.append(f"({column} = 0 and signbit({column}))")
-        elif pa.types.is_list(kind) and pa.types.is_floating(kind.value_type):
-            found.append(f"list_transform({column}, lambda e: e = 0 and signbit(e))")
-    return found
+    """Expressions over the columns, given as SQL and type, to be compared besides them: -0 equals 0
+    in DuckDB, at any depth of a nested value."""
+    return [sign for column, kind in columns for sign in _signs(column, kind, 0)]
+
+
+def _signs(value: str, kind: pa.DataType, depth: int) -> list[str]:
+    if pa.types.is_floating(kind):
+        return [f"({value} = 0 and signbit({value}))"]
+    if pa.types.is_struct(kind):
+        fields = [
+            (f"struct_extract_at({value}, {i + 1})", kind.field(i).type) for i in range(len(kind))
+        ]
+        return [sign for field, of in fields for sign in _signs(field, of, depth)]
+    if pa.types.is_map(kind):
+        parts = [(f"map_keys({value})", kind.key_type), (f"map_values({value})", kind.item_type)]
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        parts = [(value, kind.value_type)]
+    else:
+        return []
+    name = f"e{depth}"
+    return [
+        f"list_transform({part}, lambda {name}: {sign})"
+        for part, of in parts
+        for sign in _signs(name, of, depth + 1)
+    ]
