@@ -115,6 +115,34 @@ def test_duplicate_keys_stop_the_stream(published: PublishingLake) -> None:
     )
 
 
+def test_duplicates_that_a_writer_only_moves_stop_nothing(published: PublishingLake) -> None:
+    """They cancel as often as they are there; Spark writes the whole file again for each update."""
+    table = published.table("moved", "id INT, v STRING, n INT", enableDeletionVectors="false")
+    equal, alike, without = "(1, 'a', 1), (1, 'a', 1)", "(1, 'b', 2)", "(NULL, 'd', 4)"
+    table.run(f"INSERT INTO {{t}} VALUES {equal}, {alike}, {without}, {without}, (2, 'c', 3)")
+    table.run("OPTIMIZE {t}")
+    subscriber = table.follow()
+    table.run("UPDATE {t} SET n = 0 WHERE id = 2")
+    assert subscriber.catch_up() == ["U 2,c,0"]
+    table.run("DELETE FROM {t} WHERE id = 2")
+    assert subscriber.catch_up() == ["D 2,,"]
+    table.run("UPDATE {t} SET n = 0 WHERE v = 'a'")
+    with pytest.raises(PenstockError, match=r'key of table "public\.moved" is not unique'):
+        subscriber.catch_up()
+
+
+def test_duplicates_that_a_row_filter_leaves_out_stop_nothing(published: PublishingLake) -> None:
+    table = published.table("left_out", "id INT, v STRING, n INT", enableDeletionVectors="false")
+    published.sql("ALTER TABLE left_out REPLICA IDENTITY USING KEY (id, n)")
+    table.run("INSERT INTO {t} VALUES (1, 'a', 1), (1, 'b', 1), (2, 'c', 20), (3, 'd', 30)")
+    table.run("OPTIMIZE {t}")
+    subscriber = table.follow("left_out WHERE (n > 15)", where="n > 15")
+    table.run("UPDATE {t} SET v = concat(v, 'x')")
+    assert sorted(subscriber.catch_up()) == ["U 2,cx,20", "U 3,dx,30"]
+    table.run("DELETE FROM {t} WHERE id < 3")
+    assert subscriber.catch_up() == ["D 2,,20"]
+
+
 @part_of_make_faults
 def test_row_filters_turn_updates_into_inserts_and_deletes(published: PublishingLake) -> None:
     table = table_of(published, "filtered", "USING KEY (id, n)", key=None)
