@@ -94,8 +94,9 @@ def test_the_servers_timeouts_do_not_end_the_holder(any_database: Any) -> None:
     )
     with SnapshotHolder(ConnInfo.parse(any_database.conninfo), "holder") as holder:
         name, _ = holder.open()
-        with psycopg.connect(any_database.conninfo, autocommit=True) as clock:
-            clock.execute("SET idle_session_timeout = 0; SELECT pg_sleep(0.3)")
+        none = "-c idle_session_timeout=0 -c idle_in_transaction_session_timeout=0"
+        with psycopg.connect(any_database.conninfo, autocommit=True, options=none) as clock:
+            clock.execute("SELECT pg_sleep(0.3)")
             assert holder.alive
             clock.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             clock.execute(f"SET TRANSACTION SNAPSHOT '{name}'")
