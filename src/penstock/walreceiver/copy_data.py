@@ -12,14 +12,18 @@ of 13 s.
 
 from __future__ import annotations
 
+import select
 import time
 from typing import Final
 
 import psycopg
 from psycopg.pq.abc import PGconn
 
+from penstock.walreceiver.connection import wait
+
 _FULL_READ: Final = 15_000
-"""Bytes: libpq reads 16 kB at once, so a read that brought less has emptied the socket."""
+"""Bytes: libpq reads 16 kB at once, so a read that brought less has emptied the socket; with TLS it
+reads a record, which has 8 kB at most."""
 
 _HEADER: Final = 1 + 4
 """Bytes of each message that libpq reads and does not hand out: type and length."""
@@ -41,6 +45,7 @@ class CopyReader:
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn
         self._pause_s = _LOCAL_PAUSE_S if pgconn.host[:1] in (b"/", b"@") else _PAUSE_S
+        self._encrypted = pgconn.ssl_in_use or pgconn.used_gssapi
         self._last_at = -_BUSY_S
         self.error: psycopg.Error | None = None
         self.ended = False
@@ -75,9 +80,12 @@ class CopyReader:
             if length < 0:
                 self.ended = True
                 return
-            if before >= 0 and came - before < _FULL_READ:
+            if before >= 0 and came - before < _FULL_READ and not self._more_is_here(came - before):
                 if came == before or not busy or time.monotonic() - began >= _LINGER_S:
                     return
                 time.sleep(self._pause_s)
             before = came
             self._pgconn.consume_input()
+
+    def _more_is_here(self, came: int) -> bool:
+        return self._encrypted and came > 0 and bool(wait(self._pgconn.socket, select.POLLIN, 0))
