@@ -1,7 +1,8 @@
 """ErrorResponse and NoticeResponse (Error and Notice Message Fields; elog.c).
 
-In: an error with PostgreSQL's fields, or the parts of a notice. Out: bytes. Nothing here fails,
-since it is how failures are told: characters that the client's encoding lacks become ``?``.
+In: an error with PostgreSQL's fields, or the parts of a notice; or what a server has sent. Out:
+bytes; or the fields. Nothing here fails, since it is how failures are told: characters that the
+client's encoding lacks become ``?``.
 """
 
 from __future__ import annotations
@@ -69,6 +70,11 @@ def notice_response(
         ("H", hint),
     ]
     return frame(b"N", _fields(fields, encoding))
+
+
+def message_fields(payload: bytes) -> dict[int, str]:
+    """Of a message from a server, by the bytes that name them (libpq's PG_DIAG_...)."""
+    return {part[0]: part[1:].decode(errors="replace") for part in payload.split(b"\0") if part}
 
 
 def _fields(fields: list[tuple[str, str | None]], encoding: ClientEncoding) -> bytes:

@@ -34,6 +34,9 @@ _DONE: Final = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QU
 _INTERRUPT_S: Final = 0.2
 """Seconds between two looks at whether somebody still waits for a command."""
 
+_ENCRYPTED_BY_GSSAPI: Final = (
+    "SELECT encrypted FROM pg_catalog.pg_stat_gssapi WHERE pid = pg_catalog.pg_backend_pid()"
+)
 _COPY: Final = (ExecStatus.COPY_BOTH, ExecStatus.COPY_OUT, ExecStatus.COPY_IN)
 
 logger = logging.getLogger(__name__)
@@ -86,6 +89,19 @@ class Connection:
     @property
     def is_open(self) -> bool:
         return self.pgconn.status == ConnStatus.OK
+
+    def is_encrypted(self) -> bool:
+        """Whether what comes by the socket can be read by libpq alone. Asks the server, outside of
+        a transaction, as one that does not know would end it. Raises ConnectionFailure."""
+        if self.pgconn.ssl_in_use:
+            return True
+        try:
+            # psycopg tells of TLS, and not of GSSAPI
+            return self.query(_ENCRYPTED_BY_GSSAPI) != [("f",)]
+        except ConnectionFailure:
+            raise
+        except PenstockError:
+            return True
 
     def query(self, sql: str, *, prefix: str = "", timeout_s: float | None = None) -> list[Row]:
         """Run one command; rows of text values, None for NULL, [] for a command without rows.
@@ -175,9 +191,18 @@ class Connection:
             self.close()
             raise self.broken(str(error)) from None
 
+    @property
+    def socket(self) -> int:
+        """Its descriptor. Raises ConnectionFailure where libpq knows that it is lost."""
+        try:
+            return self.pgconn.socket
+        except psycopg.Error as error:
+            raise self.broken(str(error)) from None
+
     def wait_readable(self, timeout_s: float | None) -> bool:
-        """Wait for bytes from the publisher; False after ``timeout_s``."""
-        return bool(wait(self.pgconn.socket, select.POLLIN, timeout_s))
+        """Wait for bytes from the publisher; False after ``timeout_s``. Raises ConnectionFailure
+        where it is lost already."""
+        return bool(wait(self.socket, select.POLLIN, timeout_s))
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send what libpq has buffered, reading meanwhile so that neither side waits for ever."""

@@ -8,6 +8,7 @@ AuthenticationFailure cannot heal, ConnectionFailure may, PublisherError is the 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from psycopg.pq import DiagnosticField
@@ -22,6 +23,7 @@ from penstock.errors import (
     PublisherError,
     UndefinedObject,
 )
+from penstock.protocol.error_messages import Severity
 from penstock.sql.text.quoting import quote_identifier
 
 _CONNECTION: Final = "Correct the connection string."
@@ -124,23 +126,39 @@ def result_failure(result: PGresult, prefix: str = "") -> PenstockError:
     """The error for a failed command. ``prefix``: PostgreSQL's words before the server's message.
 
     The server going away (``is_connection_sqlstate``; none at all is libpq's own report of a
-    broken socket) is a ConnectionFailure; anything else is the server's answer.
+    broken socket), and whatever else it ends the session with, is a ConnectionFailure; anything
+    else is the server's answer.
     """
-    sqlstate = _field(result, DiagnosticField.SQLSTATE)
-    primary = _field(result, DiagnosticField.MESSAGE_PRIMARY)
-    message = prefix + (primary or result.error_message.decode(errors="replace").strip())
-    detail = _field(result, DiagnosticField.MESSAGE_DETAIL)
-    hint = _field(result, DiagnosticField.MESSAGE_HINT)
-    context = _field(result, DiagnosticField.CONTEXT)
+    fields: dict[int, str] = {
+        field: value for field in _FIELDS if (value := _field(result, field)) is not None
+    }
+    text = result.error_message.decode(errors="replace").strip()
+    return server_failure(fields, prefix, text)
+
+
+def server_failure(fields: Mapping[int, str], prefix: str = "", text: str = "") -> PenstockError:
+    """The same for an error's fields (Error and Notice Message Fields), by the bytes that name
+    them. ``text``: for one without a message."""
+    sqlstate = fields.get(DiagnosticField.SQLSTATE)
+    primary = fields.get(DiagnosticField.MESSAGE_PRIMARY)
+    detail = fields.get(DiagnosticField.MESSAGE_DETAIL)
+    hint = fields.get(DiagnosticField.MESSAGE_HINT)
+    context = fields.get(DiagnosticField.CONTEXT)
     if context:
         detail = f"{detail} ({context})" if detail else context
-    kind = _kind(sqlstate)
     alter = None
     gone = re.match(r'publication "(.*)" does not exist', primary or "")
     if hint is None and gone is not None:
         hint, alter = _PUBLICATION_GONE, f"DROP PUBLICATION {quote_identifier(gone[1])}"
-    hint = hint or hint_for(sqlstate)
-    return kind(message, detail=detail, hint=hint, sqlstate=sqlstate, alter=alter)
+    over = fields.get(DiagnosticField.SEVERITY_NONLOCALIZED) in (Severity.FATAL, Severity.PANIC)
+    kind = ConnectionFailure if over else _kind(sqlstate)
+    return kind(
+        prefix + (primary or text),
+        detail=detail,
+        hint=hint or hint_for(sqlstate),
+        sqlstate=sqlstate,
+        alter=alter,
+    )
 
 
 def hint_for(sqlstate: str | None) -> str | None:
@@ -163,6 +181,15 @@ def _field(result: PGresult, field: DiagnosticField) -> str | None:
     value = result.error_field(field)
     return value.decode(errors="replace") if value is not None else None
 
+
+_FIELDS: Final = (
+    DiagnosticField.SEVERITY_NONLOCALIZED,
+    DiagnosticField.SQLSTATE,
+    DiagnosticField.MESSAGE_PRIMARY,
+    DiagnosticField.MESSAGE_DETAIL,
+    DiagnosticField.MESSAGE_HINT,
+    DiagnosticField.CONTEXT,
+)
 
 _GOING_AWAY: Final = ("57P01", "57P02", "57P03", "25P03", "57P05")
 """Shutdowns, and the server's own time limits on idle sessions."""

@@ -22,7 +22,7 @@ _TEXT: Final = {
     "extra_float_digits": "3",
     "timezone": "UTC",
     "bytea_output": "hex",
-    # regclass, regtype and the like; executors ask for the names of types
+    # regclass, regtype and the like
     "quote_all_identifiers": "off",
     "search_path": "",
     "xmlbinary": "base64",
@@ -41,6 +41,9 @@ _MEANING: Final = {
 }
 """How our queries, and row filters in them, are read, and which rows they find."""
 
+_SILENCE: Final = {"client_min_messages": "error"}
+"""Nobody reads notices, and some setting of a role may bring several with each row."""
+
 _TRANSACTIONS: Final = {
     "default_transaction_deferrable": "off",
     "default_transaction_isolation": "read committed",
@@ -58,7 +61,7 @@ _NEWER: Final = {"transaction_timeout": "0"}
 """Not known to every server, and an unknown name in the start-up options ends the connection."""
 
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
-    {**_TEXT, **_MEANING, **_TRANSACTIONS, **_TIMEOUTS, **_NEWER}
+    {**_TEXT, **_MEANING, **_SILENCE, **_TRANSACTIONS, **_TIMEOUTS, **_NEWER}
 )
 
 
@@ -70,8 +73,8 @@ def _escape(value: str) -> str:
 SESSION_OPTIONS: Final = " ".join(
     f"-c {name}={_escape(value)}" for name, value in SETTINGS.items() if name not in _NEWER
 )
-"""In the start-up packet, so that they hold for the first command already: the ADBC driver looks
-types up by names as it connects, and a time limit may be shorter than a command."""
+"""In the start-up packet, so that they hold for the first command already: a time limit may be
+shorter than it takes."""
 
 SESSION_SETTINGS: Final = (
     "SELECT pg_catalog.set_config(name, CASE pg_catalog.lower(name)"
