@@ -24,12 +24,22 @@ from penstock.sql.text.object_names import RangeVar
         (23, -1, CopyForm.VALUE),
         (1700, 655366, CopyForm.VALUE),
         (1700, -1, CopyForm.CAST),
-        (1007, -1, CopyForm.CAST),
+        (1007, -1, CopyForm.VALUE),
+        (1231, -1, CopyForm.CAST),
         (869, -1, CopyForm.OUTPUT),
         (1186, -1, CopyForm.OUTPUT),
         (99999, -1, CopyForm.OUTPUT),
     ],
-    ids=["integer", "numeric(10,2)", "numeric", "array", "inet", "interval", "enum"],
+    ids=[
+        "integer",
+        "numeric(10,2)",
+        "numeric",
+        "integer[]",
+        "numeric[]",
+        "inet",
+        "interval",
+        "enum",
+    ],
 )
 def test_every_form_of_a_column(type_oid: int, typmod: int, form: CopyForm) -> None:
     for name in ("a", "case", 'the "A", :: b', "ünï"):

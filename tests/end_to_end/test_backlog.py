@@ -15,12 +15,28 @@ from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.walreceiver import backlog as backlog_module
 from penstock.walreceiver import backlog_sessions
+from penstock.walreceiver.connection import Connection
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
-_FETCHED = "fetching the backlog by query"
+_FETCHED = "fetching the backlog by "
+_BY_QUERY = "fetching the backlog by query"
 _BY_COPY = "fetching the backlog by COPY"
 _STREAMED = "streaming it instead"
+
+
+@pytest.fixture
+def as_if_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that only libpq can read."""
+    monkeypatch.setattr(Connection, "is_encrypted", lambda self: True)
+
+
+@pytest.fixture(params=["socket", "libpq"])
+def read_by(request: pytest.FixtureRequest) -> str:
+    """Who reads the sessions of the backlog."""
+    if request.param == "libpq":
+        request.getfixturevalue("as_if_encrypted")
+    return str(request.param)
 
 
 def miss_something(node: LocalNode, database: Database) -> None:
@@ -52,8 +68,11 @@ def catch_up(node: LocalNode, database: Database) -> None:
     assert not difference("t", expected, found)
 
 
-def test_what_was_missed_is_fetched_by_a_query(
-    local_node: Callable[..., LocalNode], database: Database, caplog: pytest.LogCaptureFixture
+def test_what_was_missed_is_fetched(
+    read_by: str,
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "penstock")
     node = local_node(
@@ -61,8 +80,8 @@ def test_what_was_missed_is_fetched_by_a_query(
     )
     miss_something(node, database)
     catch_up(node, database)
-    assert _FETCHED in caplog.text
-    assert _BY_COPY not in caplog.text
+    assert (_BY_QUERY in caplog.text) is (read_by == "libpq")
+    assert (_BY_COPY in caplog.text) is (read_by == "socket")
     assert _STREAMED not in caplog.text
 
 
@@ -77,18 +96,22 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_windows")
 def test_windows_of_two_sessions_are_applied_in_order(
-    local_node: Callable[..., LocalNode], database: Database, caplog: pytest.LogCaptureFixture
+    read_by: str,
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "penstock.walreceiver")
     node = local_node(backlog_copy_threshold="64kB", apply_batch_idle=0)
     miss_something(node, database)
     catch_up(node, database)
-    assert "fetching the backlog by query, 2 at once" in caplog.text
+    way = _BY_COPY if read_by == "socket" else _BY_QUERY
+    assert f"{way}, 2 at once" in caplog.text
     assert caplog.text.count("window ") > 10
     assert _STREAMED not in caplog.text
 
 
-@pytest.mark.usefixtures("small_windows")
+@pytest.mark.usefixtures("small_windows", "read_by")
 def test_sessions_that_are_lost_lose_nothing(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:
@@ -122,6 +145,7 @@ def write_until(database: Database, stop: threading.Event) -> None:
             connection.execute("UPDATE t SET n = n + 1 WHERE id = %s", (number % 5000,))
 
 
+@pytest.mark.usefixtures("as_if_encrypted")
 def test_long_rows_begin_it_again_by_copy(
     local_node: Callable[..., LocalNode],
     database: Database,
@@ -137,7 +161,7 @@ def test_long_rows_begin_it_again_by_copy(
     database.execute("INSERT INTO t VALUES (30000, 1, repeat('long', 300000))")
     database.execute("UPDATE t SET n = n + 1 WHERE id % 5 = 0")
     catch_up(node, database)
-    assert _FETCHED in caplog.text
+    assert _BY_QUERY in caplog.text
     assert _BY_COPY in caplog.text
     assert _STREAMED not in caplog.text
 
@@ -167,7 +191,6 @@ def test_never_fetched_when_told_so(
     miss_something(node, database)
     catch_up(node, database)
     assert _FETCHED not in caplog.text
-    assert _BY_COPY not in caplog.text
 
 
 def test_a_table_joins_while_everything_is_fetched(

@@ -110,7 +110,7 @@ def test_a_hostile_role(
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     node.caught_up("s", database)
     check(node, database)
-    assert "fetching the backlog by query" in caplog.text
+    assert "fetching the backlog by COPY" in caplog.text
     node.node.sql("DROP SUBSCRIPTION s")
     database.execute(f"DROP ROLE {role}")
 

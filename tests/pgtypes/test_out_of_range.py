@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import struct
 from decimal import Decimal
 from typing import Any
 
@@ -86,17 +87,20 @@ def test_binary_dates_as_one_by_one(days: list[int | None]) -> None:
 
 def test_copied_columns() -> None:
     way = OutOfRange(CLAMP)
-    texts = pa.array(["1.25", "nan", None, "inf", "-inf"], pa.string())
-    assert way.find(NUMERIC).copy_column(texts, _TYPMOD).to_pylist() == [
+    special = [struct.pack("!HhHH", 0, 0, sign, 0) for sign in (0xC000, 0xD000, 0xF000)]
+    number = struct.pack("!HhHHHH", 2, 0, 0, 2, 1, 2500)
+    numbers = cells_of(pa.array([number, special[0], None, *special[1:]], pa.binary()))
+    assert way.find(NUMERIC).copy_column(numbers, _TYPMOD).to_pylist() == [
         Decimal("1.25"),
         None,
         None,
         Decimal("999999.99"),
         Decimal("-999999.99"),
     ]
-    ends = pa.array([0, (1 << 63) - 1, -(1 << 63), None], pa.int64()).view(pa.timestamp("us"))
-    found = way.find(TIMESTAMP).copy_column(ends, -1).to_pylist()
-    assert found == [datetime.datetime(1970, 1, 1), _LAST, _FIRST, None]
+    ends = [0, (1 << 63) - 1, -(1 << 63)]
+    raws = [*(end.to_bytes(8, "big", signed=True) for end in ends), None]
+    found = way.find(TIMESTAMP).copy_column(cells_of(pa.array(raws, pa.binary())), -1).to_pylist()
+    assert found == [datetime.datetime(2000, 1, 1), _LAST, _FIRST, None]
 
 
 @pytest.mark.parametrize(("oid", "typmod", "text"), [value[:3] for value in _VALUES])

@@ -14,7 +14,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from adbc_driver_postgresql import dbapi
 from psycopg.types.string import TextLoader
 
 from fix_postgres import Database
@@ -22,6 +21,8 @@ from penstock.errors import ValueNotRepresentable
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgtypes import arrow_type, binary_supported, find
+from penstock.protocol.copy_block import TRAILER, block_of
+from penstock.protocol.copy_columns import BINARY_HEADER
 from pgoutput.strategies import chunk_of
 from pgtypes.server_values import ARRAYS, OTHERS, SCALARS, TYPES_OF_OTHERS, UNFIT
 
@@ -157,24 +158,20 @@ def test_snapshot_holds_what_the_server_says(publisher: Any) -> None:
 
 
 def copied(source: Publisher, number: int) -> Any:
-    """Column ``v`` as the snapshot reads it: ADBC, the copy expression, the copied column."""
+    """Column ``v`` as the snapshot reads it: the copy expression, COPY, the copied column."""
     ((oid, typmod),) = source.connection.execute(
         "SELECT atttypid::int8, atttypmod FROM pg_attribute"
         " WHERE attrelid = %s::regclass AND attname = 'v'",
         (f"t{number}",),
     ).fetchall()
     family = find(oid)
-    expression = family.copy_expression('"v"', typmod)
-    options = SETTINGS.replace("'", "\\'")
-    with (
-        dbapi.connect(f"{source.database.conninfo} options='{options}'") as connection,
-        connection.cursor() as cursor,
-    ):
-        cursor.execute(f"SELECT {expression} AS v FROM t{number} ORDER BY id")
-        table = cursor.fetch_arrow_table()
-        (chunk,) = table.column("v").chunks
-        column = family.copy_column(chunk, typmod)
-        connection.rollback()
+    query = f"SELECT {family.copy_expression('v', typmod)} FROM t{number} ORDER BY id"
+    with source.connection.cursor().copy(f"COPY ({query}) TO STDOUT (FORMAT binary)") as copy:
+        rows = [bytes(row) for row in copy]
+    rows[0] = rows[0][len(BINARY_HEADER) :]
+    assert rows.pop() == TRAILER
+    (cells,) = block_of(b"".join(rows), [len(row) for row in rows]).cells(1)
+    column = family.copy_column(cells, typmod)
     assert column.type == arrow_type(oid, typmod)
     column.validate(full=True)
     return column

@@ -1,4 +1,4 @@
-"""What a copy refuses, without a server: bytes of unknown types, and files that lack rows."""
+"""What a copy refuses, without a server: files that lack rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.errors import FeatureNotSupported, PenstockError, StorageError
+from penstock.errors import PenstockError, StorageError
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage
@@ -15,6 +15,7 @@ from penstock.pipeline import snapshot_task
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.snapshot_task import CopyTask
 from penstock.relation import Attribute
+from penstock.walreceiver.conninfo import ConnInfo
 
 _SCHEMA = pa.schema([("v", pa.string())])
 
@@ -23,7 +24,8 @@ def task(folder: Path) -> CopyTask:
     return CopyTask(
         number=0,
         table="public.t",
-        conninfo="",
+        conninfo=ConnInfo(""),
+        application_name="penstock test",
         snapshot_name="",
         queries=(),
         columns=(Attribute("v", 25, -1, False),),
@@ -35,25 +37,6 @@ def task(folder: Path) -> CopyTask:
         batch_bytes=1,
         target_file_bytes=1 << 20,
     )
-
-
-def opaque(type_name: str, storage: pa.DataType) -> pa.DataType:
-    return pa.opaque(storage, type_name, "PostgreSQL")
-
-
-def test_bytes_of_a_type_that_the_driver_does_not_know(tmp_path: Path) -> None:
-    unknown = opaque("jsonb", pa.binary())
-    values = pa.ExtensionArray.from_storage(unknown, pa.array([b"\x01{}"], pa.binary()))
-    batch = pa.RecordBatch.from_arrays([values], ["v"])
-    with pytest.raises(FeatureNotSupported, match='values of type "jsonb"') as caught:
-        snapshot_task._convert(batch, task(tmp_path), 0)
-    assert caught.value.detail == 'Table "public.t", column "v".'
-    with pytest.raises(FeatureNotSupported):
-        snapshot_task._refuse_opaque(pa.list_(unknown))
-    text = opaque("numeric", pa.string())
-    values = pa.ExtensionArray.from_storage(text, pa.array(["1.5"], pa.string()))
-    batch = pa.RecordBatch.from_arrays([values], ["v"])
-    assert snapshot_task._convert(batch, task(tmp_path), 0).column(0).to_pylist() == ["1.5"]
 
 
 def test_rows_and_lengths_are_compared(tmp_path: Path) -> None:

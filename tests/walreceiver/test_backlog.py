@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,6 @@ from penstock.walreceiver.backlog_sessions import open_backlog
 from penstock.walreceiver.binary_rows import BinaryRows, TooLong, bounded
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
-from penstock.walreceiver.copied_rows import CopiedRows
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import slot_state
 from penstock.walreceiver.stream import ReplicationStream
@@ -74,8 +74,22 @@ def prepared(database: Any, publisher: Publisher) -> Lsn:
     return start
 
 
-BY_COPY, BY_QUERY = False, True
-WAYS = pytest.mark.parametrize("way", [BY_QUERY, BY_COPY], ids=["query", "copy"])
+class Way(Enum):
+    """By a query or by COPY where libpq has to read, and from the socket."""
+
+    QUERY = "query"
+    COPY = "copy"
+    SOCKET = "socket"
+
+
+WAYS = pytest.mark.parametrize("way", Way, ids=lambda way: way.value)
+
+
+@pytest.fixture(autouse=True)
+def read_so(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the test's way says; from the socket where it has none."""
+    if "way" in request.fixturenames and request.getfixturevalue("way") is not Way.SOCKET:
+        monkeypatch.setattr(Connection, "is_encrypted", lambda self: True)
 
 
 def opened(
@@ -84,14 +98,14 @@ def opened(
     start: Lsn,
     options: PgoutputOptions = TEXT,
     *,
-    way: bool = BY_QUERY,
+    way: Way = Way.SOCKET,
 ) -> Backlog:
     """Of the slot that ``prepared`` has made."""
     slot = f"sub_{database.name}"
-    session = partial(ordinary, database) if way is BY_QUERY else None
+    session = None if way is Way.COPY else partial(ordinary, database)
     backlog = open_backlog(connection, slot, start, options, threshold=0, session=session)
     assert backlog is not None
-    assert backlog._lanes[0].by_copy is (way is BY_COPY)
+    assert backlog._lanes[0].by_copy is (way is Way.COPY)
     return backlog
 
 
@@ -152,7 +166,7 @@ def without_relations(messages: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize("version", VERSIONS)
 @WAYS
 def test_windows_hold_what_a_stream_brings(
-    way: bool,
+    way: Way,
     version: int,
     options: PgoutputOptions,
     database_on: Callable[..., Any],
@@ -283,16 +297,25 @@ def test_closing_ends_what_a_session_is_at(
     wait_until(lambda: temporary_slots(database) == 0, "end of the temporary slots", 20)
 
 
+@pytest.mark.parametrize("way", [Way.QUERY, Way.SOCKET], ids=["query", "socket"])
 def test_a_long_message_of_the_session_that_waits(
-    database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
+    way: Way,
+    database: Any,
+    publisher: Callable[[Any], Publisher],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     smallest_wal(monkeypatch, 65536)
     start = prepared(database, publisher(database))
-    database.execute("INSERT INTO t VALUES (-5, repeat('long', 400000))")
+    database.execute("INSERT INTO t VALUES (-5, repeat('long', 4000000))")
     backlog = opened(publisher(database).connection, database, start)
     assert len(backlog._lanes) == 2
-    with pytest.raises(TooLong):
-        fetched(backlog)
+    if way is Way.SOCKET:
+        messages = fetched(backlog)
+        assert rows(messages) == ROWS + 1
+        assert max(map(len, messages)) > 16_000_000
+    else:
+        with pytest.raises(TooLong):
+            fetched(backlog)
     assert backlog.received_lsn > start
     backlog.close()
     wait_until(lambda: temporary_slots(database) == 0, "end of the temporary slots", 20)
@@ -406,7 +429,7 @@ def test_a_transaction_of_another_window_is_refused(
 
 @WAYS
 def test_what_ended_before_the_start_does_not_come(
-    way: bool, database: Any, publisher: Callable[[Any], Publisher]
+    way: Way, database: Any, publisher: Callable[[Any], Publisher]
 ) -> None:
     main = publisher(database)
     prepared(database, main)
@@ -418,7 +441,7 @@ def test_what_ended_before_the_start_does_not_come(
 
 @WAYS
 def test_wal_windows_grow_while_they_bring_little(
-    way: bool, database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
+    way: Way, database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "_FIRST_WAL", 4096)
     smallest_wal(monkeypatch, 4096)
@@ -431,7 +454,7 @@ def test_wal_windows_grow_while_they_bring_little(
 
 @WAYS
 def test_the_own_slot_follows_the_cuts_and_no_further(
-    way: bool, database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
+    way: Way, database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog_module, "_MESSAGES", 500)
     monkeypatch.setattr(backlog_module, "_ADVANCE_WAL", 1)
@@ -510,7 +533,7 @@ def test_a_publisher_without_a_free_slot_streams(
 
 @WAYS
 def test_a_statement_timeout_of_the_role_does_not_end_it(
-    way: bool, database: Any, publisher: Callable[[Any], Publisher]
+    way: Way, database: Any, publisher: Callable[[Any], Publisher]
 ) -> None:
     main = publisher(database)
     start = prepared(database, main)
@@ -522,7 +545,7 @@ def test_a_statement_timeout_of_the_role_does_not_end_it(
 
 @WAYS
 def test_an_error_of_the_function_is_the_publishers(
-    way: bool, database_on: Callable[..., Any], publisher: Callable[[Any], Publisher]
+    way: Way, database_on: Callable[..., Any], publisher: Callable[[Any], Publisher]
 ) -> None:
     database = database_on(17)  # 18 skips publications that are missing
     main = publisher(database)
@@ -535,12 +558,12 @@ def test_an_error_of_the_function_is_the_publishers(
 
 @WAYS
 def test_a_lost_connection_is_one(
-    way: bool, database: Any, publisher: Callable[[Any], Publisher]
+    way: Way, database: Any, publisher: Callable[[Any], Publisher]
 ) -> None:
     main = publisher(database)
     start = prepared(database, main)
     backlog = opened(publisher(database).connection, database, start, way=way)
-    backlog.receive(5, max_frames=10)
+    backlog._ask()
     pid = backlog._lanes[0].connection.backend_pid
     database.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     with pytest.raises((ConnectionFailure, PublisherError)) as failure:
@@ -550,7 +573,7 @@ def test_a_lost_connection_is_one(
 
 @WAYS
 def test_stopping_amid_a_window_leaves_the_slot_free(
-    way: bool, database: Any, publisher: Callable[[Any], Publisher]
+    way: Way, database: Any, publisher: Callable[[Any], Publisher]
 ) -> None:
     main = publisher(database)
     start = prepared(database, main)
@@ -567,8 +590,12 @@ def test_stopping_amid_a_window_leaves_the_slot_free(
     )
 
 
+@pytest.mark.parametrize("way", [Way.QUERY], ids=["query"])
 def test_a_message_that_is_too_long_for_a_query_is_copied(
-    database: Any, publisher: Callable[[Any], Publisher], monkeypatch: pytest.MonkeyPatch
+    way: Way,
+    database: Any,
+    publisher: Callable[[Any], Publisher],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     main = publisher(database)
     start = prepared(database, main)
@@ -577,7 +604,7 @@ def test_a_message_that_is_too_long_for_a_query_is_copied(
     with pytest.raises(TooLong):
         fetched(backlog)
     backlog.close()
-    again = opened(publisher(database).connection, database, start, way=BY_COPY)
+    again = opened(publisher(database).connection, database, start, way=Way.COPY)
     assert rows(fetched(again)) == ROWS
     again.close()
 
@@ -615,7 +642,7 @@ def test_without_another_session_it_is_copied(
 
 @WAYS
 def test_a_window_that_broke_off_comes_again_whole(
-    way: bool,
+    way: Way,
     database: Any,
     publisher: Callable[[Any], Publisher],
     monkeypatch: pytest.MonkeyPatch,
@@ -634,7 +661,7 @@ def test_a_window_that_broke_off_comes_again_whole(
 
 @WAYS
 def test_it_rests_between_windows_only(
-    way: bool,
+    way: Way,
     database: Any,
     publisher: Callable[[Any], Publisher],
     monkeypatch: pytest.MonkeyPatch,
@@ -658,14 +685,12 @@ def test_it_rests_between_windows_only(
 @given(
     sizes=st.lists(st.integers(0, 300) | st.integers(60_000, 70_000), max_size=200),
     limits=st.tuples(st.integers(1, 100_000), st.integers(1, 100)),
-    way=st.sampled_from([BinaryRows, CopiedRows]),
     timeout=st.sampled_from([0.0, 5.0]),
 )
 def test_values_of_any_size_come_in_order(
     postgres: EmbeddedPostgres,
     sizes: list[int],
     limits: tuple[int, int],
-    way: type[BinaryRows] | type[CopiedRows],
     timeout: float,
 ) -> None:
     lengths = ", ".join(map(str, sizes))
@@ -678,7 +703,7 @@ def test_values_of_any_size_come_in_order(
     with Connection.connect(
         ConnInfo.parse(postgres.conninfo()), "penstock", replication=False
     ) as connection:
-        reading = way(connection, sql, "could not read: ")
+        reading = BinaryRows(connection, sql, "could not read: ")
         while not reading.ended:
             found += reading.read(timeout, max_bytes=limits[0], max_rows=limits[1])
         assert connection.query("SELECT 1") == [("1",)]
@@ -689,7 +714,7 @@ def test_values_of_any_size_come_in_order(
 @pytest.mark.parametrize("version", [17])
 @WAYS
 def test_an_encrypted_connection_brings_the_same(
-    way: bool,
+    way: Way,
     version: int,
     database_on: Callable[..., Any],
     publisher: Callable[[Any], Publisher],
@@ -719,10 +744,10 @@ def test_an_encrypted_connection_brings_the_same(
             start,
             BINARY,
             threshold=0,
-            session=session if way is BY_QUERY else None,
+            session=None if way is Way.COPY else session,
         )
         assert backlog is not None
-        assert backlog._lanes[0].by_copy is (way is BY_COPY)
+        assert backlog._lanes[0].by_copy is (way is Way.COPY)
         assert backlog._lanes[0].connection.pgconn.ssl_in_use
         messages = fetched(backlog)
         backlog.close()

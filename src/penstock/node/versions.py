@@ -55,7 +55,6 @@ PACKAGES: dict[str, Range] = {
     "deltalake": Range((1, 6), (2,)),
     "pyroaring": Range((1, 0), (2,)),
     "psycopg": Range((3, 2, 13), (4,)),
-    "adbc-driver-postgresql": Range((1, 13), (2,)),
     "obstore": Range((0, 8), (1,)),
 }
 """Python packages by distribution name; pyproject.toml says the same (a test compares them)."""

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.cells import Cells
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
 from penstock.pgoutput.messages import LogicalMessage
 from penstock.relation import Relation
@@ -66,6 +67,17 @@ class MessageChunk:
             raise ProtocolViolation("insufficient data left in message")
         ends = np.cumsum(sizes)
         return cls(b"".join((*messages, bytes(PADDING))), ends - sizes, ends)
+
+    @classmethod
+    def of_cells(cls, cells: Cells) -> MessageChunk:
+        """Messages that lie in somebody else's buffer, in order, with anything between them; they
+        are copied. Raises ProtocolViolation where one is empty or NULL."""
+        if cells.null is not None or not cells.length.all():
+            raise ProtocolViolation("insufficient data left in message")
+        ends = (cells.start + cells.length).astype(np.int64, copy=False)
+        whole = cells.buffer[: int(ends[-1]) if len(ends) else 0]
+        buffer = b"".join((whole.data, bytes(PADDING)))
+        return cls(buffer, cells.start.astype(np.int64, copy=False), ends)
 
     @classmethod
     def joined(cls, parts: Sequence[MessageChunk]) -> MessageChunk:

@@ -1,9 +1,9 @@
 """PostgreSQL's types as Arrow columns: one family per file, registered in ``registry``.
 
-In: cells of a column in text or binary format, or what ADBC delivers of a snapshot. Out: Arrow
-arrays of the type that ``arrow_type`` names. A value that this type cannot hold raises
-ValueNotRepresentable, malformed bytes raise ProtocolViolation; table and column are added by
-whoever knows them. What an Arrow type becomes in Delta is left to ``penstock.lakehouse``.
+In: cells of a column in text or binary format. Out: Arrow arrays of the type that ``arrow_type``
+names. A value that this type cannot hold raises ValueNotRepresentable, malformed bytes raise
+ProtocolViolation; table and column are added by whoever knows them. What an Arrow type becomes in
+Delta is left to ``penstock.lakehouse``.
 """
 
 from penstock.cells import Cells

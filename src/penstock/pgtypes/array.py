@@ -16,7 +16,6 @@ from penstock.cells import Cells
 from penstock.pgtypes.array_binary import binary_dimensions, binary_elements, binary_raws
 from penstock.pgtypes.array_text import text_dimensions, text_elements, text_raws
 from penstock.pgtypes.family import Family, TypeFamily, shown
-from penstock.pgtypes.gather import cells_of
 
 _ARRAY_SUBSCRIPT_ERROR = "2202E"
 
@@ -65,11 +64,14 @@ class ArrayFamily(Family):
         return [None if r is None else self._element.binary_value(r, typmod) for r in raws]
 
     def copy_expression(self, column_sql: str, typmod: int) -> str:
-        # ADBC flattens {{1,2},{3,4}} and forgets lower bounds; the text has both.
-        return f"{column_sql}::text"
+        return f"{column_sql}::text" if self._copied_by_text(typmod) else column_sql
 
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        return self.text_column(cells_of(array.cast(pa.string())), typmod)
+    def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
+        by_text = self._copied_by_text(typmod)
+        return self.text_column(cells, typmod) if by_text else self.binary_column(cells, typmod)
+
+    def _copied_by_text(self, typmod: int) -> bool:
+        return self._element.copy_expression("v", typmod) != "v"
 
     def _list(self, counts: Any, values: pa.Array, cells: Cells) -> pa.Array:
         offsets = np.zeros(len(cells) + 1, np.int32)

@@ -72,11 +72,6 @@ class DateFamily(Family):
             self._refuse(days)
         return _UNIX_EPOCH.date() + datetime.timedelta(days)
 
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        # ADBC moves the epoch without a check: infinity comes as a wrapped, far away day.
-        self._check(array.view(pa.int32()).cast(pa.int64()))
-        return array
-
     def _check(self, days: pa.Array) -> None:
         for day in _out_of_range(days, civil.FIRST_DAY, civil.LAST_DAY):
             self._refuse(day)
@@ -134,10 +129,6 @@ class TimestampFamily(Family):
             self._refuse(value)
         return self._datetime(value)
 
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        self._check(array.view(pa.int64()))
-        return array.cast(self._type)
-
     def _uncommon(self, cells: Cells, text: pa.Array, typmod: int) -> pa.Array:
         """Some texts are not what Arrow reads: zones with seconds, years beyond 9999, garbage."""
         plain = np.asarray(pc.fill_null(pc.match_substring_regex(text, _PLAIN[self._zone]), True))
@@ -167,6 +158,15 @@ class TimestampFamily(Family):
 
 _FIRST = civil.FIRST_DAY * DAY
 _LAST = (civil.LAST_DAY + 1) * DAY - 1
+
+
+def check_range(array: pa.Array) -> None:
+    """Of dates or timestamps that somebody else has made. Raises ValueNotRepresentable (22008)."""
+    if pa.types.is_date(array.type):
+        DateFamily()._check(array.view(pa.int32()).cast(pa.int64()))
+    else:
+        oid = pg_type.TIMESTAMP if array.type.tz is None else pg_type.TIMESTAMPTZ
+        TimestampFamily(oid)._check(array.view(pa.int64()))
 
 
 def _day_fits(days: int) -> bool:

@@ -60,24 +60,30 @@ class TypeFamily(Protocol):
         """One value in binary format; equals what ``binary_column`` gives by ``as_py()``."""
 
     def copy_expression(self, column_sql: str, typmod: int) -> str:
-        """SELECT expression for a quoted column, so that ADBC can deliver it without loss.
+        """SELECT expression for a quoted column, whose binary format ``copy_column`` reads.
 
         Some expressions yield text, so the session needs ``datestyle=ISO``,
         ``intervalstyle=postgres`` and ``extra_float_digits=3`` as every subscriber sets them.
         """
 
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        """What ADBC made of ``copy_expression`` to ``arrow(typmod)``. Raises as ``text_column``."""
+    def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
+        """Cells of ``copy_expression`` in binary format. Raises as ``text_column``."""
 
 
 class Family:
-    """Default answers: ADBC knows the type, and there is a binary format."""
+    """Default answers: there is a binary format, and the initial copy reads it."""
 
     name: str
     binary: bool = True
 
     def copy_expression(self, column_sql: str, typmod: int) -> str:
         return column_sql
+
+    def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
+        return self.binary_column(cells, typmod)
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        raise NotImplementedError
 
     def text_value(self, raw: bytes, typmod: int) -> Any:
         raise NotImplementedError
@@ -117,8 +123,3 @@ def shown(value: object) -> str:
     """A value for a message, shortened."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-
-
-def storage(array: pa.Array) -> pa.Array:
-    """An extension array's storage (arrow.uuid, arrow.json, arrow.opaque), others as they are."""
-    return array.storage if isinstance(array, pa.ExtensionArray) else array

@@ -70,9 +70,6 @@ class FloatFamily(Family):
             raise self.malformed_binary()
         return float(self._struct.unpack(raw)[0])
 
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        return array.cast(self._type)
-
 
 def float_text(array: pa.Array) -> pa.Array:
     """The text of each value."""

@@ -55,9 +55,6 @@ class BooleanFamily(Family):
             raise self.malformed_binary()
         return raw != b"\0"
 
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        return array.cast(pa.bool_())
-
 
 def _bits(values: NDArray[np.bool_], null: NDArray[np.bool_] | None) -> pa.Array:
     bits = pa.array(values).buffers()[1]
@@ -107,9 +104,6 @@ class IntegerFamily(Family):
         if len(raw) != self._size:
             raise self.malformed_binary()
         return int.from_bytes(raw, "big", signed=True)
-
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        return array.cast(self._type)
 
 
 def _has_letters(text: pa.Array) -> bool:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.cells import Cells
 from penstock.pgtypes import pg_type
-from penstock.pgtypes.family import Family, storage
+from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import primitive
 from penstock.pgtypes.numeric_binary import digits_of, printed, printed_one, unscaled
 from penstock.pgtypes.type_names import numeric_modifiers
@@ -79,20 +79,12 @@ class NumericFamily(Family):
         return self.text_value(text.encode("ascii"), typmod)
 
     def copy_expression(self, column_sql: str, typmod: int) -> str:
-        # ADBC prints "nan" and "inf", which a decimal refuses anyway; text must be PostgreSQL's.
+        # The server prints it, since a few bytes in binary may be 131,072 digits of text.
         return f"{column_sql}::text" if precision_and_scale(typmod) is None else column_sql
 
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        text = storage(array).cast(pa.string())
-        if precision_and_scale(typmod) is None:
-            return text
-        try:
-            return text.cast(self.arrow(typmod))
-        except pa.ArrowInvalid:
-            for value in text.to_pylist():
-                if value is not None:
-                    self.text_value(value.encode(), typmod)
-            raise
+    def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
+        by_text = precision_and_scale(typmod) is None
+        return self.text_column(cells, typmod) if by_text else self.binary_column(cells, typmod)
 
     def _decimal(self, text: str, precision: int, scale: int) -> Decimal:
         if text in _SPECIAL or text in ("nan", "inf", "-inf"):

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.cells import Cells
 from penstock.errors import ValueNotRepresentable
-from penstock.pgtypes.family import TypeFamily, Unfit, storage
+from penstock.pgtypes.family import TypeFamily, Unfit
 from penstock.pgtypes.gather import cells_of, strings
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.pgtypes.pg_type import DATE, NUMERIC, TIMESTAMP, TIMESTAMPTZ
@@ -109,30 +109,25 @@ class Replacing:
         except ValueNotRepresentable:
             return self._each(strings(cells, pa.binary()), self._family.binary_column, typmod)
 
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        """What the initial copy has read."""
+    def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
+        """Cells that the initial copy has read."""
         try:
-            return self._family.copy_column(array, typmod)
+            return self._family.copy_column(cells, typmod)
         except ValueNotRepresentable:
-            plain = storage(array)
-            return self._distinct(
-                plain, lambda part: self._family.copy_column(part, typmod), typmod
-            )
+            return self._each(strings(cells, pa.binary()), self._family.copy_column, typmod)
 
     def _each(
         self, raws: pa.Array, column: Callable[[Cells, int], pa.Array], typmod: int
     ) -> pa.Array:
-        return self._distinct(raws, lambda part: column(cells_of(part), typmod), typmod)
-
-    def _distinct(
-        self, array: pa.Array, read: Callable[[pa.Array], pa.Array], typmod: int
-    ) -> pa.Array:
         """Each different value once: as a rule it is one and the same that does not fit."""
-        encoded = array.dictionary_encode()
+        encoded = raws.dictionary_encode()
         indices = encoded.indices
         counts = np.bincount(indices.drop_null().to_numpy(), minlength=len(encoded.dictionary))
-        values = self._halves(encoded.dictionary, counts, read, typmod)
-        return values.take(indices)
+
+        def read(part: pa.Array) -> pa.Array:
+            return column(cells_of(part), typmod)
+
+        return self._halves(encoded.dictionary, counts, read, typmod).take(indices)
 
     def _halves(
         self,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from penstock.cells import Cells, window
 from penstock.pgtypes import pg_type
-from penstock.pgtypes.family import Family, storage
-from penstock.pgtypes.gather import cells_of, contiguous, strings, validity
+from penstock.pgtypes.family import Family
+from penstock.pgtypes.gather import contiguous, strings, validity
 
 _SIZE = 16
 _PRINTED = 36
@@ -58,14 +58,6 @@ class UuidFamily(Family):
             raise self.malformed_binary()
         digits = raw.hex()
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        plain = storage(array)
-        if not pa.types.is_fixed_size_binary(plain.type):
-            return plain.cast(pa.string())
-        null = np.asarray(plain.is_null()) if plain.null_count else None
-        data, _ = contiguous(cells_of(plain.drop_null().cast(pa.binary())))
-        return _printed(data.reshape(-1, _SIZE), null, len(plain))
 
 
 def _printed(raw: NDArray[np.uint8], null: NDArray[np.bool_] | None, count: int) -> pa.Array:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from penstock.cells import Cells, window
 from penstock.errors import ValueNotRepresentable
 from penstock.pgtypes import pg_type
-from penstock.pgtypes.family import Family, shown, storage
+from penstock.pgtypes.family import Family, shown
 from penstock.pgtypes.gather import contiguous, strings, validity
 
 
@@ -47,9 +47,6 @@ class TextFamily(Family):
     def binary_value(self, raw: bytes, typmod: int) -> str:
         return utf8_value(raw)
 
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        return storage(array).cast(pa.string())
-
 
 class OutputTextFamily(TextFamily):
     """Every type that nobody else reads: the text of its output function."""
@@ -70,6 +67,9 @@ class OutputTextFamily(TextFamily):
             f"CASE WHEN pg_catalog.num_nulls({column_sql}) = 0"
             f" THEN pg_catalog.format('%s', {column_sql}) END"
         )
+
+    def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
+        return utf8_column(cells)
 
 
 def utf8_column(cells: Cells) -> pa.Array:
@@ -172,9 +172,6 @@ class ByteaFamily(Family):
 
     def binary_value(self, raw: bytes, typmod: int) -> bytes:
         return raw
-
-    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
-        return array.cast(pa.binary())
 
 
 def _all_hex(cells: Cells) -> bool:

@@ -149,7 +149,7 @@ class Comparison:
         check: Callable[[], None],
     ) -> None:
         self._spark = spark
-        self._conninfo = conninfo.for_sql("penstock verify")
+        self._conninfo = conninfo
         self._snapshot_name = snapshot_name
         self._options = options
         self._progress = progress
@@ -194,6 +194,7 @@ class Comparison:
                 number=number,
                 table=info.relation.qualified_name,
                 conninfo=self._conninfo,
+                application_name="penstock verify",
                 snapshot_name=self._snapshot_name,
                 queries=unit.queries,
                 columns=attributes,

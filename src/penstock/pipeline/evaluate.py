@@ -14,9 +14,8 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-import penstock.pgtypes as pgtypes
 from penstock.errors import PenstockError
-from penstock.pgtypes.registry import type_of_arrow
+from penstock.pgtypes.datetime import check_range
 from penstock.pipeline.duck import connection, query_error
 from penstock.sqlstate import NumericValueOutOfRange
 
@@ -99,7 +98,7 @@ def as_kept(values: pa.Array, type: pa.DataType) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise NumericValueOutOfRange("value out of range", detail=str(error)) from None
     if pa.types.is_date(type) or pa.types.is_timestamp(type):
-        return pgtypes.find(type_of_arrow(type)[0]).copy_column(kept, -1)
+        check_range(kept)
     return kept
 
 

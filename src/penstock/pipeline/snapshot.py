@@ -14,7 +14,6 @@ share one consistent point, and a large table is cut by ctid.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -167,10 +166,11 @@ def run_copy(
     """Copy the tables; stage each and call ``finished`` for it (to commit) once it is complete.
 
     A table ends alone: ``failed`` is called with the error of its first unit that fails, which
-    names table and column (ConnectionFailure, PublisherError, ValueNotRepresentable, StorageError),
-    or with that of ``finished``; and it ends without a word when it is no longer ``wanted``. Both
-    that and ``check``, which raises when the snapshot is lost, are asked about every half second.
-    All callbacks run in the calling thread. Tables that were not finished have nothing staged, and
+    names table and column (ConnectionFailure, ValueNotRepresentable, StorageError,
+    ProtocolViolation, or the server's: PublisherError, UndefinedObject and so on), or with that of
+    ``finished``; and it ends without a word when it is no longer ``wanted``. Both that and
+    ``check``, which raises when the snapshot is lost, are asked about every half second. All
+    callbacks run in the calling thread. Tables that were not finished have nothing staged, and
     their files are removed as far as they are known.
     """
     copies = [_Copy(source) for source in sources]
@@ -297,13 +297,12 @@ def _tasks(
 ) -> list[CopyTask]:
     """All units, table by table, so that the first tables are complete long before the last ones;
     the largest first, so that the last ones to end are short."""
-    session, round_ = conninfo.for_sql("penstock copy"), uuid.uuid4().hex
     sized: list[tuple[int, CopyTask]] = []
     for copy in copies:
         wanted = _unit_bytes(spark, copy.source.info, options)
         units = units_of(copy.source.info, published_columns(copy.source), wanted)
         copy.units = len(units)
-        made = _task_maker(copy.source, session, round_, snapshot_name, options)
+        made = _task_maker(copy.source, conninfo, snapshot_name, options)
         try:
             mine = [
                 (unit.size, with_values(made(len(sized) + at, unit), copy.source.draw))
@@ -326,7 +325,7 @@ def _tasks(
 
 
 def _task_maker(
-    source: CopySource, session: str, round_: str, snapshot_name: str, options: CopyOptions
+    source: CopySource, conninfo: ConnInfo, snapshot_name: str, options: CopyOptions
 ) -> Callable[[int, Unit], CopyTask]:
     """What makes the tasks of a table, by their numbers and units."""
     table, columns = source.table, published_columns(source)
@@ -336,7 +335,8 @@ def _task_maker(
         return CopyTask(
             number=number,
             table=source.info.relation.qualified_name,
-            conninfo=session,
+            conninfo=conninfo,
+            application_name="penstock copy",
             snapshot_name=snapshot_name,
             queries=unit.queries,
             columns=columns,
@@ -348,7 +348,6 @@ def _task_maker(
             point=source.point,
             out_of_range=source.out_of_range,
             key=frozenset(table.schema.source_key),
-            round=round_,
             batch_bytes=options.batch_bytes,
             target_file_bytes=options.target_file_bytes,
             routing=None if source.leaves is None else source.leaves.routing,

@@ -2,31 +2,25 @@
 Arrow.
 
 In: a ``CopyTask``, a frozen value that crosses to executors. Out: data files that no log entry
-names, or the error that stopped it, as a value. Each task opens its own connection through the ADBC
-driver (COPY BINARY to Arrow in C), imports the exported snapshot and streams batch by batch: memory
-is one batch, and one row group of the file.
-
-ADBC hangs in a process that was forked after it was used: no process of ours forks without
-starting another program.
+names, or the error that stopped it, as a value. Each task opens its own connection, imports the
+exported snapshot and reads block by block (COPY in binary format, by the readers that the stream of
+changes has as well): memory is one block, or a row that is larger, and one row group of the file.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-import adbc_driver_manager
 import pyarrow as pa
-from adbc_driver_postgresql import StatementOptions
 
 import penstock.pgtypes as pgtypes
+from penstock.cells import Cells
 from penstock.errors import (
     ConnectionFailure,
-    FeatureNotSupported,
     PenstockError,
     PublisherError,
     StorageError,
@@ -44,17 +38,17 @@ from penstock.pgtypes.out_of_range import ERROR, OutOfRange
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.routing import Level
-from penstock.pipeline.snapshot_connection import connect
 from penstock.pipeline.write import Destination
+from penstock.protocol.copy_block import CopyBlock
 from penstock.relation import Attribute
-from penstock.walreceiver.libpq_errors import connect_failure, hint_for, is_connection_sqlstate
-from penstock.walreceiver.session_settings import SESSION_SETTINGS
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.copy_blocks import blocks_of, start_copy
 from penstock.walreceiver.snapshot_holder import lost_snapshot
-
-_BATCH_BYTES: Final = StatementOptions.BATCH_SIZE_HINT_BYTES.value
+from penstock.walreceiver.socket_copy import Prefixes
 
 _NOT_FOR_EVER: Final = "SET lock_timeout = '5s'"
-"""The driver's session has locked the table (``walreceiver.table_locks``), but a session that waits
+"""Our own session has locked the table (``walreceiver.table_locks``), but a session that waits
 to change the table stands before us in the queue, and waits for that session, which waits for
 us."""
 
@@ -67,6 +61,9 @@ _LET_IT_PASS: Final = (
 _END_WITH_ME: Final = "SET client_connection_check_interval = '1s'"
 """A query that sends nothing for long must end when its task is killed. Not every platform can."""
 
+_SNAPSHOT_IS_GONE: Final = ("22023", "42704", "55000")
+"""Up to 16, and later: no such file; its session has ended."""
+
 
 @dataclass(frozen=True)
 class CopyTask:
@@ -77,16 +74,16 @@ class CopyTask:
     ``destinations``: what the rows go to, by ``routing`` the leaves of a partitioned table; where
     there are none, ``storage`` and ``table_uri`` say where they go.
 
-    ``conninfo`` holds the password and is never printed. ``doing``: for errors. ``batch_bytes``: of
-    PostgreSQL's binary format, read at once. ``target_file_bytes``: where a file ends and the next
-    begins. ``out_of_range``: what becomes of values that are, but for those of the ``key``.
-    ``drawn``: values of sequences for the rows, as ``with_values`` sets them. ``round``: units of
-    one, at one snapshot, share what the driver knows of the server's types; '' with none.
+    ``application_name``: of its session. ``doing``: for errors. ``batch_bytes``: of PostgreSQL's
+    binary format, read at once. ``target_file_bytes``: where a file ends and the next begins.
+    ``out_of_range``: what becomes of values that are, but for those of the ``key``. ``drawn``:
+    values of sequences for the rows, as ``with_values`` sets them.
     """
 
     number: int
     table: str
-    conninfo: str = field(repr=False)
+    conninfo: ConnInfo
+    application_name: str
     snapshot_name: str
     queries: tuple[str, ...]
     columns: tuple[Attribute, ...]
@@ -103,7 +100,6 @@ class CopyTask:
     point: Lsn = INVALID
     out_of_range: str = ERROR
     key: frozenset[str] = frozenset()
-    round: str = ""
     drawn: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
@@ -167,12 +163,13 @@ def _copy(task: CopyTask) -> list[CopiedFile]:
 
 def read_unit(task: CopyTask) -> Generator[pa.RecordBatch]:
     """The rows of a unit as its target has them, but for generated values; to be closed."""
-    with _session(task) as cursor:
-        sent = 0
+    sent = 0
+    with _session(task) as session:
         for query in task.queries:
-            for batch in _read(cursor, query, task):
-                yield _convert(batch, task, sent)
-                sent += batch.num_rows
+            with closing(_blocks(session, query, task)) as blocks:
+                for block in blocks:
+                    yield _convert(block, task, sent)
+                    sent += len(block)
 
 
 def with_values(task: CopyTask, draw: Draw) -> CopyTask:
@@ -184,12 +181,11 @@ def with_values(task: CopyTask, draw: Draw) -> CopyTask:
 
 
 def _count_rows(task: CopyTask) -> int:
-    with _session(task) as cursor:
-        return sum(
-            batch.column(0)[0].as_py()
-            for query in task.queries
-            for batch in _read(cursor, f"SELECT count(*) FROM ({query}) AS rows", task)
-        )
+    prefix = _prefixes(task).starting
+    with _session(task) as session, _hints():
+        counts = (f"SELECT count(*) FROM ({query}) AS rows" for query in task.queries)
+        answers = [session.connection.query(sql, prefix=prefix) for sql in counts]
+        return sum(int(rows[0][0] or 0) for rows in answers)
 
 
 def _destinations(task: CopyTask) -> tuple[Destination, ...]:
@@ -218,55 +214,93 @@ def _check(files: Sequence[tuple[int, WrittenFile]], sent: int, task: CopyTask) 
             raise StorageError(f'file "{uri}" has {length} bytes of {file.size} that were written')
 
 
+@dataclass(frozen=True, slots=True)
+class _Session:
+    connection: Connection
+    by_libpq: bool
+
+
 @contextmanager
-def _session(task: CopyTask) -> Iterator[Any]:
-    """A cursor in a read-only transaction at the exported snapshot."""
+def _session(task: CopyTask) -> Iterator[_Session]:
+    """In a read-only transaction at the exported snapshot."""
     try:
-        connection = connect(task.conninfo, task.round)
-    except adbc_driver_manager.Error as error:
-        raise _name_table(connect_failure(_libpq_text(error)), task) from None
-    with closing(connection), closing(connection.cursor()) as cursor:
-        with _server_errors(task):
-            cursor.execute(SESSION_SETTINGS)
-            cursor.fetchall()
+        connection = Connection.connect(task.conninfo, task.application_name, replication=False)
+    except ConnectionFailure as error:
+        error.detail = " ".join(filter(None, (f'Table "{task.table}".', error.detail)))
+        raise
+    prefix = _prefixes(task).starting
+    with connection:
+        by_libpq = connection.is_encrypted()
         for setting in (_NOT_FOR_EVER, _END_WITH_ME):
-            with suppress(adbc_driver_manager.Error):
-                cursor.execute(setting)
-        with _server_errors(task):
-            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            _try(connection, setting)
+        connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", prefix=prefix)
         try:
-            cursor.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot_name)}")
-        except adbc_driver_manager.Error as error:
-            # 22023 up to 16, 42704 later: no such file; 55000: its session has ended
-            if error.sqlstate in ("22023", "42704", "55000"):
-                raise lost_snapshot(_primary(error)) from None
-            raise _server_error(error, task) from None
-        cursor.adbc_statement.set_options(**{_BATCH_BYTES: str(task.batch_bytes)})
-        yield cursor
+            connection.query(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot_name)}")
+        except PenstockError as error:
+            if error.sqlstate in _SNAPSHOT_IS_GONE:
+                raise lost_snapshot(error.message) from None
+            raise error.changed(message=prefix + error.message) from None
+        yield _Session(connection, by_libpq)
 
 
-def _read(cursor: Any, query: str, task: CopyTask) -> Iterator[pa.RecordBatch]:
-    with _server_errors(task):
-        cursor.execute(query)
+def _try(connection: Connection, setting: str) -> None:
     try:
-        with cursor.fetch_record_batch() as reader:
-            yield from reader
-    except (OSError, pa.ArrowException) as error:
-        raise _stream_error(error, cursor, task) from None
+        connection.query(setting)
+    except ConnectionFailure:
+        raise
+    except PenstockError:
+        pass  # it does without
 
 
-def _convert(batch: pa.RecordBatch, task: CopyTask, before: int) -> pa.RecordBatch:
-    """ADBC's batch in the target's types and names, without generated values. ``before``: how many
-    rows of the unit came before it."""
+def _blocks(session: _Session, query: str, task: CopyTask) -> Generator[CopyBlock]:
+    with _hints():
+        copy = start_copy(
+            session.connection,
+            query,
+            _fields(task),
+            by_libpq=session.by_libpq,
+            block_bytes=task.batch_bytes,
+            prefixes=_prefixes(task),
+        )
+        with closing(blocks_of(copy)) as blocks:
+            yield from blocks
+
+
+def _fields(task: CopyTask) -> int:
+    """Of a row: without columns there is one, so that there are rows."""
+    return max(1, len(task.columns))
+
+
+def _prefixes(task: CopyTask) -> Prefixes:
+    return Prefixes(
+        f'could not {task.doing} table "{task.table}": ',
+        f'could not read initial contents of table "{task.table}": ',
+    )
+
+
+@contextmanager
+def _hints() -> Iterator[None]:
+    try:
+        yield
+    except PublisherError as error:
+        if error.sqlstate == _LOCK_NOT_AVAILABLE:
+            error.hint = _LET_IT_PASS
+        raise
+
+
+def _convert(block: CopyBlock, task: CopyTask, before: int) -> pa.RecordBatch:
+    """Rows in the target's types and names, without generated values. ``before``: how many rows of
+    the unit came before them."""
+    cells = block.cells(_fields(task))
     published = {
-        attribute.name: _column(batch.column(position), attribute, task)
-        for position, attribute in enumerate(task.columns)
+        attribute.name: _column(column, attribute, task)
+        for column, attribute in zip(cells, task.columns, strict=False)
     }
     now = datetime.now(UTC)
     arrays = [
         converted(published[column.source], column, table=task.table)
         if column.source in published
-        else _own_column(column, slice(before, before + batch.num_rows), now, task)
+        else _own_column(column, slice(before, before + len(block)), now, task)
         for column in task.targets
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=task.schema)
@@ -281,11 +315,10 @@ def _own_column(column: Column, here: slice, now: datetime, task: CopyTask) -> p
     return filled(column, rows, now)
 
 
-def _column(array: pa.Array, attribute: Attribute, task: CopyTask) -> pa.Array:
+def _column(cells: Cells, attribute: Attribute, task: CopyTask) -> pa.Array:
     try:
-        _refuse_opaque(array.type)
         find = pgtypes.find if attribute.name in task.key else OutOfRange(task.out_of_range).find
-        return find(attribute.type_oid).copy_column(array, attribute.typmod)
+        return find(attribute.type_oid).copy_column(cells, attribute.typmod)
     except PenstockError as error:
         error.detail = " ".join(
             filter(None, (f'Table "{task.table}", column "{attribute.name}".', error.detail))
@@ -296,76 +329,6 @@ def _column(array: pa.Array, attribute: Attribute, task: CopyTask) -> pa.Array:
             f"could not convert values of the initial copy: {error}",
             detail=f'Table "{task.table}", column "{attribute.name}".',
         ) from None
-
-
-def _refuse_opaque(kind: pa.DataType) -> None:
-    """The driver passes on the bytes of a type that it does not know; nobody may take them for
-    text. (numeric is opaque as well, but comes as text.)"""
-    if isinstance(kind, pa.OpaqueType):
-        if not pa.types.is_string(kind.storage_type):
-            raise FeatureNotSupported(
-                f'values of type "{kind.type_name}" cannot be read by the initial copy',
-                hint="Leave the column out by a column list of the publication.",
-            )
-    elif pa.types.is_list(kind):
-        _refuse_opaque(kind.value_type)
-
-
-@contextmanager
-def _server_errors(task: CopyTask) -> Iterator[None]:
-    try:
-        yield
-    except adbc_driver_manager.Error as error:
-        raise _server_error(error, task) from None
-
-
-def _server_error(error: Any, task: CopyTask) -> PenstockError:
-    prefix = f'could not {task.doing} table "{task.table}": '
-    sqlstate = error.sqlstate
-    kind = ConnectionFailure if is_connection_sqlstate(sqlstate) else PublisherError
-    return kind(
-        prefix + _primary(error),
-        detail=_field(error, "PG_DIAG_MESSAGE_DETAIL"),
-        hint=_field(error, "PG_DIAG_MESSAGE_HINT")
-        or (_LET_IT_PASS if sqlstate == _LOCK_NOT_AVAILABLE else hint_for(sqlstate)),
-        sqlstate=sqlstate,
-    )
-
-
-def _stream_error(error: Exception, cursor: Any, task: CopyTask) -> PenstockError:
-    """An Arrow stream reports text only: the connection tells whether the server said no or went.
-
-    The reader closes its result when it is left, so the session takes a command again.
-    """
-    text = re.sub(r"^\[libpq\] [^:]*(failed|\[PGRES_\w+\]): (ERROR:  )?", "", str(error)).strip()
-    message = f'could not read initial contents of table "{task.table}": {" ".join(text.split())}'
-    try:
-        cursor.execute("ROLLBACK")
-    except adbc_driver_manager.Error:
-        return ConnectionFailure(message)
-    return PublisherError(message)
-
-
-def _primary(error: Any) -> str:
-    return _field(error, "PG_DIAG_MESSAGE_PRIMARY") or _libpq_text(error)
-
-
-def _field(error: Any, name: str) -> str | None:
-    for key, value in error.details or ():
-        if (key.decode() if isinstance(key, bytes) else key) == name:
-            return bytes(value).decode(errors="replace")
-    return None
-
-
-def _libpq_text(error: Any) -> str:
-    """The message without the driver's own words and without the query."""
-    text = re.sub(r"^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?", "", str(error))
-    return re.split(r"\s*(Query was:|\. SQLSTATE:)", text)[0].strip()
-
-
-def _name_table(error: ConnectionFailure, task: CopyTask) -> ConnectionFailure:
-    error.detail = f'Table "{task.table}".'
-    return error
 
 
 def _unexpected_error(error: Exception, task: CopyTask) -> PenstockError:

@@ -27,7 +27,8 @@ from penstock.wire_rows import (
     lengths,
 )
 
-BINARY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack("!II", 0, 0)
+SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
+BINARY_HEADER: Final = SIGNATURE + struct.pack("!II", 0, 0)
 """Signature, flags (no OIDs), length of the header extension."""
 BINARY_END: Final = copy_data(b"\xff\xff")
 """The trailer, as a CopyData message."""

@@ -10,8 +10,9 @@ order: while one is read, the next one is decoded. A window is what lies between
 where one ends and the next begins is known before either is decoded; which transactions that are is
 the server's decision, and checked here. The subscription's own slot follows the cuts only (law 1).
 
-Rows come by a query, whose values are of bounded length. Longer messages come by COPY, one by one;
-that is for the whole backlog, which then begins again.
+Rows come by COPY, from the session's socket. Where that is encrypted, they come by a query, whose
+values are of bounded length, and longer messages by COPY, one by one; that is for the whole
+backlog, which then begins again.
 """
 
 from __future__ import annotations
@@ -188,12 +189,11 @@ class Backlog:
     def _receive(self, timeout_s: float, max_bytes: int, max_frames: int) -> MessageChunk:
         self._ask()
         lane, window = self._asked[0]
-        messages = lane.read(timeout_s, max_bytes=max_bytes, max_rows=max_frames)
-        chunk = MessageChunk.of_messages(messages)
-        if messages:
+        chunk = lane.read(timeout_s, max_bytes=max_bytes, max_rows=max_frames)
+        if len(chunk):
             self.last_receipt_time_us = time.time_ns() // 1000
             self._between = False
-            self._check(messages, window)
+            self._check(chunk, window)
         self._messages += len(chunk)
         self._bytes += chunk.size
         self._unrested += chunk.size
@@ -237,10 +237,10 @@ class Backlog:
             self._advanced, self._advanced_at = self._flush, now
             lane.advance(self._slot, self._flush)
 
-    def _check(self, messages: Sequence[bytes], window: Window) -> None:
+    def _check(self, chunk: MessageChunk, window: Window) -> None:
         """No transaction comes in two windows, and commits come in the order of the WAL. Raises
         PublisherError: it means something else by a position than we do."""
-        first, last = messages[0], messages[-1]
+        first, last = chunk.message(0), chunk.message(len(chunk) - 1)
         if first[:1] == _BEGIN:
             self._check_lsn(first[_BEGIN_LSN], window)
         if last[:1] == _COMMIT:

@@ -105,10 +105,13 @@ def _is_dear(connection: Connection, slot: str, behind: int, again: int) -> bool
 
 
 def _say(slot: str, behind: int, lanes: Sequence[Lane]) -> None:
-    way = "COPY" if lanes[0].by_copy else "query"
     beside = f", {len(lanes)} at once" if len(lanes) > 1 else ""
     logger.info(
-        'slot "%s" is %d MB behind: fetching the backlog by %s%s', slot, behind >> 20, way, beside
+        'slot "%s" is %d MB behind: fetching the backlog by %s%s',
+        slot,
+        behind >> 20,
+        lanes[0].way,
+        beside,
     )
 
 
