@@ -75,11 +75,17 @@ def prepared(database: Any, publisher: Publisher) -> Lsn:
 
 
 class Way(Enum):
-    """By a query or by COPY where libpq has to read, and from the socket."""
+    """By a query or by COPY where libpq has to read, and from the socket of an ordinary session or
+    of a walsender."""
 
     QUERY = "query"
     COPY = "copy"
     SOCKET = "socket"
+    WALSENDER = "walsender"
+
+    @property
+    def by_copy(self) -> bool:
+        return self in (Way.COPY, Way.WALSENDER)
 
 
 WAYS = pytest.mark.parametrize("way", Way, ids=lambda way: way.value)
@@ -88,7 +94,7 @@ WAYS = pytest.mark.parametrize("way", Way, ids=lambda way: way.value)
 @pytest.fixture(autouse=True)
 def read_so(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the test's way says; from the socket where it has none."""
-    if "way" in request.fixturenames and request.getfixturevalue("way") is not Way.SOCKET:
+    if "way" in request.fixturenames and request.getfixturevalue("way") in (Way.QUERY, Way.COPY):
         monkeypatch.setattr(Connection, "is_encrypted", lambda self: True)
 
 
@@ -102,10 +108,10 @@ def opened(
 ) -> Backlog:
     """Of the slot that ``prepared`` has made."""
     slot = f"sub_{database.name}"
-    session = None if way is Way.COPY else partial(ordinary, database)
+    session = None if way.by_copy else partial(ordinary, database)
     backlog = open_backlog(connection, slot, start, options, threshold=0, session=session)
     assert backlog is not None
-    assert backlog._lanes[0].by_copy is (way is Way.COPY)
+    assert backlog._lanes[0].by_copy is way.by_copy
     return backlog
 
 
@@ -744,10 +750,10 @@ def test_an_encrypted_connection_brings_the_same(
             start,
             BINARY,
             threshold=0,
-            session=None if way is Way.COPY else session,
+            session=None if way.by_copy else session,
         )
         assert backlog is not None
-        assert backlog._lanes[0].by_copy is (way is Way.COPY)
+        assert backlog._lanes[0].by_copy is way.by_copy
         assert backlog._lanes[0].connection.pgconn.ssl_in_use
         messages = fetched(backlog)
         backlog.close()

@@ -193,9 +193,15 @@ def test_a_session_that_is_ended(postgres: EmbeddedPostgres, by_libpq: bool) -> 
 def test_one_that_is_left_closes_the_session(postgres: EmbeddedPostgres, by_libpq: bool) -> None:
     query = "SELECT int4send(i) FROM generate_series(1, 30000000) AS i"
     with session(postgres.conninfo()) as connection:
-        with closing(blocks(connection, query, 1, by_libpq, 100_000)) as came:
+        copy = start_copy(
+            connection, query, 1, by_libpq=by_libpq, block_bytes=100_000, prefixes=WORDS
+        )
+        with closing(blocks_of(copy)) as came:
             next(came)
         assert not connection.is_open
+        with pytest.raises(ConnectionFailure):
+            while True:  # a rest may be here
+                copy.read(0, 0)
 
 
 @BOTH

@@ -104,6 +104,7 @@ class SocketCopy:
         """Close the session, unless the copy has come to its end."""
         if not self.ended:
             self._connection.close()
+            self._over, self._fd = "connection not open", -1  # the number may be another's now
 
     def _next_rows(self) -> CopyBlock | None:
         """What is here, after everything before it; None: no whole row."""
