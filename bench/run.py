@@ -156,7 +156,7 @@ def _options() -> argparse.Namespace:
         "--minutes",
         type=float,
         default=28.0,
-        help="behind which no figure gets a second run (28)",
+        help="after which no figure gets a second run (28)",
     )
     size_options(parser)
     parser.add_argument(
