@@ -63,15 +63,8 @@ class ArrayFamily(Family):
             raise self.malformed_binary()
         return [None if r is None else self._element.binary_value(r, typmod) for r in raws]
 
-    def copy_expression(self, column_sql: str, typmod: int) -> str:
-        return f"{column_sql}::text" if self._copied_by_text(typmod) else column_sql
-
-    def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
-        by_text = self._copied_by_text(typmod)
-        return self.text_column(cells, typmod) if by_text else self.binary_column(cells, typmod)
-
-    def _copied_by_text(self, typmod: int) -> bool:
-        return self._element.copy_expression("v", typmod) != "v"
+    def copied_as_text(self, typmod: int) -> bool:
+        return self._element.copied_as_text(typmod)
 
     def _list(self, counts: Any, values: pa.Array, cells: Cells) -> pa.Array:
         offsets = np.zeros(len(cells) + 1, np.int32)

@@ -59,6 +59,9 @@ class TypeFamily(Protocol):
     def binary_value(self, raw: bytes, typmod: int) -> Any:
         """One value in binary format; equals what ``binary_column`` gives by ``as_py()``."""
 
+    def copied_as_text(self, typmod: int) -> bool:
+        """Whether the initial copy takes the text, which the server makes of each value."""
+
     def copy_expression(self, column_sql: str, typmod: int) -> str:
         """SELECT expression for a quoted column, whose binary format ``copy_column`` reads.
 
@@ -76,11 +79,18 @@ class Family:
     name: str
     binary: bool = True
 
+    def copied_as_text(self, typmod: int) -> bool:
+        return False
+
     def copy_expression(self, column_sql: str, typmod: int) -> str:
-        return column_sql
+        return f"{column_sql}::text" if self.copied_as_text(typmod) else column_sql
 
     def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
-        return self.binary_column(cells, typmod)
+        by_text = self.copied_as_text(typmod)
+        return self.text_column(cells, typmod) if by_text else self.binary_column(cells, typmod)
+
+    def text_column(self, cells: Cells, typmod: int) -> pa.Array:
+        raise NotImplementedError
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
         raise NotImplementedError

@@ -78,13 +78,9 @@ class NumericFamily(Family):
             raise self.malformed_binary()
         return self.text_value(text.encode("ascii"), typmod)
 
-    def copy_expression(self, column_sql: str, typmod: int) -> str:
-        # The server prints it, since a few bytes in binary may be 131,072 digits of text.
-        return f"{column_sql}::text" if precision_and_scale(typmod) is None else column_sql
-
-    def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
-        by_text = precision_and_scale(typmod) is None
-        return self.text_column(cells, typmod) if by_text else self.binary_column(cells, typmod)
+    def copied_as_text(self, typmod: int) -> bool:
+        # A few bytes in binary may be 131,072 digits of text.
+        return precision_and_scale(typmod) is None
 
     def _decimal(self, text: str, precision: int, scale: int) -> Decimal:
         if text in _SPECIAL or text in ("nan", "inf", "-inf"):

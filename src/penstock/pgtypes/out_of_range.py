@@ -97,36 +97,30 @@ class Replacing:
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
         """Cells in text format."""
-        try:
-            return self._family.text_column(cells, typmod)
-        except ValueNotRepresentable:
-            return self._each(strings(cells, pa.binary()), self._family.text_column, typmod)
+        return self._column(self._family.text_column, cells, typmod)
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
         """Cells in binary format."""
-        try:
-            return self._family.binary_column(cells, typmod)
-        except ValueNotRepresentable:
-            return self._each(strings(cells, pa.binary()), self._family.binary_column, typmod)
+        return self._column(self._family.binary_column, cells, typmod)
 
     def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
         """Cells that the initial copy has read."""
-        try:
-            return self._family.copy_column(cells, typmod)
-        except ValueNotRepresentable:
-            return self._each(strings(cells, pa.binary()), self._family.copy_column, typmod)
+        return self._column(self._family.copy_column, cells, typmod)
 
-    def _each(
-        self, raws: pa.Array, column: Callable[[Cells, int], pa.Array], typmod: int
+    def _column(
+        self, read: Callable[[Cells, int], pa.Array], cells: Cells, typmod: int
     ) -> pa.Array:
+        try:
+            return read(cells, typmod)
+        except ValueNotRepresentable:
+            raws = strings(cells, pa.binary())
+            return self._each(raws, lambda part: read(cells_of(part), typmod), typmod)
+
+    def _each(self, raws: pa.Array, read: Callable[[pa.Array], pa.Array], typmod: int) -> pa.Array:
         """Each different value once: as a rule it is one and the same that does not fit."""
         encoded = raws.dictionary_encode()
         indices = encoded.indices
         counts = np.bincount(indices.drop_null().to_numpy(), minlength=len(encoded.dictionary))
-
-        def read(part: pa.Array) -> pa.Array:
-            return column(cells_of(part), typmod)
-
         return self._halves(encoded.dictionary, counts, read, typmod).take(indices)
 
     def _halves(

@@ -59,6 +59,9 @@ class OutputTextFamily(TextFamily):
     def binary_value(self, raw: bytes, typmod: int) -> str:
         raise self.malformed_binary()
 
+    def copied_as_text(self, typmod: int) -> bool:
+        return True
+
     def copy_expression(self, column_sql: str, typmod: int) -> str:
         # A cast to text is not the output function: inet gains a netmask, a domain over char(n)
         # loses blanks, one over boolean becomes "true". format() calls the output function;
@@ -67,9 +70,6 @@ class OutputTextFamily(TextFamily):
             f"CASE WHEN pg_catalog.num_nulls({column_sql}) = 0"
             f" THEN pg_catalog.format('%s', {column_sql}) END"
         )
-
-    def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
-        return utf8_column(cells)
 
 
 def utf8_column(cells: Cells) -> pa.Array:
