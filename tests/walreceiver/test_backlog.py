@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tls
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConnectionFailure, PublisherError
 from penstock.identifiers import quote_literal
@@ -716,7 +716,6 @@ def test_values_of_any_size_come_in_order(
     assert found == expected
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")
 @pytest.mark.parametrize("version", [17])
 @WAYS
 def test_an_encrypted_connection_brings_the_same(
@@ -728,15 +727,8 @@ def test_an_encrypted_connection_brings_the_same(
 ) -> None:
     postgres_version(version)  # or it is skipped
     with EmbeddedPostgres(version) as server:
+        tls.switch_on(server)
         database = database_on(server)
-        make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-        database.execute(f"COPY (SELECT 1) TO PROGRAM '{make} -keyout server.key -out server.crt'")
-        try:
-            database.execute("ALTER SYSTEM SET ssl = on")
-        except psycopg.errors.InvalidParameterValue:
-            pytest.skip(f"PostgreSQL {version} here is built without TLS")
-        database.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: database.value("SHOW ssl") == "on", "TLS on the server", 20)
         main = publisher(database)
         start = prepared(database, main)
         encrypted = f"{database.conninfo} sslmode=require"

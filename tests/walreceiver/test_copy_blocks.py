@@ -3,11 +3,14 @@ that is none."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-import shutil
 import socket
 import struct
+import sys
+import termios
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
@@ -18,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tls
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConnectionFailure, PenstockError, ProtocolViolation, PublisherError
 from penstock.protocol.copy_block import CopyBlock, whole_rows
@@ -26,6 +30,7 @@ from penstock.walreceiver import socket_copy
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.copy_blocks import blocks_of, start_copy
+from penstock.walreceiver.copy_data import CopyReader
 from penstock.walreceiver.socket_copy import Prefixes
 
 pytestmark = pytest.mark.postgres
@@ -306,26 +311,43 @@ def test_no_message_may_be_missing_or_torn(postgres: EmbeddedPostgres, data: st.
     assert found == wanted or messages[number][:7] == message[:7], "only values may differ"
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")
-def test_an_encrypted_connection_is_read_by_libpq(
-    postgres_version: Callable[[int], EmbeddedPostgres],
-) -> None:
+@pytest.fixture
+def tls_server(postgres_version: Callable[[int], EmbeddedPostgres]) -> Iterator[EmbeddedPostgres]:
     postgres_version(17)  # or it is skipped
     with EmbeddedPostgres(17) as server:
-        make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-        with psycopg.connect(server.conninfo(), autocommit=True) as owner:
-            owner.execute(f"COPY (SELECT 1) TO PROGRAM '{make} -keyout server.key -out server.crt'")
-            try:
-                owner.execute("ALTER SYSTEM SET ssl = on")
-            except psycopg.errors.InvalidParameterValue:
-                pytest.skip("PostgreSQL 17 here is built without TLS")
-            owner.execute("SELECT pg_reload_conf()")
-            wait_until(lambda: owner.execute("SHOW ssl").fetchone() == ("on",), "TLS", 20)
-        wanted = said_by_psycopg(server, QUERY)
-        for mode, encrypted in (("require", True), ("disable", False)):
-            with session(f"{server.conninfo()} sslmode={mode}") as connection:
-                assert connection.is_encrypted() is encrypted
-                assert read(connection, QUERY, 2, encrypted) == wanted
+        tls.switch_on(server)
+        yield server
+
+
+def test_an_encrypted_connection_is_read_by_libpq(tls_server: EmbeddedPostgres) -> None:
+    wanted = said_by_psycopg(tls_server, QUERY)
+    for mode, encrypted in (("require", True), ("disable", False)):
+        with session(f"{tls_server.conninfo()} sslmode={mode}") as connection:
+            assert connection.is_encrypted() is encrypted
+            assert read(connection, QUERY, 2, encrypted) == wanted
+
+
+def test_a_stream_by_tls_is_read_without_pauses_while_more_is_here(
+    tls_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read brings a record at most, which is no sign that the socket is empty."""
+    with session(f"{tls_server.conninfo()} sslmode=require") as connection:
+        connection.execute(
+            "COPY (SELECT repeat('x', 100) FROM generate_series(1, 10000)) TO STDOUT"
+        )
+        wait_until(lambda: waiting(connection.socket) > 100_000, "many records in the socket", 20)
+        pauses: list[float] = []
+        monkeypatch.setattr(time, "sleep", pauses.append)
+        reader = CopyReader(connection.pgconn)
+        reader._last_at = time.monotonic()  # it is busy
+        rows = reader.read(max_bytes=80_000, max_messages=10_000)
+        assert sum(map(len, rows)) >= 80_000
+        assert not pauses
+
+
+def waiting(descriptor: int) -> int:
+    """Bytes that the kernel holds for us."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @BOTH
