@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
+import struct
 from pathlib import Path
 
 import psycopg
@@ -10,6 +13,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from penstock.embedded import wait_until
+from penstock.errors import PenstockError
 from penstock.pgoutput.decoder import Decoder
 from publishing.lake_node import LakeNode
 
@@ -207,3 +212,74 @@ def test_a_table_that_was_replaced_loses_the_slots_that_get_there(lake: LakeNode
         "table public.replaced: INSERT: id[integer]:3",
         *made,
     ]
+
+
+@pytest.mark.parametrize("leaves", ["before the answer", "without reading it", "with it"])
+def test_rows_that_a_client_did_not_read_come_again(lake: LakeNode, leaves: str) -> None:
+    """Its connection ends without a word, which is the client's own end, or a broken network."""
+    slot = leaves.replace(" ", "_")
+    lake.execute(
+        f"CREATE TABLE {slot} (id integer PRIMARY KEY)",
+        f"SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')",
+        f"INSERT INTO {slot} VALUES (1)",
+    )
+    rows, get = _changes(lake, _PEEK, slot), _GET.format(slot, "").encode()
+    session = lake.connect()
+    pid = session.info.backend_pid
+    with (
+        socket.socket(fileno=os.dup(session.fileno())) as raw,
+        Path(os.devnull).open("wb") as nothing,
+    ):
+        raw.setblocking(True)
+        raw.sendall(b"Q" + struct.pack("!i", 5 + len(get)) + get + b"\0")
+        if leaves == "before the answer":
+            raw.shutdown(socket.SHUT_WR)
+        else:
+            answer = raw.recv(1 << 16, 0 if leaves == "with it" else socket.MSG_PEEK)
+            while leaves == "with it" and not answer.endswith(b"Z\0\0\0\5I"):
+                answer += raw.recv(1 << 16)
+            os.dup2(nothing.fileno(), session.fileno())  # libpq has no word, either
+    sessions = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}"
+    wait_until(lambda: lake.rows(sessions) == [(0,)], "the end of the session")
+    session.close()
+    assert _changes(lake, _GET, slot) == ([] if leaves == "with it" else rows)
+
+
+def test_a_slot_is_where_it_was_read_up_to_at_once(lake: LakeNode) -> None:
+    """For others, too; also where the block is rolled back or what follows in the string fails."""
+    lake.execute(
+        "CREATE TABLE at_once (id integer PRIMARY KEY)",
+        "SELECT pg_create_logical_replication_slot('at_once', 'test_decoding')",
+    )
+    get = _GET.format("at_once", "")
+    at = (
+        "SELECT confirmed_flush_lsn = pg_current_wal_lsn(), restart_lsn = confirmed_flush_lsn, "
+        "active FROM pg_replication_slots WHERE slot_name = 'at_once'"
+    )
+    with lake.connect() as session:
+        for number, around in enumerate((("BEGIN", "ROLLBACK"), ("BEGIN", "COMMIT"), ("", ""))):
+            lake.execute(f"INSERT INTO at_once VALUES ({number})")
+            session.execute(around[0])
+            assert len(session.execute(get).fetchall()) == 3
+            assert lake.rows(at) == [(True, False, False)]  # a crash still needs what it has read
+            assert _changes(lake, _PEEK, "at_once") == []
+            assert lake.rows(at) == [(True, True, False)]  # another session goes on from there
+            session.execute(around[1])
+        lake.execute("INSERT INTO at_once VALUES (10)")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            session.execute(f"{get}; {get}; SELECT 1 / 0")
+        assert _changes(lake, _GET, "at_once") == []
+
+
+def test_rows_that_a_program_did_not_get_come_again(lake: LakeNode) -> None:
+    lake.execute(
+        "CREATE TABLE program (id integer PRIMARY KEY)",
+        "SELECT pg_create_logical_replication_slot('program', 'test_decoding')",
+        "INSERT INTO program VALUES (1)",
+    )
+    get = _GET.format("program", "")
+    with pytest.raises(PenstockError):
+        lake.node.execute(f"{get}; {get}; DROP TABLE nowhere")
+    assert len(lake.node.sql(get).rows) == 3
+    assert lake.node.sql(get).rows == ()
+    assert _changes(lake, _GET, "program") == []

@@ -103,6 +103,11 @@ class Services:
     """Where they are shown."""
     admit: Callable[[int, bool], None] = lambda pid, walsender: None
     """Takes a place for a session, by its pid. Raises PenstockError (53300)."""
+    answered: Callable[[int, Callable[[], bool]], None] = lambda pid, there: None
+    """Told when a statement's answer is sent, before the client is told to go on. ``there``:
+    whether it has not left."""
+    heard: Callable[[int], None] = lambda pid: None
+    """Told when the client has spoken after that, or has left having read all of it."""
 
 
 class Backend:
@@ -306,14 +311,8 @@ class Backend:
         extended = ExtendedQuery(self._session, self._pump, self.runner)
         event: Event | None = None
         while not self._session.closed:
-            if self._terminated:
-                raise _by_an_administrator()
             try:
-                event = self._pump.next_event(self._options_now().idle_session_timeout_s or None)
-                if event is None:
-                    raise ConnectionFailure(
-                        "terminating connection due to idle-session timeout", sqlstate="57P05"
-                    )
+                event = self._next_event(ready=isinstance(event, m.Query | m.Sync))
                 self._tell(event)
                 if isinstance(event, m.Query):
                     extended.simple_query()
@@ -321,6 +320,7 @@ class Backend:
                     extended.after_statement()
                 elif not isinstance(event, m.Terminate):
                     extended.handle(event)
+                    self._answered()
             except ConnectionFailure:
                 raise
             except PenstockError as error:
@@ -336,6 +336,32 @@ class Backend:
                 for change in changes:  # before ReadyForQuery, which is the last of it
                     send_answer(self._session, self._pump, change)
                 self._pump.send(failure)
+
+    def _next_event(self, *, ready: bool) -> Event:
+        """The client's next message. ``ready``: it was told that it may go on, so by now it has the
+        answers before that. Raises ConnectionFailure: the session ends, for this or that reason."""
+        event: Event | None = None
+        try:
+            if not self._terminated:
+                timeout_s = self._options_now().idle_session_timeout_s or None
+                event = self._pump.next_event(timeout_s)
+        except ClientLeft:
+            # A connection that is closed before all was read from it is not closed, but reset.
+            self._services.heard(self.pid)
+            raise
+        if ready or event is None:
+            self._services.heard(self.pid)
+        if self._terminated:
+            raise _by_an_administrator()
+        if event is None:
+            raise ConnectionFailure(
+                "terminating connection due to idle-session timeout", sqlstate="57P05"
+            )
+        return event
+
+    def _answered(self) -> None:
+        """All of an answer is sent."""
+        self._services.answered(self.pid, lambda: not self._socket.left)
 
     def _tell(self, event: Event) -> None:
         """Others see what begins here; Sync ends it."""
@@ -368,6 +394,7 @@ class Backend:
         streamed = False
         for answer in self.runner.simple(text):
             send_answer(self._session, self._pump, answer)
+            self._answered()
             streamed = isinstance(answer, Streaming)
         self._waits()
         if not streamed:

@@ -22,6 +22,8 @@ from penstock.errors import ConnectionFailure
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
 
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)
+"""Linux tells; elsewhere a connection that is broken both ways is found only."""
 _PORTION: Final = 1 << 16
 """Bytes that are sent at once; some of them must get through within the write timeout."""
 _RECEIVE: Final = 1 << 16
@@ -105,6 +107,11 @@ class ClientSocket:
                 )
             else:
                 self._poll(ready, _TICK_S)
+
+    @property
+    def left(self) -> bool:
+        """Whether the client has closed its side: it may not read what was sent last."""
+        return not self.stopped and self._poll(_HUNG_UP, 0.0)
 
     def start_tls(self, context: ssl.SSLContext, timeout_s: float) -> None:
         """The handshake as the server. Raises ConnectionFailure."""

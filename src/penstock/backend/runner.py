@@ -162,6 +162,7 @@ class SessionRunner:
     def failed(self) -> Iterable[ParameterChange]:
         """The running statement has failed; temporary slots go with it, as in PostgreSQL."""
         self._block.fail()
+        self._services.slots.take_back(self._context.pid, sent=False)
         self._services.slots.end_session(self._context.pid)
         return self._variables.settle()
 
@@ -177,6 +178,7 @@ class SessionRunner:
         """The session ends."""
         self._block.abandon()
         self._services.snapshots.withdraw(self._context.pid)
+        self._services.slots.take_back(self._context.pid, sent=True)
         self._services.slots.end_session(self._context.pid)
 
     # One statement

@@ -29,6 +29,7 @@ from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.slots import Slots
 
+_PID: Final = 0
 _OWNER: Final = "penstock"
 """Who may write the node's folder is its superuser."""
 _PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
@@ -54,7 +55,7 @@ class NodeQueries:
         """``serving``: the publishing half, where this process runs it. ``reload``: has the
         parameters read again (pg_reload_conf)."""
         sequencer = Sequencer(catalog, warehouse) if serving is None else serving.sequencer
-        slots = (
+        self._slots = slots = (
             Slots(
                 catalog,
                 sequencer,
@@ -104,14 +105,23 @@ class NodeQueries:
             )
             for row in found.rows
         )
+        self._slots.answered(_PID)
         return CommandResult(
             f"SELECT {len(rows)}", columns=tuple(field.name for field in found.fields), rows=rows
         )
 
+    def heard(self) -> None:
+        """The caller has the rows: slots that they were read from do not give them again."""
+        self._slots.heard(_PID)
+
+    def failed(self) -> None:
+        """The caller has got nothing of what was asked."""
+        self._slots.take_back(_PID, sent=True)
+
     def _facts(self) -> SessionFacts:
         version = self._parameters.server_version
         return SessionFacts(
-            pid=0,
+            pid=_PID,
             user=_OWNER,
             role_oid=NODE_OWNER,
             superuser=True,

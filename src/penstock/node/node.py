@@ -78,6 +78,8 @@ class Node:
         self._catalog = Catalog.open(guc.state_url(self.folder, self.parameters))
         self._warehouse = self._make_warehouse()
         self._connections = Connections()
+        self._asked: NodeQueries | None = None
+        """Of the last call of ``execute``: its caller may not have the rows."""
 
     @classmethod
     def init(
@@ -131,16 +133,30 @@ class Node:
     def execute(self, text: str) -> list[CommandResult]:
         """Run one or more SQL statements, separated by semicolons; each result has its notices.
 
-        Raises PenstockError with PostgreSQL's message and SQLSTATE; statements before it hold.
+        Raises PenstockError with PostgreSQL's message and SQLSTATE; statements before it hold, but
+        slots that they have read give the rows again.
         """
-        return [
-            self._execute(statement, text[slice(*statement.span)])
-            for statement in parse_script(text)
-        ]
+        self._heard()
+        try:
+            return [
+                self._execute(statement, text[slice(*statement.span)])
+                for statement in parse_script(text)
+            ]
+        except BaseException:
+            self._heard(nothing=True)
+            raise
+
+    def _heard(self, *, nothing: bool = False) -> None:
+        """The caller goes on, and so has the rows of the last call; or ``nothing``."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.failed() if nothing else asked.heard()
 
     def _execute(self, statement: Statement, text: str) -> CommandResult:
-        if isinstance(statement, QueryStatement) and (found := self._queries()).answers(text):
-            return found.query(text)
+        if isinstance(statement, QueryStatement):
+            self._asked = asked = self._asked or self._queries()
+            if asked.answers(text):
+                return asked.query(text)
         scope = CommandScope(
             warehouse=self._warehouse,
             database=self.parameters.database,
@@ -168,6 +184,7 @@ class Node:
 
         Raises UndefinedObject, ObjectInUse, NotInPrerequisiteState.
         """
+        self._heard()
         return SlotChanges(self._queries().reading, slot, options or {}, follow=follow)
 
     # Running
@@ -258,6 +275,7 @@ class Node:
 
     def close(self) -> None:
         """Stop, and end the Spark session that the node has built."""
+        self._heard()
         self.stop()
         self._connections.close()
         self._catalog.close()
@@ -268,6 +286,7 @@ class Node:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._heard(nothing=error[:1] != (None,))
         self.close()
 
     # Waiting

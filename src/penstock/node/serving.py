@@ -108,6 +108,8 @@ class ServingNode:
                 self._open_session,
                 lambda _: None,
                 sessions=self.sessions,
+                answered=self.slots.answered,
+                heard=self.slots.heard,
             ),
         )
 

@@ -152,12 +152,12 @@ class SlotChanges:
         """Nothing more is read by the query: what it did not draw counts as read, as with a server,
         whose functions give all of their rows before the query sees the first one. A query that did
         not begin to draw (LIMIT 0, WHERE false) has not called the function: clients ask so for the
-        columns alone."""
+        columns alone. Where it is now is durable when the client has the rows."""
         if not self._request.confirm or not self._called:
             return
         for output in self._outputs():
             self._rows += len(output)
-        self._reading.slots.confirm(self._slot.name, self._at)
+        self._reading.slots.read_up_to(self._slot.name, self._at, pid=self.hold.pid)
 
     @property
     def moves(self) -> bool:

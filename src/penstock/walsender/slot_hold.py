@@ -39,7 +39,7 @@ class SlotHold:
     def __init__(self, slots: Slots, name: str, pid: int, version: int) -> None:
         """Raises PenstockError, as ``Slots.held``."""
         self._stack = ExitStack()
-        self._pid = pid
+        self.pid: Final = pid
         self._calls: list[Call] = []
         self.slot: Final[Slot] = self._stack.enter_context(slots.held(name, pid, version=version))
 
@@ -64,7 +64,7 @@ class SlotHold:
         others: Sequence[Call] = [other for other in self._calls if other is not call]
         if any(other.under_way and (other.moves or call.moves) for other in others):
             raise ObjectInUse(
-                f'replication slot "{self.slot.name}" is active for PID {self._pid}',
+                f'replication slot "{self.slot.name}" is active for PID {self.pid}',
                 hint="The query takes rows of two functions that read the slot by turns: "
                 "materialize those of one, by WITH ... AS MATERIALIZED.",
             )

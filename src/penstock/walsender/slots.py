@@ -2,7 +2,8 @@
 
 In: sessions by their pids. Out: slots that survive the node's end, except temporary ones, which
 live here and end with their session. What a slot has confirmed is in the catalog before its client
-is relied upon. Who may use slots, and how they are named, is ``slot_checks``.
+is relied upon. Where SQL functions have read a slot up to is known here at once, and durable when
+their client has the rows. Who may use slots, and how they are named, is ``slot_checks``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ from penstock.errors import (
     StorageError,
     UndefinedObject,
 )
-from penstock.failpoint import AFTER_SLOT_DROP, failpoint
+from penstock.failpoint import (
+    AFTER_SLOT_ANSWER,
+    AFTER_SLOT_CREATE,
+    AFTER_SLOT_DROP,
+    AFTER_SLOT_READ,
+    AFTER_SLOT_SAVED,
+    failpoint,
+)
 from penstock.lsn import Lsn
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.slot_checks import check_name, check_usable
@@ -49,6 +57,16 @@ class SlotState:
     slot: Slot
     temporary: bool
     active_pid: int | None
+
+
+@dataclass(slots=True)
+class _Read:
+    """Where a session's statements have read a slot up to, which is not durable. ``sent``: up to
+    there the rows are out; ``unsent``: of a statement whose rows are not, which holds the slot."""
+
+    pid: int
+    sent: Lsn | None = None
+    unsent: Lsn | None = None
 
 
 class Slots:
@@ -76,12 +94,13 @@ class Slots:
         self._active: dict[str, int] = {}
         self._temporary: dict[str, tuple[int, Slot]] = {}
         self._dropped: dict[str, int] = {}
+        self._read: dict[str, _Read] = {}
 
     def all(self) -> tuple[SlotState, ...]:
         """Every slot, sorted by name."""
         # the lock of slots before a transaction of the catalog, here and everywhere below
         with self._lock, self._catalog.read() as t:
-            slots = t.slots.all()
+            slots = [self._as_read(slot) for slot in t.slots.all()]
             temporary = tuple(self._temporary.values())
             found = [SlotState(slot, False, self._active.get(slot.name)) for slot in slots]
         found += [SlotState(slot, True, pid) for pid, slot in temporary]
@@ -124,6 +143,7 @@ class Slots:
                 inactive_since=time.time(),
             )
             self._add(t, slot, pid if temporary else None)
+        failpoint(AFTER_SLOT_CREATE)
         return position
 
     def copy(
@@ -183,7 +203,8 @@ class Slots:
         """Hold a slot for one session. Raises ObjectInUse, UndefinedObject; invalidated: 55000.
 
         One that was dropped just before the node was killed is there again: its client may not
-        know that it has dropped it.
+        know that it has dropped it. One that another session's statements have read is there with
+        all that they were sent.
         """
         with self._lock:
             try:
@@ -195,16 +216,17 @@ class Slots:
                     slot = t.slots.bring_back(name)
                 log.info('replication slot "%s" is back: its client has not heard of its end', name)
             self._acquire(name, pid)
+            if name in self._read and self._read[name].pid != pid:
+                self._save(name)
         try:
             check_usable(slot, version)
             yield slot
         finally:
             with self._lock:
-                # A session's temporary slot may have ended before its reading did.
-                if self._active.get(name) == pid:
-                    del self._active[name]
+                # Who has read it holds it until the rows are out.
+                if name not in self._read or self._read[name].unsent is None:
+                    self._release(name, pid)
                 self._touch(name)
-                self._lock.notify_all()
 
     def confirm(self, name: str, flush: Lsn) -> Lsn:
         """Move a held slot up to ``flush``, never back; its confirmed position, durable."""
@@ -217,6 +239,86 @@ class Slots:
                 return at
             with self._catalog.write(counted=False) as t:
                 return t.slots.confirm(name, flush, flush).confirmed_flush_lsn
+
+    def read_up_to(self, name: str, at: Lsn, *, pid: int) -> None:
+        """A session's statement has read a slot that it holds up to ``at``, and goes on holding it
+        until the rows are out (``answered``). As with a server, the position counts at once, and a
+        node that is killed gives the rows again until their client is known to have them
+        (``heard``)."""
+        if name in self._temporary:
+            self.confirm(name, at)
+            return
+        with self._lock:
+            read = self._read.setdefault(name, _Read(pid))
+            read.unsent = max(at, self._get(name).confirmed_flush_lsn)
+        failpoint(AFTER_SLOT_READ)
+
+    def answered(self, pid: int, there: Callable[[], bool] = lambda: True) -> None:
+        """All rows that the session's statements have read are sent; its client has not been told
+        that it may go on. ``there``: whether it has not left meanwhile."""
+        if not self._has_read(pid) or not there():
+            return
+        with self._lock:
+            for name, read in self._read.items():
+                if read.pid == pid and read.unsent is not None:
+                    read.sent, read.unsent = read.unsent, None
+                    self._release(name, pid)
+        failpoint(AFTER_SLOT_ANSWER)
+
+    def heard(self, pid: int) -> None:
+        """The client has spoken after all that it was sent: it has the rows, and the positions
+        become durable."""
+        if not self._has_read(pid):
+            return
+        with self._lock:
+            for name in [name for name, read in self._read.items() if read.pid == pid]:
+                # without the store the client goes on; it is tried again at its next word
+                with suppress(StorageError):
+                    self._save(name)
+
+    def take_back(self, pid: int, *, sent: bool) -> None:
+        """The session's statements have read rows that its client does not have: they are there
+        again. ``sent``: also those that were sent, as the connection is broken."""
+        if not self._has_read(pid):
+            return
+        with self._lock:
+            for name, read in tuple(self._read.items()):
+                if read.pid != pid:
+                    continue
+                if read.unsent is not None:
+                    read.unsent = None
+                    self._release(name, pid)
+                if sent or read.sent is None:
+                    del self._read[name]
+
+    def _has_read(self, pid: int) -> bool:
+        """Asked before each statement: without the lock."""
+        return any(read.pid == pid for read in tuple(self._read.values()))
+
+    def _as_read(self, slot: Slot) -> Slot:
+        """With where statements have read it up to; what a crash needs again is kept."""
+        read = self._read.get(slot.name)
+        at = read and (read.unsent or read.sent)
+        at = max(slot.confirmed_flush_lsn, at or slot.confirmed_flush_lsn)
+        return replace(slot, confirmed_flush_lsn=at)
+
+    def _save(self, name: str) -> None:
+        """Make durable what was sent. Raises StorageError."""
+        read = self._read[name]
+        if read.sent is not None:
+            with self._catalog.write(counted=False) as t:
+                if t.slots.find(name) is not None:
+                    t.slots.confirm(name, read.sent, read.sent)
+            read.sent = None
+            failpoint(AFTER_SLOT_SAVED)
+        if read.unsent is None:
+            del self._read[name]
+
+    def _release(self, name: str, pid: int) -> None:
+        # A session's temporary slot may have ended before its reading did.
+        if self._active.get(name) == pid:
+            del self._active[name]
+        self._lock.notify_all()
 
     def two_phase_at(self, slot: Slot, start: Lsn, *, wanted: bool) -> Lsn | None:
         """From where on what is prepared goes out when it is prepared, of a held slot that is read
@@ -316,6 +418,7 @@ class Slots:
                     break
                 self._lock.wait(_RETRY_S)
             self._acquire(name, pid)
+            self._read.pop(name, None)
             if self._temporary.pop(name, None) is None:
                 with self._catalog.write() as t:
                     (t.slots.drop if until_told else t.slots.delete)(name)
@@ -349,7 +452,7 @@ class Slots:
         if name in self._temporary:
             return self._temporary[name][1]
         with self._catalog.read() as t:
-            return t.slots.get(name)
+            return self._as_read(t.slots.get(name))
 
     def _acquire(self, name: str, pid: int) -> None:
         holder = self._active.get(name)
