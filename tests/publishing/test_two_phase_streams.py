@@ -10,6 +10,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +24,7 @@ from penstock.pgoutput.decoder import Decoder
 from publishing.lake_node import LakeNode, drop_subscriptions
 from publishing.recvlogical import recvlogical
 from publishing.test_prepared_transactions import prepare
+from publishing.test_synchronous import Waiting, name_standbys, no_stream
 
 pytestmark = [pytest.mark.postgres]
 
@@ -194,3 +196,40 @@ def test_pg_recvlogical(lake: LakeNode) -> None:
         assert output.readline() == f"COMMIT PREPARED 'test', txid {xid}\n"
         started.send_signal(signal.SIGINT)
         started.wait(60)
+
+
+def test_both_phases_wait_for_a_standby(lake: LakeNode, database: Database) -> None:
+    """As on a server; a session that gives up the wait is warned, and what it did stays."""
+    create = "CREATE TABLE waits (id int PRIMARY KEY)"
+    lake.execute(create, "CREATE PUBLICATION p FOR TABLE waits")
+    database.execute(create)
+    lake.subscribe(database, "s", "p", "two_phase = true")
+    enabled(database)
+    name_standbys(lake, "s")
+    lake.execute("SET synchronous_commit = remote_apply")
+    for number, end in enumerate(("COMMIT", "ROLLBACK") * 3):
+        prepare(lake, "waits", f"INSERT INTO waits VALUES ({number})")
+        assert prepared(database) == 1, "it is there before the client goes on"
+        lake.execute(f"{end} PREPARED 'waits'")
+        assert prepared(database) == 0
+    assert sorted(database.rows("SELECT id FROM waits")) == [(0,), (2,), (4,)]
+    database.execute("ALTER SUBSCRIPTION s DISABLE")
+    no_stream(lake)
+
+    def is_left(count: int) -> bool:
+        return lake.rows("SELECT count(*) FROM pg_prepared_xacts") == [(count,)]
+
+    for statement, left in (("PREPARE TRANSACTION 'left'", 1), ("ROLLBACK PREPARED 'left'", 0)):
+        waiting = Waiting(lake, statement)
+        if left:
+            waiting.session.execute("BEGIN")
+            waiting.session.execute("INSERT INTO waits VALUES (100)")
+        waiting.start()
+        wait_until(partial(is_left, left), statement)
+        waiting.join(1)
+        assert waiting.is_alive(), "nobody has confirmed it"
+        waiting.session.cancel_safe()
+        assert waiting.ends() == statement.rpartition(" ")[0]
+        ((_, message, _),) = waiting.notices
+        assert message == "canceling wait for synchronous replication due to user request"
+    name_standbys(lake, "")

@@ -83,6 +83,7 @@ class Transactions:
     def _prepare(self, gid: str, role: Callable[[], Role]) -> _Ended:
         """PrepareTransactionBlock: what cannot be prepared is rolled back."""
         prepares = self._block.open and not self._block.failed
+        before = self._standbys.now() if prepares else None
         if prepares:
             try:
                 self._block.check_prepare()
@@ -92,18 +93,19 @@ class Transactions:
                 self._block.abandon()
                 raise
         tag, warning = self._block.end(TransactionKind.PREPARE.value if prepares else "ROLLBACK")
-        return tag, () if warning is None else (warning,)
+        waited = tuple(self._standbys.after(before))
+        return tag, waited if warning is None else (*waited, warning)
 
     def _end_prepared(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
         """The second phase, in any session."""
         tag, lake = statement.kind.value, self._services.lake
         self._block.check()
         self._block.outside(tag)
+        before = self._standbys.now()
         if statement.kind is TransactionKind.ROLLBACK_PREPARED:
             lake.rollback_prepared(statement.name, role())
-            return tag, ()
-        before = self._standbys.now()
-        lake.commit_prepared(statement.name, role())
+        else:
+            lake.commit_prepared(statement.name, role())
         return tag, tuple(self._standbys.after(before))
 
     def _end(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
