@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +31,7 @@ from penstock.decoding import (
 )
 from penstock.decoding.output_plugin import CALLBACKS
 from penstock.decoding.registry import plugin_class
-from penstock.errors import InsufficientPrivilege, PenstockError
+from penstock.errors import ConnectionFailure, InsufficientPrivilege, PenstockError
 from penstock.lsn import Lsn
 
 TWO_PHASE = [n for n in CALLBACKS if "prepare" in n and "stream" not in n]
@@ -183,6 +185,83 @@ def test_errors_keep_their_fields_and_nothing_else_ends_a_node() -> None:
         assert other.value.message == message
     with pytest.raises(KeyboardInterrupt):
         texts(plugin_of(*BASIC, begin=raising(KeyboardInterrupt())), [transaction()])
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise GeneratorExit
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GeneratorExit("g"), "GeneratorExit: g"),
+        (BaseException("b"), "BaseException: b"),
+        (ConnectionFailure("its own"), "its own"),
+        (_Unspeakable(), "_Unspeakable"),
+        (ValueError("a\0b\ud800"), "ValueError: ab?"),
+    ],
+)
+def test_in_a_session_whatever_is_raised_is_an_error_of_the_call(
+    error: BaseException, message: str
+) -> None:
+    """A session is no main thread, where KeyboardInterrupt is the user's."""
+
+    def failed(plugin: OutputPlugin) -> PenstockError:
+        with pytest.raises(PenstockError) as raised:
+            texts(plugin, [transaction(inserts(1))])
+        return raised.value
+
+    with ThreadPoolExecutor(1) as session:
+        for name in ("startup", "begin", "change", "commit", "shutdown"):
+            plugin = plugin_of(*BASIC, "shutdown", **{name: raising(error)})
+            found = session.submit(failed, plugin).result()
+            assert not isinstance(found, ConnectionFailure)
+            assert found.message == message
+            assert f"in the {name} callback" in (found.context or "")
+
+
+async def _async(self: OutputPlugin, *arguments: Any) -> None: ...
+
+
+async def _async_generator(self: OutputPlugin, *arguments: Any) -> AsyncIterator[None]:
+    yield
+
+
+def _generator(self: OutputPlugin, *arguments: Any) -> Iterator[None]:
+    yield
+
+
+class _Awaited:
+    async def __call__(self, *arguments: Any) -> None: ...
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (_generator, "is a generator function"),
+        (functools.partialmethod(_generator), "is a generator function"),
+        (_async, "is an async function"),
+        (_async_generator, "is an async function"),
+        (_Awaited(), "is an async function"),
+        (3, "is not callable"),
+        (lambda self: None, "does not take its arguments: too many positional arguments"),
+        (lambda self, *a, more: None, "does not take its arguments: missing a required"),
+    ],
+)
+def test_callbacks_that_could_not_do_their_work(name: str, callback: Any, message: str) -> None:
+    with pytest.raises(PenstockError) as raised:
+        context(plugin_of(*BASIC, **{name: callback}))
+    assert raised.value.message.startswith(f"the {name} callback of the output plugin {message}")
+
+
+def test_a_callback_that_returns_its_work() -> None:
+    for callback, kind in ((_generator, "generator"), (_async_generator, "async_generator")):
+        hidden = plugin_of(*BASIC, change=lambda *a, made=callback: made(*a))
+        with pytest.raises(PenstockError, match=f"change callback .* has returned a {kind}"):
+            texts(hidden, [transaction(inserts(1))])
 
 
 def test_lsns_in_errors_are_padded_from_19_on() -> None:

@@ -44,8 +44,29 @@ class Breaks(Shout):
 class Slow(Shout):
     def change(self, ctx, txn, relation, change):
         time.sleep(1)
+
+
+class Later(Shout):
+    def change(self, ctx, txn, relation, change):
+        yield super().change(ctx, txn, relation, change)
+
+
+class Stillborn(Shout):
+    def __init__(self):
+        raise KeyboardInterrupt("not today")
+
+
+class Ends(Shout):
+    def startup(self, ctx, options, is_init):
+        self.raises = GeneratorExit if ("raise", "late") in ctx.options else None
+        if ("raise", "early") in ctx.options:
+            raise KeyboardInterrupt
+
+    def shutdown(self, ctx):
+        if self.raises is not None:
+            raise self.raises("too late")
 """
-_NAMES = ("Shout", "Breaks", "Slow")
+_NAMES = ("Shout", "Breaks", "Slow", "Later", "Stillborn", "Ends")
 _READ = "SELECT data FROM pg_logical_slot_get_changes('{}', NULL, NULL)"
 
 
@@ -84,7 +105,7 @@ def lake_with_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     where = ["--python", sys.executable, "--target", str(packages)]
     subprocess.run([*install, *where, str(_wheel(tmp_path))], check=True)
     monkeypatch.syspath_prepend(str(packages))
-    allowed = ["pgoutput", "shout", "breaks"]
+    allowed = ["pgoutput", "shout", "breaks", "later", "stillborn", "ends"]
     with LakeNode(tmp_path / "node", None, output_plugin_libraries=allowed) as lake:
         lake.execute("CREATE TABLE t (id integer PRIMARY KEY, v text)")
         yield lake
@@ -115,6 +136,30 @@ def test_plugins_of_a_wheel(lake_with_plugins: LakeNode) -> None:
     until = "SELECT pg_replication_slot_advance('breaks', pg_current_wal_lsn())"
     lake.execute(until, "INSERT INTO t VALUES (4, 'four')")
     assert lake.rows(_READ.format("breaks")) == [("PUBLIC.T FOUR",)]
+
+
+def test_no_plugin_ends_a_session(lake_with_plugins: LakeNode) -> None:
+    """A slot that such a one has read is free, and where it was."""
+    lake = lake_with_plugins
+    pid = lake.rows("SELECT pg_backend_pid()")
+    with pytest.raises(psycopg.Error, match=r"change callback .* is a generator function"):
+        _slot(lake, "later")
+    with pytest.raises(psycopg.Error, match="KeyboardInterrupt: not today") as raised:
+        _slot(lake, "stillborn")
+    assert raised.value.diag.context == 'output plugin "stillborn", in its constructor'
+    _slot(lake, "ends")
+    lake.execute("INSERT INTO t VALUES (1, 'one')")
+    read = _READ.format("ends")
+    for place, message in (("early", "KeyboardInterrupt"), ("late", "GeneratorExit: too late")):
+        with pytest.raises(psycopg.Error, match=message) as raised:
+            lake.rows(read.replace("NULL)", f"NULL, 'raise', '{place}')"))
+        callback = "startup" if place == "early" else "shutdown"
+        assert raised.value.diag.context == (
+            f'slot "ends", output plugin "ends", in the {callback} callback'
+        )
+    assert lake.rows("SELECT slot_name, active FROM pg_replication_slots") == [("ends", False)]
+    assert lake.rows(read) == [("PUBLIC.T ONE",)]
+    assert lake.rows("SELECT pg_backend_pid()") == pid
 
 
 def test_a_slow_one_can_be_cancelled(lake_with_plugins: LakeNode) -> None:

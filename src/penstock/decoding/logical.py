@@ -21,8 +21,11 @@ from penstock.decoding.output_plugin import (
     OutputPlugin,
     OutputPluginOptions,
     OutputType,
+    check_callbacks,
+    check_result,
     registered,
 )
+from penstock.decoding.plugin_error import as_plugins_error
 from penstock.decoding.publication_rules import PublicationRules
 from penstock.decoding.reorder_buffer import Catalogs, Item
 from penstock.decoding.replay import Replay
@@ -87,8 +90,9 @@ class LogicalDecodingContext:
         that one callback may write. ``interrupt``: called between callbacks; what it raises ends
         the call. ``publications``: for pgoutput. ``warn``: takes a WARNING's message.
 
-        Raises PenstockError for a plugin without a required callback.
+        Raises PenstockError: a callback is missing, or cannot be called as it has to be.
         """
+        check_callbacks(plugin)
         for names in _REQUIRED:
             if not any(registered(plugin, name) for name in names):
                 raise PenstockError(f"output plugins have to register a {names[0]} callback")
@@ -119,6 +123,7 @@ class LogicalDecodingContext:
         self._location: Lsn | NDArray[np.uint64] = INVALID
         self._xid = 0
         self._shut_down = False
+        self._from_outside: BaseException | None = None
         self._replay = Replay(self)
 
     @property
@@ -152,7 +157,7 @@ class LogicalDecodingContext:
     def __enter__(self) -> Self:
         try:
             self.startup()
-        except PenstockError as error:
+        except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
         return self
@@ -206,8 +211,13 @@ class LogicalDecodingContext:
 
     def update_progress(self, skipped_xact: bool = False) -> None:
         """OutputPluginUpdateProgress."""
-        if self.tell_progress is not None:
+        if self.tell_progress is None:
+            return
+        try:
             self.tell_progress(self._first_location, self._xid, skipped_xact)
+        except BaseException as error:  # the stream's, not the plugin's
+            self._from_outside = error
+            raise
 
     def move_to(self, lsn: Lsn) -> None:
         """Writes from here on, in this callback, stand at ``lsn``: in ``change_batch``, for a
@@ -237,12 +247,16 @@ class LogicalDecodingContext:
         self._location, self._xid = at, xid
         self._callback_limit = self._writes.nbytes + self.output_limit
         try:
-            return getattr(self.plugin, callback)(self, *arguments)
-        except (Exception, SystemExit) as error:
+            result = getattr(self.plugin, callback)(self, *arguments)
+            check_result(_SHOWN.get(callback, callback), result)
+        except BaseException as error:
+            if error is self._from_outside:
+                raise
             told = self._first_location if report is None else report
             raise self._with_context(error, callback, told) from error
         finally:
             self._accept_writes = False
+        return result
 
     def require(self, callbacks: Sequence[str], what: str, report: Lsn) -> str:
         """The first of some callbacks that the plugin has. Raises NotInPrerequisiteState."""
@@ -275,14 +289,7 @@ class LogicalDecodingContext:
         )
         if report != INVALID:
             context += f", associated LSN {self._lsn_text(report)}"
-        if isinstance(error, PenstockError):
-            before = f"{error.context}\n" if error.context else ""
-            return error.changed(context=before + context)
-        if isinstance(error, MemoryError):
-            return PenstockError("out of memory", sqlstate="53200", context=context)
-        said = str(error)
-        what = f"{type(error).__name__}: {said}" if said else type(error).__name__
-        return PenstockError(what, context=context)
+        return as_plugins_error(error, context)
 
     def _lsn_text(self, lsn: Lsn) -> str:
         if self.major_version >= _PADDED_SINCE:

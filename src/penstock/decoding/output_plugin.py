@@ -12,12 +12,15 @@ and have to write the same.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.decoding.relation_data import RelationData
 from penstock.decoding.reorder_buffer import Change, ReorderBufferTXN, RowBatch, TruncateChange
+from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -151,6 +154,50 @@ class OutputPlugin:
         change: TruncateChange,
     ) -> None:
         """TRUNCATE in a block."""
+
+
+_PLAIN: Final = "A callback is a plain function: it does its work when it is called, and returns."
+_LATER: Final = (Generator, Coroutine, AsyncGenerator)
+
+
+def check_callbacks(plugin: OutputPlugin) -> None:
+    """Raises PenstockError: a callback that the plugin registers cannot be called as it has to be,
+    or would do its work later, that is never."""
+    for name in CALLBACKS:
+        if registered(plugin, name):
+            _check_callback(name, getattr(plugin, name))
+
+
+def _check_callback(name: str, callback: Any) -> None:
+    if not callable(callback):
+        raise PenstockError(f"the {name} callback of the output plugin is not callable")
+    for function in (callback, callback.__call__):
+        if inspect.isgeneratorfunction(function):
+            raise _not_plain(f"the {name} callback of the output plugin is a generator function")
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise _not_plain(f"the {name} callback of the output plugin is an async function")
+    wanted = list(inspect.signature(getattr(OutputPlugin, name)).parameters)[1:]
+    try:
+        inspect.signature(callback).bind(*wanted)
+    except ValueError:  # of a function that is not written in Python
+        return
+    except TypeError as error:
+        raise PenstockError(
+            f"the {name} callback of the output plugin does not take its arguments: {error}",
+            hint=f"It is called with: {', '.join(wanted)}.",
+        ) from None
+
+
+def check_result(name: str, result: object) -> None:
+    """Raises PenstockError: what a callback has returned shows that it has not done its work."""
+    if isinstance(result, _LATER):
+        raise _not_plain(
+            f"the {name} callback of the output plugin has returned a {type(result).__name__}"
+        )
+
+
+def _not_plain(message: str) -> PenstockError:
+    return PenstockError(message, hint=_PLAIN)
 
 
 CALLBACKS = tuple(name for name in vars(OutputPlugin) if name[0] != "_" and name.islower())

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from penstock.decoding.output_plugin import OutputPlugin
+from penstock.decoding.plugin_error import as_plugins_error, is_interrupt, text_of
 from penstock.errors import InsufficientPrivilege, PenstockError
 
 GROUP: Final = "penstock.output_plugins"
@@ -34,7 +35,12 @@ _HINT: Final = (
 def find_plugin(name: str, allowed: Collection[str] = tuple(BUNDLED)) -> OutputPlugin:
     """Raises PenstockError 58P01 for one that there is not, InsufficientPrivilege for one that is
     not allowed, and PenstockError for one that cannot be used, saying why."""
-    return plugin_class(name, allowed)()
+    made = plugin_class(name, allowed)
+    try:
+        return made()
+    except BaseException as error:
+        context = f'output plugin "{name}", in its constructor'
+        raise as_plugins_error(error, context) from error
 
 
 def plugin_class(name: str, allowed: Collection[str] = tuple(BUNDLED)) -> type[OutputPlugin]:
@@ -50,9 +56,11 @@ def plugin_class(name: str, allowed: Collection[str] = tuple(BUNDLED)) -> type[O
         )
     try:
         loaded = point.load()
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise PenstockError(
-            f'could not load library "{name}": {type(error).__name__}: {error}',
+            f'could not load library "{name}": {text_of(error)}',
             detail=f"It is {point.value}.",
         ) from error
     if not (isinstance(loaded, type) and issubclass(loaded, OutputPlugin)):

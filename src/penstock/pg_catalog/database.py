@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -282,8 +282,9 @@ class CatalogDatabase:
             raise self._as_postgresql(error) from None
         finally:
             watch.stop()  # it must not interrupt who has the connection next
-            for given in sources:
-                given.close()
+            with ExitStack() as closed:  # each, whatever another one raises
+                for given in sources:
+                    closed.callback(given.close)
         self._reusable = True
 
     def _execute(self, sql: str, values: list[Any]) -> Any:

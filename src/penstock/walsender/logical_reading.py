@@ -181,9 +181,9 @@ class SlotChanges:
 
     def close(self) -> None:
         """Give the slot back."""
-        if self._output is not None:
-            self._output.close()
-        self._held.close()
+        with self._held:
+            if self._output is not None:
+                self._output.close()
 
     def _started(self, held: ExitStack, cancelled: Callable[[], None]) -> Process:
         """The plugin, which takes the options. Raises PenstockError; 0A000 where a function for
