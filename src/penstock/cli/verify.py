@@ -30,6 +30,8 @@ _KINDS: Final = {
     "different": "different",
 }
 _BAR_WIDTH: Final = 20
+_PARTIAL: Final = 3
+"""The exit status; 2 is click's, for wrong arguments."""
 
 
 def verify(
@@ -53,7 +55,8 @@ def verify(
 ) -> None:
     """Compare every row with the publisher's, at one LSN, while the node runs and both are written.
 
-    Exit status: 0 when all tables were compared and are equal, else 1.
+    Exit status: 0 when all tables were compared whole and are equal; 3 when nothing differs, but
+    columns that the node's tables lack were left out; else 1.
     """
     with Node(directory) as node, _Shown() as shown:
         options = VerifyOptions(examples, timeout, connections, shown)
@@ -66,7 +69,8 @@ def verify(
         for verification in found:
             typer.echo("\n".join(lines(verification)))
     if not all(verification.equal for verification in found):
-        raise typer.Exit(1)
+        partial = all(verification.equal or verification.partial for verification in found)
+        raise typer.Exit(_PARTIAL if partial else 1)
 
 
 def lines(verification: Verification) -> Iterator[str]:
@@ -78,7 +82,9 @@ def lines(verification: Verification) -> Iterator[str]:
     equal = sum(table.equal for table in verification.tables)
     left_out = sum(table.reason is not None for table in verification.tables)
     told = [f"{equal} of {count} tables equal"]
-    told += [f"{differ} different"] if (differ := count - equal - left_out) else []
+    partial = sum(table.partial for table in verification.tables)
+    told += [f"{partial} in part"] if partial else []
+    told += [f"{differ} different"] if (differ := count - equal - partial - left_out) else []
     told += [f"{left_out} not compared"] if left_out else []
     yield ", ".join(told)
 
@@ -89,8 +95,9 @@ def _table_lines(table: VerifiedTable) -> Iterator[str]:
         yield f"  {table.name}: not compared: {table.reason}"
         return
     without = f", without columns {', '.join(table.lacking)}" if table.lacking else ""
-    if table.equal:
-        yield f"  {table.name}: equal, {found.publisher_rows:,} rows{without}"
+    if not found.kinds:
+        equal = "equal in part" if table.partial else "equal"
+        yield f"  {table.name}: {equal}, {found.publisher_rows:,} rows{without}"
         return
     rows = f"{found.publisher_rows:,} rows at the publisher, {found.node_rows:,} at the node"
     yield f"  {table.name}: DIFFERENT, {rows}{without}"

@@ -78,6 +78,7 @@ _NOT_READY: Final[Mapping[SubscriptionRelState, str]] = {
     SubscriptionRelState.INIT: "its initial copy has not begun",
     SubscriptionRelState.DATASYNC: "its initial copy has not finished",
 }
+_NOT_A_MEMBER: Final = "the subscription does not have it yet"
 _NOT_IN_CUTS: Final = "it is in no cut yet"
 
 
@@ -120,7 +121,7 @@ class Verifier:
         rels = self._rels(wanted)
         self._check()
         try:
-            return self._run(rels)
+            return self._run(rels, wanted)
         except ConnectionFailure as error:
             raise error.changed(hint=_AGAIN) from error
 
@@ -134,7 +135,7 @@ class Verifier:
                 )
         return [known[name] for name in sorted(wanted or known)]
 
-    def _run(self, rels: Sequence[SubscriptionRel]) -> Verification:
+    def _run(self, rels: Sequence[SubscriptionRel], wanted: Sequence[TableName]) -> Verification:
         subscription = self._subscription
         conninfo = ConnInfo.parse(subscription.conninfo)
         slot = f"{sync_slot_prefix(subscription.app_id, 'verify')}{uuid.uuid4().hex[:12]}"
@@ -145,7 +146,7 @@ class Verifier:
         ):
             self._check_server(publisher.connection)
             results: dict[TableName, VerifiedTable] = {}
-            infos = self._published(rels, publisher, locks, results)
+            infos = self._published(rels, wanted, publisher, locks, results)
             snapshot_name, cut, sources = self._same_moment(infos, publisher, holder, results)
             refused = locks.hold(snapshot_name, list(sources), publisher.connection)
             for name, error in refused.items():
@@ -170,7 +171,7 @@ class Verifier:
             found = comparison.run(list(sources.values()), examples=self._options.examples)
             for (name, source), one in zip(sources.items(), found, strict=True):
                 results[name] = _verified(name, source, passed.get(name, one))
-        ordered = tuple(results[rel.table_name] for rel in rels)
+        ordered = tuple(results[name] for name in sorted(results))
         return Verification(subscription.name, cut.lsn, ordered)
 
     def _check_server(self, connection: Connection) -> None:
@@ -180,12 +181,16 @@ class Verifier:
     def _published(
         self,
         rels: Sequence[SubscriptionRel],
+        wanted: Sequence[TableName],
         publisher: Publisher,
         locks: TableLocks,
         results: dict[TableName, VerifiedTable],
     ) -> dict[TableName, RemoteTable]:
         """What the publisher says of the tables that can be compared; why others cannot."""
         published = publisher.tables(self._subscription.publications)
+        if not wanted:
+            for name in set(published) - {rel.table_name for rel in rels}:
+                results[name] = VerifiedTable(qualified(*name), _NOT_A_MEMBER)
         for rel in rels:
             reason = _NOT_READY.get(rel.state)
             if rel.table_name not in published:
