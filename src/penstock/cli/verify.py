@@ -17,11 +17,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock.cli import NodeDir
-from penstock.identifiers import quote_literal
 from penstock.node import Node
-from penstock.node.verification import Verification, VerifiedTable, VerifyProgress, as_json
+from penstock.node.verification import (
+    Verification,
+    VerifiedTable,
+    VerifyProgress,
+    as_json,
+    row_text,
+)
 from penstock.node.verify import VerifyOptions
-from penstock.pipeline.compare_tables import RowDifference
 
 _KINDS: Final = {
     "missing": "missing at the node",
@@ -106,18 +110,7 @@ def _table_lines(table: VerifiedTable) -> Iterator[str]:
         least = "" if found.whole else "at least "
         shown = f", the first {len(examples)}:" if 0 < len(examples) < count else ":"
         yield f"    {least}{count:,} {_KINDS[kind]}{shown if examples else ''}"
-        yield from (f"      {_row(example)}" for example in examples)
-
-
-def _row(example: RowDifference) -> str:
-    key = ", ".join(f"{name} = {_value(text)}" for name, text in example.key)
-    times = f" ({example.count:,} times)" if example.count > 1 else ""
-    columns = f" in {', '.join(example.columns)}" if example.columns else ""
-    return f"{key}{columns}{times}"
-
-
-def _value(text: str | None) -> str:
-    return "NULL" if text is None else quote_literal(text)
+        yield from (f"      {row_text(example)}" for example in examples)
 
 
 class _Shown:

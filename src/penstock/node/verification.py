@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from penstock.identifiers import quote_literal
 from penstock.lsn import Lsn
 from penstock.pipeline.compare_tables import CompareProgress, RowDifference, TableDifference
 
@@ -104,3 +105,15 @@ def _table_json(table: VerifiedTable) -> dict[str, Any]:
 
 def _example_json(example: RowDifference) -> dict[str, Any]:
     return {**asdict(example), "key": dict(example.key), "columns": list(example.columns)}
+
+
+def row_text(example: RowDifference) -> str:
+    """A row by its key, and the columns in which it differs, for people."""
+    key = ", ".join(f"{name} = {_value(text)}" for name, text in example.key)
+    times = f" ({example.count:,} times)" if example.count > 1 else ""
+    columns = f" in {', '.join(example.columns)}" if example.columns else ""
+    return f"{key}{columns}{times}"
+
+
+def _value(text: str | None) -> str:
+    return "NULL" if text is None else quote_literal(text)
