@@ -68,6 +68,9 @@ BEFORE_COMPACTION: Final = "before-compaction"
 AFTER_COMPACTION: Final = "after-compaction"
 """The table has its rows in new files, and no cut names that version."""
 
+INSIDE_VERIFICATION: Final = "inside-verification"
+"""A range of a table is compared in the background; nothing of it is written down."""
+
 BLOCK_NAMES: Final = (AFTER_BLOCK_INTENT, BETWEEN_BLOCK_COMMITS, AFTER_BLOCK_COMMITS)
 """Those that every COMMIT of a block over several tables passes."""
 BLOCK_TABLE_NAMES: Final = (AFTER_BLOCK_INTENT, AFTER_BLOCK_TABLE, *BLOCK_NAMES[1:])

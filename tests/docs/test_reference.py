@@ -172,6 +172,8 @@ def test_subscription_options() -> None:
         "partition_by",
         "cluster_by",
         "jsonb_as",
+        "verify_interval",
+        "verify_rate",
         "disable_on_error",
         "synchronous_commit",
         "origin",
@@ -244,7 +246,7 @@ def test_metrics() -> None:
         subscription, cut_age_seconds=1.0, publisher_age_seconds=1.0, slot_gone=False
     )
     subscription = replace(subscription, conflicts={"insert_exists": 1})
-    table = TableReport("u", "public.t", "r", 1, 1, 1, 1, 1, 1, 1)
+    table = TableReport("u", "public.t", "r", 1, 1, 1, 1, 1, 1, 1, verified_seconds=1.0)
     report = NodeReport(
         "1", (subscription,), SequencerReport(1, 1, 1), (slot,), (sender,), tables=(table,)
     )

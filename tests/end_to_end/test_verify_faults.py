@@ -297,16 +297,72 @@ def _insert_until(database: Database, stop: threading.Event) -> None:
             connection.execute("INSERT INTO u VALUES (%s)", (number,))
 
 
+def run(node: LocalNode, *arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["verify", "-D", str(node.folder), *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout
+
+
+def test_equal_is_said_only_of_tables_that_were_compared_whole(
+    local_node: LocalNodes, database: Database, spark: Any
+) -> None:
+    node = local_node()
+    subscribed(node, database)
+    database.execute("ALTER TABLE t ADD COLUMN c integer DEFAULT 5")
+    status, text = run(node)
+    assert status == 3
+    assert text.splitlines()[1:] == [
+        "  public.t: equal in part, 1,000 rows, without columns c",
+        "  public.u: equal, 0 rows",
+        "1 of 2 tables equal, 1 in part",
+    ]
+    (told,) = json.loads(run(node, "--json")[1])
+    assert told["equal"] is False
+    assert [(table["equal"], table["result"]) for table in told["tables"]] == [
+        (False, "partial"),
+        (True, "equal"),
+    ]
+    assert run(node, "u")[0] == 0
+    # a column that the node's table had, and has no more
+    node.node.sql("ALTER TABLE t DROP COLUMN b")
+    status, text = run(node, "t")
+    assert (status, text.splitlines()[1:]) == (
+        3,
+        [
+            "  public.t: equal in part, 1,000 rows, without columns b, c",
+            "0 of 1 tables equal, 1 in part",
+        ],
+    )
+    spark.sql(f"DELETE FROM delta.`{node.cut().tables['public', 't'].uri}` WHERE a < 4")
+    status, text = run(node, "t")
+    assert status == 1
+    assert "DIFFERENT" in text
+
+
+def test_a_published_table_that_the_subscription_does_not_have_is_told(
+    local_node: LocalNodes, database: Database
+) -> None:
+    node = local_node()
+    subscribed(node, database)
+    database.execute("CREATE TABLE v (a integer PRIMARY KEY); ALTER PUBLICATION p ADD TABLE v")
+    status, text = run(node)
+    assert (status, text.splitlines()[-2:]) == (
+        1,
+        [
+            "  public.v: not compared: the subscription does not have it yet",
+            "2 of 3 tables equal, 1 not compared",
+        ],
+    )
+    assert run(node, "t")[0] == 0
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+    node.caught_up("s", database)
+    assert run(node)[0] == 0
+
+
 def test_the_command_line(local_node: LocalNodes, database: Database, spark: Any) -> None:
     node = local_node()
     subscribed(node, database)
-
-    def run(*arguments: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, ["verify", "-D", str(node.folder), *arguments])
-        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-        return done.exit_code, done.stdout
-
-    status, text = run()
+    status, text = run(node)
     lsn = text.split()[3]
     assert (status, text) == (
         0,
@@ -314,7 +370,7 @@ def test_the_command_line(local_node: LocalNodes, database: Database, spark: Any
         "  public.u: equal, 0 rows\n2 of 2 tables equal\n",
     )
     spark.sql(f"DELETE FROM delta.`{node.cut().tables['public', 't'].uri}` WHERE a < 4")
-    status, text = run("public.t", "--examples", "2")
+    status, text = run(node, "public.t", "--examples", "2")
     assert status == 1
     assert text.splitlines()[1:] == [
         "  public.t: DIFFERENT, 1,000 rows at the publisher, 997 at the node",
@@ -323,13 +379,14 @@ def test_the_command_line(local_node: LocalNodes, database: Database, spark: Any
         "      a = '2'",
         "0 of 1 tables equal, 1 different",
     ]
-    status, text = run("--json", "--subscription", "s")
+    status, text = run(node, "--json", "--subscription", "s")
     assert status == 1
     (told,) = json.loads(text)
     assert (told["subscription"], told["equal"]) == ("s", False)
     assert told["tables"][0] == {
         "name": "public.t",
         "equal": False,
+        "result": "different",
         "not_compared": None,
         "lacking_columns": [],
         "publisher_rows": 1000,
@@ -341,5 +398,5 @@ def test_the_command_line(local_node: LocalNodes, database: Database, spark: Any
             for key in (1, 2, 3)
         ],
     }
-    assert run("--examples", "-1")[0] == 2
-    assert run("--connections", "0")[0] == 2
+    assert run(node, "--examples", "-1")[0] == 2
+    assert run(node, "--connections", "0")[0] == 2

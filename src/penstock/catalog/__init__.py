@@ -33,6 +33,7 @@ from penstock.catalog.sequenced import Sequenced
 from penstock.catalog.sequences import Sequences, SessionSequences
 from penstock.catalog.transaction import CatalogTransaction
 from penstock.catalog.two_phase_records import PrepareRecord, TwoPhaseKind, TwoPhaseRecord
+from penstock.catalog.verifications import TableVerification
 
 __all__ = [
     "BlockCatalog",
@@ -69,6 +70,7 @@ __all__ = [
     "SubscriptionRelState",
     "SubscriptionStatistics",
     "TableStatistics",
+    "TableVerification",
     "TwoPhaseKind",
     "TwoPhaseRecord",
     "TwoPhaseState",

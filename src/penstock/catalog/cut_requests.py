@@ -45,9 +45,10 @@ class CutRequests:
         query = select(_TABLE).where(_TABLE.c.subid == subid).order_by(_TABLE.c.id)
         return tuple(_request(row) for row in self._connection.execute(query).mappings())
 
-    def ask(self, subid: int, lsn: Lsn) -> CutRequest:
-        """Insert one."""
-        request = CutRequest(str(uuid.uuid4()), subid, lsn)
+    def ask(self, subid: int, lsn: Lsn, own: str | None = None) -> CutRequest:
+        """Insert one. ``own``: its id, in place of a request of that id that a crash has left."""
+        request = CutRequest(own or str(uuid.uuid4()), subid, lsn)
+        self.forget(request.id)
         self._connection.execute(_TABLE.insert().values(id=request.id, subid=subid, lsn=lsn))
         return request
 

@@ -84,6 +84,8 @@ _TABLE = Table(
     Column("subowner", BigInteger),
     Column("suboriginlsn", LsnColumn),
     Column("subjsonbas", String),
+    Column("subverifyinterval", BigInteger),
+    Column("subverifyrate", BigInteger),
 )
 
 
@@ -97,6 +99,10 @@ change that does not fit stops; all stop; tables are copied again for the others
 that is wider than it was."""
 FOLLOWING: Final = (FOLLOW, WIDEN)
 """Those with which no change stops."""
+
+
+VERIFY_RATE: Final = 2 << 20
+"""Bytes a second: some thousandths of what a core of the publisher sends in a COPY."""
 
 
 class TwoPhaseState(enum.Enum):
@@ -145,7 +151,8 @@ class Subscription:
     ``out_of_range``: one of OUT_OF_RANGE. ``partition_by``, ``cluster_by``: as they were written.
     ``soft_delete``: whether rows that the publisher deletes stay. ``origin_lsn``: where its origin
     was put, INVALID: the last cut tells. ``owner``: a role's oid, None for the node itself.
-    ``jsonb_as``: one of JSONB_AS.
+    ``jsonb_as``: one of JSONB_AS. ``verify_interval``: seconds, 0: never; ``verify_rate``: bytes of
+    the publisher's tables a second: how often they are compared, at which pace.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -185,6 +192,8 @@ class Subscription:
     jsonb_as: str = "text"
     owner: int | None = field(default=None, compare=False)
     origin_lsn: Lsn = field(default=INVALID, compare=False)
+    verify_interval: int = field(default=0, compare=False)
+    verify_rate: int = field(default=VERIFY_RATE, compare=False)
 
     @property
     def own_changes_only(self) -> bool:
@@ -332,6 +341,8 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subowner": subscription.owner,
         "suboriginlsn": subscription.origin_lsn,
         "subjsonbas": subscription.jsonb_as,
+        "subverifyinterval": subscription.verify_interval,
+        "subverifyrate": subscription.verify_rate,
     }
 
 
@@ -376,4 +387,6 @@ def _subscription(row: RowMapping) -> Subscription:
         owner=row["subowner"],
         origin_lsn=row["suboriginlsn"] or INVALID,
         jsonb_as=row["subjsonbas"] or "text",
+        verify_interval=row["subverifyinterval"] or 0,
+        verify_rate=row["subverifyrate"] or VERIFY_RATE,
     )

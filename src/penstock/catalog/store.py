@@ -32,6 +32,7 @@ from penstock.catalog import (
     pg_transactions,
     pg_type,
     prepared_blocks,
+    verifications,
 )
 from penstock.catalog.engine import (
     add_what_is_missing,
@@ -46,7 +47,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 26
+SCHEMA_VERSION: Final = 27
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -104,6 +105,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     24: _add_what_is_missing,
     # Of which tables such a block is.
     25: _add_what_is_missing,
+    # How far tables are compared in the background, and how often they are.
+    26: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 
@@ -124,6 +127,7 @@ _TABLES: Final = (
     pg_transactions,
     pg_type,
     prepared_blocks,
+    verifications,
 )
 """Importing them has put their tables into METADATA."""
 

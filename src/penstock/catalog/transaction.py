@@ -27,6 +27,7 @@ from penstock.catalog.pg_subscription_rel import PgSubscriptionRel
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.pg_type import PgType
 from penstock.catalog.prepared_blocks import PreparedBlocks
+from penstock.catalog.verifications import Verifications
 from penstock.publication.members import Members
 
 
@@ -44,6 +45,7 @@ class CatalogTransaction:
     namespaces: PgNamespace
     types: PgType
     cut_requests: CutRequests
+    verifications: Verifications
     prepared_xacts: PgPreparedXacts
     block_commits: BlockCommits
     sequences: PgSequence
@@ -99,6 +101,7 @@ def catalog_transaction(connection: Connection) -> CatalogTransaction:
         PgNamespace(connection),
         PgType(connection),
         CutRequests(connection),
+        Verifications(connection),
         PgPreparedXacts(connection),
         BlockCommits(connection),
         PgSequence(connection),

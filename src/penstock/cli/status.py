@@ -70,6 +70,8 @@ def picture(subscriptions: Sequence[SubscriptionStatus]) -> RenderableType:
         parts += [_overview(subscription), _tables(subscription)]
         parts += [_table_error(table) for table in subscription.tables if table.error]
         parts += [_unfilled(subscription, table) for table in subscription.tables if table.unfilled]
+        if any(table.verify_result for table in subscription.tables):
+            parts.append(_verified(subscription))
         parts.append(Text(""))
     return Group(*parts)
 
@@ -131,6 +133,13 @@ def _unfilled(subscription: SubscriptionStatus, table: TableStatus) -> Renderabl
     hint = f"Run {alter(subscription.name)} REFRESH TABLE {table.name}."
     lines.add_row(Text("hint", style="bold"), Text(hint))
     return lines
+
+
+def _verified(subscription: SubscriptionStatus) -> RenderableType:
+    ages = [t.verified_seconds for t in subscription.tables if t.verified_seconds is not None]
+    told = f"{len(ages)} of {len(subscription.tables)} tables found equal to the publisher's"
+    longest = f", the first of them {_ago(max(ages))}" if ages else ""
+    return Text(f"verified: {told}{longest}")
 
 
 def _table_error(table: TableStatus) -> RenderableType:

@@ -17,11 +17,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock.cli import NodeDir
-from penstock.identifiers import quote_literal
 from penstock.node import Node
-from penstock.node.verification import Verification, VerifiedTable, VerifyProgress, as_json
+from penstock.node.verification import (
+    Verification,
+    VerifiedTable,
+    VerifyProgress,
+    as_json,
+    row_text,
+)
 from penstock.node.verify import VerifyOptions
-from penstock.pipeline.compare_tables import RowDifference
 
 _KINDS: Final = {
     "missing": "missing at the node",
@@ -30,6 +34,8 @@ _KINDS: Final = {
     "different": "different",
 }
 _BAR_WIDTH: Final = 20
+_PARTIAL: Final = 3
+"""The exit status; 2 is click's, for wrong arguments."""
 
 
 def verify(
@@ -53,7 +59,8 @@ def verify(
 ) -> None:
     """Compare every row with the publisher's, at one LSN, while the node runs and both are written.
 
-    Exit status: 0 when all tables were compared and are equal, else 1.
+    Exit status: 0 when all tables were compared whole and are equal; 3 when nothing differs, but
+    columns that the node's tables lack were left out; else 1.
     """
     with Node(directory) as node, _Shown() as shown:
         options = VerifyOptions(examples, timeout, connections, shown)
@@ -66,7 +73,8 @@ def verify(
         for verification in found:
             typer.echo("\n".join(lines(verification)))
     if not all(verification.equal for verification in found):
-        raise typer.Exit(1)
+        partial = all(verification.equal or verification.partial for verification in found)
+        raise typer.Exit(_PARTIAL if partial else 1)
 
 
 def lines(verification: Verification) -> Iterator[str]:
@@ -78,7 +86,9 @@ def lines(verification: Verification) -> Iterator[str]:
     equal = sum(table.equal for table in verification.tables)
     left_out = sum(table.reason is not None for table in verification.tables)
     told = [f"{equal} of {count} tables equal"]
-    told += [f"{differ} different"] if (differ := count - equal - left_out) else []
+    partial = sum(table.partial for table in verification.tables)
+    told += [f"{partial} in part"] if partial else []
+    told += [f"{differ} different"] if (differ := count - equal - partial - left_out) else []
     told += [f"{left_out} not compared"] if left_out else []
     yield ", ".join(told)
 
@@ -89,8 +99,9 @@ def _table_lines(table: VerifiedTable) -> Iterator[str]:
         yield f"  {table.name}: not compared: {table.reason}"
         return
     without = f", without columns {', '.join(table.lacking)}" if table.lacking else ""
-    if table.equal:
-        yield f"  {table.name}: equal, {found.publisher_rows:,} rows{without}"
+    if not found.kinds:
+        equal = "equal in part" if table.partial else "equal"
+        yield f"  {table.name}: {equal}, {found.publisher_rows:,} rows{without}"
         return
     rows = f"{found.publisher_rows:,} rows at the publisher, {found.node_rows:,} at the node"
     yield f"  {table.name}: DIFFERENT, {rows}{without}"
@@ -99,18 +110,7 @@ def _table_lines(table: VerifiedTable) -> Iterator[str]:
         least = "" if found.whole else "at least "
         shown = f", the first {len(examples)}:" if 0 < len(examples) < count else ":"
         yield f"    {least}{count:,} {_KINDS[kind]}{shown if examples else ''}"
-        yield from (f"      {_row(example)}" for example in examples)
-
-
-def _row(example: RowDifference) -> str:
-    key = ", ".join(f"{name} = {_value(text)}" for name, text in example.key)
-    times = f" ({example.count:,} times)" if example.count > 1 else ""
-    columns = f" in {', '.join(example.columns)}" if example.columns else ""
-    return f"{key}{columns}{times}"
-
-
-def _value(text: str | None) -> str:
-    return "NULL" if text is None else quote_literal(text)
+        yield from (f"      {row_text(example)}" for example in examples)
 
 
 class _Shown:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.catalog.pg_subscription import ADD, SCHEMA_CHANGES
+from penstock import guc
+from penstock.catalog.pg_subscription import ADD, SCHEMA_CHANGES, VERIFY_RATE
 from penstock.catalog.table_choice import NONE, TableChoice, read_choice
 from penstock.commands.define import (
     conflicting_options,
@@ -33,6 +34,7 @@ from penstock.pgtypes.out_of_range import OUT_OF_RANGE
 from penstock.pipeline.conflict import CONFLICT_RESOLUTIONS, ERROR
 from penstock.protocol.answers import Notice
 from penstock.sql import DefElem
+from penstock.sql.text.interval_literals import read_interval
 from penstock.sqlstate import InvalidName, NameTooLong
 
 
@@ -62,6 +64,8 @@ class SubscriptionOptions:
     partition_by: str = ""
     cluster_by: str = ""
     jsonb_as: str = JSONB_AS_TEXT
+    verify_interval: int = 0
+    verify_rate: int = VERIFY_RATE
     streaming: str = "parallel"
     two_phase: bool = False
     disable_on_error: bool = False
@@ -84,7 +88,7 @@ CREATE: Final = frozenset(
     | {"history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"}
     | {"soft_delete"}
     | {PARTITION_BY, CLUSTER_BY}
-    | {"jsonb_as"}
+    | {"jsonb_as", "verify_interval", "verify_rate"}
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 KEPT: Final = (
@@ -93,7 +97,7 @@ KEPT: Final = (
     *("history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"),
     "soft_delete",
     *(PARTITION_BY, CLUSTER_BY),
-    "jsonb_as",
+    *("jsonb_as", "verify_interval", "verify_rate"),
 )
 """Options that are written into the row as they are, under their own names."""
 REFRESH: Final = frozenset({"copy_data"})
@@ -198,6 +202,28 @@ def _tables(option: DefElem) -> TableChoice:
     return read_choice(option.name, option.arg)
 
 
+def _verify_interval(option: DefElem) -> int:
+    """Seconds: a number, or an interval as interval_in reads it; ``off`` and 0 are never."""
+    text = def_get_string(option).strip().lower()
+    if guc.parse_bool(text) is False:
+        return 0
+    if text.isdecimal():
+        seconds = int(text)
+    else:
+        value = read_interval(text)
+        days = value.months * 30 + value.days
+        seconds = days * 86400 + value.microseconds // 1_000_000
+    guc.check_range(option.name, seconds, 1, guc.INT_MAX, "s")
+    return seconds
+
+
+def _verify_rate(option: DefElem) -> int:
+    """Bytes; a number without a unit is one of kB, as PostgreSQL's parameters have it."""
+    number = guc.read_integer(option.name, def_get_string(option), "kB")
+    guc.check_range(option.name, number, 1, guc.INT_MAX, "kB")
+    return number << 10
+
+
 def _lsn(option: DefElem) -> Lsn:
     text = def_get_string(option)
     if text == "none":
@@ -221,6 +247,8 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     PARTITION_BY: _column_lists,
     CLUSTER_BY: _column_lists,
     "jsonb_as": _one_of(JSONB_AS),
+    "verify_interval": _verify_interval,
+    "verify_rate": _verify_rate,
     "lsn": _lsn,
 }
 

@@ -7,7 +7,8 @@ the marker alone: the table is asked whether it has them. Plain Delta tables tha
 understands; what is in them is the user's to delete.
 
 ``conflicts``: changes that could not be applied to a target as they came (conflict.c);
-``messages``: what the publisher's sessions have emitted (pg_logical_emit_message).
+``messages``: what the publisher's sessions have emitted (pg_logical_emit_message);
+``verifications``: ranges of tables that were compared with the publisher's, which come once.
 """
 
 from __future__ import annotations
@@ -66,6 +67,23 @@ MESSAGES: Final = pa.schema(
         ("content", pa.binary()),
     ]
 )
+VERIFICATIONS: Final = pa.schema(
+    [
+        ("subscription", pa.string()),
+        ("relation", pa.string()),
+        ("key_column", pa.string()),
+        ("low", pa.int64()),
+        ("high", pa.int64()),
+        ("lsn", pa.int64()),
+        ("started", TIMESTAMP),
+        ("ended", TIMESTAMP),
+        ("publisher_rows", pa.int64()),
+        ("node_rows", pa.int64()),
+        ("result", pa.string()),
+        ("lacking_columns", pa.string()),
+        ("differences", pa.string()),
+    ]
+)
 _TRANSACTION: Final = {"conflicts": "remote_commit_lsn", "messages": "commit_lsn"}
 """Which column tells where a row's transaction ended."""
 _APP_ID: Final = "penstock.side_table"
@@ -97,6 +115,11 @@ class SideTable:
             self._put(table, new, app_id, max(end_lsn, marker or 0))
 
         self._try(add)
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows that nobody adds again; durable on return. Raises StorageError,
+        CommitConflict."""
+        self._try(lambda table: self._put(table, rows, _APP_ID, None))
 
     def append_once(self, rows: pa.Table, same: Sequence[str]) -> None:
         """Add those of the rows that are not there, as far as the columns ``same`` tell; durable on

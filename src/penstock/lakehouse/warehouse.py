@@ -20,7 +20,7 @@ from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore, log_store
 from penstock.lakehouse.names import earlier_folder_name, folder_name, written_names
 from penstock.lakehouse.schema import SOURCE, TableSchema
-from penstock.lakehouse.side_table import CONFLICTS, MESSAGES, SideTable
+from penstock.lakehouse.side_table import CONFLICTS, MESSAGES, VERIFICATIONS, SideTable
 from penstock.lakehouse.state import load
 from penstock.lakehouse.storage import Storage, resolve
 from penstock.lakehouse.table import DeltaTable
@@ -74,6 +74,11 @@ class Warehouse:
     def messages(self) -> SideTable:
         """What sessions of the publishers have emitted, of subscriptions that take it."""
         return self._side_table("messages", MESSAGES)
+
+    @cached_property
+    def verifications(self) -> SideTable:
+        """Ranges of tables that were compared with their publishers' in the background."""
+        return self._side_table("verifications", VERIFICATIONS)
 
     def _side_table(self, name: str, schema: pa.Schema) -> SideTable:
         folder = f"{self.uri}/{OWN_FOLDER}"

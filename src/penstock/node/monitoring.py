@@ -222,6 +222,7 @@ def _table(subscription: str, table: TableStatus) -> TableReport:
         update_missing=table.update_missing,
         delete_missing=table.delete_missing,
         unfilled=len(table.unfilled),
+        verified_seconds=table.verified_seconds,
     )
 
 

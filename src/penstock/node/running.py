@@ -29,6 +29,7 @@ from penstock.node.reloading import LiveParameters
 from penstock.node.reports import Reports
 from penstock.node.schema_changes import follow_change
 from penstock.node.shown_workers import ShownWorkers
+from penstock.node.standing_proof import StandingProof
 from penstock.pipeline.compact_choice import CompactOptions
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.payload import remove_leftovers
@@ -148,6 +149,14 @@ class RunningNode:
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
         self._reporter = threading.Thread(target=self._report_all, name="stats", daemon=True)
         self._reports = Reports(catalog)
+        self._proof = StandingProof(
+            catalog,
+            warehouse,
+            spark,
+            lambda: copy_options(self._parameters),
+            self._primary_key_name,
+            self._tables_changed,
+        )
 
     @property
     def _parameters(self) -> Parameters:
@@ -160,11 +169,14 @@ class RunningNode:
         remove_leftovers(self._warehouse.storage, datetime.now(UTC) - _OLDEST_JOB)
         self._thread.start()
         self._reporter.start()
+        self._proof.start()
 
     def stop(self) -> None:
         """Stop every worker after its current cut, and the threads."""
         self._stopping.set()
+        self._proof.stop()
         self._thread.join()
+        self._proof.join()
         self._reporter.join()
         self._indexes.close()
 
@@ -267,6 +279,11 @@ class RunningNode:
             known = catalog.subscriptions.all()
         most = self._parameters.max_active_replication_origins
         check_state(subscription, known, followed, most)
+
+    def _tables_changed(self, subid: int) -> None:
+        worker = self._launcher.workers.get(subid)
+        if worker is not None:
+            worker.tables_changed()
 
     def _requested_cuts(self, subid: int) -> RequestedCuts:
         catalog = self._catalog

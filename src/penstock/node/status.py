@@ -23,6 +23,7 @@ from penstock.catalog.pg_stat_subscription import (
 )
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.verifications import TableVerification
 from penstock.lsn import Lsn
 from penstock.node.reports import NO_WORKER, nothing_known, with_told
 from penstock.node.slot_watch import Told
@@ -37,6 +38,8 @@ class TableStatus:
     ``error``: why it is parked, or why its copy, which is tried again and again, has failed last.
     ``update_missing``, ``delete_missing``: changes skipped because their rows are not there.
     ``unfilled``: columns in which rows from before they were added lack the publisher's values.
+    ``verify_result``: what the last comparison in the background found; ``verified_seconds``: how
+    long ago the last one began that found the whole table equal.
     """
 
     name: str
@@ -55,6 +58,8 @@ class TableStatus:
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
+    verify_result: str | None = None
+    verified_seconds: float | None = None
 
     @property
     def ready(self) -> bool:
@@ -164,6 +169,7 @@ def read_status(
     with catalog.read() as transaction:
         subscriptions = transaction.subscriptions.all()
         rels = transaction.relations.all()
+        verified = transaction.verifications.all()
     numbers = catalog.statistics.all()
     return [
         _status(
@@ -173,6 +179,7 @@ def read_status(
             if s.oid in told
             else numbers.get(s.oid),
             running,
+            verified,
         )
         for s in subscriptions
     ]
@@ -183,6 +190,7 @@ def _status(
     rels: Sequence[SubscriptionRel],
     numbers: SubscriptionStatistics | None,
     running: bool,
+    verified: Mapping[str, TableVerification],
 ) -> SubscriptionStatus:
     error, at = subscription.error, time.time()
     now = numbers or nothing_known(subscription.oid)
@@ -212,7 +220,10 @@ def _status(
         error_detail=error.detail if error else now.error_detail,
         error_hint=error.hint if error else now.error_hint,
         updated_at=now.updated_at or None,
-        tables=tuple(_table(rel, tables.get(rel.qualified_name)) for rel in rels),
+        tables=tuple(
+            _table(rel, tables.get(rel.qualified_name), verified.get(rel.sync_id), at)
+            for rel in rels
+        ),
     )
 
 
@@ -233,7 +244,12 @@ def _state(
     return numbers.state if numbers is not None and numbers.state != NO_WORKER else "starting"
 
 
-def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus:
+def _table(
+    rel: SubscriptionRel,
+    numbers: TableStatistics | None,
+    verified: TableVerification | None,
+    at: float,
+) -> TableStatus:
     now, parked = numbers or TableStatistics(rel.qualified_name), rel.error
     return TableStatus(
         name=rel.qualified_name,
@@ -252,4 +268,6 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         error_hint=now.error_hint if parked is None else parked.hint,
         update_missing=now.update_missing,
         delete_missing=now.delete_missing,
+        verify_result=None if verified is None else verified.result,
+        verified_seconds=None if verified is None else _age(verified.verified, at),
     )

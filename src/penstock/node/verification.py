@@ -7,16 +7,22 @@ In: what ``pipeline.compare_tables`` has found. Out: frozen values; what is show
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
+from penstock.identifiers import quote_literal
 from penstock.lsn import Lsn
 from penstock.pipeline.compare_tables import CompareProgress, RowDifference, TableDifference
+
+EQUAL: Final = "equal"
+PARTIAL: Final = "partial"
+"""Equal in the columns that were compared, which were not all."""
+DIFFERENT: Final = "different"
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTable:
     """``reason``: why it was not compared, None where it was. ``lacking``: published columns that
-    the node's table does not have (yet), which were left out."""
+    the node's table does not have (yet), or that were left out for another reason."""
 
     name: str
     reason: str | None = None
@@ -24,9 +30,23 @@ class VerifiedTable:
     lacking: tuple[str, ...] = ()
 
     @property
+    def result(self) -> str | None:
+        """One of EQUAL, PARTIAL and DIFFERENT; None where it was not compared."""
+        if self.difference is None:
+            return None
+        if self.difference.kinds:
+            return DIFFERENT
+        return PARTIAL if self.lacking else EQUAL
+
+    @property
     def equal(self) -> bool:
-        """Whether it was compared and nothing differs."""
-        return self.difference is not None and not self.difference.kinds
+        """Whether it was compared whole and nothing differs."""
+        return self.result == EQUAL
+
+    @property
+    def partial(self) -> bool:
+        """Whether nothing differs in what was compared, and that was not all."""
+        return self.result == PARTIAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +59,13 @@ class Verification:
 
     @property
     def equal(self) -> bool:
-        """Whether all tables were compared and are equal."""
+        """Whether all tables were compared whole and are equal."""
         return all(table.equal for table in self.tables)
+
+    @property
+    def partial(self) -> bool:
+        """Whether nothing differs in any table, and some were not compared whole."""
+        return not self.equal and all(table.equal or table.partial for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +92,7 @@ def _table_json(table: VerifiedTable) -> dict[str, Any]:
     return {
         "name": table.name,
         "equal": table.equal,
+        "result": table.result,
         "not_compared": table.reason,
         "lacking_columns": list(table.lacking),
         "publisher_rows": found and found.publisher_rows,
@@ -79,3 +105,15 @@ def _table_json(table: VerifiedTable) -> dict[str, Any]:
 
 def _example_json(example: RowDifference) -> dict[str, Any]:
     return {**asdict(example), "key": dict(example.key), "columns": list(example.columns)}
+
+
+def row_text(example: RowDifference) -> str:
+    """A row by its key, and the columns in which it differs, for people."""
+    key = ", ".join(f"{name} = {_value(text)}" for name, text in example.key)
+    times = f" ({example.count:,} times)" if example.count > 1 else ""
+    columns = f" in {', '.join(example.columns)}" if example.columns else ""
+    return f"{key}{columns}{times}"
+
+
+def _value(text: str | None) -> str:
+    return "NULL" if text is None else quote_literal(text)

@@ -20,7 +20,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog.catalog import Catalog
@@ -35,6 +35,7 @@ from penstock.errors import (
 )
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut, CutOwner
+from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.node.verification import Verification, VerifiedTable, VerifyProgress
@@ -44,6 +45,7 @@ from penstock.pipeline.compare_tables import (
     TableDifference,
     compared_columns,
 )
+from penstock.pipeline.key_range import KeyRange
 from penstock.pipeline.partition_tree import routing_of
 from penstock.pipeline.parts import Leaves
 from penstock.pipeline.snapshot import CopyOptions, CopySource
@@ -78,6 +80,7 @@ _NOT_READY: Final[Mapping[SubscriptionRelState, str]] = {
     SubscriptionRelState.INIT: "its initial copy has not begun",
     SubscriptionRelState.DATASYNC: "its initial copy has not finished",
 }
+_NOT_A_MEMBER: Final = "the subscription does not have it yet"
 _NOT_IN_CUTS: Final = "it is in no cut yet"
 
 
@@ -92,6 +95,22 @@ class VerifyOptions:
     progress: Callable[[VerifyProgress], None] = lambda progress: None
 
 
+Ranges = Mapping[TableName, KeyRange | None]
+"""Tables that are compared, with the range of their rows; None: all rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class InBackground:
+    """What differs where nobody waits for the answer. ``choose``: of the tables that can be
+    compared those that are, and which of their rows. ``request``: the id of the cut request, by
+    which one that a crash has left is found. ``slot_s``: seconds that the publisher has to make
+    the slot. Columns of which it is known that rows lack values are left out."""
+
+    choose: Callable[[Publisher, Mapping[TableName, RemoteTable]], Ranges]
+    request: str
+    slot_s: float = 5.0
+
+
 class Verifier:
     """Of one subscription; ``run`` once. ``check``: raises where the node does not work on it."""
 
@@ -104,8 +123,10 @@ class Verifier:
         check: Callable[[], None],
         options: VerifyOptions,
         copy: CopyOptions,
+        background: InBackground | None = None,
     ) -> None:
         """``copy``: how tables are divided into parts, as for an initial copy."""
+        self._background = background
         self._subscription = subscription
         self._catalog = catalog
         self._warehouse = warehouse
@@ -120,7 +141,7 @@ class Verifier:
         rels = self._rels(wanted)
         self._check()
         try:
-            return self._run(rels)
+            return self._run(rels, wanted)
         except ConnectionFailure as error:
             raise error.changed(hint=_AGAIN) from error
 
@@ -134,7 +155,7 @@ class Verifier:
                 )
         return [known[name] for name in sorted(wanted or known)]
 
-    def _run(self, rels: Sequence[SubscriptionRel]) -> Verification:
+    def _run(self, rels: Sequence[SubscriptionRel], wanted: Sequence[TableName]) -> Verification:
         subscription = self._subscription
         conninfo = ConnInfo.parse(subscription.conninfo)
         slot = f"{sync_slot_prefix(subscription.app_id, 'verify')}{uuid.uuid4().hex[:12]}"
@@ -145,7 +166,13 @@ class Verifier:
         ):
             self._check_server(publisher.connection)
             results: dict[TableName, VerifiedTable] = {}
-            infos = self._published(rels, publisher, locks, results)
+            infos = self._published(rels, wanted, publisher, locks, results)
+            ranges: Ranges = dict.fromkeys(infos)
+            if self._background is not None:
+                ranges = self._background.choose(publisher, infos)
+                infos = {name: infos[name] for name in ranges}
+                if not infos:
+                    return Verification(self._subscription.name, INVALID, tuple(results.values()))
             snapshot_name, cut, sources = self._same_moment(infos, publisher, holder, results)
             refused = locks.hold(snapshot_name, list(sources), publisher.connection)
             for name, error in refused.items():
@@ -159,6 +186,7 @@ class Verifier:
                 locks.check()
                 passed.update(locks.let_pass(publisher.connection))
 
+            sources = {n: replace(source, rows=ranges[n]) for n, source in sources.items()}
             comparison = Comparison(
                 self._spark,
                 conninfo=conninfo,
@@ -169,8 +197,8 @@ class Verifier:
             )
             found = comparison.run(list(sources.values()), examples=self._options.examples)
             for (name, source), one in zip(sources.items(), found, strict=True):
-                results[name] = _verified(name, source, passed.get(name, one))
-        ordered = tuple(results[rel.table_name] for rel in rels)
+                results[name] = _verified(name, source, infos[name], passed.get(name, one))
+        ordered = tuple(results[name] for name in sorted(results))
         return Verification(subscription.name, cut.lsn, ordered)
 
     def _check_server(self, connection: Connection) -> None:
@@ -180,12 +208,16 @@ class Verifier:
     def _published(
         self,
         rels: Sequence[SubscriptionRel],
+        wanted: Sequence[TableName],
         publisher: Publisher,
         locks: TableLocks,
         results: dict[TableName, VerifiedTable],
     ) -> dict[TableName, RemoteTable]:
         """What the publisher says of the tables that can be compared; why others cannot."""
         published = publisher.tables(self._subscription.publications)
+        if not wanted and self._background is None:
+            for name in set(published) - {rel.table_name for rel in rels}:
+                results[name] = VerifiedTable(qualified(*name), _NOT_A_MEMBER)
         for rel in rels:
             reason = _NOT_READY.get(rel.state)
             if rel.table_name not in published:
@@ -217,12 +249,13 @@ class Verifier:
         """A snapshot, the cut at its LSN, and the tables as they were there."""
         self._say("waiting for a slot on the publisher")
         began = time.monotonic()
+        most = _SLOT_S if self._background is None else self._background.slot_s
 
         def patience() -> None:
             self._check()
-            if time.monotonic() - began > _SLOT_S:
+            if time.monotonic() - began > most:
                 raise NotInPrerequisiteState(
-                    f"the publisher has made no slot within {_SLOT_S:g} s",
+                    f"the publisher has made no slot within {most:g} s",
                     detail="It waits for all transactions that write, in any database.",
                     hint="Run penstock verify when no long transaction runs: SELECT pid, "
                     "xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL;",
@@ -245,7 +278,8 @@ class Verifier:
     @contextlib.contextmanager
     def _requested(self, lsn: Lsn) -> Iterator[Callable[[Lsn], None]]:
         with self._catalog.write() as transaction:
-            request = transaction.cut_requests.ask(self._subscription.oid, lsn)
+            own = None if self._background is None else self._background.request
+            request = transaction.cut_requests.ask(self._subscription.oid, lsn, own)
 
         def move(lsn: Lsn) -> None:
             with self._catalog.write() as transaction:
@@ -295,6 +329,8 @@ class Verifier:
             for leaf in leaves.tables:
                 check_columns(leaf, table.schema)
         way = self._subscription.out_of_range
+        if self._background is not None:
+            info = _without(info, table)
         source = CopySource(info, table, leaves, tree, out_of_range=way)
         for each in source.tables:
             others = {other for other in each.app_ids if is_app_id(other)} - {app_id}
@@ -356,14 +392,24 @@ def _not_compared(name: TableName, error: PenstockError) -> VerifiedTable:
     return VerifiedTable(qualified(*name), error.message)
 
 
+def _without(info: RemoteTable, table: DeltaTable) -> RemoteTable:
+    """Without the columns in which rows lack the publisher's values, as the log has told."""
+    unfilled = {column.source for column in table.schema.columns if column.name in table.unfilled}
+    kept = tuple(each for each in info.relation.attributes if each.name not in unfilled)
+    return replace(info, relation=replace(info.relation, attributes=kept))
+
+
 def _verified(
-    name: TableName, source: CopySource, found: TableDifference | PenstockError
+    name: TableName,
+    source: CopySource,
+    info: RemoteTable,
+    found: TableDifference | PenstockError,
 ) -> VerifiedTable:
     if isinstance(found, ConnectionFailure):
         raise found
     if isinstance(found, PenstockError):
         return _not_compared(name, found)
     compared = {column.source for column in compared_columns(source)}
-    published = (attribute.name for attribute in source.info.relation.attributes)
+    published = (attribute.name for attribute in info.relation.attributes)
     lacking = tuple(column for column in published if column not in compared)
     return VerifiedTable(qualified(*name), None, found, lacking)

@@ -31,7 +31,7 @@ _OURS: Final[dict[str, str]] = {
     "schema_change:text history:text messages:bool metadata_columns:bool "
     "conflict_resolution:text out_of_range:text values_out_of_range:int8 "
     "soft_delete:bool partition_by:text cluster_by:text "
-    "jsonb_as:text "
+    "jsonb_as:text verify_interval:int8 verify_rate:int8 "
     "stopped:bool error:text "
     "error_detail:text error_hint:text error_time:timestamptz state:text "
     "applied_lsn:pg_lsn cut_lsn:pg_lsn publisher_lsn:pg_lsn "
@@ -40,7 +40,8 @@ _OURS: Final[dict[str, str]] = {
     "copy_snapshot_at:timestamptz copy_snapshot_xmin:xid copy_retained_bytes:int8",
     "pg_stat_lake_subscription_rel": "subid:oid subname:name relid:oid schemaname:name "
     "relname:name state:char lsn:pg_lsn sync_id:text error:text error_detail:text "
-    "error_hint:text error_time:timestamptz",
+    "error_hint:text error_time:timestamptz verify_result:text verify_lsn:pg_lsn "
+    "verified_at:timestamptz",
 }
 """Views that PostgreSQL has not: queries may name them."""
 _ODD_TYPES: Final = {"_pg_statistic": "_text"}

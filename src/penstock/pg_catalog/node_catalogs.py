@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from penstock import pg_catalog
-from penstock.catalog import Catalog, Sequenced
+from penstock.catalog import Catalog, Sequenced, TableVerification
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pg_catalog import CatalogDatabase, CatalogTable
@@ -201,7 +201,9 @@ class NodeCatalogs:
                         facts, tables, t.transactions.sequenced()
                     ),
                     "pg_stat_activity": stat_activity(sessions, names, facts, self._database_oid),
-                    **self._of_subscriptions(snapshot, facts, sessions, oids),
+                    **self._of_subscriptions(
+                        snapshot, facts, sessions, oids, t.verifications.all()
+                    ),
                     "pg_prepared_xacts": prepared_xacts(
                         t.prepared_xacts.all(), t.prepared_blocks.all(), names, facts.database
                     ),
@@ -219,6 +221,7 @@ class NodeCatalogs:
         facts: SessionFacts,
         sessions: Sequence[Activity],
         oids: Mapping[TableName, int],
+        verified: Mapping[str, TableVerification],
     ) -> Mapping[str, list[Mapping[str, object]]]:
         subscriptions, rels = snapshot.subscriptions, snapshot.subscription_rels
         numbers, superuser = self._catalog.statistics.all(), facts.superuser
@@ -229,7 +232,7 @@ class NodeCatalogs:
                 subscriptions, numbers, counts, superuser=superuser
             ),
             "pg_stat_lake_subscription_rel": stat_lake_subscription_rel(
-                subscriptions, rels, oids, superuser=superuser
+                subscriptions, rels, oids, verified, superuser=superuser
             ),
             "pg_stat_subscription": stat_subscription(subscriptions, numbers, sessions, oids),
             "pg_replication_origin": replication_origins(subscriptions),

@@ -20,6 +20,7 @@ from penstock.catalog import (
     SubscriptionCounts,
     SubscriptionRel,
     SubscriptionStatistics,
+    TableVerification,
 )
 from penstock.lsn import INVALID, Lsn
 from penstock.pg_catalog.snapshot import NODE_OWNER
@@ -190,6 +191,8 @@ def stat_lake_subscription(
             "partition_by": subscription.partition_by,
             "cluster_by": subscription.cluster_by,
             "jsonb_as": subscription.jsonb_as,
+            "verify_interval": subscription.verify_interval,
+            "verify_rate": subscription.verify_rate,
             "values_out_of_range": _counted(counts, subscription).values_out_of_range,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),
@@ -224,10 +227,12 @@ def stat_lake_subscription_rel(
     subscriptions: Iterable[Subscription],
     tables: Iterable[SubscriptionRel],
     oids: Mapping[TableName, int],
+    verified: Mapping[str, TableVerification],
     *,
     superuser: bool,
 ) -> list[Row]:
-    """The tables of subscriptions by name, and why they are parked."""
+    """The tables of subscriptions by name, why they are parked, and when they were compared.
+    ``verified``: by their sync ids."""
     names = {subscription.oid: subscription.name for subscription in subscriptions}
     return [
         {
@@ -240,9 +245,20 @@ def stat_lake_subscription_rel(
             "lsn": table.lsn,
             "sync_id": table.sync_id,
             **(_error(table.error) if superuser else {}),
+            **_verified(verified.get(table.sync_id)),
         }
         for table in tables
     ]
+
+
+def _verified(found: TableVerification | None) -> Row:
+    if found is None:
+        return {}
+    return {
+        "verify_result": found.result,
+        "verify_lsn": found.lsn,
+        "verified_at": _time(found.verified),
+    }
 
 
 def _error(error: RecordedError | None) -> Row:

@@ -26,10 +26,13 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.schema import DELETED_AT, Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.job import run_job
+from penstock.pipeline.key_range import KeyRange
+from penstock.pipeline.prune import integer_bounds
 from penstock.pipeline.row_digests import (
     BUCKETS,
     DigestColumn,
@@ -44,8 +47,9 @@ from penstock.pipeline.row_digests import (
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.pipeline.snapshot import CopyOptions, CopySource, published_columns
 from penstock.pipeline.snapshot_task import CopyTask
-from penstock.pipeline.snapshot_units import units_of
+from penstock.pipeline.snapshot_units import Unit, units_of
 from penstock.pipeline.tasks import Failed
+from penstock.relation import Attribute
 from penstock.walreceiver.conninfo import ConnInfo
 
 HERE_BYTES: Final = 1 << 30
@@ -187,7 +191,7 @@ class Comparison:
     def _published(self, source: CopySource, number: int) -> Iterator[tuple[int, DigestItem]]:
         columns, info = compared_columns(source), source.info
         attributes = published_columns(source)
-        units = units_of(info, attributes, self._options.unit_bytes)
+        units = self._units(source, attributes)
         schema = pa.schema([pa.field(c.source, c.type) for c in columns])
         for unit in units:
             task = CopyTask(
@@ -210,6 +214,20 @@ class Comparison:
                 key=frozenset(source.table.schema.source_key),
             )
             yield unit.size, DigestItem(number, task, ())
+
+    def _units(self, source: CopySource, attributes: Sequence[Attribute]) -> list[Unit]:
+        """A range of keys is one: where its rows lie in the heap nobody knows."""
+        info, rows = source.info, source.rows
+        if rows is None:
+            return units_of(info, attributes, self._options.unit_bytes)
+        condition = rows.condition
+        if info.row_filter is not None:
+            condition = f"{condition} AND ({info.row_filter})"
+        ranged = replace(info, row_filter=condition)
+        return [
+            replace(unit, size=rows.bytes)
+            for unit in units_of(ranged, attributes, max(1, info.size))
+        ]
 
     def _read(self, tables: Sequence[_Compared], items: list[_Sized], *, again: bool) -> None:
         items.sort(key=lambda pair: -pair[0])
@@ -294,8 +312,21 @@ def _stored(source: CopySource, number: int) -> Iterator[tuple[int, DigestItem]]
     for part in source.parts:
         columns, live = _scanned(part.table, compared), _null_in_live_rows(source, part.table)
         for file in part.table.files.values():
-            rows = HeldRows(part.table.storage, part.table.uri, ScanFile.of(file), columns, live)
+            if source.rows is not None and not source.rows.may_hold(
+                _integer_bounds(file, source.rows, columns)
+            ):
+                continue
+            table = part.table
+            scanned = ScanFile.of(file)
+            rows = HeldRows(table.storage, table.uri, scanned, columns, live, source.rows)
             yield file.size, DigestItem(number, rows, ())
+
+
+def _integer_bounds(
+    file: DataFile, rows: KeyRange, columns: Sequence[ScanColumn]
+) -> tuple[int, int] | None:
+    (column,) = (column for column in columns if column.name == rows.column)
+    return integer_bounds(file, column.delta, pa.schema([(column.delta, column.type)]))
 
 
 def _scanned(table: DeltaTable, compared: Sequence[Column]) -> tuple[ScanColumn, ...]:

@@ -29,6 +29,7 @@ from penstock.pgtypes.variant import VARIANT
 from penstock.pgtypes.variant_text import compared_text
 from penstock.pipeline.columns import Integers, signs
 from penstock.pipeline.duck import connection, out_of_memory
+from penstock.pipeline.key_range import KeyRange
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.snapshot_task import CopyTask, read_unit
 from penstock.pipeline.tasks import Failed
@@ -55,13 +56,15 @@ class DigestColumn:
 @dataclass(frozen=True)
 class HeldRows:
     """A file of the node's table, with the table's columns by their names at the publisher.
-    ``live``: the column that is NULL in live rows, where there are others, which do not count."""
+    ``live``: the column that is NULL in live rows, where there are others, which do not count.
+    ``range``: only rows of it count."""
 
     storage: Storage
     table_uri: str
     file: ScanFile
     columns: tuple[ScanColumn, ...]
     live: ScanColumn | None = None
+    range: KeyRange | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ def _batches(item: DigestItem) -> Generator[pa.RecordBatch]:
         rows = item.rows
         columns = (*rows.columns, *(() if rows.live is None else (rows.live,)))
         for batch in scan(rows.storage, rows.table_uri, rows.file, columns):
-            yield _comparable(batch if rows.live is None else _only_live(batch))
+            live = batch if rows.live is None else _only_live(batch)
+            yield _comparable(live if rows.range is None else rows.range.rows(live))
 
 
 def _comparable(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -31,6 +31,7 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes.as_text import AS_TEXT
 from penstock.pgtypes.out_of_range import ERROR
 from penstock.pipeline.generated import generated_columns
+from penstock.pipeline.key_range import KeyRange
 from penstock.pipeline.parts import Leaves, Part, parts
 from penstock.pipeline.snapshot_job import CopyJob
 from penstock.pipeline.snapshot_task import (
@@ -91,7 +92,7 @@ class CopySource:
     """A published table and the Delta table that it is copied into. ``leaves``: of a partitioned
     one, which hold its rows; ``tree``: the tables of the catalog that they come from; ``point``:
     what the copy's snapshot holds; ``out_of_range``: what becomes of values that are; ``draw``: of
-    the target's sequences."""
+    the target's sequences. ``rows``: only those are compared; None: all."""
 
     info: RemoteTable
     table: DeltaTable
@@ -100,6 +101,7 @@ class CopySource:
     point: Lsn = INVALID
     out_of_range: str = ERROR
     draw: Draw = no_draw
+    rows: KeyRange | None = None
 
     @property
     def tables(self) -> tuple[DeltaTable, ...]:

@@ -70,6 +70,7 @@ _SUBSCRIPTION: Final[Sequence[_Field]] = (
 _TABLE: Final[Sequence[_Field]] = (
     ("version", "version", "Delta version of the table in the last cut."),
     ("columns_unfilled", "unfilled", "Added columns that lack values in rows from before."),
+    ("verified_seconds", "verified_seconds", "Since it was last found equal to the publisher's."),
     ("copied_rows", "rows_copied", "Rows that its copy has brought so far."),
     ("copied_bytes", "bytes_copied", "Bytes of the publisher's heap that are copied."),
     ("copy_bytes", "bytes_total", "Bytes of the publisher's heap that the copy is to read."),

@@ -107,6 +107,7 @@ class TableReport:
     update_missing: int
     delete_missing: int
     unfilled: int = 0
+    verified_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

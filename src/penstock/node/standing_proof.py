@@ -1,0 +1,395 @@
+"""The standing proof: the background compares tables with their publishers' again and again.
+
+In: subscriptions with ``verify_interval``. Out: rows of ``_penstock/verifications``, how far each
+table is (``catalog.verifications``), and the error of a table that differs. A round compares some
+ranges of tables at one LSN, as ``penstock verify`` does it (``verify``): its snapshot at the
+publisher lives as long as reading some megabytes takes, and the pause after it keeps the pace that
+``verify_rate`` allows. New tables come first, then those that were compared longest ago.
+
+A difference is looked at twice, at two LSNs. One that stays is an error of the table, and
+``on_table_error`` says what becomes of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.catalog.catalog import Catalog
+from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.verifications import TableVerification
+from penstock.errors import NotInPrerequisiteState, PenstockError, StateMismatch, UndefinedObject
+from penstock.failpoint import INSIDE_VERIFICATION, failpoint
+from penstock.identifiers import quoted
+from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.side_table import VERIFICATIONS
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.node.verification import (
+    DIFFERENT,
+    EQUAL,
+    PARTIAL,
+    Verification,
+    VerifiedTable,
+    row_text,
+)
+from penstock.node.verify import InBackground, Ranges, Verifier, VerifyOptions
+from penstock.pgtypes.pg_type import INTEGERS
+from penstock.pipeline.key_range import KeyRange
+from penstock.pipeline.snapshot import CopyOptions
+from penstock.relation import TableName
+from penstock.subscription.apply_error import log_stop
+from penstock.subscription.parking import Parking
+from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.table_info import RemoteTable
+
+log = logging.getLogger(__name__)
+
+RANGE_BYTES: Final = 64 << 20
+"""At the publisher: so much is read at one snapshot, in a second, unless a table has no integer
+that its key begins with, and is read whole."""
+_TABLES: Final = 50
+"""Of which one round asks the publisher at most."""
+_LOOK_INTERVAL_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+"""After errors in a row: of the publisher, or a cut that did not come."""
+_CUT_S: Final = 30.0
+_EXAMPLES: Final = 10
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Of a subscription: when its next round is due (``time.monotonic``)."""
+
+    due: float = 0.0
+    failures: int = 0
+    told: str = ""
+    later: dict[str, float] = field(default_factory=dict)
+    """By sync id: tables that could not be compared, and when they are tried again."""
+
+
+class StandingProof:
+    """A thread for all subscriptions of a node; one round at a time."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        warehouse: Warehouse,
+        spark: Spark,
+        copy: Callable[[], CopyOptions],
+        primary_key_name: Callable[[TableName], str | None],
+        parked: Callable[[int], None],
+    ) -> None:
+        """``parked``: a table of the subscription was; its worker is to leave it out."""
+        self._catalog = catalog
+        self._warehouse = warehouse
+        self._spark = spark
+        self._copy = copy
+        self._primary_key_name = primary_key_name
+        self._parked = parked
+        self._paces: dict[int, _Pace] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="standing proof", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, amid a round as well."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        forgotten = False
+        while not self._stopping.wait(_LOOK_INTERVAL_S):
+            try:
+                if not forgotten:
+                    self._forget_what_a_crash_left()
+                    forgotten = True
+                for subscription in self._catalog.subscriptions():
+                    if subscription.verify_interval and subscription.should_run:
+                        self._step(subscription)
+            except Exception as error:
+                log.warning("could not compare tables in the background: %s", error)
+
+    def _forget_what_a_crash_left(self) -> None:
+        """Else the workers would wait at a cut that nobody comes for."""
+        for subscription in self._catalog.subscriptions():
+            left = {request.id for request in self._catalog.cut_requests(subscription.oid)}
+            if _request(subscription) in left:
+                self._catalog.forget_cut_request(_request(subscription))
+        with self._catalog.write(counted=False) as t:
+            t.verifications.forget_others(frozenset(rel.sync_id for rel in t.relations.all()))
+
+    def _step(self, subscription: Subscription) -> None:
+        """A round, if one is due."""
+        pace = self._paces.setdefault(subscription.oid, _Pace())
+        if time.monotonic() < pace.due or self._stopping.is_set():
+            return
+        try:
+            read = _Round(self, subscription, pace).run()
+            pace.failures, pace.told = 0, ""
+            pace.due = time.monotonic() + read / subscription.verify_rate
+        except PenstockError as error:
+            if self._stopping.is_set():
+                return
+            pace.failures += 1
+            pause = min(_LONGEST_PAUSE_S, 2.0**pace.failures)
+            pace.due = time.monotonic() + pause
+            if error.message != pace.told:
+                log.warning(
+                    'subscription "%s": tables could not be compared in the background: %s',
+                    subscription.name,
+                    error.message,
+                )
+                pace.told = error.message
+
+    def check(self, subscription: Subscription) -> None:
+        """Raise where a round has to end."""
+        if self._stopping.is_set():
+            raise NotInPrerequisiteState("the node stops")
+        with self._catalog.read() as transaction:
+            now = transaction.subscriptions.find_oid(subscription.oid)
+        if now is None or not now.should_run or not now.verify_interval:
+            raise NotInPrerequisiteState(f'subscription "{subscription.name}" does not run')
+
+    def verify(
+        self, subscription: Subscription, names: Sequence[TableName], background: InBackground
+    ) -> Verification:
+        """By the code of ``penstock verify``, with one session that reads at the publisher."""
+        options = VerifyOptions(examples=_EXAMPLES, timeout=_CUT_S, connections=1)
+        return Verifier(
+            subscription,
+            self._catalog,
+            self._warehouse,
+            self._spark,
+            lambda: self.check(subscription),
+            options,
+            replace(self._copy(), connections=1),
+            background,
+        ).run(names)
+
+    def save(self, row: TableVerification) -> None:
+        """Unless the table's membership has ended meanwhile."""
+        with self._catalog.write(counted=False) as transaction:
+            if any(rel.sync_id == row.sync_id for rel in transaction.relations.all(row.subid)):
+                transaction.verifications.save(row)
+
+    def refuse(
+        self, subscription: Subscription, rel: SubscriptionRel, error: PenstockError
+    ) -> None:
+        """What ``on_table_error`` says."""
+        parking = Parking(subscription, self._warehouse, self._catalog.park, self._primary_key_name)
+        try:
+            parking.refuse(rel, error)
+            self._parked(subscription.oid)
+        except UndefinedObject:
+            log.info('table "%s" has left the subscription meanwhile', rel.qualified_name)
+        except PenstockError as stops:
+            disables = subscription.disable_on_error
+            told = log_stop(stops, subscription.name, disables)
+            self._catalog.record_error(
+                subscription.oid, told, stopped=True, table=rel.sync_id, disable=disables
+            )
+
+    def add(self, rows: pa.Table) -> None:
+        """Into the lake's table."""
+        self._warehouse.verifications.add(rows)
+
+    def states(self, subid: int) -> tuple[Sequence[SubscriptionRel], dict[str, TableVerification]]:
+        """Tables of a subscription, and how far each is, by sync ids."""
+        with self._catalog.read() as transaction:
+            return transaction.relations.all(subid), transaction.verifications.all()
+
+
+class _Round:
+    """Some ranges of a subscription's tables at one LSN."""
+
+    def __init__(self, proof: StandingProof, subscription: Subscription, pace: _Pace) -> None:
+        self._proof = proof
+        self._subscription = subscription
+        self._pace = pace
+        self._ranges: dict[TableName, KeyRange | None] = {}
+        self._bytes = 0
+
+    def run(self) -> int:
+        """Bytes that were read at the publisher, 0 where nothing is due."""
+        subscription = self._subscription
+        rels, states = self._proof.states(subscription.oid)
+        due = self._due(rels, states)
+        if not due:
+            return 0
+
+        def choose(publisher: Publisher, infos: Mapping[TableName, RemoteTable]) -> Ranges:
+            for rel in due:
+                if rel.table_name in infos and self._bytes < RANGE_BYTES:
+                    info, state = infos[rel.table_name], states.get(rel.sync_id)
+                    low = None if state is None or state.began is None else state.next_key
+                    self._ranges[rel.table_name] = _range(publisher, info, low)
+                    self._bytes += _size(self._ranges[rel.table_name], info)
+            return self._ranges
+
+        began = time.time()
+        names = [rel.table_name for rel in due]
+        first = self._proof.verify(
+            subscription, names, InBackground(choose, _request(subscription))
+        )
+        failpoint(INSIDE_VERIFICATION)
+        found = {table.name: table for table in first.tables}
+        for rel in due:
+            if (table := found.get(rel.qualified_name)) is None:
+                continue
+            if table.result is None:
+                self._pace.later[rel.sync_id] = time.monotonic() + _LONGEST_PAUSE_S
+                log.info('table "%s" could not be compared: %s', table.name, table.reason)
+                continue
+            self._record(rel, states.get(rel.sync_id), table, first.lsn, began)
+        return self._bytes
+
+    def _due(
+        self, rels: Sequence[SubscriptionRel], states: Mapping[str, TableVerification]
+    ) -> list[SubscriptionRel]:
+        now, wall = time.monotonic(), time.time()
+        self._pace.later = {k: at for k, at in self._pace.later.items() if at > now}
+        found = []
+        for rel in rels:
+            state = states.get(rel.sync_id) or TableVerification(rel.sync_id, rel.subid)
+            if rel.state is not SubscriptionRelState.READY or rel.sync_id in self._pace.later:
+                continue
+            last = state.checked or 0.0
+            if state.began is not None or wall - last >= self._subscription.verify_interval:
+                found.append((last, rel.table_name, rel))
+        return [rel for _, _, rel in sorted(found, key=lambda each: each[:2])[:_TABLES]]
+
+    def _record(
+        self,
+        rel: SubscriptionRel,
+        before: TableVerification | None,
+        table: VerifiedTable,
+        lsn: Lsn,
+        began: float,
+    ) -> None:
+        part = self._ranges[rel.table_name]
+        self._tell(table, part, lsn, began)
+        if table.result == DIFFERENT:
+            again_at = time.time()
+            second = self._again(rel, part)
+            table, lsn = second.tables[0], second.lsn
+            if table.result is None:
+                return  # the range stays due
+            self._tell(table, part, lsn, again_at)
+        state = before or TableVerification(rel.sync_id, rel.subid)
+        partial = int(table.result == PARTIAL or bool(state.began is not None and state.partial))
+        state = replace(state, began=state.began or began, lsn=lsn, partial=partial)
+        if table.result == DIFFERENT:
+            # Found again an interval later at the latest, where nobody has mended it.
+            ended = replace(state, began=None, next_key=None, checked=began, result=DIFFERENT)
+            self._proof.save(ended)
+            self._proof.refuse(self._subscription, rel, _difference(table, lsn))
+            return
+        if part is not None and part.high is not None:
+            self._proof.save(replace(state, next_key=part.high))
+            return
+        result = PARTIAL if partial else EQUAL
+        verified = state.verified if partial else state.began
+        checked = state.began
+        self._proof.save(
+            replace(
+                state, began=None, next_key=None, checked=checked, verified=verified, result=result
+            )
+        )
+
+    def _again(self, rel: SubscriptionRel, part: KeyRange | None) -> Verification:
+        """The same rows at another LSN."""
+        self._bytes += self._bytes
+        return self._proof.verify(
+            self._subscription,
+            [rel.table_name],
+            InBackground(
+                lambda publisher, infos: dict.fromkeys(infos, part),
+                _request(self._subscription),
+            ),
+        )
+
+    def _tell(self, table: VerifiedTable, part: KeyRange | None, lsn: Lsn, began: float) -> None:
+        assert table.difference is not None
+        row = {
+            "subscription": self._subscription.name,
+            "relation": table.name,
+            "key_column": part and part.column,
+            "low": part and part.low,
+            "high": part and part.high,
+            "lsn": int(lsn),
+            "started": datetime.fromtimestamp(began, UTC),
+            "ended": datetime.now(UTC),
+            "publisher_rows": table.difference.publisher_rows,
+            "node_rows": table.difference.node_rows,
+            "result": table.result,
+            "lacking_columns": ", ".join(table.lacking) or None,
+            "differences": _rows(table) or None,
+        }
+        self._proof.add(pa.Table.from_pylist([row], VERIFICATIONS))
+
+
+def _request(subscription: Subscription) -> str:
+    """The id of its cut request."""
+    return f"standing-proof-{subscription.oid}"
+
+
+def _size(part: KeyRange | None, info: RemoteTable) -> int:
+    return max(1, info.size) if part is None else part.bytes
+
+
+def _range(publisher: Publisher, info: RemoteTable, low: int | None) -> KeyRange | None:
+    """The next range of a table from ``low`` on; None: the whole table."""
+    key = info.primary_key[0] if info.primary_key else ""
+    types = {attribute.name: attribute.type_oid for attribute in info.relation.attributes}
+    if low is None and (info.size <= RANGE_BYTES or types.get(key) not in INTEGERS):
+        return None
+    if types.get(key) not in INTEGERS:
+        return None
+    table = f"{quoted(info.relation.schema)}.{quoted(info.relation.name)}"
+    leaves = ", ".join(str(leaf.oid) for leaf in info.leaves)
+    ((counted,),) = publisher.connection.query(
+        "SELECT coalesce(sum(greatest(reltuples, 0)), 0)::bigint FROM pg_catalog.pg_class"
+        f" WHERE oid IN ({leaves})"
+    )
+    rows = int(str(counted)) or info.size // 100
+    count = max(1, rows * RANGE_BYTES // max(1, info.size))
+    name = quoted(key)
+    after = "" if low is None else f" WHERE {name} >= {low}"
+    found = publisher.connection.query(
+        f"SELECT {name} FROM {table}{after} ORDER BY {name} OFFSET {count} LIMIT 1"
+    )
+    high = int(str(found[0][0])) if found else None
+    if high is not None and low is not None and high <= low:  # more rows of one value than a range
+        found = publisher.connection.query(f"SELECT min({name}) FROM {table} WHERE {name} > {low}")
+        high = None if found[0][0] is None else int(str(found[0][0]))
+    return KeyRange(key, low, high, min(RANGE_BYTES, max(1, info.size)))
+
+
+def _rows(table: VerifiedTable) -> str:
+    assert table.difference is not None
+    return "\n".join(f"{each.kind}: {row_text(each)}" for each in table.difference.examples)
+
+
+def _difference(table: VerifiedTable, lsn: Lsn) -> PenstockError:
+    assert table.difference is not None
+    counts = ", ".join(f"{count} {kind}" for kind, count in table.difference.kinds.items())
+    return StateMismatch(
+        f'table "{table.name}" differs from the publisher\'s at {lsn}',
+        detail=f"Compared twice, rows differ: {counts}.\n{_rows(table)}",
+        hint="See who has written to the table",
+    )

@@ -1,0 +1,195 @@
+"""Tables are compared with the publisher's in the background; what was damaged is found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from end_to_end.compare import query
+from end_to_end.local_node import LocalNode
+from fix_postgres import Database
+from penstock.embedded import NodeProcess, wait_until
+from penstock.failpoint import INSIDE_VERIFICATION
+from penstock.node import standing_proof
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+LocalNodes = Callable[..., LocalNode]
+
+
+def subscribed(node: LocalNode, database: Database, options: str = "") -> None:
+    database.execute(
+        "CREATE TABLE t (a integer PRIMARY KEY, b text);"
+        "CREATE TABLE u (a text PRIMARY KEY, b text);"
+        "INSERT INTO t SELECT i, repeat('b', 200) FROM generate_series(1, 2000) i;"
+        "INSERT INTO u SELECT i, 'b' FROM generate_series(1, 100) i;"
+        "ANALYZE; CREATE PUBLICATION p FOR TABLE t, u"
+    )
+    every = "verify_interval = '1 second', verify_rate = '1GB'"
+    node.subscribe("s", database, "p", ", ".join(filter(None, (every, options))))
+    node.caught_up("s", database)
+
+
+def results(node: LocalNode) -> dict[str, str | None]:
+    return {table.name: table.verify_result for table in node.status("s").tables}
+
+
+def told(node: LocalNode | NodeProcess) -> list[dict[str, Any]]:
+    """Rows of the lake's table."""
+    uri = str(node.warehouse / "_penstock" / "verifications")
+    if not DeltaTable.is_deltatable(uri):
+        return []
+    found: list[dict[str, Any]] = query("SELECT * FROM t", t=DeltaTable(uri)).to_pylist()
+    return found
+
+
+def proved(node: LocalNode, tables: int = 2, since: int = 0) -> None:
+    """Wait until each table was found equal, by comparisons after the first ``since``."""
+
+    def look() -> bool:
+        equal = {row["relation"] for row in told(node)[since:] if row["result"] == "equal"}
+        return len(equal) == tables and set(results(node).values()) == {"equal"}
+
+    wait_until(look, "a proof", 60, state=lambda: (results(node), node.status("s").error))
+
+
+def damage(node: LocalNode, spark: Any) -> None:
+    uri = node.cut().tables["public", "t"].uri
+    spark.sql(f"UPDATE delta.`{uri}` SET b = concat('c', substring(b, 2)) WHERE a = 1234")
+
+
+def test_a_difference_put_in_by_hand_is_found_and_stops(
+    local_node: LocalNodes,
+    database: Database,
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standing_proof, "RANGE_BYTES", 100_000)
+    node = local_node()
+    subscribed(node, database)
+    proved(node)
+    ranges = [row for row in told(node) if row["relation"] == "public.t"]
+    assert len({row["low"] for row in ranges}) > 2  # range by range
+    assert len({row["lsn"] for row in ranges}) > 2  # at LSNs of their own
+    damage(node, spark)
+    status = node.stopped("s")
+    assert status.error is not None
+    assert 'table "public.t" differs from the publisher\'s at ' in status.error
+    assert status.error_detail is not None
+    assert "different: a = '1234' in b" in status.error_detail
+    assert "REFRESH PUBLICATION" in (status.error_hint or "")
+    assert results(node)["public.t"] == "different"
+    assert [row["result"] for row in told(node)].count("different") == 2  # looked at twice
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION; ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    proved(node)
+
+
+def test_a_difference_parks_where_the_subscription_says_so(
+    local_node: LocalNodes, database: Database, spark: Any
+) -> None:
+    node = local_node()
+    subscribed(node, database, "on_table_error = park")
+    proved(node)
+    damage(node, spark)
+    node.wait_for("s", "a parked table", lambda s: any(t.parked for t in s.tables))
+    (parked,) = (table for table in node.status("s").tables if table.parked)
+    assert parked.name == "public.t"
+    assert "a = '1234' in b" in (parked.error_detail or "")
+    database.execute("INSERT INTO u VALUES ('more', 'b')")
+    node.caught_up_but_parked("s", database)
+    assert len(node.rows("u")) == 101
+
+
+def test_traffic_tables_that_come_and_go_and_the_option_itself(
+    local_node: LocalNodes, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing_proof, "RANGE_BYTES", 100_000)
+    node = local_node()
+    subscribed(node, database)
+    stop = threading.Event()
+    writer = threading.Thread(target=_write_until, args=(database, stop))
+    writer.start()
+    try:
+        proved(node)
+        database.execute(
+            "CREATE TABLE v (a integer PRIMARY KEY); INSERT INTO v VALUES (1);"
+            "ALTER PUBLICATION p ADD TABLE v; ALTER PUBLICATION p DROP TABLE u"
+        )
+        node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+        wait_until(lambda: results(node).get("public.v") == "equal", "the new table", 60)
+        assert "public.u" not in results(node)
+        assert not node.status("s").stopped
+        node.node.sql("ALTER SUBSCRIPTION s SET (verify_interval = off)")
+        (shown,) = node.node.sql("SELECT verify_interval FROM pg_stat_lake_subscription").rows
+        assert shown == (0,)
+    finally:
+        stop.set()
+        writer.join()
+    node.caught_up("s", database)
+    assert node.node.verify().equal
+
+
+def _write_until(database: Database, stop: threading.Event) -> None:
+    with database.connect(autocommit=True) as connection:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            connection.execute("UPDATE t SET b = %s WHERE a %% 500 = %s", (number, number % 500))
+
+
+def test_known_lacks_are_no_difference(local_node: LocalNodes, database: Database) -> None:
+    node = local_node()
+    subscribed(node, database)
+    proved(node)
+    database.execute(
+        "ALTER TABLE t ADD COLUMN n integer DEFAULT 5; INSERT INTO t VALUES (5000, 'b', 1)"
+    )
+    wait_until(lambda: results(node)["public.t"] == "partial", "a partial proof", 60)
+    assert not node.status("s").stopped
+
+
+def test_a_transaction_that_keeps_slots_waiting_holds_the_worker_for_seconds(
+    local_node: LocalNodes, database: Database
+) -> None:
+    node = local_node()
+    subscribed(node, database)
+    proved(node)
+    with database.connect(autocommit=False) as writing:
+        writing.execute("INSERT INTO u VALUES ('x', 'b')")
+        slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE '%verify%'"
+        wait_until(lambda: database.value(slots) > 0, "a slot that is waited for", 60)
+        database.execute("INSERT INTO t VALUES (6000, 'b')")
+        node.caught_up("s", database, 30)  # the worker waits some seconds at most
+        writing.commit()
+    before = len(told(node))
+    proved(node, since=before)
+
+
+def test_killed_amid_a_comparison_it_goes_on(tmp_path: Any, database: Database) -> None:
+    database.execute(
+        "CREATE TABLE t (a integer PRIMARY KEY, b text);"
+        "INSERT INTO t SELECT i, 'b' FROM generate_series(1, 1000) i;"
+        "CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = NodeProcess(tmp_path / "node")
+    node.init({})
+    node.start(f"{INSIDE_VERIFICATION}:1")
+    node.command(
+        "sql",
+        "-D",
+        str(node.folder),
+        f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p"
+        " WITH (verify_interval = '1 second')",
+    )
+    node.wait_end(90)
+    node.start()
+    try:
+        wait_until(lambda: bool(told(node)), "a comparison", 90)
+        assert {(row["result"], row["node_rows"]) for row in told(node)} == {("equal", 1000)}
+    finally:
+        node.stop()
