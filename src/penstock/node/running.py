@@ -235,6 +235,7 @@ class RunningNode:
                 restart_sequences=self._catalog.restart_sequences,
                 primary_key_name=self._primary_key_name,
                 subscription_name=self._subscription_name,
+                dropped_subscriptions=self._catalog.dropped_subscriptions,
                 origin_name=self._origin_name,
                 requested_cuts=self._requested_cuts(oid),
                 two_phase=lambda: two_phase(
