@@ -107,3 +107,56 @@ def test_a_slot_beyond_the_table_is_refused_until_it_is_accepted(
         node.node.sql(statement)
     node.caught_up("s", database)
     assert sorted(node.rows("f")) == [(1,), (3,)]
+
+
+_KEYED = """
+CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL UNIQUE, gone text);
+INSERT INTO t SELECT i, -i, 'x' FROM generate_series(1, 10) i;
+CREATE PUBLICATION p FOR TABLE t
+"""
+
+
+def equal(node: LocalNode, database: Database, name: str) -> None:
+    node.caught_up(name, database)
+    columns = "id, other, gone" if "gone" in columns_of(database) else "id, other"
+    found = node.node.read("t", subscription=name).collect()
+    assert sorted(map(tuple, found)) == database.rows(f"SELECT {columns} FROM t ORDER BY id")
+    verified = node.node.verify(subscription=name)
+    assert verified.tables and all(table.equal for table in verified.tables), verified
+
+
+def columns_of(database: Database) -> list[str]:
+    query = "SELECT attname FROM pg_attribute WHERE attrelid = 't'::regclass AND NOT attisdropped"
+    return [name for (name,) in database.rows(query)]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_next_one_has_the_tables_for_itself(
+    local_node: Callable[..., LocalNode],
+    database_on: Callable[[int], Database],
+    moved: bool,
+) -> None:
+    """``moved``: to another publisher with the same rows."""
+    first = second = database_on(18)
+    first.execute(_KEYED)
+    if moved:
+        second = database_on(17)
+        second.execute(_KEYED)
+    node = local_node()
+    node.subscribe("s", first, "p")
+    node.caught_up("s", first)
+    drop(node)
+    if moved:
+        first.execute("SELECT pg_drop_replication_slot('s')")
+        node.subscribe("n", second, "p", "copy_data = false, schema_change = follow")
+    else:
+        node.subscribe("n", second, "p", f"{_KEPT}, slot_name = s, schema_change = follow")
+    equal(node, second, "n")
+    node.node.sql("ALTER SUBSCRIPTION n REFRESH TABLE t")
+    equal(node, second, "n")
+    second.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX t_other_key")
+    second.execute("UPDATE t SET id = 77 WHERE id = 3")
+    equal(node, second, "n")
+    second.execute("ALTER TABLE t DROP COLUMN gone; INSERT INTO t VALUES (20, -20)")
+    equal(node, second, "n")
+    node.node.sql("DROP SUBSCRIPTION n")

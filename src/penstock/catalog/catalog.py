@@ -134,6 +134,11 @@ class Catalog:
         with self.read() as transaction:
             return transaction.subscriptions.all()
 
+    def subscription_name(self, app_id: str) -> str | None:
+        """By its app id; None where there is no such subscription, or no more."""
+        known = self.subscriptions()
+        return next((found.name for found in known if found.app_id == app_id), None)
+
     def dropped_subscriptions(self) -> tuple[DroppedSubscription, ...]:
         """Those that the node has had."""
         with self.read() as transaction:

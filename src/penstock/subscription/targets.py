@@ -350,7 +350,14 @@ class Targets:
             target.table.add_columns(added, self._unfilled(target, relation, added))
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
-        follow_identity(target, relation, self._app_id, self.out_of_range, self.check_newest)
+        follow_identity(
+            target,
+            relation,
+            self._app_id,
+            self.out_of_range,
+            self._bindings.subscription_name,
+            self.check_newest,
+        )
         self.add_metadata_columns(target)
         target.table.mark(target.table.schema.with_published(wanted.by_source))
         target.followed = relation
@@ -372,7 +379,7 @@ class Targets:
             target.table,
             wanted,
             self._schema_change,
-            widen=lone and is_alone(target.table, self._app_id),
+            widen=lone and is_alone(target.table, self._app_id, self._bindings.subscription_name),
             clamped=self.out_of_range == CLAMP,
         )
 
