@@ -84,6 +84,7 @@ _TABLE = Table(
     Column("subowner", BigInteger),
     Column("suboriginlsn", LsnColumn),
     Column("subjsonbas", String),
+    Column("substandby", Boolean),
 )
 
 _DROPPED = Table(
@@ -94,6 +95,7 @@ _DROPPED = Table(
     Column("subsysid", String),
     Column("subtimeline", Integer),
     Column("subdbid", BigInteger),
+    Column("substandby", Boolean),
     Column("subcutlsn", LsnColumn),
     Column("subcuttables", Text),
 )
@@ -332,6 +334,7 @@ class PgSubscription:
                 subsysid=publisher and publisher.system_id,
                 subtimeline=publisher and publisher.timeline,
                 subdbid=publisher and publisher.database_oid,
+                substandby=publisher and publisher.standby,
                 subcutlsn=cut_lsn,
                 subcuttables=json.dumps(sorted(cut_tables)),
             )
@@ -370,6 +373,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subsysid": publisher and publisher.system_id,
         "subtimeline": publisher and publisher.timeline,
         "subdbid": publisher and publisher.database_oid,
+        "substandby": publisher and publisher.standby,
         "subontableerror": subscription.on_table_error,
         "suberrorsyncid": subscription.stopped_by,
         "substream": subscription.streaming,
@@ -400,7 +404,9 @@ def _values(subscription: Subscription) -> dict[str, Any]:
 def _publisher(row: RowMapping) -> PublisherIdentity | None:
     if row["subsysid"] is None:
         return None
-    return PublisherIdentity(row["subsysid"], row["subtimeline"], row["subdbid"])
+    return PublisherIdentity(
+        row["subsysid"], row["subtimeline"], row["subdbid"], bool(row["substandby"])
+    )
 
 
 def _subscription(row: RowMapping) -> Subscription:

@@ -104,8 +104,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     24: _add_what_is_missing,
     # Of which tables such a block is.
     25: _add_what_is_missing,
-    # What is known of dropped subscriptions.
-    26: METADATA.create_all,
+    # What is known of dropped subscriptions, and whether a publisher was a standby.
+    26: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

@@ -270,19 +270,38 @@ def check_timeline(
     now = server.identity.timeline
     if known is None or known.timeline == now:
         return
-    fork = server.forks.get(known.timeline)
+    timeline = _acknowledged_on(known.timeline, server) if known.standby else known.timeline
+    if timeline == now:
+        return
+    fork = server.forks.get(timeline)
     if fork is not None and fork >= reached:
         return
     if fork is None:
-        found = f"Its timeline {now} does not come from timeline {known.timeline}, which it had."
+        found = f"Its timeline {now} does not come from timeline {timeline}, which it had."
     else:
-        found = f"Its timeline {now} left timeline {known.timeline} at {fork}."
+        found = f"Its timeline {now} left timeline {timeline} at {fork}."
     raise StateMismatch(
         f'the publisher of subscription "{subscription}" has another history since {reached}',
         detail=f"{found} {owner[0].upper()}{owner[1:]} is at {reached}: it holds changes that the "
         "server has lost, and lacks others.",
         hint=_lost_history(subscription),
     )
+
+
+def _acknowledged_on(timeline: int, server: PublisherState) -> int:
+    """The timeline on which a slot was confirmed last, from the one that a standby was followed on.
+
+    A walsender of a standby goes on after the promotion without telling of it. A slot that is
+    confirmed beyond the place where the server took its new timeline was confirmed there, by who
+    streamed from it; one that a standby keeps in step with its primary's is never beyond its WAL.
+    """
+    later = [*sorted(each for each in server.forks if each > timeline), server.identity.timeline]
+    for following in later:
+        fork = server.forks.get(timeline)
+        if fork is None or server.confirmed is None or server.confirmed <= fork:
+            break
+        timeline = following
+    return timeline
 
 
 def _raise_behind(subscription: str, server: PublisherState, reached: Lsn, owner: str) -> None:

@@ -53,7 +53,7 @@ def publisher_state(
         one.system_id == system.system_id and one.timeline != system.timeline for one in followed
     )
     return PublisherState(
-        identity=PublisherIdentity(system.system_id, system.timeline, database_oid),
+        identity=PublisherIdentity(system.system_id, system.timeline, database_oid, in_recovery),
         position=system.xlogpos,
         in_recovery=in_recovery,
         forks=publisher.timeline_history(system.timeline) if changed else {},
