@@ -129,6 +129,42 @@ def test_a_standby_that_lacks_what_the_node_has_is_refused(tmp_path: Path, spark
         assert {row.v for row in rows} == {"first", "lost"}
 
 
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_a_standby_is_promoted_while_it_is_followed(mode: Any, tmp_path: Path, spark: Any) -> None:
+    """Its walsender goes on with the new timeline and tells nobody of it."""
+    with primary_and_standby(18) as (first, second), LocalNode(tmp_path / "node", spark) as node:
+        primary, standby = Database(first, "postgres"), Database(second, "postgres")
+        primary.execute("ALTER SYSTEM SET synchronized_standby_slots = ''")
+        primary.execute("SELECT pg_reload_conf()")
+        primary.execute(_TABLE)
+        copied = threading.Event()
+        # Slots of a standby begin where its primary tells which transactions run.
+        teller = threading.Thread(target=_tell_what_runs, args=(first, copied))
+        teller.start()
+        try:
+            node.subscribe("s", standby, "p")
+            node.wait_for("s", "the copy", lambda s: [t.state for t in s.tables] == ["r"])
+        finally:
+            copied.set()
+            teller.join()
+        first.stop(mode)
+        second.psql("SELECT pg_promote()")
+        standby.execute("INSERT INTO t SELECT i, 'after' FROM generate_series(101, 200) i")
+        _same(node, standby)
+        confirmed = "SELECT confirmed_flush_lsn >= '{}' FROM pg_replication_slots"
+        query = confirmed.format(standby.value("SELECT pg_current_wal_flush_lsn()"))
+        _same(node, standby)
+        wait_until(lambda: bool(standby.value(query)), "the acknowledgement")
+        standby.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
+        standby.execute("UPDATE t SET v = 'new' WHERE id = 150")
+        _same(node, standby)
+
+
+def _tell_what_runs(primary: EmbeddedPostgres, until: threading.Event) -> None:
+    while not until.wait(0.2):
+        primary.psql("SELECT pg_log_standby_snapshot()")
+
+
 def _write_until_it_ends(database: Database) -> None:
     with contextlib.suppress(psycopg.OperationalError), database.connect() as connection:
         for number in itertools.count(1001):

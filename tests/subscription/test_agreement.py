@@ -171,6 +171,35 @@ def test_timelines(known: int | None, now: int, forks: dict[int, int], agrees: b
 
 
 @pytest.mark.parametrize(
+    ("standby", "confirmed", "now", "forks", "agrees"),
+    [
+        (True, 90, 2, {1: 80}, True),  # confirmed after its promotion
+        (True, 80, 2, {1: 80}, False),
+        (True, None, 2, {1: 80}, False),
+        (False, 90, 2, {1: 80}, False),  # a file copy of a primary may have the slot so
+        (True, 95, 3, {1: 80, 2: 90}, True),  # its primary was promoted, and then it
+        (True, 85, 3, {1: 80, 2: 90}, False),  # the second promotion has lost what came after
+        (True, 85, 3, {1: 80, 2: 100}, True),
+    ],
+)
+def test_a_standby_that_was_promoted_while_it_was_followed(
+    standby: bool, confirmed: int | None, now: int, forks: dict[int, int], agrees: bool
+) -> None:
+    server = replace(
+        SERVER,
+        identity=replace(KNOWN, timeline=now),
+        forks={timeline: Lsn(lsn) for timeline, lsn in forks.items()},
+        confirmed=None if confirmed is None else Lsn(confirmed),
+    )
+    before = replace(KNOWN, standby=standby)
+    if agrees:
+        check_publisher("s", before, server, Lsn(100), [table()])
+        return
+    with pytest.raises(StateMismatch, match=HISTORY):
+        check_publisher("s", before, server, Lsn(100), [table()])
+
+
+@pytest.mark.parametrize(
     ("found", "wrong"),
     [
         (table(cut=CutTable("u", 4, "a")), None),

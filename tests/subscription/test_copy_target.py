@@ -216,20 +216,13 @@ def test_what_cannot_be_replaced_is_to_be_moved_away(
     assert world.target().rows == 0
 
 
-@pytest.mark.parametrize("returned", [False, True])
-@pytest.mark.parametrize("known", [True, False])
-def test_rows_of_another_subscription_are_not_replaced(
-    world: World, known: bool, returned: bool
-) -> None:
-    """Though this one has committed since; of a dropped one, the app id is all that is known."""
+def filled_by_another(world: World, returned: bool) -> Subscription:
+    """Both have committed since the copy, and it is to be made again."""
     with world.catalog.write() as t:
         shard = t.subscriptions.create("s2", conninfo="host=h", publications=["p"], slot_name="s2")
-        other = shard.app_id
-        if not known:
-            t.subscriptions.delete(shard.oid)
     table = world.table()
     table.stage(written=write(table, range(50, 55)))
-    table.commit(app_id=other, version_marker=Lsn(3), operation="REPLICATION")
+    table.commit(app_id=shard.app_id, version_marker=Lsn(3), operation="REPLICATION")
     world.commit(world.table(), range(10, 11), Lsn(6), "REPLICATION")
     if returned:
         world.leave()
@@ -238,10 +231,44 @@ def test_rows_of_another_subscription_are_not_replaced(
         for state in (SubscriptionRelState.DATASYNC, SubscriptionRelState.FINISHEDCOPY):
             world.catalog.set_state(world.rel, state, None)
         world.catalog.copy_again(world.rel, OID)
+    return shard
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_rows_of_another_subscription_are_not_replaced(world: World, returned: bool) -> None:
+    """Though this one has committed since."""
+    other = filled_by_another(world, returned).app_id
     with pytest.raises(NotInPrerequisiteState, match="filled by another subscription") as raised:
         world.target()
-    assert ('subscription "s2"' if known else other) in str(raised.value.detail)
+    assert 'subscription "s2"' in str(raised.value.detail)
     table = world.table()
     table.stage(remove_all=True)
     table.commit(app_id=other, version_marker=Lsn(9), operation="REPLICATION")
+    assert world.target().rows == 0
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_dropped_subscription_is_not_another_one(world: World, returned: bool) -> None:
+    other = filled_by_another(world, returned)
+    with world.catalog.write() as t:
+        t.subscriptions.delete(other.oid)
+    assert world.target().rows == 0
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_table_that_a_dropped_subscription_has_left(world: World, kept: bool) -> None:
+    """It is replaced where it was taken in with its rows, and never by a first copy."""
+    with world.catalog.write() as t:
+        t.relations.delete_all(world.subscription.oid)
+        t.subscriptions.delete(world.subscription.oid)
+        world.subscription = t.subscriptions.create(
+            "s", conninfo="host=h", publications=["p"], slot_name="s"
+        )
+        state = SubscriptionRelState.READY if kept else SubscriptionRelState.INIT
+        t.relations.add(world.subscription.oid, {("public", "t"): OID}, state)
+    if not kept:
+        refused(world)
+        return
+    world.catalog.bind(world.rel, OID, world.table().id)
+    world.catalog.copy_again(world.rel, OID)
     assert world.target().rows == 0

@@ -96,6 +96,7 @@ class World:
             restart_sequences=self.catalog.restart_sequences,
             primary_key_name=lambda table: None,
             subscription_name=lambda app_id: None,
+            dropped_subscriptions=lambda: (),
             origin_name=lambda app_id: None,
             requested_cuts=RequestedCuts(self.catalog.generation, lambda: (), lambda request: None),
             two_phase=lambda: two_phase(

@@ -25,7 +25,7 @@ from penstock.catalog.node_lock import NodeLock
 from penstock.catalog.pg_class import LakeTable
 from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_stat_subscription import StatisticsStore
-from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
+from penstock.catalog.pg_subscription import DroppedSubscription, Subscription, TwoPhaseState
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.sequences import Sequences
@@ -133,6 +133,16 @@ class Catalog:
         """All subscriptions in the order of creation."""
         with self.read() as transaction:
             return transaction.subscriptions.all()
+
+    def subscription_name(self, app_id: str) -> str | None:
+        """By its app id; None where there is no such subscription, or no more."""
+        known = self.subscriptions()
+        return next((found.name for found in known if found.app_id == app_id), None)
+
+    def dropped_subscriptions(self) -> tuple[DroppedSubscription, ...]:
+        """Those that the node has had."""
+        with self.read() as transaction:
+            return transaction.subscriptions.dropped()
 
     def relations(self, subid: int | None = None) -> tuple[SubscriptionRel, ...]:
         """Tables of one subscription, or of all."""

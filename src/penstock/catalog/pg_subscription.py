@@ -11,7 +11,7 @@ import enum
 import json
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -86,7 +86,23 @@ _TABLE = Table(
     Column("subjsonbas", String),
     Column("subverifyinterval", BigInteger),
     Column("subverifyrate", BigInteger),
+    Column("substandby", Boolean),
 )
+
+_DROPPED = Table(
+    "penstock_dropped_subscription",
+    METADATA,
+    Column("subappid", String, primary_key=True),
+    Column("subname", String(64), nullable=False),
+    Column("subsysid", String),
+    Column("subtimeline", Integer),
+    Column("subdbid", BigInteger),
+    Column("substandby", Boolean),
+    Column("subcutlsn", LsnColumn),
+    Column("subcuttables", Text),
+)
+"""What a later subscription over the same tables must know of one that was dropped: its markers
+stay in the tables' logs, and its cuts may go."""
 
 
 ADD: Final = "add"
@@ -227,6 +243,24 @@ class Subscription:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DroppedSubscription:
+    """One that was dropped. ``publisher``: whom it followed; ``cut_lsn``, ``cut_tables``: its last
+    cut, with the ids of the Delta tables in it."""
+
+    app_id: str
+    name: str
+    publisher: PublisherIdentity | None
+    cut_lsn: Lsn = INVALID
+    cut_tables: frozenset[str] = frozenset()
+
+    def position(self, table_id: str, marker: int | None) -> Lsn | None:
+        """Up to where a table has its changes; None where it has never had any. ``marker``: of its
+        app id in the table's log."""
+        cut = self.cut_lsn if table_id in self.cut_tables else INVALID
+        return Lsn(max(marker or INVALID, cut)) or None
+
+
 class PgSubscription:
     """The table, within one transaction."""
 
@@ -294,9 +328,40 @@ class PgSubscription:
             _TABLE.update().where(_TABLE.c.oid == subscription.oid).values(**_values(subscription))
         )
 
-    def delete(self, oid: int) -> None:
-        """Remove the row; its tables are ``PgSubscriptionRel.delete_all``'s."""
+    def delete(self, oid: int, cut_lsn: Lsn = INVALID, cut_tables: Collection[str] = ()) -> None:
+        """Remove the row, and keep what ``dropped`` tells of it; its tables are
+        ``PgSubscriptionRel.delete_all``'s."""
+        found = self.find_oid(oid)
+        if found is None:
+            return
+        publisher = found.publisher
         self._connection.execute(_TABLE.delete().where(_TABLE.c.oid == oid))
+        self._connection.execute(
+            _DROPPED.insert().values(
+                subappid=found.app_id,
+                subname=found.name,
+                subsysid=publisher and publisher.system_id,
+                subtimeline=publisher and publisher.timeline,
+                subdbid=publisher and publisher.database_oid,
+                substandby=publisher and publisher.standby,
+                subcutlsn=cut_lsn,
+                subcuttables=json.dumps(sorted(cut_tables)),
+            )
+        )
+
+    def dropped(self) -> tuple[DroppedSubscription, ...]:
+        """Those that were dropped."""
+        rows = self._connection.execute(select(_DROPPED).order_by(_DROPPED.c.subappid))
+        return tuple(
+            DroppedSubscription(
+                app_id=row["subappid"],
+                name=row["subname"],
+                publisher=_publisher(row),
+                cut_lsn=row["subcutlsn"] or INVALID,
+                cut_tables=frozenset(json.loads(row["subcuttables"] or "[]")),
+            )
+            for row in rows.mappings()
+        )
 
 
 def _values(subscription: Subscription) -> dict[str, Any]:
@@ -317,6 +382,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subsysid": publisher and publisher.system_id,
         "subtimeline": publisher and publisher.timeline,
         "subdbid": publisher and publisher.database_oid,
+        "substandby": publisher and publisher.standby,
         "subontableerror": subscription.on_table_error,
         "suberrorsyncid": subscription.stopped_by,
         "substream": subscription.streaming,
@@ -346,10 +412,15 @@ def _values(subscription: Subscription) -> dict[str, Any]:
     }
 
 
+def _publisher(row: RowMapping) -> PublisherIdentity | None:
+    if row["subsysid"] is None:
+        return None
+    return PublisherIdentity(
+        row["subsysid"], row["subtimeline"], row["subdbid"], bool(row["substandby"])
+    )
+
+
 def _subscription(row: RowMapping) -> Subscription:
-    publisher = None
-    if row["subsysid"] is not None:
-        publisher = PublisherIdentity(row["subsysid"], row["subtimeline"], row["subdbid"])
     return Subscription(
         oid=row["oid"],
         name=row["subname"],
@@ -364,7 +435,7 @@ def _subscription(row: RowMapping) -> Subscription:
         stopped=row["substopped"],
         dropping=row["subdropping"],
         error=error_of("sub", row),
-        publisher=publisher,
+        publisher=_publisher(row),
         stopped_by=row["suberrorsyncid"],
         streaming=row["substream"] or "off",
         two_phase_state=TwoPhaseState(row["subtwophasestate"] or "d"),

@@ -20,11 +20,13 @@ class PublisherIdentity:
     """Which cluster and database a subscription follows, as IDENTIFY_SYSTEM tells them.
 
     Databases are told by OID, since they can be renamed. The timeline changes with a promotion.
+    ``standby``: whether the server was in recovery, and may be promoted while it is followed.
     """
 
     system_id: str
     timeline: int
     database_oid: int
+    standby: bool = False
 
 
 def check_identity(

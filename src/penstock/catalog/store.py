@@ -106,6 +106,7 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     # Of which tables such a block is.
     25: _add_what_is_missing,
     # How far tables are compared in the background, and how often they are.
+    # What is known of dropped subscriptions, and whether a publisher was a standby.
     26: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""

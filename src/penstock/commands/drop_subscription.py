@@ -1,7 +1,8 @@
 """DROP SUBSCRIPTION (subscriptioncmds.c, DropSubscription).
 
 In: a statement, the catalog, a way to the publisher. Out: no subscription, no slot. Delta tables
-and cuts stay. A node that runs lets go of the slot first:
+and cuts stay, and a row of the catalog tells whose the markers in the tables' logs are. A node that
+runs lets go of the slot first:
 
 1. The row is marked as dropping, which moves the catalog's generation: a running node stops the
    worker and its copies; without one nothing needs to be stopped. No copy is committed any more.
@@ -15,6 +16,7 @@ stays, and DROP may be said again; then a slot that is gone already is no error.
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -31,8 +33,11 @@ from penstock.commands.scope import (
 )
 from penstock.commands.subscriptioncmds import CONNECT_PREFIX
 from penstock.errors import ConnectionFailure, PenstockError
+from penstock.lakehouse.cuts import Cut, CutOwner
 from penstock.protocol.answers import Notice
 from penstock.sql import DropSubscription
+
+log = logging.getLogger(__name__)
 
 _TAG = "DROP SUBSCRIPTION"
 _DISASSOCIATE = (
@@ -69,15 +74,31 @@ def drop_subscription(
             raise
         notices += [_still_copying(slot) for slot in running]
         notices.append(notice(f'dropped replication slot "{subscription.slot_name}" on publisher'))
+    cut = _last_cut(scope, subscription)
     with catalog.write() as transaction:
         transaction.relations.delete_all(subscription.oid)
-        transaction.subscriptions.delete(subscription.oid)
+        if cut is None:
+            transaction.subscriptions.delete(subscription.oid)
+        else:
+            ids = [table.id for table in cut.tables.values() if table.id is not None]
+            transaction.subscriptions.delete(subscription.oid, cut.lsn, ids)
         transaction.cut_requests.forget_all(subscription.oid)
         transaction.prepared_xacts.delete_all(subscription.oid)
     if scope.warehouse is not None:
         storage, prepared = scope.warehouse.storage, scope.warehouse.prepared_uri
         scope.after_commit(partial(storage.discard_folder, prepared(subscription.app_id)))
     return CommandResult(_TAG, tuple(notices))
+
+
+def _last_cut(scope: CommandScope, subscription: Subscription) -> Cut | None:
+    """None also where the warehouse does not tell: a subscription can be dropped without it."""
+    if scope.warehouse is None:
+        return None
+    try:
+        return scope.warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
+    except PenstockError as error:
+        log.warning('the last cut of subscription "%s": %s', subscription.name, error.message)
+        return None
 
 
 def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str) -> list[str]:

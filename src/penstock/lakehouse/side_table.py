@@ -105,12 +105,15 @@ class SideTable:
         self._store = store
         self._lock = threading.Lock()
 
-    def append(self, app_id: str, end_lsn: Lsn, rows: pa.Table) -> None:
+    def append(self, app_ids: Sequence[str], end_lsn: Lsn, rows: pa.Table) -> None:
         """Add a batch's rows; durable on return. Those that are there already are left out, and so
-        is nothing where all are. Raises StorageError, CommitConflict."""
+        is nothing where all are. ``app_ids``: the subscription's, and those that it goes on for.
+        Raises StorageError, CommitConflict."""
+        app_id = app_ids[0]
 
         def add(table: DeltaTable) -> None:
-            marker = table.transaction_version(app_id)
+            known = map(table.transaction_version, app_ids)
+            marker = max((each for each in known if each is not None), default=None)
             new = rows if marker is None else rows.filter(self._after(rows, marker))
             self._put(table, new, app_id, max(end_lsn, marker or 0))
 

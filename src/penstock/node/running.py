@@ -246,7 +246,8 @@ class RunningNode:
                 next_values=self._catalog.next_values,
                 restart_sequences=self._catalog.restart_sequences,
                 primary_key_name=self._primary_key_name,
-                subscription_name=self._subscription_name,
+                subscription_name=self._catalog.subscription_name,
+                dropped_subscriptions=self._catalog.dropped_subscriptions,
                 origin_name=self._origin_name,
                 requested_cuts=self._requested_cuts(oid),
                 two_phase=lambda: two_phase(
@@ -305,10 +306,6 @@ class RunningNode:
             lambda lsn: catalog.begin_skipping(subid, lsn),
             lambda lsn: catalog.clear_skip_lsn(subid, lsn),
         )
-
-    def _subscription_name(self, app_id: str) -> str | None:
-        known = self._catalog.subscriptions()
-        return next((found.name for found in known if found.app_id == app_id), None)
 
     def _owner(self, oid: int) -> int | None:
         with self._catalog.read() as transaction:

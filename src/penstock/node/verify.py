@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.pg_subscription import Subscription, is_app_id
+from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import alter, check_identity
 from penstock.errors import (
@@ -53,6 +53,7 @@ from penstock.relation import TableName, qualified
 from penstock.sqlstate import UndefinedTable
 from penstock.subscription.cut_requests import LONGEST_HOLD_S
 from penstock.subscription.partitions import check_columns, open_leaf
+from penstock.subscription.replica_identity import living
 from penstock.subscription.witness import server_identity
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
@@ -333,7 +334,7 @@ class Verifier:
             info = _without(info, table)
         source = CopySource(info, table, leaves, tree, out_of_range=way)
         for each in source.tables:
-            others = {other for other in each.app_ids if is_app_id(other)} - {app_id}
+            others = living(each, app_id, self._catalog.subscription_name)
             if others and each.filled_by(app_id, others):
                 raise NotInPrerequisiteState("another subscription fills it too")
         if not compared_columns(source):

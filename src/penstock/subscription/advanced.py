@@ -44,7 +44,9 @@ def advance_to(
     cut = last_cut or INVALID
     if wanted <= cut:
         return None
-    if any(table.ready and not table.within(cut) for table in tables):
+    # Without a cut the tables are another subscription's, each with a position of its own.
+    together = wanted if last_cut is None else cut
+    if any(table.ready and not table.within(together) for table in tables):
         raise _refused(
             subscription,
             wanted,

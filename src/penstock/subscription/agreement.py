@@ -26,6 +26,7 @@ from typing import Final
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, copy_anew
 from penstock.errors import ConnectionFailure, PenstockError, StateMismatch, UndefinedObject
+from penstock.identifiers import simple_quote_literal
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.origin import TableProgress, start_lsn
@@ -93,11 +94,13 @@ def check_publisher(
     has not replayed as much yet.
     """
     reached, owner = _reached(last_cut, tables)
-    _check_timeline(subscription, known, server, reached, owner)
+    check_timeline(subscription, known, server, reached, owner)
     if server.position < reached:
         _raise_behind(subscription, server, reached, owner)
     if server.position < advanced:
         raise _beyond(subscription, server, advanced)
+    if last_cut is None:
+        _check_no_gap(subscription, server, tables, advanced)
     start = max(start_lsn(last_cut, [table.progress for table in tables]), advanced)
     if start != INVALID and server.confirmed is not None and server.confirmed > start:
         raise StateMismatch(
@@ -109,9 +112,50 @@ def check_publisher(
             hint=f"If there is a newer copy of folder and warehouse, put that back, then "
             f"{alter(subscription)} ENABLE. {copy_anew(subscription)} To go on without the "
             "changes in between, put its replication origin to the slot's "
-            "confirmed_flush_lsn (pg_replication_origin_advance) while it is disabled, or keep the "
-            "tables and create it WITH (create_slot = false, copy_data = false).",
+            "confirmed_flush_lsn (pg_replication_origin_advance) while it is disabled.",
         )
+
+
+def _check_no_gap(
+    subscription: str, server: PublisherState, tables: Sequence[TableHistory], advanced: Lsn
+) -> None:
+    """Raises StateMismatch where the slot is beyond a table that nothing was copied into: without a
+    cut nothing was acknowledged, so that it was there before."""
+    behind = [t for t in tables if t.state is SubscriptionRelState.READY and t.marker is not None]
+    for table in behind:
+        reached = max(table.marker or INVALID, advanced)
+        if server.confirmed is not None and server.confirmed > reached:
+            raise StateMismatch(
+                f'the slot of subscription "{subscription}" is at {server.confirmed}, and table '
+                f'"{table.name}" ends at {reached}',
+                detail="Another subscription has filled the table up to there, and the publisher "
+                "sends nothing from before its slot: changes in between would be lost.",
+                hint=f"{copy_anew(subscription)} Where there are none, or they may be lost: "
+                + _advance(subscription, server.confirmed),
+            )
+
+
+def check_known_start(subscription: str, table: str, marker: Lsn, server: PublisherState) -> None:
+    """``marker``: of a subscription of which nothing is known. Raises StateMismatch where the slot
+    may send again what the table has."""
+    if server.confirmed is None or marker <= server.confirmed:
+        return
+    raise StateMismatch(
+        f'subscription "{subscription}" does not know where table "{table}" ends',
+        detail=f"A subscription of which the node knows nothing any more has filled it up to "
+        f"{marker}, and the slot is at {server.confirmed}: if both are of this publisher, changes "
+        "in between would come twice.",
+        hint=f"If they are, go on where the table ends: {_advance(subscription, marker)} Else "
+        f"{_advance(subscription, server.confirmed)} {copy_anew(subscription)}",
+    )
+
+
+def _advance(subscription: str, lsn: Lsn) -> str:
+    altered = alter(subscription)
+    return (
+        f"{altered} DISABLE; SELECT pg_replication_origin_advance('pg_' || oid, '{lsn}') FROM "
+        f"pg_subscription WHERE subname = {simple_quote_literal(subscription)}; {altered} ENABLE."
+    )
 
 
 def check_slot(
@@ -215,29 +259,49 @@ def _reached(last_cut: Lsn | None, tables: Iterable[TableHistory]) -> tuple[Lsn,
     return reached, owner
 
 
-def _check_timeline(
+def check_timeline(
     subscription: str,
     known: PublisherIdentity | None,
     server: PublisherState,
     reached: Lsn,
     owner: str,
 ) -> None:
+    """Raises StateMismatch where the server's timeline left the known one before ``reached``."""
     now = server.identity.timeline
     if known is None or known.timeline == now:
         return
-    fork = server.forks.get(known.timeline)
+    timeline = _acknowledged_on(known.timeline, server) if known.standby else known.timeline
+    if timeline == now:
+        return
+    fork = server.forks.get(timeline)
     if fork is not None and fork >= reached:
         return
     if fork is None:
-        found = f"Its timeline {now} does not come from timeline {known.timeline}, which it had."
+        found = f"Its timeline {now} does not come from timeline {timeline}, which it had."
     else:
-        found = f"Its timeline {now} left timeline {known.timeline} at {fork}."
+        found = f"Its timeline {now} left timeline {timeline} at {fork}."
     raise StateMismatch(
         f'the publisher of subscription "{subscription}" has another history since {reached}',
         detail=f"{found} {owner[0].upper()}{owner[1:]} is at {reached}: it holds changes that the "
         "server has lost, and lacks others.",
         hint=_lost_history(subscription),
     )
+
+
+def _acknowledged_on(timeline: int, server: PublisherState) -> int:
+    """The timeline on which a slot was confirmed last, from the one that a standby was followed on.
+
+    A walsender of a standby goes on after the promotion without telling of it. A slot that is
+    confirmed beyond the place where the server took its new timeline was confirmed there, by who
+    streamed from it; one that a standby keeps in step with its primary's is never beyond its WAL.
+    """
+    later = [*sorted(each for each in server.forks if each > timeline), server.identity.timeline]
+    for following in later:
+        fork = server.forks.get(timeline)
+        if fork is None or server.confirmed is None or server.confirmed <= fork:
+            break
+        timeline = following
+    return timeline
 
 
 def _raise_behind(subscription: str, server: PublisherState, reached: Lsn, owner: str) -> None:

@@ -257,7 +257,8 @@ class Applier:
             self._conflicts.put(batch.end_lsn)
         if self._messages:
             messages = pa.concat_tables(self._messages)
-            self._message_table.append(self._app_id, batch.end_lsn, messages)
+            ids = (self._app_id, *self._targets.earlier)
+            self._message_table.append(ids, batch.end_lsn, messages)
             failpoint(AFTER_MESSAGES)
         self.committing = True
         try:

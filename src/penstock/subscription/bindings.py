@@ -32,6 +32,10 @@ class Bindings(Protocol):
     def generation(self) -> Callable[[], int]:
         """Grows with every change; cheap."""
 
+    @property
+    def subscription_name(self) -> Callable[[str], str | None]:
+        """The name of the node's subscription that has an app id."""
+
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
         """Record what a row stands for; None leaves it."""
 

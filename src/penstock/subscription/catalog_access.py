@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from penstock.catalog import LakeTable, SubscriptionCounts
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription import DroppedSubscription, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.lsn import Lsn
@@ -57,8 +57,10 @@ class CatalogAccess:
     """Of the constraint; None: the catalogs do not have it, or the table."""
     subscription_name: Callable[[str], str | None]
     """By app id; None: there is no such subscription on the node."""
+    dropped_subscriptions: Callable[[], Sequence[DroppedSubscription]]
+    """All that the node has had."""
     origin_name: Callable[[str], str | None]
-    """Of its replication origin, likewise."""
+    """Of a subscription's replication origin, as ``subscription_name``."""
     requested_cuts: RequestedCuts
     two_phase: Callable[[], TwoPhase]
     """Whether prepared transactions are received as such, as it is now."""

@@ -178,7 +178,7 @@ class Conflicts:
         if self._put:  # before a lost race, which leads to more
             self._table.append_once(rows, SAME)
         else:
-            self._table.append(self._app_id, end_lsn, rows)
+            self._table.append((self._app_id,), end_lsn, rows)
         self._put = True
         failpoint(AFTER_CONFLICTS)
 

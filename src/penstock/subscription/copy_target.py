@@ -7,9 +7,11 @@ never replaced. When a copy is made, and what is committed with it, is ``tablesy
 
 Several subscriptions may fill one table, as shards of it. Each applies its own changes, but a copy
 takes the place of all rows: those of another publisher would be gone, and nobody sends them again.
-So a copy replaces a table only where no other subscription, of this node or another one, dropped or
-not, has ever committed to it since this subscription's last copy. What that costs: nothing where
-one subscription alone has markers; else the log since the last copy.
+So a copy replaces a table only where no other subscription that there is has committed to it since
+this subscription's last copy. What that costs: nothing where one subscription alone has markers;
+else the log since the last copy. A dropped subscription is no other one: a warehouse is one node's,
+so that an app id which is none of its subscriptions' is a dropped one's, and whoever follows the
+table now takes its rows over.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
 from penstock.subscription.partitions import check_columns, check_key, open_leaf
+from penstock.subscription.replica_identity import living
 from penstock.subscription.target_columns import keeps_primary_key
 from penstock.walreceiver.table_info import RemoteTable
 
@@ -53,10 +56,10 @@ _KEEP_ROWS: Final = "REFRESH PUBLICATION WITH (copy_data = false)"
 def check_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> None:
     """Raises NotInPrerequisiteState where a copy for ``app_id`` would take rows that another
     subscription may have in the table. ``name_of``: a subscription's name by its app id."""
-    others = {other for other in table.app_ids if is_app_id(other)} - {app_id}
+    others = living(table, app_id, name_of)
     if not others or not table.rows:
         return
-    found = sorted(map(_named(name_of), table.filled_by(app_id, others)))
+    found = sorted(f'subscription "{name_of(each)}"' for each in table.filled_by(app_id, others))
     if found:
         raise NotInPrerequisiteState(
             f'target table "{table.name}" is filled by another subscription too',
@@ -65,16 +68,6 @@ def check_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | N
             hint=_WAYS_ON.format(uri=table.uri),
             alter=_KEEP_ROWS,
         )
-
-
-def _named(name_of: Callable[[str], str | None]) -> Callable[[str], str]:
-    def named(app_id: str) -> str:
-        name = name_of(app_id)
-        if name is None:
-            return f"a subscription that was dropped, or is another node's ({app_id})"
-        return f'subscription "{name}"'
-
-    return named
 
 
 log = logging.getLogger(__name__)
@@ -173,7 +166,7 @@ def _replaceable(
         if table is None or table.id != rel.table_id:
             return None
         check_alone(table, app_id, name_of)
-        return table if _is_ours(table, relation, rel, app_id) else None
+        return table if _is_ours(table, relation, rel, app_id, name_of) else None
     except PenstockError as error:
         if not is_own(error):
             raise
@@ -181,17 +174,29 @@ def _replaceable(
         raise error.changed(hint=f"{mended}{_MOVE_AWAY.format(uri=uri)}") from None
 
 
-def _is_ours(table: DeltaTable, relation: Relation, rel: SubscriptionRel, app_id: str) -> bool:
-    """Whether it holds this row's earlier copy, or was made for one that has failed. While a table
-    is out of the subscription its rows are its readers': with rows that they have changed since, it
-    is theirs; and where another relation has the name now, it may be all that is left of the old
-    one."""
+def _is_ours(
+    table: DeltaTable,
+    relation: Relation,
+    rel: SubscriptionRel,
+    app_id: str,
+    name_of: Callable[[str], str | None],
+) -> bool:
+    """Whether it holds this row's earlier copy, or what a dropped subscription has left to it, or
+    was made for one that has failed. While a table is out of the subscription its rows are its
+    readers': with rows that they have changed since, it is theirs; and where another relation has
+    the name now, it may be all that is left of the old one."""
     if table.transaction_version(app_id) is None:
+        if _left_by_dropped(table, name_of):
+            return not rel.returned
         filled = bool(table.rows or table.app_ids)
         return not (filled or any(column.own for column in table.schema.columns))
     if not rel.returned:
         return True
     return rel.relid == relation.oid and not table.changed_by_others(app_id)
+
+
+def _left_by_dropped(table: DeltaTable, name_of: Callable[[str], str | None]) -> bool:
+    return any(is_app_id(each) and name_of(each) is None for each in table.app_ids)
 
 
 def copy_leaves(
@@ -213,7 +218,9 @@ def copy_leaves(
     check_key(tree[0], routing, root.schema)
     leaves = tuple(open_leaf(warehouse, table) for table in tables)
     same = root.id == rel.table_id
-    earlier = same and root.transaction_version(app_id) is not None
+    earlier = same and (
+        root.transaction_version(app_id) is not None or _left_by_dropped(root, name_of)
+    )
     changed = rel.returned and any(leaf.changed_by_others(app_id) for leaf in leaves)
     for leaf in leaves:
         begun = leaf.transaction_version(copy_marker(rel, app_id)) is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
@@ -35,8 +36,15 @@ _NONE: Final = np.empty(0, np.int64)
 _NOTHING: Final = DecodedChunk((), (), _NONE, _NONE, _NONE, _NONE)
 
 
-def begin_history(spark: Spark, warehouse: Warehouse, target: Target, app_id: str) -> DeltaTable:
-    """The history of a target, which has what the target has.
+def begin_history(
+    spark: Spark,
+    warehouse: Warehouse,
+    target: Target,
+    app_id: str,
+    earlier: Collection[str] = (),
+) -> DeltaTable:
+    """The history of a target, which has what the target has. ``earlier``: app ids of
+    subscriptions from which the target may have been taken over, and its history with it.
 
     Raises what ``open_history`` raises, NotInPrerequisiteState where it cannot begin now.
     """
@@ -44,6 +52,9 @@ def begin_history(spark: Spark, warehouse: Warehouse, target: Target, app_id: st
     # As for the table (``Targets.open``): what is relied upon must be durable.
     warehouse.storage.sync_folder(log_folder(history.uri))
     has, lsn = history.transaction_version(app_id), target.marker or INVALID
+    if has is None and (taken := _taken_over(history, target, earlier)) is not None:
+        has = max(taken, lsn)
+        history.commit(app_id=app_id, version_marker=has, operation=OPERATION)
     if has is None or has < lsn:
         if target.ahead is not None:
             raise NotInPrerequisiteState(
@@ -58,6 +69,14 @@ def begin_history(spark: Spark, warehouse: Warehouse, target: Target, app_id: st
     if has is None or has < lsn or history.has_staged:
         history.commit(app_id=app_id, version_marker=max(lsn, has or INVALID), operation=OPERATION)
     return history
+
+
+def _taken_over(history: DeltaTable, target: Target, earlier: Collection[str]) -> int | None:
+    """Up to where it has the changes of the subscription that had filled the table last."""
+    filled = [(target.table.transaction_version(one) or 0, one) for one in earlier]
+    marker, newest = max(filled, default=(0, ""))
+    has = history.transaction_version(newest) or 0
+    return has if has and has >= marker else None
 
 
 class TransactionStamps:

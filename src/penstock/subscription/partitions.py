@@ -13,7 +13,7 @@ with the values that the publisher did not send.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from penstock.catalog import LakeTable
@@ -89,8 +89,10 @@ def open_partitions(
     root: TableSchema,
     app_id: str,
     common: Lsn,
+    earlier: Collection[str] = (),
 ) -> Partitions:
-    """``tree``: root first. ``common``: where all leaves were together for certain.
+    """``tree``: root first. ``common``: where all leaves were together for certain. ``earlier``:
+    app ids of subscriptions whose batches count as ours, as the table was taken over from them.
 
     Raises UndefinedObject for a leaf that is gone, RelationChanged for one with other columns,
     FeatureNotSupported for what rows cannot be routed by, StateMismatch and VersionGone for one
@@ -98,7 +100,8 @@ def open_partitions(
     """
     routing, tables = routing_of(tree, root)
     check_key(tree[0], routing, root)
-    leaves = tuple(_open(warehouse, table, root, app_id, common) for table in tables)
+    ids = (app_id, *earlier)
+    leaves = tuple(_open(warehouse, table, root, ids, common) for table in tables)
     return Partitions(tuple(tree), routing, leaves)
 
 
@@ -125,13 +128,13 @@ def check_columns(leaf: DeltaTable, root: TableSchema) -> None:
 
 
 def _open(
-    warehouse: Warehouse, table: LakeTable, root: TableSchema, app_id: str, common: Lsn
+    warehouse: Warehouse, table: LakeTable, root: TableSchema, ids: Sequence[str], common: Lsn
 ) -> Leaf:
     name, newest = (table.schema, table.name), open_leaf(warehouse, table)
     # As of any target: an entry that is read here is acknowledged later (law 1).
     warehouse.storage.sync_folder(log_folder(newest.uri))
-    marker = newest.transaction_version(app_id)
-    ahead = None if marker is None or marker <= common else Lsn(marker)
+    marker, app_id = max((newest.transaction_version(one) or 0, one) for one in ids)
+    ahead = None if marker <= common else Lsn(marker)
     worked = newest if ahead is None else newest.before(app_id, ahead)
     check_columns(worked, root)
     return Leaf(name, newest, worked, ahead)

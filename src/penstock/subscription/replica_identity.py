@@ -44,17 +44,20 @@ def follow_identity(
     relation: Relation,
     app_id: str,
     out_of_range: str,
+    name_of: Callable[[str], str | None],
     check_newest: Callable[[Target], None],
 ) -> None:
     """Stage the key for changes of ``relation``, whose columns the table has by now.
 
-    ``check_newest``: raises where the table that was looked at is not the newest version. Raises
-    SchemaChanged where columns of the key are not published any more.
+    ``name_of``: a subscription's name by its app id; ``check_newest``: raises where the table that
+    was looked at is not the newest version. Raises SchemaChanged where columns of the key are not
+    published any more.
     """
     schema = target.table.schema
     if not keeps_key(schema, relation):
         check_newest(target)
-        obstacle = _obstacle(target, relation, app_id, out_of_range)
+        alone = not living(target.table, app_id, name_of)
+        obstacle = _obstacle(target, relation, out_of_range, alone=alone)
         if obstacle is None:
             key = tuple(schema.by_source[name].name for name in relation.key)
             told = (target.rel.qualified_name, ", ".join(relation.key))
@@ -69,16 +72,17 @@ def follow_identity(
         check_same_key(schema, relation.key, target.table.name)
 
 
-def filled_alone(table: DeltaTable, app_id: str) -> bool:
-    """Whether no other subscription has ever filled it, whose publisher has definitions of its
-    own."""
-    return not [other for other in table.app_ids if is_app_id(other) and other != app_id]
+def living(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> frozenset[str]:
+    """App ids of the other subscriptions that fill a table, whose publishers have definitions of
+    their own. ``name_of``: a subscription's name by its app id; None where it was dropped."""
+    others = (each for each in table.app_ids if is_app_id(each) and each != app_id)
+    return frozenset(each for each in others if name_of(each) is not None)
 
 
-def _obstacle(target: Target, relation: Relation, app_id: str, out_of_range: str) -> str | None:
+def _obstacle(target: Target, relation: Relation, out_of_range: str, *, alone: bool) -> str | None:
     """Why its rows cannot be known by the publisher's replica identity."""
     table, leaves = target.table, target.leaves
-    if not filled_alone(table, app_id):
+    if not alone:
         return "another subscription fills it, too"
     columns = [table.schema.by_source[name] for name in relation.key]
     for column in columns:

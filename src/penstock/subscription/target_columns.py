@@ -5,7 +5,7 @@ In: a target and its relation. Out: an error, or a warning, with the statement t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from penstock.catalog.pg_subscription import FOLLOWING, WIDEN
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
@@ -16,7 +16,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.type_widening import followed_types, retyped
 from penstock.relation import Relation
 from penstock.sql.text.quoting import quote_identifier, type_text
-from penstock.subscription.replica_identity import filled_alone
+from penstock.subscription.replica_identity import living
 
 
 def exchange_error(
@@ -64,10 +64,11 @@ def with_types(
     return followed_types(table.schema, wanted, widen=wider, clamped=clamped)
 
 
-def is_alone(table: DeltaTable, app_id: str) -> bool:
-    """Whether no other subscription has ever filled it, whose publisher has types of its own, and
-    nothing is made of its columns here."""
-    return filled_alone(table, app_id) and all(c.generated is None for c in table.schema.columns)
+def is_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> bool:
+    """Whether no other subscription fills it, whose publisher has types of its own, and nothing is
+    made of its columns here."""
+    others = living(table, app_id, name_of)
+    return not others and all(c.generated is None for c in table.schema.columns)
 
 
 def check_types(schema: TableSchema, wanted: TableSchema, relation: Relation) -> None:

@@ -43,6 +43,7 @@ from penstock.subscription.bindings import Bindings
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
 from penstock.subscription.replica_identity import follow_identity
+from penstock.subscription.taken_over import Predecessors
 from penstock.subscription.target import Target
 from penstock.subscription.target_columns import (
     another_delta_table,
@@ -79,6 +80,8 @@ class Targets:
         out_of_range: str = ERROR,
         soft_delete: bool = False,
         new: NewColumns = AS_TYPES_ARE,
+        *,
+        predecessors: Predecessors | None = None,
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
         given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
@@ -92,6 +95,7 @@ class Targets:
         self.out_of_range: Final = out_of_range
         self.soft_delete: Final = soft_delete
         self._new: Final = new
+        self._predecessors = predecessors
         self._warehouse = warehouse
         self._app_id = app_id
         self.last_cut = last_cut
@@ -137,7 +141,14 @@ class Targets:
         # A node killed between an entry's appearance and the sync of its folder leaves an entry
         # that is read here and acknowledged later: it must be durable by then (law 1).
         self._warehouse.storage.sync_folder(log_folder(table.uri))
+        if self._predecessors is not None:
+            self._predecessors.take_over(rel, table)
         return self.add(rel, table)
+
+    @property
+    def earlier(self) -> frozenset[str]:
+        """App ids of dropped subscriptions of the same publisher."""
+        return frozenset() if self._predecessors is None else self._predecessors.same_publisher
 
     def add(self, rel: SubscriptionRel, table: DeltaTable) -> Target:
         """Take an open table in; the row is bound to it from now on."""
@@ -258,7 +269,9 @@ class Targets:
     def _shut(self, tree: tuple[LakeTable, ...], root: TableSchema, common: Lsn) -> Partitions:
         """Open partitions that no late commit comes to any more."""
         while True:
-            opened = open_partitions(self._warehouse, tree, root, self._app_id, common)
+            opened = open_partitions(
+                self._warehouse, tree, root, self._app_id, common, self.earlier
+            )
             try:
                 for leaf in opened.leaves:
                     marker = leaf.newest.transaction_version(self._app_id)
@@ -337,7 +350,14 @@ class Targets:
             target.table.add_columns(added, self._unfilled(target, relation, added))
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
-        follow_identity(target, relation, self._app_id, self.out_of_range, self.check_newest)
+        follow_identity(
+            target,
+            relation,
+            self._app_id,
+            self.out_of_range,
+            self._bindings.subscription_name,
+            self.check_newest,
+        )
         self.add_metadata_columns(target)
         target.table.mark(target.table.schema.with_published(wanted.by_source))
         target.followed = relation
@@ -359,7 +379,7 @@ class Targets:
             target.table,
             wanted,
             self._schema_change,
-            widen=lone and is_alone(target.table, self._app_id),
+            widen=lone and is_alone(target.table, self._app_id, self._bindings.subscription_name),
             clamped=self.out_of_range == CLAMP,
         )
 

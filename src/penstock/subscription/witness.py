@@ -10,10 +10,10 @@ small file, no Spark job.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription import DroppedSubscription, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, check_identity
 from penstock.errors import PenstockError
@@ -29,6 +29,7 @@ from penstock.subscription.agreement import (
     check_slot,
     check_table,
 )
+from penstock.subscription.taken_over import Predecessors
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 from penstock.walreceiver.connection import Connection
@@ -37,16 +38,22 @@ from penstock.walreceiver.slots import MISSING
 
 
 def publisher_state(
-    publisher: Publisher, slot: str | None, known: PublisherIdentity | None
+    publisher: Publisher,
+    slot: str | None,
+    known: PublisherIdentity | None,
+    besides: Iterable[PublisherIdentity] = (),
 ) -> PublisherState:
-    """Ask. Raises ConnectionFailure, PublisherError."""
+    """Ask. ``besides``: others whose timelines matter. Raises ConnectionFailure, PublisherError."""
     # The slot first: it can only move up, and never beyond a position that is read later.
     found = None if slot is None else publisher.slot_state(slot)
     system = publisher.identify_system()
     database_oid, in_recovery = publisher.database()
-    changed = known is not None and known.timeline != system.timeline
+    followed = [one for one in (known, *besides) if one is not None]
+    changed = any(
+        one.system_id == system.system_id and one.timeline != system.timeline for one in followed
+    )
     return PublisherState(
-        identity=PublisherIdentity(system.system_id, system.timeline, database_oid),
+        identity=PublisherIdentity(system.system_id, system.timeline, database_oid, in_recovery),
         position=system.xlogpos,
         in_recovery=in_recovery,
         forks=publisher.timeline_history(system.timeline) if changed else {},
@@ -76,8 +83,12 @@ class Witness:
         warehouse: Warehouse,
         record_publisher: Callable[[PublisherIdentity], None],
         origin_lsn: Callable[[], Lsn] = lambda: INVALID,
+        dropped: Callable[[], Sequence[DroppedSubscription]] = lambda: (),
     ) -> None:
-        """``origin_lsn``: where the replication origin was put."""
+        """``origin_lsn``: where the replication origin was put; ``dropped``: subscriptions that
+        may have left tables."""
+        self._dropped_now = dropped
+        self._dropped: Sequence[DroppedSubscription] = ()
         self._origin_lsn = origin_lsn
         self.last_cut: Cut | None = None
         self._subscription = subscription
@@ -92,13 +103,29 @@ class Witness:
         StorageError, ConnectionFailure."""
         self._warehouse.check_there()
         subscription, cuts = self._subscription, self._warehouse.cuts
-        self._server = publisher_state(publisher, subscription.slot_name, self._known)
+        self._dropped = self._dropped_now()
+        besides = [one.publisher for one in self._dropped if one.publisher is not None]
+        self._server = publisher_state(publisher, subscription.slot_name, self._known, besides)
         check_identity(subscription.name, self._known, self._server.identity)
         self.last_cut = cuts.last(self._owner)
         check_slot(subscription.name, subscription.slot_name, self._server, self._cut_lsn)
         if self.last_cut is not None:
             # As for the tables' logs: what is read here is acknowledged.
             self._warehouse.storage.sync_folder(log_folder(cuts.uri))
+
+    def predecessors(self, name_of: Callable[[str], str | None]) -> Predecessors:
+        """Of the tables that are opened. ``name_of``: a subscription's name by its app id."""
+        assert self._server is not None
+        subscription = self._subscription
+        return Predecessors(
+            subscription.name,
+            subscription.app_id,
+            self._dropped,
+            name_of,
+            self._server,
+            self._cut_lsn,
+            self._origin_lsn(),
+        )
 
     def check_cuts(self, rels: Iterable[SubscriptionRel]) -> None:
         """Before the tables are opened. Raises StateMismatch where the cuts are gone."""

@@ -75,7 +75,11 @@ class ApplyWorker:
         self._sync_options = sync_options
         self._stream_options = stream_options
         self._witness = Witness(
-            subscription, warehouse, catalog.record_publisher, catalog.advanced.read
+            subscription,
+            warehouse,
+            catalog.record_publisher,
+            catalog.advanced.read,
+            catalog.dropped_subscriptions,
         )
         self._stopping = threading.Event()
         self._changed = threading.Event()
@@ -335,6 +339,7 @@ class ApplyWorker:
             subscription.out_of_range,
             subscription.soft_delete,
             new_columns_of(subscription),
+            predecessors=self._witness.predecessors(self._catalog.subscription_name),
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)
@@ -374,7 +379,8 @@ class ApplyWorker:
     def _open_history(self, target: Target | None) -> None:
         if target is not None and target.rel.table_name in self.subscription.history:
             app_id = self.subscription.app_id
-            target.history = begin_history(self._spark, self._warehouse, target, app_id)
+            earlier = self._witness.predecessors(self._catalog.subscription_name).same_publisher
+            target.history = begin_history(self._spark, self._warehouse, target, app_id, earlier)
 
     def _columns_with_values(self, oid: int, names: Sequence[str]) -> Collection[str]:
         """While the stream has the session's connection, another one asks."""
