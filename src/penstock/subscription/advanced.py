@@ -29,6 +29,12 @@ class AdvancedOrigin:
     """The last cut is there, or beyond it. One that it was put to since stays."""
 
 
+def are_beyond(wanted: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress]) -> bool:
+    """Whether tables have transactions that others may lack, and which would be passed by."""
+    cut = last_cut or INVALID
+    return wanted > cut and any(table.ready and not table.within(cut) for table in tables)
+
+
 def advance_to(
     subscription: str,
     wanted: Lsn,
@@ -44,7 +50,7 @@ def advance_to(
     cut = last_cut or INVALID
     if wanted <= cut:
         return None
-    if any(table.ready and not table.within(cut) for table in tables):
+    if are_beyond(wanted, last_cut, tables):
         raise _refused(
             subscription,
             wanted,

@@ -116,7 +116,18 @@ class Targets:
 
     def progress(self) -> list[TableProgress]:
         """All of them."""
-        return [target.progress for target in self]
+        return [self.progress_of(target) for target in self]
+
+    def progress_of(self, target: Target) -> TableProgress:
+        """What origin.py decides upon."""
+        return target.progress(self._app_id)
+
+    def in_last_cut(self, target: Target) -> bool:
+        """Whether it has nothing that comes after the last cut, and might be taken back; before
+        the first one, whether all its partitions have the same batches."""
+        if self.last_cut is None:
+            return target.ahead is None
+        return self.progress_of(target).within(self.last_cut)
 
     def open(self, rel: SubscriptionRel) -> Target | None:
         """Open the table of a row in state f, s or r; None when there was never such a table.
