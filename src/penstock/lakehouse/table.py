@@ -29,7 +29,7 @@ from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.file_commits import FileCommits
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
-from penstock.lakehouse.log import entry_uri, list_log, log_folder, version_before
+from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry, version_before
 from penstock.lakehouse.log_store import LogStore, may_be_there
 from penstock.lakehouse.new_table import new_table_entry
 from penstock.lakehouse.reversal import REVERSAL, Reversal, reversal
@@ -285,6 +285,22 @@ class DeltaTable:
     def changed_by_others(self, app_id: str) -> bool:
         """Whether others have changed rows since the last commit of an app id."""
         return changed_by_others(self.storage, self.uri, self.version, app_id)
+
+    def columns_before_others(self, app_id: str) -> frozenset[str]:
+        """Columns, by PostgreSQL's names, that were published when ``app_id`` committed last, where
+        others have committed since; empty where nobody has, or the log does not tell any more.
+        """
+        if self.last_app_id == app_id:
+            return frozenset()
+        for version in range(self.version, -1, -1):
+            entry = read_entry(self.storage, self.uri, version)
+            if entry is None:
+                break
+            if any(action.get("txn", {}).get("appId") == app_id for action in entry):
+                then = load_at(self.storage, self.uri, version)
+                had = TableSchema.of_delta(then.metadata["schemaString"], then.properties)
+                return frozenset(c.source for c in had.columns if c.published or not c.local)
+        return frozenset()
 
     @property
     def app_ids(self) -> frozenset[str]:

@@ -47,6 +47,7 @@ from penstock.subscription.target import Target
 from penstock.subscription.target_columns import (
     another_delta_table,
     check_dropped,
+    check_gone,
     check_types,
     exchange_error,
     is_alone,
@@ -330,6 +331,7 @@ class Targets:
                 whole_rows=relation.replica_identity is ReplicaIdentity.FULL,
                 new=self._new,
             )
+            check_gone(target.table, relation, added, self._app_id)
             if added and self._schema_change == STOP:
                 raise missing_error(relation, [column.source for column in added])
             if self._schema_change in FOLLOWING:
