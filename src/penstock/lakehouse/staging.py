@@ -77,6 +77,11 @@ class Staging:
         for path in list(self._files):
             self._put(path, None)
 
+    def put(self, files: Mapping[str, DataFile | None]) -> None:
+        """Stage files as they are to be; None: the file goes."""
+        for path, file in files.items():
+            self._put(path, file)
+
     def delete(self, path: str, positions: BitMap) -> None:
         """Stage deletions in a file, in addition to what is deleted; without rows left it goes.
 

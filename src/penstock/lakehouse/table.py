@@ -29,15 +29,16 @@ from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.file_commits import FileCommits
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
-from penstock.lakehouse.log import entry_uri, list_log, log_folder, version_before
+from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry, version_before
 from penstock.lakehouse.log_store import LogStore, may_be_there
 from penstock.lakehouse.new_table import new_table_entry
+from penstock.lakehouse.reversal import REVERSAL, Reversal, reversal
 from penstock.lakehouse.schema import DROPPED, UNFILLED, Column, TableSchema
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout, check_layout, check_new_layout
-from penstock.lakehouse.user_metadata import MARK
+from penstock.lakehouse.user_metadata import MARK, reversal_mark
 
 _TRUSTED_SECONDS: Final = 3600.0
 """How long a loaded state is taken for complete without a look at the log's names; far less than
@@ -285,6 +286,22 @@ class DeltaTable:
         """Whether others have changed rows since the last commit of an app id."""
         return changed_by_others(self.storage, self.uri, self.version, app_id)
 
+    def columns_before_others(self, app_id: str) -> frozenset[str]:
+        """Columns, by PostgreSQL's names, that were published when ``app_id`` committed last, where
+        others have committed since; empty where nobody has, or the log does not tell any more.
+        """
+        if self.last_app_id == app_id:
+            return frozenset()
+        for version in range(self.version, -1, -1):
+            entry = read_entry(self.storage, self.uri, version)
+            if entry is None:
+                break
+            if any(action.get("txn", {}).get("appId") == app_id for action in entry):
+                then = load_at(self.storage, self.uri, version)
+                had = TableSchema.of_delta(then.metadata["schemaString"], then.properties)
+                return frozenset(c.source for c in had.columns if c.published or not c.local)
+        return frozenset()
+
     @property
     def app_ids(self) -> frozenset[str]:
         """Of all that have ever left a marker in it."""
@@ -340,6 +357,24 @@ class DeltaTable:
         self._put_entry(entry, vectors)
         self._committed(entry, described, app_id, markers)
         return self.version
+
+    def reversal(self, app_id: str, since: int, operation: str) -> Reversal | None:
+        """How to take back commits, as ``reversal.reversal`` says it; the newest version is loaded
+        for that, with nothing staged. Raises what that and ``reload`` raise."""
+        self.discard()
+        if self.is_behind():
+            self.reload()
+        return reversal(self.storage, self.uri, self._state, app_id, since, operation)
+
+    def reverse(self, app_id: str, found: Reversal) -> None:
+        """Commit it; raises what ``commit`` raises."""
+        self._staging.put(found.files)
+        self.commit(
+            app_id=app_id,
+            version_marker=found.marker,
+            operation=REVERSAL,
+            user_metadata=reversal_mark(found.versions),
+        )
 
     def checkpoint(self) -> None:
         """Write one of the newest version, drop log entries past retention; in any thread."""

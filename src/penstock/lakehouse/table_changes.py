@@ -22,7 +22,7 @@ from penstock.lakehouse.staged_change import UPDATE as STAGED_UPDATE
 from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.user_metadata import emptied_with, is_truncate
+from penstock.lakehouse.user_metadata import emptied_with, is_truncate, reversed_by
 
 _UPDATE: Final = "UPDATE"
 """commitInfo.operation of Spark's and delta-rs' UPDATE."""
@@ -95,12 +95,13 @@ def table_changes(
     state = before.copy()
     walk = _Walk()
     for version in range(from_version + 1, to_version + 1):
-        actions = read_entry(storage, table_uri, version)
-        if actions is None:
-            raise VersionGone(
-                f'version {version} of table "{table_uri}" is not in its log any more'
-            )
-        _commit(walk, state, version, actions)
+        actions = _entry(storage, table_uri, version)
+        # A TRUNCATE that was taken back is none: the rows that it took, and that came back, cancel.
+        truncates = is_truncate(actions) and not any(
+            version in reversed_by(_entry(storage, table_uri, later))
+            for later in range(version + 1, to_version + 1)
+        )
+        _commit(walk, state, version, actions, truncates=truncates)
         walk.pairs += pair_files(table_uri, actions)
     added = (*walk.added.values(), *walk.copied)
     return TableChanges(
@@ -113,6 +114,13 @@ def table_changes(
         updates_only=walk.operations == {_UPDATE},
         pairs=tuple(walk.pairs),
     )
+
+
+def _entry(storage: Storage, table_uri: str, version: int) -> Sequence[Mapping[str, Any]]:
+    actions = read_entry(storage, table_uri, version)
+    if actions is None:
+        raise VersionGone(f'version {version} of table "{table_uri}" is not in its log any more')
+    return actions
 
 
 def staged_changes(storage: Storage, change: StagedChange, version: int) -> TableChanges:
@@ -131,11 +139,16 @@ def staged_changes(storage: Storage, change: StagedChange, version: int) -> Tabl
 
 
 def _commit(
-    walk: _Walk, state: TableState, version: int, actions: Sequence[Mapping[str, Any]]
+    walk: _Walk,
+    state: TableState,
+    version: int,
+    actions: Sequence[Mapping[str, Any]],
+    *,
+    truncates: bool,
 ) -> None:
+    """``truncates``: whether it counts as a TRUNCATE."""
     old = dict(state.files)
     state.apply(version, actions)
-    truncates = is_truncate(actions)
     bodies = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind)]
     if not truncates and not any(body.get("dataChange", True) for _, body in bodies):
         _rewritten(walk, [state.files[body["path"]] for kind, body in bodies if kind == "add"])

@@ -99,3 +99,17 @@ def emptied_with(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
 def is_truncate(actions: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a commit is marked."""
     return user_metadata(actions).get(_TRUNCATE) is True
+
+
+_REVERSES: Final = "penstock.reverses"
+
+
+def reversal_mark(versions: Iterable[int]) -> Mapping[str, object]:
+    """The mark of a commit that takes back others of the same table."""
+    return {_REVERSES: sorted(versions)}
+
+
+def reversed_by(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    """Versions that a commit takes back."""
+    found = user_metadata(actions).get(_REVERSES)
+    return frozenset(found) if isinstance(found, list) else frozenset()

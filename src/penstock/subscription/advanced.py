@@ -29,6 +29,14 @@ class AdvancedOrigin:
     """The last cut is there, or beyond it. One that it was put to since stays."""
 
 
+def are_beyond(wanted: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress]) -> bool:
+    """Whether tables have transactions that others may lack, and which would be passed by."""
+    # Without a cut the tables are another subscription's, each with a position of its own.
+    together = wanted if last_cut is None else last_cut
+    beyond = any(table.ready and not table.within(together) for table in tables)
+    return beyond and wanted > (last_cut or INVALID)
+
+
 def advance_to(
     subscription: str,
     wanted: Lsn,
@@ -44,9 +52,7 @@ def advance_to(
     cut = last_cut or INVALID
     if wanted <= cut:
         return None
-    # Without a cut the tables are another subscription's, each with a position of its own.
-    together = wanted if last_cut is None else cut
-    if any(table.ready and not table.within(together) for table in tables):
+    if are_beyond(wanted, last_cut, tables):
         raise _refused(
             subscription,
             wanted,

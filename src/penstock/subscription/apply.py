@@ -9,7 +9,7 @@ its pieces are staged one after the other and committed together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +19,7 @@ from penstock.errors import CommitConflict, PenstockError, RelationChanged, Repl
 from penstock.failpoint import (
     AFTER_CUT,
     AFTER_MESSAGES,
+    BEFORE_COMMITS,
     BEFORE_CUT,
     failpoint,
 )
@@ -54,8 +55,8 @@ log = logging.getLogger(__name__)
 
 _MAX_RACES: Final = 10
 _LOOKS: Final = 3
-"""Attempts whose conflicts must be of the tables as they are now: others may commit all the time.
-"""
+"""Attempts that look whether the tables are as they were loaded, before the first commit and before
+conflicts are told: others may commit all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ class Applier:
 
         Nothing is committed when it raises before the first commit (``committing``), and parts of
         the batch may come instead; when it raises between two commits, the tables that have
-        committed skip the batch by their own LSNs when it comes again. With ``on_table_error =
+        committed skip the batch by their own LSNs when it comes again, or it is taken back from
+        them (``take_back``). With ``on_table_error =
         park`` a table with an error of its own is parked, and the batch goes to the others.
         """
         relations = dict(self._decoder.relations)
@@ -180,6 +182,12 @@ class Applier:
         outcomes, replaced = tuple(self._outcomes), self._out_of_range.take()
         return Applied(rows, cut, joined or (), outcomes, replaced)
 
+    def take_back(self) -> bool:
+        """Bring all tables back to the last cut; whether any was beyond it, and is not any more.
+        They have to be opened again then. Raises what ``DeltaTable.commit`` and ``reload`` raise.
+        """
+        return self._commits.take_back(self.last_cut or INVALID)
+
     def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
         """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined,
         those among them of which nothing was copied.
@@ -209,7 +217,8 @@ class Applier:
         return frozenset(_in_cut([*ready, *joining])) != self._members
 
     def _joining(self, lsn: Lsn) -> tuple[Target, ...]:
-        return tuple(t for t in self._targets if not t.ready and origin.joins(lsn, t.progress))
+        waiting = (t for t in self._targets if not t.ready)
+        return tuple(t for t in waiting if origin.joins(lsn, self._targets.progress_of(t)))
 
     def _attempt(self, batch: Batch, skip: Lsn) -> int:
         used: list[RunAhead] = []
@@ -251,19 +260,21 @@ class Applier:
             for target in touched.values():
                 target.discard()
             raise
+        changed = list(touched.values())
+        if self._conflicts.noted or self._commits.are_several(changed, batch.end_lsn):
+            self._check_current(changed)
         if self._conflicts.noted:
-            told = {each.table for each in self._outcomes if each.conflicts}
-            self._check_current(list(touched.values()), told)
             self._conflicts.put(batch.end_lsn)
         if self._messages:
             messages = pa.concat_tables(self._messages)
             ids = (self._app_id, *self._targets.earlier)
             self._message_table.append(ids, batch.end_lsn, messages)
             failpoint(AFTER_MESSAGES)
+        failpoint(BEFORE_COMMITS)
         self.committing = True
         try:
             with self._phases.phase("commit"):
-                self._commits.commit(list(touched.values()), batch.end_lsn)
+                self._commits.commit(changed, batch.end_lsn)
         except CommitConflict:
             # the next attempt is without the tables that have it
             done = {t.table.name for t in touched.values() if t.marker == batch.end_lsn}
@@ -279,7 +290,7 @@ class Applier:
         """Park a table, with what is staged on it forgotten; or raise the error. What is told of
         it is durable before either; not where the error is still to be looked for."""
         if isinstance(error, ReplicationConflict):
-            self._check_current([target], {target.table.name})
+            self._check_current([target])
         if isinstance(error, RelationChanged):
             self._targets.check_newest(target)
         if self._piece is not None and (not self._divided or self._parking.parks(error)):
@@ -291,11 +302,11 @@ class Applier:
         target.discard()
         self._targets.close(target)
 
-    def _check_current(self, touched: Sequence[Target], told: Collection[str]) -> None:
-        """What is told for good is of tables as they are now; raises CommitConflict, and the batch
-        is worked again."""
+    def _check_current(self, touched: Sequence[Target]) -> None:
+        """What is committed, or told for good, is of tables as they are now; raises CommitConflict,
+        and the batch is worked again."""
         if self._looks:
-            self._commits.check_current(touched, told, self._end_lsn)
+            self._commits.check_current(touched, self._end_lsn)
 
     def _look_at_partitions(self, touched: dict[TableName, Target]) -> None:
         for target in self._targets.with_other_partitions():

@@ -39,22 +39,31 @@ _PASSED_BY: Final = (ReplicationConflict, ValueNotRepresentable)
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Applies a batch. ``whole``: not in parts. ``staged``: whether its error has come up when
-    everything was staged, and is no single transaction's."""
+    everything was staged, and is no single transaction's. ``take_back``: brings tables that have
+    more than the last cut back to it; whether there were any."""
 
     subscription: Subscription
     parking: Parking
     staged: Callable[[], bool]
+    take_back: Callable[[], bool]
     whole: bool
 
     def apply(self, batch: Batch, at_once: Callable[[Batch], bool]) -> bool:
         """Of several transactions one may have an error of its own: those before it are applied,
         as by a server, and the error names it. ``at_once`` applies a batch; False: the session
-        ends."""
+        ends. So it does where tables had more of the transactions than others: they are all at the
+        last cut then, the next session meets the error again, and nothing of its transaction is in
+        any table."""
         self.parking.refused = None
         try:
             return at_once(batch)
         except Exception as error:
-            if max_tries(error) is None or self.staged():
+            if max_tries(error) is None:
+                raise
+            staged = self.staged()
+            if self.take_back() and not staged:
+                return False
+            if staged:
                 raise
             name, oid = self.subscription.name, self.subscription.oid
             if batch.transactions == 1:

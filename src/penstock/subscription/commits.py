@@ -3,24 +3,34 @@
 In: targets with everything staged. Out: their next versions, histories ahead of their tables and
 partitions ahead of the tables that they are of; or an error, when all have been tried. Which
 changes are staged is left to ``apply``.
+
+Tables are looked at before the first of them is committed, so that what others have done to them is
+known by then. Where another writer is quicker all the same, or a crash comes in between, and the
+batch turns out to have an error, it is taken back from the tables that have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import logging
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final, NoReturn
 
-from penstock.errors import CommitConflict, PenstockError
-from penstock.failpoint import AFTER_HISTORY, BETWEEN_COMMITS, failpoint
+from penstock.errors import CommitConflict, NotInPrerequisiteState, PenstockError, VersionGone
+from penstock.failpoint import AFTER_HISTORY, AFTER_REVERSAL, BETWEEN_COMMITS, failpoint
+from penstock.lakehouse.reversal import Reversal
+from penstock.lakehouse.storage import is_local
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.parking import is_own
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 
+log = logging.getLogger(__name__)
+
 _COMMITS_AT_ONCE: Final = 8
 _OPERATION: Final = "REPLICATION"
+_NOT_POSSIBLE: Final = (NotInPrerequisiteState, VersionGone)
 
 
 class Commits:
@@ -39,11 +49,23 @@ class Commits:
         """Release the threads."""
         self._pool.shutdown()
 
-    def check_current(self, touched: Sequence[Target], told: Collection[str], end_lsn: Lsn) -> None:
-        """Before what was found in the tables ``told`` is told of for good. Raises CommitConflict
-        where somebody has committed to one of them meanwhile; nothing is staged then."""
-        asked = [target for target in touched if target.table.name in told]
-        behind = [t for t in asked if any(each.is_behind() for each in t.tables.values())]
+    def are_several(self, touched: Sequence[Target], end_lsn: Lsn) -> bool:
+        """Whether it takes more than one commit: a single one is refused where it loses a race."""
+        each = (
+            len(t.to_commit(end_lsn)) + (t.partitions is not None) + (t.history is not None)
+            for t in touched
+        )
+        return sum(each) > 1
+
+    def check_current(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
+        """Raises CommitConflict where somebody has committed to one of the tables since it was
+        loaded; nothing is staged then."""
+        looked_at = [(t, each) for t in touched for each in t.with_history]
+        remote = not all(is_local(each.uri) for _, each in looked_at)
+        look = self._pool.map if remote else map
+        found = list(look(DeltaTable.is_behind, [each for _, each in looked_at]))
+        late = {id(t) for (t, _), behind in zip(looked_at, found, strict=True) if behind}
+        behind = [target for target in touched if id(target) in late]
         if behind:
             for target in touched:
                 target.discard()
@@ -74,6 +96,44 @@ class Commits:
             self._refuse(target, own)
         if failed.lost:
             self._lost(failed.lost, end_lsn)
+
+    def take_back(self, since: Lsn) -> bool:
+        """Take back what tables have of batches that end after ``since``, where the last cut is;
+        whether there was any. Nothing is where it is not possible for each, which is logged."""
+        beyond = [
+            (target, table)
+            for target in self._targets
+            for table in target.with_history
+            if (table.transaction_version(self._app_id) or INVALID) > since
+        ]
+        try:
+            found = [(each, self._reversal(*each, since)) for each in beyond]
+        except _NOT_POSSIBLE as error:
+            log.warning("%s", error.report())
+            return False
+        due = [(table, reversal) for (_, table), reversal in found if reversal is not None]
+        for table, reversal in due:
+            self._reverse(table, reversal, since)
+            log.info('table "%s" is back at %s, as the last cut has it', table.name, since)
+            failpoint(AFTER_REVERSAL)
+        return bool(due)
+
+    def _reversal(self, target: Target, table: DeltaTable, since: Lsn) -> Reversal | None:
+        found = table.reversal(self._app_id, since, _OPERATION)
+        if found is None and target.ready:
+            raise NotInPrerequisiteState(
+                f'the history of table "{table.name}" has begun after the last cut, at {since}'
+            )
+        return found
+
+    def _reverse(self, table: DeltaTable, found: Reversal | None, since: Lsn) -> None:
+        """As often as others are first."""
+        while found is not None:
+            try:
+                table.reverse(self._app_id, found)
+                return
+            except CommitConflict:
+                found = table.reversal(self._app_id, since, _OPERATION)
 
     def _lost(self, lost: Sequence[Target], end_lsn: Lsn) -> NoReturn:
         for target in lost:

@@ -23,7 +23,8 @@ from penstock.lsn import INVALID, Lsn
 @dataclass(frozen=True, slots=True)
 class TableProgress:
     """``ready``: the table is part of the cuts. ``marker``: the table's own LSN, if it has one.
-    ``ahead``: the LSN of a batch that some of its partitions have, and others may not have."""
+    ``ahead``: the LSN of a batch that its history or some of its partitions have, and the others
+    may not have."""
 
     ready: bool
     marker: Lsn | None

@@ -5,7 +5,8 @@ TRUNCATEs of the transaction that finishes there; its Relation messages stay. It
 whatever happens: that it is going to be is in the catalog before anything of its batch is
 committed, and stays there until a cut has passed it. So it is skipped again after a crash between
 two tables' commits, also when SKIP was altered meanwhile. A transaction that some tables have
-already, for the same reason, cannot be skipped any more.
+already, for the same reason, is taken back from them first; where that is not possible, it cannot
+be skipped any more.
 
 As on a server, SKIP holds for what comes next: once other transactions have been applied it is
 taken back, with a warning.
@@ -64,6 +65,16 @@ class Skipping:
             if INVALID < self._skip < last_cut:
                 self._give_up(f"The last cut, at LSN {last_cut}, is after it.")
 
+    def is_in_some(
+        self, batch: Batch, tables: Iterable[TableProgress], last_cut: Lsn | None
+    ) -> bool:
+        """Whether some tables have the transaction of a batch that is to be skipped."""
+        self._look()
+        skip, begun = self._skip, self._skipping != INVALID
+        if begun or skip == INVALID or skip not in finish_lsns(batch):
+            return False
+        return any(_has(table, skip, last_cut or INVALID) for table in tables)
+
     def begin(self, batch: Batch, tables: Iterable[TableProgress], last_cut: Lsn | None) -> Lsn:
         """The finish LSN of the transaction of a batch that is to be skipped; INVALID: none."""
         self._look()
@@ -72,7 +83,7 @@ class Skipping:
         skip = self._skip
         if skip == INVALID or skip not in finish_lsns(batch):
             return INVALID
-        if any(_has(table, skip, last_cut or INVALID) for table in tables):
+        if self.is_in_some(batch, tables, last_cut):
             self._give_up("Some tables have the transaction already: a crash came between.")
             return INVALID
         if not self._lsns.begin(skip):

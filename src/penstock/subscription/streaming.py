@@ -21,7 +21,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.options import PgoutputOptions, committed_only, subscriber_options
 from penstock.subscription import origin
-from penstock.subscription.advanced import AdvancedOrigin, advance_to
+from penstock.subscription.advanced import AdvancedOrigin, advance_to, are_beyond
 from penstock.subscription.ahead import AheadWriter, writes_ahead
 from penstock.subscription.apply import Applier
 from penstock.subscription.apply_error import Parts
@@ -110,7 +110,7 @@ class ApplyStream:
         self._prepared = PreparedTransactions(two_phase.store)
         ahead = AheadWriter(spark, targets, now.apply, spool_folder)
         self._ahead = ahead if writes_ahead(subscription) else None
-        self._frames, self._parallel = 0, False
+        self._frames, self._parallel, self._taken_back = 0, False, False
         self._backlog_by_copy = not available()
         self._streamed = StreamedTransactions(
             self._inbox, spool_folder, self._prepared, **pieces, ahead=self._ahead
@@ -118,14 +118,18 @@ class ApplyStream:
 
     def run(self, told_to_end: Callable[[], bool]) -> None:
         """Stream until ``told_to_end``. Raises what the publisher, Spark or the warehouse raise."""
+
+        def ends() -> bool:
+            return self._taken_back or told_to_end()
+
         try:
             self._prepared.begin(self._applier.last_cut)
             if not self._advance():
                 return
             self._first_cut()
-            self._catch_up(told_to_end)
-            if not told_to_end():
-                self._follow(self._start(), told_to_end)
+            self._catch_up(ends)
+            if not ends():
+                self._follow(self._start(), ends)
         finally:
             self._upkeep.close()
             self._applier.close()
@@ -320,16 +324,27 @@ class ApplyStream:
     def _apply_batch(self, batch: Batch, stream: FrameSource, *, whole: bool = False) -> None:
         """``whole``: not in parts."""
         subscription, applier = self._subscription, self._applier
-        parts = Parts(subscription, self._parking, lambda: applier.committing, whole)
+        parts = Parts(
+            *(subscription, self._parking, lambda: applier.committing),
+            *(self._take_back, whole),
+        )
         try:
             parts.apply(batch, lambda part: self._apply_at_once(part, stream, whole))
         finally:
             batch.forget()
 
+    def _take_back(self) -> bool:
+        """Bring all tables back to the last cut. True: one was beyond it, and the session ends, as
+        what came since is to come again."""
+        self._taken_back |= self._applier.take_back()
+        return self._taken_back
+
     def _apply_at_once(self, batch: Batch, stream: FrameSource, whole: bool) -> bool:
         """False: the session ends."""
-        last_cut = self._applier.last_cut
-        skip = self._skipping.begin(batch, self._targets.progress(), last_cut)
+        last_cut, progress = self._applier.last_cut, self._targets.progress()
+        if self._skipping.is_in_some(batch, progress, last_cut) and self._take_back():
+            return False
+        skip = self._skipping.begin(batch, progress, last_cut)
         applied = self._applier.apply(batch, skip, whole=whole)
         if applied is None:
             return False
@@ -354,6 +369,8 @@ class ApplyStream:
         tables are up to date. At the same position it moves for tables that join or have left: a
         publisher where nobody writes has no other.
         """
+        if self._taken_back:
+            return
         limit = self._requested.limit(time.monotonic())
         position = position if limit is None else min(position, limit)
         last = self._applier.last_cut or INVALID
@@ -380,6 +397,8 @@ class ApplyStream:
         if wanted == INVALID:
             return True
         last_cut, progress = self._applier.last_cut, self._targets.progress()
+        if are_beyond(wanted, last_cut, progress) and self._take_back():
+            return False
         lsn = advance_to(name, wanted, last_cut, progress, prepared=self._prepared.any)
         if lsn is not None and not self._cut_at(lsn):
             return False

@@ -46,10 +46,11 @@ class Target:
         """Whether columns of it have sequences."""
         return any(map(draws, self.table.schema.columns))
 
-    @property
-    def progress(self) -> TableProgress:
-        """What origin.py decides upon."""
-        return TableProgress(self.ready, self.marker, self.ahead)
+    def progress(self, app_id: str) -> TableProgress:
+        """What origin.py decides upon; ``app_id``: the subscription's."""
+        kept = None if self.history is None else self.history.transaction_version(app_id)
+        ahead = [Lsn(point) for point in (self.ahead, kept) if point is not None]
+        return TableProgress(self.ready, self.marker, max(ahead, default=None))
 
     @property
     def ahead(self) -> Lsn | None:
@@ -64,7 +65,8 @@ class Target:
 
     @property
     def with_history(self) -> tuple[DeltaTable, ...]:
-        """All Delta tables of it."""
+        """Its Delta tables: a partitioned one before its partitions, the history last. Batches are
+        taken back in this order; a crash amid it leaves what one amid commits leaves."""
         return (*self.tables.values(), *(() if self.history is None else (self.history,)))
 
     @property

@@ -111,17 +111,37 @@ def check_dropped(table: DeltaTable, relation: Relation) -> None:
         raise missing_error(relation, missing)
 
 
+def check_gone(table: DeltaTable, relation: Relation, added: Sequence[Column], app_id: str) -> None:
+    """Columns to be added are new at the publisher. Raises SchemaChanged for one that the table had
+    when the subscription committed last: others have taken it away, with the values of all rows."""
+    had = table.columns_before_others(app_id) if added else frozenset()
+    gone = [column.source for column in added if column.source in had]
+    if gone:
+        raise SchemaChanged(
+            _missing(relation, gone),
+            detail="Another writer has taken that out of the target table, with the values of all "
+            "rows.",
+        )
+
+
+def _missing(relation: Relation, missing: Collection[str]) -> str:
+    """logicalrep_report_missing_or_gen_attrs."""
+    names = ", ".join(f'"{a.name}"' for a in relation.attributes if a.name in missing)
+    return (
+        f'logical replication target relation "{relation.qualified_name}" is missing replicated '
+        f"column{'s' if len(missing) > 1 else ''}: {names}"
+    )
+
+
 def missing_error(relation: Relation, missing: Collection[str]) -> RelationChanged:
     """logicalrep_report_missing_or_gen_attrs, with the statement that adds the columns."""
     lacking = [a for a in relation.attributes if a.name in missing]
-    names = ", ".join(f'"{attribute.name}"' for attribute in lacking)
     columns = ", ".join(
         f"ADD COLUMN {quote_identifier(a.name)} {type_text(a.type_oid, a.typmod)}" for a in lacking
     )
     name = f"{quote_identifier(relation.schema)}.{quote_identifier(relation.name)}"
     return RelationChanged(
-        f'logical replication target relation "{relation.qualified_name}" is missing replicated '
-        f"column{'s' if len(lacking) > 1 else ''}: {names}",
+        _missing(relation, [a.name for a in lacking]),
         hint=f"Run ALTER TABLE {name} {columns}",
     )
 

@@ -48,6 +48,7 @@ from penstock.subscription.target import Target
 from penstock.subscription.target_columns import (
     another_delta_table,
     check_dropped,
+    check_gone,
     check_types,
     exchange_error,
     is_alone,
@@ -120,7 +121,18 @@ class Targets:
 
     def progress(self) -> list[TableProgress]:
         """All of them."""
-        return [target.progress for target in self]
+        return [self.progress_of(target) for target in self]
+
+    def progress_of(self, target: Target) -> TableProgress:
+        """What origin.py decides upon."""
+        return target.progress(self._app_id)
+
+    def in_last_cut(self, target: Target) -> bool:
+        """Whether it has nothing that comes after the last cut, and might be taken back; before
+        the first one, whether all its partitions have the same batches."""
+        if self.last_cut is None:
+            return target.ahead is None
+        return self.progress_of(target).within(self.last_cut)
 
     def open(self, rel: SubscriptionRel) -> Target | None:
         """Open the table of a row in state f, s or r; None when there was never such a table.
@@ -332,6 +344,7 @@ class Targets:
                 whole_rows=relation.replica_identity is ReplicaIdentity.FULL,
                 new=self._new,
             )
+            check_gone(target.table, relation, added, self._app_id)
             if added and self._schema_change == STOP:
                 raise missing_error(relation, [column.source for column in added])
             if self._schema_change in FOLLOWING:

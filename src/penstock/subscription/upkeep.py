@@ -159,7 +159,7 @@ class Upkeep:
 
     def _put(self, name: TableName, rewritten: Rewritten) -> None:
         target, table = self._find(name, rewritten.at.id)
-        if target is None or table is None or target.ahead is not None:
+        if target is None or table is None or not self._targets.in_last_cut(target):
             rewritten.remove()
             return
         failpoint(BEFORE_COMPACTION)
@@ -226,8 +226,8 @@ class Upkeep:
             if target is None or table is None:
                 del self._waiting[table_id]
                 self._due.pop(table_id, None)
-            elif target.ahead is None and not table.has_staged:
-                # while it is ahead, what its partitions were before the batch is needed yet
+            elif self._targets.in_last_cut(target) and not table.has_staged:
+                # what comes after the cut may be taken back, from the files that it is in
                 yield target, table
 
     def _find(self, name: TableName, table_id: str) -> tuple[Target | None, DeltaTable | None]:
