@@ -174,7 +174,7 @@ class CatalogCompiler(QueryCompiler):
                 return replace(self.value(argument), type=node.type)
             case CoerceViaIO(argument=argument):
                 return self._through_text(self.value(argument), node.type)
-            case OpExpr(arguments=(first, second)) if type(node) is OpExpr:
+            case OpExpr(arguments=(first, second)):
                 found = operation(self, node.name, first, second, node.type)
                 if found is not None:
                     return found

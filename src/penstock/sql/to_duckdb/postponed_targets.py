@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock.sql.builtin import functions
 from penstock.sql.to_duckdb.duckdb_values import refused
-from penstock.sql.typed.primnodes import FuncExpr, Node, OpExpr, Var, typmod_of
+from penstock.sql.typed.primnodes import FuncExpr, Node, OperatorCall, Var, typmod_of
 from penstock.sql.typed.query_nodes import (
     Aggref,
     FromNode,
@@ -77,7 +77,7 @@ def _relations(node: FromNode) -> Iterator[Relation]:
 
 def _is_volatile(item: Any) -> bool:
     """contain_volatile_functions, subqueries included."""
-    if isinstance(item, FuncExpr | OpExpr):
+    if isinstance(item, FuncExpr | OperatorCall):
         called = functions().get(item.oid if isinstance(item, FuncExpr) else item.function)
         if called is not None and called.volatility == _VOLATILE:
             return True
