@@ -1,4 +1,8 @@
-"""A PostgreSQL 18 and DuckDB with the same tables: what both say of a query."""
+"""A PostgreSQL 18 and DuckDB with the same tables: what both say of a statement.
+
+Each row of ours is a file with statistics of its own. Every statement is run twice: reading the
+files that it has to read, and reading all of them.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,31 @@ from datetime import UTC, datetime
 import duckdb
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg.pq import ExecStatus
 
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
+from penstock.executor.skipping import wanted_keys
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.statistics import Collector, from_json, to_json
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.duck import query_error
+from penstock.pipeline.evaluate import Evaluation
+from penstock.pipeline.prune import candidates
+from penstock.relation import AttGenerated
 from penstock.sql import RangeVar
-from penstock.sql.grammar.parsenodes import SelectStmt
+from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.to_duckdb import numeric_functions
-from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, compile_query
+from penstock.sql.to_duckdb.conditions import conjuncts, equal_to
+from penstock.sql.to_duckdb.duckdb_change import compile_expression
+from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compile_query
 from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.sql.typed.change_analysis import ChangePlan, analyze_change
+from penstock.sql.typed.primnodes import Node
 from penstock.sql.typed.query_nodes import OutputColumn, Query
 from penstock.sql.typed.select_analysis import analyze_select
+from penstock.walsender.lake_columns import LakeColumn
 from server_rows import arrow_arrays
 
 Rows = list[tuple[bytes | None, ...]]
@@ -59,6 +75,7 @@ class LakeOracle:
         numeric_functions.register(self._duckdb)
         self._columns: dict[str, tuple[OutputColumn, ...]] = {}
         self._tables: dict[str, pa.Table] = {}
+        self._files: dict[str, list[DataFile]] = {}
         self._session: SessionValues | None = None
         self.tally = Tally()
 
@@ -94,6 +111,10 @@ class LakeOracle:
         known = tuple(OutputColumn(str(n), int(o), int(m)) for n, o, m in found)  # type: ignore[call-overload]
         self._columns[name] = known
         self._tables[name] = self._arrow(name, known)
+        self._files[name] = [
+            _file(number, self._tables[name].slice(number, 1))
+            for number in range(self._tables[name].num_rows)
+        ]
 
     def _arrow(self, name: str, columns: Sequence[OutputColumn]) -> pa.Table:
         types = [(column.type, column.typmod) for column in columns]
@@ -104,10 +125,29 @@ class LakeOracle:
         """equal, refused, both failed; or different, which the tally keeps."""
         ours = self.ours(query)
         if ours.sqlstate == "0A000":
-            self.tally.counts["refused"] += 1
-            self.tally.refused[ours.message] += 1
-            return "refused"
-        theirs = self.theirs(query)
+            return self._refused(ours)
+        return self._verdict(query, self.theirs(query), ours, self.ours(query, skipping=False))
+
+    def compare_change(self, statement: str) -> str:
+        """The same of the rows that an UPDATE or DELETE of a table leaves, sorted by ``id``."""
+        ours = self._our_change(statement, skipping=True)
+        if ours.sqlstate == "0A000":
+            return self._refused(ours)
+        whole = self._our_change(statement, skipping=False)
+        return self._verdict(statement, self._their_change(statement), ours, whole)
+
+    def _refused(self, ours: Result) -> str:
+        self.tally.counts["refused"] += 1
+        self.tally.refused[ours.message] += 1
+        return "refused"
+
+    def _verdict(self, query: str, theirs: Result, ours: Result, whole: Result) -> str:
+        """``whole``: ours when all files are read."""
+        if (ours.sqlstate, ours.rows) != (whole.sqlstate, whole.rows):
+            self.tally.differences.append(
+                f"{query}\n  skipping files {_shown(ours, whole)}\n"
+                f"  reading all    {_shown(whole, ours)}"
+            )
         if ours.sqlstate or theirs.sqlstate:
             verdict = "both failed" if ours.sqlstate == theirs.sqlstate else "different"
         else:
@@ -134,11 +174,11 @@ class LakeOracle:
         rows = [tuple(result.get_value(r, n) for n in width) for r in range(result.ntuples)]
         return Result(columns, rows)
 
-    def ours(self, query: str) -> Result:
+    def ours(self, query: str, *, skipping: bool = True) -> Result:
         """What we say."""
         try:
             analyzed = self.analyzed(query)
-            rows = self.run(compile_query(analyzed, self._session))
+            rows = self.run(compile_query(analyzed, self._session), skipping=skipping)
         except FeatureNotSupported as error:
             return Result(sqlstate="0A000", message=error.message)
         except PenstockError as error:
@@ -157,19 +197,118 @@ class LakeOracle:
             raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
         return self._columns[name.name]
 
-    def run(self, compiled: CompiledQuery) -> Rows:
+    def run(self, compiled: CompiledQuery, *, skipping: bool = True) -> Rows:
         """Rows as they are printed."""
         for item in compiled.inputs:
-            table = self._tables[item.scan.table.name].select([name for name, _ in item.columns])
-            self._duckdb.register(item.scan.name, table)
+            self._duckdb.register(item.scan.name, self._read(item, skipping=skipping))
         try:
             found = self._duckdb.sql(compiled.sql).to_arrow_table()
         except duckdb.Error as error:
             raise query_error(error) from None
         if not compiled.values:
             return [()] * found.num_rows
-        cells = [text_output(column.combine_chunks()).to_pylist() for column in found.columns]
-        return list(zip(*cells, strict=True))
+        return _printed(found)
+
+    def _read(self, item: TableInput, *, skipping: bool) -> pa.Table:
+        """The rows of a query's input, as ``pipeline.query`` reads them."""
+        name = item.scan.table.name
+        rows = self._tables[name].select([column for column, _ in item.columns])
+        if not skipping:
+            return rows
+        rows = rows.take(_indices(self._places(name, item.equal)))
+        if item.predicate is None:
+            return rows
+        self._duckdb.register("rows_to_filter", rows)
+        return self._duckdb.sql(
+            f"SELECT * FROM rows_to_filter WHERE {item.predicate}"
+        ).to_arrow_table()
+
+    def _places(self, name: str, equal: Sequence[tuple[str, str]]) -> list[int]:
+        """Rows of the files that may have what a statement asks for."""
+        stored = self._tables[name].schema
+        columns = [
+            LakeColumn(
+                column.name, column.name, field.name, field.type, column.type, column.typmod,
+                not_null=False, generated=AttGenerated.NOT,
+            )
+            for column, field in zip(self._columns[name], stored, strict=True)
+        ]  # fmt: skip
+        keys = wanted_keys(columns, equal)
+        files = self._files[name]
+        return [int(file.path) for file in (files if keys is None else candidates(files, keys))]
+
+    def _our_change(self, statement: str, *, skipping: bool) -> Result:
+        raw = parse_query(statement)
+        assert not isinstance(raw, SelectStmt | InsertStmt)
+        name = raw.relation.name
+        try:
+            plan = analyze_change(raw, self.find(raw.relation), self.find)
+            equal = equal_to(plan.target.columns, conjuncts(plan.where)) if skipping else ()
+            places = self._places(name, equal)
+            rows = self._tables[name].take(_indices(places))
+            meant = self._meant(plan, rows, skipping=skipping)
+            changed = rows.filter(meant)
+            if changed.num_rows:
+                for column, node in plan.settings:
+                    at = [each.name for each in plan.target.columns].index(column)
+                    values = self._values(plan, node, plan.target.columns[at], changed, skipping)
+                    changed = changed.set_column(at, changed.schema.names[at], values)
+        except PenstockError as error:
+            return Result(sqlstate=error.sqlstate, message=error.message)
+        gone = set(_indices(places).filter(meant).to_pylist())
+        stay = [number for number in range(len(self._files[name])) if number not in gone]
+        kept = self._tables[name].take(_indices(stay))
+        left = pa.concat_tables([kept, changed] if plan.settings else [kept]).sort_by("c1")
+        return Result((), _printed(left))
+
+    def _meant(self, plan: ChangePlan, rows: pa.Table, *, skipping: bool) -> pa.Array:
+        if plan.where is None:
+            return pa.array([True] * rows.num_rows, pa.bool_())
+        return pc.fill_null(self._values(plan, plan.where, None, rows, skipping), False)
+
+    def _values(
+        self,
+        plan: ChangePlan,
+        node: Node,
+        column: OutputColumn | None,
+        rows: pa.Table,
+        skipping: bool,
+    ) -> pa.Array:
+        compiled = compile_expression(plan, node, column, self._session)
+        names = tuple(name for name, _ in compiled.columns)
+        others = {i.scan.name: self._read(i, skipping=skipping) for i in compiled.inputs}
+        position = None if column is None else plan.target.columns.index(column)
+        type_ = pa.bool_() if position is None else rows.schema.types[position]
+        evaluation = Evaluation(compiled.sql, compiled.relation, names, type_, others)
+        return evaluation.values(*(rows.column(name).combine_chunks() for name in names))
+
+    def _their_change(self, statement: str) -> Result:
+        table = parse_query(statement).relation.name  # type: ignore[union-attr]
+        self._connection.execute("BEGIN")
+        try:
+            result = self._connection.pgconn.exec_(statement.encode())
+            if result.status != ExecStatus.COMMAND_OK:
+                state = result.error_field(psycopg.pq.DiagnosticField.SQLSTATE) or b""
+                return Result(sqlstate=state.decode())
+            return Result((), self.theirs(f"SELECT * FROM {table} ORDER BY id").rows)
+        finally:
+            self._connection.execute("ROLLBACK")
+
+
+def _file(number: int, row: pa.Table) -> DataFile:
+    """Described as the log of a table does."""
+    collector = Collector(row.schema)
+    collector.add(row)
+    return DataFile(str(number), 1, 1, from_json(to_json(collector.result())))
+
+
+def _indices(places: Sequence[int]) -> pa.Array:
+    return pa.array(places, pa.int64())
+
+
+def _printed(found: pa.Table) -> Rows:
+    cells = [text_output(column.combine_chunks()).to_pylist() for column in found.columns]
+    return list(zip(*cells, strict=True))
 
 
 def _shown(result: Result, other: Result) -> str:

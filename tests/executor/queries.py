@@ -1,6 +1,6 @@
-"""Random SELECTs over small tables with NULLs, of every clause that is supported.
+"""Random SELECTs, UPDATEs and DELETEs over small tables with NULLs.
 
-In: a random source. Out: texts. Each orders its rows by all of its columns, so that two engines
+In: a random source. Out: texts. A SELECT orders its rows by all of its columns, so that two engines
 must give the same rows in the same order.
 """
 
@@ -12,20 +12,26 @@ from typing import Final
 TABLES: Final = {
     "t": {
         "id": "integer", "i": "integer", "b": "bigint", "s": "text", "p": "numeric(8,2)",
-        "f": "double precision", "d": "date", "ok": "boolean",
+        "f": "double precision", "d": "date", "ok": "boolean", "v": "varchar(50)", "c": "char(3)",
+        "n": "smallint", "ts": "timestamp(3)",
     },
     "u": {"id": "integer", "i": "integer", "s": "text", "q": "numeric(6,3)", "d": "date"},
 }  # fmt: skip
 _EDGES: Final = {
     "integer": ["0", "1", "2", "3", "-1", "7"],
     "bigint": ["0", "1", "-2", "5000000000"],
-    "text": ["", "a", "b", "ab", "B", "é", "a b"],
+    "smallint": ["0", "1", "-1", "30000"],
+    "text": ["", "a", "b", "ab", "B", "é", "a b", "a ", "x" * 40, "x" * 32 + "y", "x" * 32],
+    "varchar(50)": ["", "a", "a ", "B", "x" * 40, "x" * 33],
+    "char(3)": ["", "a", "ab", "é", "xyz"],
     "numeric(8,2)": ["0.00", "1.50", "-1.50", "10.00", "2.25"],
     "numeric(6,3)": ["0.000", "1.500", "-2.125", "10.000"],
-    "double precision": ["0", "1.5", "NaN", "Infinity", "2"],
+    "double precision": ["0", "-0", "1.5", "NaN", "Infinity", "2"],
     "date": ["2024-02-29", "1999-12-31", "2024-03-01"],
+    "timestamp(3)": ["2024-02-29 00:00:00", "2024-02-29 00:00:00.001", "1969-12-31 23:59:59.999"],
     "boolean": ["t", "f"],
 }
+STRINGS: Final = ("text", "varchar(50)", "char(3)")
 _NUMBERS: Final = ("integer", "bigint", "numeric(8,2)", "numeric(6,3)")
 
 
@@ -35,7 +41,9 @@ def rows(random: Random, table: str, count: int) -> list[list[str | None]]:
     for number in range(count):
         row: list[str | None] = [str(number)]
         for type_ in list(TABLES[table].values())[1:]:
-            row.append(None if random.random() < 0.2 else random.choice(_EDGES[type_]))
+            # -0 equals 0: rows that have them in no order that is told
+            edges = [edge for edge in _EDGES[type_] if edge != "-0"]
+            row.append(None if random.random() < 0.2 else random.choice(edges))
         found.append(row)
     return found
 
@@ -56,6 +64,16 @@ class Queries:
         if kind < 0.3:
             return self._windows()
         return self._select()
+
+    def draw_change(self) -> str:
+        """An UPDATE or a DELETE of ``t`` that leaves ``id`` as it is."""
+        columns = list(TABLES["t"].items())
+        where = f" WHERE {self._condition(columns)}" if self._random.random() < 0.95 else ""
+        if self._random.random() < 0.3:
+            return f"DELETE FROM t{where}"
+        name = self._one(*(name for name, type_ in columns[1:] if type_ in ("integer", "text")))
+        own = [(n, t) for n, t in columns if t == TABLES["t"][name]]
+        return f"UPDATE t SET {name} = {self._one(*(n for n, _ in own), 'NULL')}{where}"
 
     # Parts
 
@@ -138,10 +156,54 @@ class Queries:
             f"{number} >= ALL (SELECT u2.i FROM u u2 WHERE u2.i < 3)",
             f"{whole} = (SELECT max(u2.i) FROM u u2 WHERE u2.s = {text})",
         )
+        if self._random.random() < 0.4:
+            simple = self._comparison(columns)
         if not depth or self._random.random() < 0.5:
             return simple
         other = self._condition(columns, depth - 1)
         return self._one(f"{simple} AND {other}", f"({simple} OR {other})", f"NOT ({simple})")
+
+    def _comparison(self, columns: list[tuple[str, str]]) -> str:
+        """A column with a constant: equality, and all that looks like it."""
+        name, type_ = self._random.choice(columns)
+        other, other_type = self._random.choice(columns)
+        value = f"{self._literal(type_)}::{type_}"
+        if self._random.random() < 0.5:
+            value = self._literal(type_)
+        elif type_ in STRINGS:
+            value = f"{self._literal(type_)}::{self._one(*STRINGS)}"
+        elif type_ in ("integer", "smallint"):
+            value = self._one(
+                "1", "0", "100000", "5000000000", "1::bigint", "(-1)::smallint", "1.0"
+            )
+        one, two = (name, value) if self._random.random() < 0.7 else (value, name)
+        another = f"{other} = {self._literal(other_type)}"
+        return self._one(
+            f"{one} = {two}",
+            f"{one} = {two}",
+            f"{one} <> {two}",
+            f"{one} IS DISTINCT FROM {two}",
+            f"{one} IS NOT DISTINCT FROM {two}",
+            f"{one} = {two} AND {another}",
+            f"{one} IS DISTINCT FROM {two} AND {another}",
+            f"({one} = {two} OR {another})",
+            f"NOT {one} = {two}",
+            f"({one} = {two}) IS NOT TRUE",
+            f"({one} = {two}) IS UNKNOWN",
+            f"({one} = {two}) = ({another})",
+            f"coalesce({one} = {two}, true)",
+            f"nullif({name}, {self._literal(type_)}) IS NULL",
+            f"nullif({one} = {two}, {another})",
+            f"{name} IN ({value}, NULL)",
+            f"{name} NOT IN ({value}, {self._literal(type_)})",
+            f"CASE WHEN {one} = {two} THEN {another} ELSE true END",
+            f"{one} <= {two} AND {one} >= {two}",
+            f"{name} = NULL",
+            f"{name} = {self._one(*(each for each, of in columns if of == type_))}",
+        )
+
+    def _literal(self, type_: str) -> str:
+        return f"'{self._one(*_EDGES[type_])}'"
 
     def _aggregate(self, columns: list[tuple[str, str]]) -> str:
         number = self._of(columns, *_NUMBERS) or "1"

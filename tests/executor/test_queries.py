@@ -1,4 +1,5 @@
-"""Random SELECTs on tables of the lake beside a server: same rows in the same order, or refused."""
+"""Random SELECTs, UPDATEs and DELETEs on tables of the lake beside a server: same rows in the same
+order, or refused; the same whether files are skipped or not."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from random import Random
 import pytest
 
 from executor.lake_oracle import LakeOracle
-from executor.queries import TABLES, Queries, rows
+from executor.queries import STRINGS, TABLES, Queries, rows
 from fix_postgres import Database
 
 pytestmark = pytest.mark.postgres
@@ -24,7 +25,10 @@ def oracle(database: Database) -> Iterator[LakeOracle]:
     found = LakeOracle(database.connect())
     random = Random(SEED)
     for name, columns in TABLES.items():
-        columns = {n: f'{t} COLLATE "C"' if t == "text" else t for n, t in columns.items()}
+        columns = {
+            name_: f'{type_} COLLATE "C"' if type_ in STRINGS else type_
+            for name_, type_ in columns.items()
+        }
         found.create(name, columns, rows(random, name, _ROWS))
     yield found
 
@@ -35,6 +39,19 @@ def test_queries_give_what_a_server_gives(
     queries = Queries(Random(SEED))
     for _ in range(QUERIES):
         oracle.compare(queries.draw())
+    _told(oracle, capsys)
+
+
+def test_changes_leave_what_a_server_leaves(
+    oracle: LakeOracle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queries = Queries(Random(SEED))
+    for _ in range(QUERIES):
+        oracle.compare_change(queries.draw_change())
+    _told(oracle, capsys)
+
+
+def _told(oracle: LakeOracle, capsys: pytest.CaptureFixture[str]) -> None:
     tally = oracle.tally
     with capsys.disabled():
         print(f"\n{dict(tally.counts)}, refused: {tally.refused.most_common(5)}")

@@ -59,6 +59,15 @@ SELECT * FROM (VALUES (1, 'x'), (2, NULL)) AS v (a, b) ORDER BY a
 SELECT * FROM (VALUES (1), (2, 3)) AS v
 SELECT * FROM generate_series(1, 3)
 SELECT * FROM generate_series(1, 3) WITH ORDINALITY
+SELECT * FROM generate_series(1, abs(-3))
+SELECT * FROM generate_series(1, int4(2.6))
+SELECT * FROM generate_series(sign(-5)::int, 3)
+SELECT date '2024-01-01' + interval '1 day' * sqrt(4)
+SELECT date '2024-01-01' + interval '1 day' * 4::int2
+SELECT date '2024-01-01' + interval '1 day' * round(2.4::float8)
+SELECT date '2024-01-01' + nullif(interval '1 day', interval '1 day')
+SELECT nullif(7 / 2, 3), nullif(1, 1), (1 + 1 IS DISTINCT FROM 2), CASE 2 WHEN 1 + 1 THEN 'x' END
+SELECT id FROM t WHERE id IS DISTINCT FROM 1 AND nullif(v, 'a') IS NULL ORDER BY id
 SELECT * FROM unnest(ARRAY[1, 2])
 SELECT * FROM ROWS FROM (generate_series(1, 2), generate_series(1, 3))
 SELECT * FROM pg_read_file('/etc/passwd')

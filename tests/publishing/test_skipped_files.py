@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 import deltalake
+import psycopg
 import pyarrow.parquet as pq
 import pytest
 
@@ -37,6 +38,13 @@ _CONDITIONS = (
     "s = 3 OR k = 1",
     "s + 0 = 3",
     "s = 3.0",
+    "s IS DISTINCT FROM 3",
+    "30000 IS DISTINCT FROM s",
+    "s IS NOT DISTINCT FROM 3",
+    "t IS DISTINCT FROM 'a' AND k = 1",
+    "v IS DISTINCT FROM 'c'",
+    "(s = 3) IS NOT TRUE",
+    "nullif(k, 3) IS NULL",
     f"t = '{_LONG}'",
     f"t = '{_LONG}a'",
     f"t = '{_LONG}c'",
@@ -89,6 +97,33 @@ def test_the_same_rows_as_on_a_server(
         ):
             assert _outcome(node, statement) == _outcome(server, statement), statement
     lake.execute("DROP TABLE f")
+
+
+def test_what_differs_from_a_parameter(
+    lake: LakeNode, both: Callable[..., tuple[Any, Any]]
+) -> None:
+    """As a client sends it that prepares its statements."""
+    node, server = both(
+        "CREATE TABLE h (k int PRIMARY KEY, v int)",
+        *(f"INSERT INTO h VALUES {row}" for row in ("(1, 7)", "(2, 0)", "(3, NULL)", "(4, 5)")),
+    )
+    for statement in (
+        "SELECT k FROM h WHERE v IS DISTINCT FROM %s ORDER BY k",
+        "SELECT count(*) FROM h WHERE v IS DISTINCT FROM %s",
+        "SELECT a.k FROM h a JOIN h b USING (k) WHERE a.v IS DISTINCT FROM %s ORDER BY 1",
+        "UPDATE h SET k = k + 10 WHERE v IS DISTINCT FROM %s",
+        "SELECT k FROM h WHERE v = %s",
+        "DELETE FROM h WHERE v IS DISTINCT FROM %s",
+        "SELECT k FROM h WHERE v IS NOT DISTINCT FROM %s",
+    ):
+        found, expected = (
+            psycopg.Cursor(session).execute(statement, [0], prepare=True)
+            for session in (node, server)
+        )
+        assert found.statusmessage == expected.statusmessage, statement
+        if expected.description:
+            assert found.fetchall() == expected.fetchall(), statement
+    lake.execute("DROP TABLE h")
 
 
 def test_files_of_other_rows_are_not_touched(lake: LakeNode) -> None:

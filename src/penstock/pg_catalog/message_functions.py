@@ -39,8 +39,8 @@ class MessageFunctions:
     def functions(self) -> Mapping[str, PythonFunction]:
         """By name."""
         signatures = (
-            CatalogFunction(_EMIT, (*_FIRST, "text", "bool"), "pg_lsn", once=True),
-            CatalogFunction(f"{_EMIT}{OF_BYTEA}", (*_FIRST, "bytea", "bool"), "pg_lsn", once=True),
+            CatalogFunction(_EMIT, (*_FIRST, "text", "bool"), "pg_lsn"),
+            CatalogFunction(f"{_EMIT}{OF_BYTEA}", (*_FIRST, "bytea", "bool"), "pg_lsn"),
         )
         return {s.name: PythonFunction(s, self._message, strict=False) for s in signatures}
 

@@ -17,10 +17,10 @@ from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from penstock.sqlstate import UndefinedTable
 
 _SIGNATURES: Final = (
-    CatalogFunction("nextval", ("regclass",), "int8", once=True),
+    CatalogFunction("nextval", ("regclass",), "int8"),
     CatalogFunction("currval", ("regclass",), "int8"),
     CatalogFunction("lastval", (), "int8"),
-    CatalogFunction("setval", ("regclass", "int8", "bool"), "int8", "TRUE", once=True),
+    CatalogFunction("setval", ("regclass", "int8", "bool"), "int8", "TRUE"),
     CatalogFunction("pg_sequence_last_value", ("regclass",), "int8"),
 )
 SEQUENCE_FUNCTIONS: Final = frozenset(signature.name for signature in _SIGNATURES)

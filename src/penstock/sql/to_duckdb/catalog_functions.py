@@ -19,14 +19,12 @@ VARIADIC: Final = "variadic"
 
 @dataclass(frozen=True, slots=True)
 class CatalogFunction:
-    """``arguments``: type names. ``left_out``: SQL for those that a call leaves out. ``once``: a
-    call has an effect that lasts, and nothing that refuses a second one."""
+    """``arguments``: type names. ``left_out``: SQL for those that a call leaves out."""
 
     name: str
     arguments: tuple[str, ...]
     returns: str
     left_out: str = "NULL"
-    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

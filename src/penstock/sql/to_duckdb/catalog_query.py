@@ -26,7 +26,7 @@ from penstock.pgtypes.type_names import length_of
 from penstock.sql.builtin import functions
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
-from penstock.sql.to_duckdb.calls_once import check_once
+from penstock.sql.to_duckdb.calls_once import check_effects, check_once
 from penstock.sql.to_duckdb.catalog_functions import (
     ANY,
     OF_BYTEA,
@@ -112,6 +112,7 @@ def compile_catalog_query(
 ) -> CatalogSql:
     """Raises FeatureNotSupported, PenstockError (54001)."""
     with limited_depth():
+        check_effects(query, table_functions)
         compiler = CatalogCompiler(functions_, table_functions)
         sql, values = compiler.query(lowered(query))
         check_once(query, sql, functions_)
@@ -174,7 +175,7 @@ class CatalogCompiler(QueryCompiler):
                 return replace(self.value(argument), type=node.type)
             case CoerceViaIO(argument=argument):
                 return self._through_text(self.value(argument), node.type)
-            case OpExpr(arguments=(first, second)) if type(node) is OpExpr:
+            case OpExpr(arguments=(first, second)):
                 found = operation(self, node.name, first, second, node.type)
                 if found is not None:
                     return found

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.pgtypes.pg_type import INT2, INT4, INT8, INTERVAL
 from penstock.sql.to_duckdb.interval_arithmetic import evaluated
-from penstock.sql.typed.primnodes import Const, FuncExpr, Node, OpExpr, RelabelType
+from penstock.sql.typed.primnodes import Const, FuncExpr, Node, OpExpr, RelabelType, is_cast
 
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 
@@ -52,9 +52,9 @@ def _evaluated(node: Node) -> int | None:
         return None if node.text is None else int(node.text)
     if isinstance(node, RelabelType):
         return _integer(node.argument)
-    if isinstance(node, FuncExpr) and len(node.arguments) == 1 and node.name.startswith("int"):
+    if isinstance(node, FuncExpr) and is_cast(node):
         return _integer(node.arguments[0])
-    if type(node) is not OpExpr:
+    if not isinstance(node, OpExpr):
         return None
     values = [_integer(argument) for argument in node.arguments]
     numbers = [value for value in values if value is not None]

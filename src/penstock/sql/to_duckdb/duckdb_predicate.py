@@ -42,7 +42,6 @@ from penstock.sql.typed.primnodes import (
     CollateExpr,
     Const,
     DistinctExpr,
-    Form,
     FuncExpr,
     MinMaxExpr,
     Node,
@@ -52,6 +51,7 @@ from penstock.sql.typed.primnodes import (
     RelabelType,
     ScalarArrayOpExpr,
     Var,
+    is_cast,
 )
 from penstock.sqlstate import StatementTooComplex
 
@@ -268,7 +268,7 @@ class ExpressionCompiler:
 
     @_value.register
     def _function(self, node: FuncExpr) -> Value:
-        if node.form in (Form.IMPLICIT, Form.EXPLICIT):
+        if is_cast(node):
             argument = node.arguments[0]
             if isinstance(argument, Const) and node.type == NUMERIC and argument.type in INTEGERS:
                 return constant(argument.text, NUMERIC)

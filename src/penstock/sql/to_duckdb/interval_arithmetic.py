@@ -14,7 +14,7 @@ from typing import Final
 from penstock.pgtypes.pg_type import DATE, FLOAT8, INTERVAL, TIMESTAMP, TIMESTAMPTZ
 from penstock.sql.text.interval_literals import IntervalValue, read_interval
 from penstock.sql.to_duckdb.duckdb_values import Value, refused
-from penstock.sql.typed.primnodes import Const, FuncExpr, Node, OpExpr
+from penstock.sql.typed.primnodes import Const, FuncExpr, Node, OpExpr, is_cast
 
 MOMENTS: Final = frozenset((DATE, TIMESTAMP, TIMESTAMPTZ))
 _MAX_MONTHS: Final = 12_000
@@ -81,7 +81,7 @@ def evaluated(node: Node) -> IntervalValue | None:
 
 
 def _number(node: Node) -> float | None:
-    if isinstance(node, FuncExpr) and len(node.arguments) == 1 and node.type == FLOAT8:
+    if isinstance(node, FuncExpr) and is_cast(node) and node.type == FLOAT8:
         return _number(node.arguments[0])
     if not isinstance(node, Const) or node.text is None or node.type == INTERVAL:
         return None

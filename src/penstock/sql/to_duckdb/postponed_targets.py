@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock.sql.builtin import functions
 from penstock.sql.to_duckdb.duckdb_values import refused
-from penstock.sql.typed.primnodes import FuncExpr, Node, OpExpr, Var, typmod_of
+from penstock.sql.typed.primnodes import FuncExpr, Node, OperatorCall, Var, typmod_of
 from penstock.sql.typed.query_nodes import (
     Aggref,
     FromNode,
@@ -28,7 +28,7 @@ from penstock.sql.typed.query_nodes import (
     WindowFunc,
 )
 
-_VOLATILE: Final = "v"
+VOLATILE: Final = "v"
 
 
 def postponed(query: Query) -> Query:
@@ -77,14 +77,15 @@ def _relations(node: FromNode) -> Iterator[Relation]:
 
 def _is_volatile(item: Any) -> bool:
     """contain_volatile_functions, subqueries included."""
-    if isinstance(item, FuncExpr | OpExpr):
+    if isinstance(item, FuncExpr | OperatorCall):
         called = functions().get(item.oid if isinstance(item, FuncExpr) else item.function)
-        if called is not None and called.volatility == _VOLATILE:
+        if called is not None and called.volatility == VOLATILE:
             return True
-    return any(map(_is_volatile, _parts(item)))
+    return any(map(_is_volatile, parts(item)))
 
 
-def _parts(item: Any) -> Iterator[Any]:
+def parts(item: Any) -> Iterator[Any]:
+    """What a node, a query or a tuple of them consists of."""
     if isinstance(item, tuple):
         yield from item
     elif is_dataclass(item):

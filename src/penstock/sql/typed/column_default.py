@@ -53,6 +53,7 @@ from penstock.sql.typed.primnodes import (
     FuncExpr,
     Node,
     RelabelType,
+    is_cast,
 )
 from penstock.sqlstate import NumericValueOutOfRange
 
@@ -128,7 +129,7 @@ def _value(node: Node) -> str | None:
             return None if text is None else canonical(text, type_oid)
         case ArrayCoerceExpr():
             return _array(node)
-        case FuncExpr(arguments=(argument,)):
+        case FuncExpr(arguments=(argument,)) if is_cast(node):
             text = _value(argument)
             if text is None:
                 return None

@@ -36,6 +36,7 @@ from penstock.sql.typed.primnodes import (
     OpExpr,
     ScalarArrayOpExpr,
     Var,
+    is_cast,
 )
 
 _INDENT: Final = "    "
@@ -113,7 +114,7 @@ def _cast(argument: Node, type_: int, typmod: int) -> str:
 
 @_text.register
 def _function(node: FuncExpr) -> str:
-    if node.form in (Form.IMPLICIT, Form.EXPLICIT):
+    if is_cast(node):
         return _cast(node.arguments[0], node.type, node.typmod)
     if node.form is Form.SQL:
         special = _sql_syntax(node)

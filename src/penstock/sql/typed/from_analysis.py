@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
-from penstock.pgtypes.pg_type import BOOL, INT4, INT8, RECORD, UNKNOWN
+from penstock.pgtypes.pg_type import BOOL, INT4, INT8, INTEGERS, RECORD, UNKNOWN
 from penstock.sql.grammar.expressions import BoolOp, Expression, FuncCall, SqlValueFunction
 from penstock.sql.grammar.parsenodes import (
     Alias,
@@ -35,6 +35,7 @@ from penstock.sql.typed.primnodes import (
     Form,
     FuncExpr,
     Node,
+    is_cast,
 )
 from penstock.sql.typed.query_expression import FUNCTIONS_IN_FROM, QueryExpressions
 from penstock.sql.typed.query_nodes import (
@@ -269,9 +270,11 @@ def _bounds(nodes: list[Node]) -> tuple[int, int, int, int] | None:
 
 
 def _number(node: Node) -> int | None:
+    if node.type not in INTEGERS:
+        return None
     if isinstance(node, Const) and node.text is not None:
         return int(node.text)
-    if isinstance(node, FuncExpr) and len(node.arguments) == 1:  # int8(integer)
+    if isinstance(node, FuncExpr) and is_cast(node):
         return _number(node.arguments[0])
     return None
 

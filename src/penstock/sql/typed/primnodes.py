@@ -85,9 +85,18 @@ class FuncExpr(Node):
     typmod: int = -1
 
 
+def is_cast(node: FuncExpr) -> bool:
+    """Whether the function is called for a coercion, not by its name."""
+    return node.form in (Form.IMPLICIT, Form.EXPLICIT)
+
+
 @dataclass(frozen=True, slots=True)
-class OpExpr(Node):
-    """An operator of one or two arguments; ``function``: oid in pg_proc."""
+class OperatorCall(Node):
+    """What calls an operator of one or two arguments; ``function``: oid in pg_proc.
+
+    The four kinds have different values for the same operator, ``IS DISTINCT FROM`` the opposite
+    one: none of them is a subclass of another, so that ``isinstance`` asks for one kind.
+    """
 
     oid: int
     function: int
@@ -96,17 +105,22 @@ class OpExpr(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class DistinctExpr(OpExpr):
-    """IS DISTINCT FROM."""
+class OpExpr(OperatorCall):
+    """The operator itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class NullIfExpr(OpExpr):
-    """NULLIF; ``type`` is that of the first argument."""
+class DistinctExpr(OperatorCall):
+    """IS DISTINCT FROM; ``name`` is that of the equality."""
 
 
 @dataclass(frozen=True, slots=True)
-class ScalarArrayOpExpr(OpExpr):
+class NullIfExpr(OperatorCall):
+    """NULLIF; ``type`` is that of the first argument, ``name`` that of the equality."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArrayOpExpr(OperatorCall):
     """``a op ANY (array)``, with ``any`` False ALL."""
 
     any: bool = True

@@ -8,7 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.sql.builtin import functions, functions_by_name, types
-from penstock.sql.typed.primnodes import CoerceViaIO, FuncExpr, Node, OpExpr, OtherNode, children
+from penstock.sql.typed.primnodes import (
+    CoerceViaIO,
+    FuncExpr,
+    Node,
+    OperatorCall,
+    OtherNode,
+    children,
+)
 
 _IMMUTABLE: Final = "i"
 _READ_BY_SETTINGS: Final = frozenset("DTA")
@@ -18,7 +25,7 @@ _READ_BY_SETTINGS: Final = frozenset("DTA")
 def calls_mutable_function(node: Node) -> bool:
     """Whether this node itself calls a function, by name or operator, that is not immutable."""
     match node:
-        case FuncExpr(oid=function) | OpExpr(function=function):
+        case FuncExpr(oid=function) | OperatorCall(function=function):
             called = functions().get(function)
             return called is None or called.volatility != _IMMUTABLE
     return False
