@@ -43,6 +43,7 @@ from penstock.subscription.prepared import two_phase
 from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.targets import Targets
 from penstock.subscription.worker_status import WorkerStatus
+from subscription.no_definitions import no_definitions
 
 A = Relation(1, "public", "a", ReplicaIdentity.DEFAULT, (Attribute("id", 23, key=True),))
 
@@ -89,6 +90,7 @@ class World:
             park=self.catalog.park,
             bind=self.catalog.bind,
             copy_again=self.catalog.copy_again,
+            record_definition=self.catalog.record_definition,
             record_conflict=self.catalog.record_conflict,
             member=self.catalog.member,
             partition_tree=self.catalog.partition_tree,
@@ -161,7 +163,7 @@ def session(world: World, spark: Any) -> Applier:
     """With the tables that the subscription has."""
     members = world.membership()
     targets = Targets(
-        world.warehouse, world.subscription.app_id, "s", world.catalog, lambda oid, names: ()
+        world.warehouse, world.subscription.app_id, "s", world.catalog, no_definitions()
     )
     for rel in members.rels:
         targets.open(rel)

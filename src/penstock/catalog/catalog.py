@@ -196,6 +196,11 @@ class Catalog:
         with self.write() as transaction:
             transaction.relations.copy_again(rel, relid)
 
+    def record_definition(self, rel: SubscriptionRel, definition: str) -> None:
+        """Record what a table's rows depend on at the publisher; nobody else need look again."""
+        with self.write(counted=False) as transaction:
+            transaction.relations.record_definition(rel, definition)
+
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
         """Record that a relation may be another one than was copied."""
         with self.write() as transaction:

@@ -61,6 +61,7 @@ _TABLE = Table(
     Column("srtableid", String(64)),
     Column("srconflict", Text),
     Column("srreturned", Boolean),
+    Column("srdefinition", Text),
 )
 
 _FORMER = Table(
@@ -116,7 +117,8 @@ class SubscriptionRel:
     known; in state i, ``table_id`` is the Delta table of an earlier copy, which this one may
     replace. ``returned``: the table, the same relation, had left the subscription since that copy;
     where nothing is copied, a table of that name. ``conflict``: why the relation may be another one
-    now; ``error``: why the table is parked. REFRESH PUBLICATION copies it again.
+    now; ``error``: why the table is parked. REFRESH PUBLICATION copies it again. ``definition``:
+    what the rows depend on at the publisher (``subscription.definitions``).
     """
 
     subid: int
@@ -130,6 +132,7 @@ class SubscriptionRel:
     conflict: str | None = None
     returned: bool = False
     error: RecordedError | None = field(default=None, compare=False)
+    definition: str | None = field(default=None, compare=False, repr=False)
 
     @property
     def qualified_name(self) -> str:
@@ -213,13 +216,14 @@ class PgSubscriptionRel:
             conflict=None,
             returned=returned and not anothers,
             error=None,
+            definition=None,
         )
         self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(again)))
         return again
 
     def adopt(self, rel: SubscriptionRel, relid: int) -> None:
         """The table is another one now, and the user vouches for the rows that are there."""
-        self._change(rel, sync_id=str(uuid.uuid4()), relid=relid, conflict=None)
+        self._change(rel, sync_id=str(uuid.uuid4()), relid=relid, conflict=None, definition=None)
 
     def bind(self, rel: SubscriptionRel, *, relid: int | None, table_id: str | None) -> None:
         """Record what the row stands for; None leaves it. No effect when the row is gone."""
@@ -229,6 +233,10 @@ class PgSubscriptionRel:
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
         """Record that the relation may be another one now. No effect when the row is gone."""
         self._change(rel, conflict=conflict)
+
+    def record_definition(self, rel: SubscriptionRel, definition: str) -> None:
+        """Record what the rows depend on at the publisher. No effect when the row is gone."""
+        self._change(rel, definition=definition)
 
     def _change(self, rel: SubscriptionRel, **changes: Any) -> None:
         stored = self._stored(rel)
@@ -310,6 +318,7 @@ def _values(rel: SubscriptionRel) -> dict[str, Any]:
         "srtableid": rel.table_id,
         "srconflict": rel.conflict,
         "srreturned": rel.returned,
+        "srdefinition": rel.definition,
     }
 
 
@@ -326,4 +335,5 @@ def _rel(row: RowMapping) -> SubscriptionRel:
         table_id=row["srtableid"],
         conflict=row["srconflict"],
         returned=bool(row["srreturned"]),
+        definition=row["srdefinition"],
     )

@@ -240,6 +240,7 @@ class RunningNode:
                 park=self._park,
                 bind=self._catalog.bind,
                 copy_again=self._catalog.copy_again,
+                record_definition=self._catalog.record_definition,
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
                 partition_tree=self._catalog.partition_tree,

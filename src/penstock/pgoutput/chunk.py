@@ -176,7 +176,8 @@ class DecodedChunk:
 
     ``begin_sequence``, ``final_lsn`` and ``xid`` are the same of each Begin message.
     ``unreadable`` must be looked at: it is the error of whom its relations concern. ``messages``:
-    what sessions have emitted, by sequence.
+    what sessions have emitted, by sequence. ``announced``: OIDs of all Relation messages, those
+    included that say again what was known.
     ``changes`` are ordered by their first message. One entry per Commit message in
     ``commit_sequence``, ``commit_lsn``, ``end_lsn`` and ``commit_time`` (microseconds since the
     Unix epoch, UTC).
@@ -193,6 +194,7 @@ class DecodedChunk:
     begin_sequence: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     final_lsn: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     xid: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    announced: frozenset[int] = frozenset()
 
     @property
     def restarts(self) -> frozenset[int]:

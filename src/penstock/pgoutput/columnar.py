@@ -109,6 +109,7 @@ class ColumnarDecoder:
             np.flatnonzero(begins),
             final_lsn,
             xid,
+            frozenset(definitions.announced),
         )
 
     def _rare(
@@ -139,9 +140,11 @@ class _Definitions:
 
     def __init__(self, known: dict[int, Relation]) -> None:
         self._of = {oid: [(-1, relation)] for oid, relation in known.items()}
+        self.announced: set[int] = set()
 
     def learn(self, index: int, relation: Relation) -> None:
         """A Relation message; the server repeats them, which changes nothing."""
+        self.announced.add(relation.oid)
         versions = self._of.setdefault(relation.oid, [])
         if not versions or versions[-1][1] != relation:
             versions.append((index, relation))

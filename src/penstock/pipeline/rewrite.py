@@ -50,6 +50,7 @@ class RewriteItem:
     ``into``: the URI of the table that these are for, where it is another one; ``layout``: that
     one's. ``batch_bytes``: Arrow data read at a time. ``constants``: by column, what all rows hold
     in it, whatever the files have under its name; ``generated``: what is made of the other columns.
+    ``replaced``: by column, texts that become others.
     ``deleted_at``: rows are left out that are not NULL in this column of the files.
     """
 
@@ -62,6 +63,7 @@ class RewriteItem:
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
     generated: GeneratedColumns | None = None
     into: str | None = None
+    replaced: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     deleted_at: str | None = None
     layout: TableLayout = NO_LAYOUT
 
@@ -111,7 +113,7 @@ def _live_rows(item: RewriteItem, left_out: list[int]) -> Iterator[pa.RecordBatc
                     alive = rows.filter(pc.is_null(rows.column(dead)))
                     left_out.append(rows.num_rows - alive.num_rows)
                     rows = alive
-                live = _conform(rows, item.schema, constant)
+                live = with_replaced(_conform(rows, item.schema, constant), item.replaced)
                 yield from _fill_generated(live, item.generated)
 
 
@@ -129,6 +131,24 @@ def _conform(
     """The table's columns: those added later are NULL, INT96 timestamps become microseconds."""
     columns = [_column(batch, field, constants) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def with_replaced(
+    batch: pa.RecordBatch, replaced: Mapping[str, Mapping[str, str]]
+) -> pa.RecordBatch:
+    """Give texts of some columns other values."""
+    for name, values in replaced.items():
+        number = batch.schema.get_field_index(name)
+        if number >= 0:
+            array = _with_values(batch.column(number), values)
+            batch = batch.set_column(number, batch.schema.field(number), array)
+    return batch
+
+
+def _with_values(array: pa.Array, values: Mapping[str, str]) -> pa.Array:
+    old = pa.array(list(values), array.type)
+    at = pc.index_in(array, old)
+    return pc.coalesce(pa.array(list(values.values()), array.type).take(at), array)
 
 
 def _fill_generated(

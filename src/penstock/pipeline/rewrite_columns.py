@@ -16,6 +16,9 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap
 
 from penstock.errors import StorageError
 from penstock.lakehouse.data_file import DataFile
@@ -34,17 +37,18 @@ _Key = tuple[str, str, str, TableSchema]
 class ColumnChange:
     """A table with its new columns staged. ``dropped``: names that files may have and rows have no
     more; ``constants``: what all rows hold in the added columns, by Delta names. Those that are
-    generated are made of the others.
+    generated are made of the others. ``replaced``: by Delta name, texts that become others.
     """
 
     table: DeltaTable
     dropped: frozenset[str] = frozenset()
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    replaced: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def concerns_files(self) -> bool:
         """Whether files can be left as they are: a column that they lack is NULL."""
-        return bool(self.dropped) or self.fills
+        return bool(self.dropped) or bool(self.replaced) or self.fills
 
     @property
     def fills(self) -> bool:
@@ -95,7 +99,12 @@ class ColumnRewrites:
         if change.concerns_files:
             found = {f.path: self._done.pop(_key(change, f)) for f in change.table.files.values()}
             ready = {path: file for path, (_, file) in found.items() if file is not None}
-            change.table.stage(rewritten=ready)
+            if not change.replaced:
+                change.table.stage(rewritten=ready)
+                return
+            # rows are others by then, which readers of changes are told
+            gone = {path: BitMap(range(change.table.files[path].rows)) for path in ready}
+            change.table.stage(deleted=gone, written=tuple(ready.values()))
 
 
 def _key(change: ColumnChange, file: DataFile) -> _Key:
@@ -107,7 +116,22 @@ def _is_due(change: ColumnChange, file: DataFile) -> bool:
     if change.fills:
         return True
     with open_parquet(change.table.uri, file.path) as parquet:
-        return not change.dropped.isdisjoint(parquet.schema_arrow.names)
+        names = parquet.schema_arrow.names
+        if not change.dropped.isdisjoint(names):
+            return True
+        return any(
+            _holds_any(parquet, name, values)
+            for name, values in change.replaced.items()
+            if name in names
+        )
+
+
+def _holds_any(parquet: pq.ParquetFile, name: str, values: Mapping[str, str]) -> bool:
+    for batch in parquet.iter_batches(columns=[name]):
+        array = batch.column(0)
+        if pc.any(pc.is_in(array, pa.array(list(values), array.type))).as_py():
+            return True
+    return False
 
 
 def _rewritten(change: ColumnChange, file: DataFile) -> WrittenFile:
@@ -120,6 +144,7 @@ def _rewritten(change: ColumnChange, file: DataFile) -> WrittenFile:
         target_file_bytes=sys.maxsize,
         constants=change.constants,
         generated=change.generated if change.generated.columns else None,
+        replaced=change.replaced,
         layout=table.layout,
     )
     files = rewrite(item).files

@@ -315,6 +315,7 @@ def _shares(decoded: DecodedChunk, targets: Targets) -> list[Share]:
 def _plain(target: Target, targets: Targets) -> bool:
     # What metadata columns hold is known at the commit.
     plain = target.partitions is None and not target.table.schema.stamps
+    plain = plain and not targets.definitions.labels(target)
     return plain and targets.named(target.rel.table_name) is target
 
 

@@ -41,12 +41,14 @@ from penstock.subscription.commits import Commits
 from penstock.subscription.conflict_texts import Names
 from penstock.subscription.conflicts import Conflicts
 from penstock.subscription.history import TransactionStamps
+from penstock.subscription.in_place import with_labels
 from penstock.subscription.logical_messages import message_rows
 from penstock.subscription.parking import Parking
 from penstock.subscription.piece import Batch, Piece
 from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.skipping import Passing
 from penstock.subscription.target import Target
+from penstock.subscription.target_columns import EarlierRows
 from penstock.subscription.targets import Targets
 from penstock.subscription.timing import Phases
 from penstock.subscription.works import works_of
@@ -256,6 +258,9 @@ class Applier:
                 raise _OtherTables
             if self._targets.with_other_partitions():
                 raise CommitConflict("partitions were attached or detached")
+            # A row may be missing because a label that it holds has another name there by now.
+            told = {each.table for each in self._outcomes if each.conflicts}
+            self._look([t for t in touched.values() if t.table.name in told], touched)
         except BaseException:
             for target in touched.values():
                 target.discard()
@@ -308,6 +313,21 @@ class Applier:
         if self._looks:
             self._commits.check_current(touched, self._end_lsn)
 
+    def _look(self, targets: Iterable[Target | None], touched: dict[TableName, Target]) -> None:
+        """Read definitions at the publisher before rows that may come after a change of them.
+        Raises CommitConflict where rows here were changed in place."""
+        definitions = self._targets.definitions
+        due = [t for t in targets if t is not None and not definitions.covers(t, self._end_lsn)]
+        for target, difference in definitions.look(due):
+            if self._targets.named(target.rel.table_name) is not target:
+                continue
+            version = target.table.version
+            error = self._targets.settle(target, difference)
+            if error is not None:
+                self._refuse(target, error, touched)
+            elif target.table.version != version:
+                raise CommitConflict(f'table "{target.table.name}" has another version by now')
+
     def _look_at_partitions(self, touched: dict[TableName, Target]) -> None:
         for target in self._targets.with_other_partitions():
             try:
@@ -327,6 +347,7 @@ class Applier:
         return None
 
     def _stage_ahead(self, done: RunAhead, touched: dict[TableName, Target]) -> int:
+        self._look((each.target for each in done.tables), touched)
         self._decoder.relations = {**self._decoder.relations, **done.relations}
         touched.update({t.target.rel.table_name: t.target for t in done.tables})
         for each in done.tables:
@@ -361,6 +382,7 @@ class Applier:
         self._messages += [] if messages is None else [messages]
         works: dict[TableName, list[TableWork]] = {}
         rows: dict[TableName, int] = {}
+        self._look((self._targets.of(oid) for oid in stamps.chunk.announced), touched)
         # All first: two tables that exchanged their names are told of together.
         for share in list(shares(stamps.chunk, self._targets, stamps.end)):
             target, name = share.target, share.target.rel.table_name
@@ -383,8 +405,17 @@ class Applier:
             raise share.error
         target = share.target
         keys = []
-        for change in share.changes:
-            self._targets.follow(target, change.relation)
+        renamed = self._targets.definitions.labels(target)
+        if renamed:
+            changes = tuple(with_labels(change, renamed) for change in share.changes)
+            share = replace(share, changes=changes)
+        for number, change in enumerate(share.changes):
+            try:
+                self._targets.follow(target, change.relation, earlier=number > 0)
+            except EarlierRows as error:
+                if self._divided:
+                    raise
+                raise error.instead from None
             keys.append(target.table.schema.key)
         self._targets.add_metadata_columns(target)  # a TRUNCATE alone follows no relation
         with self._phases.phase("fold"):

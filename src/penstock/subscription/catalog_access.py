@@ -39,6 +39,8 @@ class CatalogAccess:
     """Record that a table follows no more, and why."""
     bind: Callable[[SubscriptionRel, int | None, str | None], object]
     copy_again: Callable[[SubscriptionRel, int | None], object]
+    record_definition: Callable[[SubscriptionRel, str], object]
+    """Record what a table's rows depend on at the publisher."""
     record_conflict: Callable[[SubscriptionRel, str], object]
     member: Callable[
         [SubscriptionRel, Subscription],

@@ -270,6 +270,8 @@ class ApplyStream:
                 if not self._apply_one(now, stream):
                     inbox.wait(_TICK)
                 idle_since = time.monotonic()
+            elif self._targets.definitions.due():
+                self._look_at_definitions()
             elif now - idle_since >= _IDLE_CUT_INTERVAL and inbox.empty():
                 idle_since = now
                 self._idle_cut(position, stream)
@@ -282,6 +284,15 @@ class ApplyStream:
         position = receiver.position
         if inbox.empty() and receiver.error is None and self._targets.half_applied is None:
             self._idle_cut(position, stream)
+
+    def _look_at_definitions(self) -> None:
+        """Between two batches. Raises the error of a table, unless it is parked."""
+        targets = self._targets
+        for target, difference in targets.definitions.look_at_all(list(targets)):
+            error = targets.settle(target, difference)
+            if error is not None:
+                self._parking.refuse(target.rel, error)
+                targets.close(target)
 
     def _take_options(self, receiver: Receiver, stream: FrameSource) -> None:
         """Those of a reload."""

@@ -48,6 +48,13 @@ from penstock.subscription.copy_target import (
     layouts_of,
     new_columns_of,
 )
+from penstock.subscription.definitions import (
+    HeldColumns,
+    Known,
+    compare,
+    first_known,
+    questions,
+)
 from penstock.subscription.held_snapshot import Held, HeldSnapshot
 from penstock.subscription.parking import is_own
 from penstock.walreceiver.connection import Connection
@@ -55,6 +62,8 @@ from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import sync_slot_prefix
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
+from penstock.walreceiver.table_definition import Definitions, read_definitions
+from penstock.walreceiver.table_info import RemoteTable
 from penstock.walreceiver.table_locks import TableLocks
 
 log = logging.getLogger(__name__)
@@ -86,6 +95,9 @@ class RelStates(Protocol):
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
         """Record the publisher's relation and the Delta table that a row stands for."""
+
+    def record_definition(self, rel: SubscriptionRel, definition: str) -> object:
+        """Record what a table's rows depend on at the publisher."""
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> object:
         """A new membership, which begins with a copy."""
@@ -167,7 +179,8 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
             timeout=work.snapshot_timeout,
             tell=work.held,
         )
-        running = _Running(work, publisher, locks, holder, held, point, _members(work))
+        definitions = _Definitions(work, publisher, [source.info for _, source in sources])
+        running = _Running(work, publisher, locks, holder, held, point, definitions, _members(work))
         with held:
             running.begin(snapshot_name, sources)
             run_copy(
@@ -195,6 +208,7 @@ class _Running:
     holder: SnapshotHolder
     held: HeldSnapshot
     point: Lsn
+    definitions: _Definitions
     members: set[str]
     tables: dict[str, SubscriptionRel] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
@@ -208,7 +222,8 @@ class _Running:
         refused = self.locks.hold(snapshot_name, names, self.publisher.connection)
         self.members.intersection_update(_members(work))
         for rel, source in sources:
-            if (error := refused.get((rel.schema, rel.table))) is not None:
+            error = refused.get((rel.schema, rel.table)) or self.definitions.changed(rel, source)
+            if error is not None:
                 work.failed(rel, error)
             elif rel.sync_id in self.members:
                 work.states.bind(rel, source.info.relation.oid, source.table.id)
@@ -240,11 +255,66 @@ class _Running:
     def finished(self, source: CopySource) -> None:
         rel = self.tables[source.table.uri]
         self.locks.confirm()
+        if (error := self.definitions.changed(rel, source)) is not None:
+            self.work.failed(rel, error)
+            return
+        self.definitions.record(rel, source)
         _finish(self.work, rel, source, self.point)
         self.done.add(rel.sync_id)
 
     def failed(self, source: CopySource, error: PenstockError) -> None:
         self.work.failed(self.tables[source.table.uri], error)
+
+
+class _Definitions:
+    """What the rows of a round's tables depend on, from before its snapshot to the end of a copy.
+    What has changed meanwhile is in a part of the rows, or in none: such a copy is made again.
+    """
+
+    def __init__(
+        self, work: CopyRound, publisher: Publisher, tables: Sequence[RemoteTable]
+    ) -> None:
+        self._work, self._publisher = work, publisher
+        self._tables = {info.relation.oid: info for info in tables}
+        self._known: dict[int, Known] = {}
+        found = self._read(list(self._tables))
+        for oid, info in self._tables.items():
+            if found is not None and oid in found.tables:
+                self._known[oid] = first_known(found, oid, _held(info).names)
+
+    def _read(self, oids: Sequence[int]) -> Definitions | None:
+        return read_definitions(
+            self._publisher.connection, self._work.subscription.publications, oids
+        )
+
+    def changed(self, rel: SubscriptionRel, source: CopySource) -> PenstockError | None:
+        """Why the copy cannot be what the publisher has."""
+        oid = source.info.relation.oid
+        known = self._known.get(oid)
+        if known is None:
+            return None  # a node, or a table that was dropped: told otherwise
+        connection, found = self._publisher.connection, self._read([oid])
+        if found is None or oid not in found.tables:
+            return None
+        publications = self._work.subscription.publications
+        ask = questions(connection)
+        difference = compare(known, found, oid, _held(source.info), publications, ask)
+        if not (difference.reasons or difference.labels or difference.notices):
+            return None
+        return NotInPrerequisiteState(
+            f'table "{rel.qualified_name}" was changed at the publisher while it was copied',
+            hint="The copy is made again.",
+        )
+
+    def record(self, rel: SubscriptionRel, source: CopySource) -> None:
+        """Before the copy counts."""
+        known = self._known.get(source.info.relation.oid)
+        if known is not None:
+            self._work.states.record_definition(rel, known.text())
+
+
+def _held(info: RemoteTable) -> HeldColumns:
+    return HeldColumns(frozenset(attribute.name for attribute in info.relation.attributes))
 
 
 def _members(work: CopyRound) -> set[str]:

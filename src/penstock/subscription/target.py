@@ -17,6 +17,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import Lsn
 from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, TableName
+from penstock.subscription.definitions import HeldColumns
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions
 
@@ -40,6 +41,18 @@ class Target:
     history: DeltaTable | None = field(default=None)
     _cut: CutTable | None = field(default=None)
     """Its part of the last cut, where it is one table: most of many tables are as they were."""
+
+    @property
+    def held(self) -> HeldColumns:
+        """The columns that have the publisher's values."""
+        columns = [
+            c
+            for c in self.table.schema.columns
+            if c.generated is None and not c.stamp and (c.published or not c.local)
+        ]
+        own = frozenset(column.source for column in columns if column.converts)
+        names = frozenset(column.source for column in columns)
+        return HeldColumns(names, own, any_rows=self.rows > 0)
 
     @property
     def draws(self) -> bool:

@@ -5,12 +5,12 @@ In: a target and its relation. Out: an error, or a warning, with the statement t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.catalog.pg_subscription import FOLLOWING, WIDEN
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
-from penstock.errors import RelationChanged, SchemaChanged, StateMismatch
+from penstock.errors import PenstockError, RelationChanged, SchemaChanged, StateMismatch
 from penstock.lakehouse.schema import FIRST_NORMAL_OID, Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.type_widening import followed_types, retyped
@@ -146,14 +146,37 @@ def missing_error(relation: Relation, missing: Collection[str]) -> RelationChang
     )
 
 
-def unfilled_warning(subscription: str, rel: SubscriptionRel, columns: Sequence[str]) -> str:
-    """What is said of added columns without the publisher's values, and how they come."""
+def label_error(rel: SubscriptionRel, labels: Mapping[str, Mapping[str, str]]) -> SchemaChanged:
+    """Raised for renamed labels that are not renamed here."""
+    told = [
+        f'label "{old}" in column "{column}" is "{new}" now'
+        for column, renamed in labels.items()
+        for old, new in renamed.items()
+    ]
+    return SchemaChanged(
+        f'labels of an enum type of relation "{rel.qualified_name}" were renamed at the publisher',
+        detail=f"{'. '.join(told)[0].upper()}{'. '.join(told)[1:]}.",
+    )
+
+
+class EarlierRows(PenstockError):
+    """A batch has rows of a table from before columns were added with a constant, and after it.
+    They are applied in two batches; a single transaction cannot be."""
+
+    def __init__(self, relation: Relation, columns: Sequence[str]) -> None:
+        super().__init__(f'columns were added to relation "{relation.qualified_name}"')
+        self.instead = unfilled_error(relation, columns)
+
+
+def unfilled_error(relation: Relation, columns: Sequence[str]) -> SchemaChanged:
+    """Raised for columns of which rows from before may have values that nobody sends."""
     named = ", ".join(f'"{name}"' for name in columns)
-    table = f"{quote_identifier(rel.schema)}.{quote_identifier(rel.table)}"
-    return (
-        f'rows of table "{rel.qualified_name}" from before a column was added hold NULL in it, and '
-        f"may have a default or another value at the publisher: {named}. To copy the table again: "
-        f"{alter(subscription)} REFRESH TABLE {table}"
+    what = "column" if len(columns) == 1 else "columns"
+    return SchemaChanged(
+        f'relation "{relation.qualified_name}" has added {what} with values that were not sent: '
+        f"{named}",
+        detail="Rows from before may have a default, an identity or a computed value there at the "
+        "publisher, or had values before the column was published.",
     )
 
 

@@ -9,7 +9,7 @@ table cannot follow. Which changes go to which target is ``relation_map``'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -40,21 +40,30 @@ from penstock.pgtypes.out_of_range import CLAMP
 from penstock.pipeline.conflict import ERROR
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.bindings import Bindings
+from penstock.subscription.definitions import DefinitionWatch, Difference, FillKind
+from penstock.subscription.in_place import (
+    add_filled,
+    can_rename_labels,
+    constant_of,
+    rename_labels,
+)
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
 from penstock.subscription.replica_identity import follow_identity
 from penstock.subscription.taken_over import Predecessors
 from penstock.subscription.target import Target
 from penstock.subscription.target_columns import (
+    EarlierRows,
     another_delta_table,
     check_dropped,
     check_gone,
     check_types,
     exchange_error,
     is_alone,
+    label_error,
     missing_error,
     order_before,
-    unfilled_warning,
+    unfilled_error,
     widened_notice,
     with_types,
 )
@@ -72,7 +81,7 @@ class Targets:
         app_id: str,
         subscription: str,
         bindings: Bindings,
-        columns_with_values: Callable[[int, Sequence[str]], Collection[str]],
+        definitions: DefinitionWatch,
         last_cut: Lsn | None = None,
         unanswered: Unanswered | None = None,
         schema_change: str = ADD,
@@ -84,12 +93,11 @@ class Targets:
         *,
         predecessors: Predecessors | None = None,
     ) -> None:
-        """``columns_with_values``: those of a relation's columns (by OID and names) that may have
-        given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
-        ``last_cut``: kept up to date. ``unanswered``: None where there is one session only."""
+        """``definitions``: what rows depend on beside Relation messages. ``last_cut``: kept up to
+        date. ``unanswered``: None where there is one session only."""
         self.subscription: Final = subscription
         self.unanswered: Final = unanswered or Unanswered()
-        self._columns_with_values = columns_with_values
+        self.definitions: Final = definitions
         self._schema_change = schema_change
         self._metadata_columns = metadata_columns
         self.conflict_resolution: Final = conflict_resolution
@@ -326,11 +334,29 @@ class Targets:
             if target.ahead == end_lsn:
                 target.committed(end_lsn)
 
-    def follow(self, target: Target, relation: Relation) -> None:
-        """Make the table fit: stage added columns, wider types, another key; refuse other changes.
+    def settle(self, target: Target, difference: Difference) -> PenstockError | None:
+        """Go on from a difference of definitions: in place where that can be done, which commits to
+        the table and loads it again. What is staged is forgotten then. Else the error that there
+        is. Raises CommitConflict, StorageError."""
+        error, labels = self.definitions.error(target, difference), difference.labels
+        in_place = self._schema_change != STOP and can_rename_labels(target, labels)
+        if error is None and labels and not in_place:
+            error = label_error(target.rel, labels)
+        if error is not None:
+            return error
+        if labels:
+            target.discard()
+            rename_labels(target, labels)
+            self.load_again(target)
+        self.definitions.accept(target, difference)
+        return None
 
-        Raises RelationChanged naming table, column and both types, CommitConflict where the table
-        that does not fit is not the newest version: that one is loaded then.
+    def follow(self, target: Target, relation: Relation, *, earlier: bool = False) -> None:
+        """Make the table fit: stage added columns, wider types, another key; refuse other changes.
+        ``earlier``: the batch has changes of it under an earlier definition.
+
+        Raises RelationChanged naming table, column and both types, EarlierRows, CommitConflict
+        where the table that does not fit is not the newest version: that one is loaded then.
         """
         self._check_order(target, relation)
         wanted = TableSchema.of_relation(relation)
@@ -360,7 +386,8 @@ class Targets:
             self.check_newest(target)
             names = [column.name for column in added]
             log.info('added columns to table "%s": %s', target.table.name, ", ".join(names))
-            target.table.add_columns(added, self._unfilled(target, relation, added))
+            self._fill(target, relation, added, earlier=earlier)
+            target.table.add_columns(added)
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
         follow_identity(
@@ -409,18 +436,39 @@ class Targets:
             self.load_again(target)
             raise CommitConflict(f'table "{target.table.name}" has another version by now')
 
-    def _unfilled(
-        self, target: Target, relation: Relation, added: Sequence[Column]
-    ) -> tuple[str, ...]:
-        """Added columns in which rows from before have a value at the publisher, told by name:
-        nobody can say here what it is (a volatile default, one published only now, a rewrite)."""
-        if not target.rows:
-            return ()
-        found = self._columns_with_values(relation.oid, [column.source for column in added])
-        names = tuple(column.name for column in added if column.source in found)
-        if names:
-            log.warning("%s", unfilled_warning(self.subscription, target.rel, names))
-        return names
+    def _fill(
+        self, target: Target, relation: Relation, added: Sequence[Column], *, earlier: bool
+    ) -> None:
+        """Give rows from before what they have in added columns at the publisher.
+
+        Raises SchemaChanged where nobody can say what that is (a volatile default, an identity, a
+        column that is published only now, a rewrite); CommitConflict after the columns were added
+        with a constant, which is a commit of its own.
+        """
+        if not target.rows and not earlier:
+            return
+        fills = {c.name: self.definitions.fill(target, c.source) for c in added}
+        values = {
+            c.name: constant_of(c, fill.value or "")
+            for c in added
+            if (fill := fills[c.name]).kind is FillKind.CONSTANT
+        }
+        made = {name: value for name, value in values.items() if value is not None}
+        unknown = [
+            c.source
+            for c in added
+            if fills[c.name].kind is FillKind.UNKNOWN
+            or (c.name in values and (c.name not in made or target.history is not None))
+        ]
+        if unknown:
+            raise unfilled_error(relation, unknown)
+        if made and earlier:
+            raise EarlierRows(relation, list(made))
+        if made:
+            target.discard()
+            add_filled(target, added, made)
+            self.load_again(target)
+            raise CommitConflict(f'table "{target.table.name}" has another version by now')
 
     def _check_order(self, target: Target, relation: Relation) -> None:
         if relation == target.followed:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from penstock.catalog.pg_subscription import DroppedSubscription, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, check_identity
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, PublisherError
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
@@ -172,6 +173,21 @@ class Witness:
         """Of each further connection of a session, and of copies: a name, or a list of hosts, may
         lead to another server each time. Raises StateMismatch."""
         check_identity(self._subscription.name, self._known, server_identity(connection))
+
+    def check_ordinary(self, connection: Connection) -> None:
+        """Check a session that is no walsender's, likewise, as far as its role may know. Raises
+        StateMismatch."""
+        if self._known is None:
+            return
+        try:
+            ((system_id,),) = connection.query(
+                "SELECT system_identifier FROM pg_catalog.pg_control_system()"
+            )
+        except PublisherError:
+            return
+        database_oid, _ = database(connection)
+        server = replace(self._known, system_id=str(system_id), database_oid=database_oid)
+        check_identity(self._subscription.name, self._known, server)
 
     def _ahead(self, target: Target) -> list[TableHistory]:
         """Partitions that have a batch which others may not have: it is to come again."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
@@ -26,6 +27,7 @@ from penstock.subscription.binary_stream import reads_binary
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import NOT_COPIED, Copies, SyncOptions
 from penstock.subscription.copy_target import ensure_table, layouts_of, new_columns_of
+from penstock.subscription.definitions import DefinitionWatch
 from penstock.subscription.history import begin_history
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
@@ -37,6 +39,8 @@ from penstock.subscription.targets import Targets
 from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.witness import Witness
 from penstock.subscription.worker_status import Shown, WorkerStatus
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -227,6 +231,11 @@ class ApplyWorker:
         self._parking = None
         self.status.state = CONNECTING
         self._catalog.check_origin()
+        record = self._catalog.record_definition
+        with closing(DefinitionWatch(self.subscription, record, self._connect_to_look)) as watch:
+            self._watched_session(watch)
+
+    def _watched_session(self, definitions: DefinitionWatch) -> None:
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
                 return
@@ -239,8 +248,9 @@ class ApplyWorker:
             if members.altered:
                 self._end_altered()
                 return
-            targets = self._open_targets(publisher, members.rels, parking)
+            targets = self._open_targets(publisher, members.rels, parking, definitions)
             self._witness.check(targets, parking.refuse)
+            self._look_at_definitions(publisher, targets, parking)
             self._copies.start(members.sync_ids)
             binary = self.subscription.binary and reads_binary(
                 self.subscription, publisher, targets
@@ -322,7 +332,11 @@ class ApplyWorker:
         self._stopping.set()
 
     def _open_targets(
-        self, publisher: Publisher, rels: Sequence[SubscriptionRel], parking: Parking
+        self,
+        publisher: Publisher,
+        rels: Sequence[SubscriptionRel],
+        parking: Parking,
+        definitions: DefinitionWatch,
     ) -> Targets:
         subscription = self.subscription
         targets = Targets(
@@ -330,7 +344,7 @@ class ApplyWorker:
             subscription.app_id,
             subscription.name,
             self._catalog,
-            self._columns_with_values,
+            definitions,
             None if self._witness.last_cut is None else self._witness.last_cut.lsn,
             self._unanswered,
             subscription.schema_change,
@@ -382,11 +396,28 @@ class ApplyWorker:
             earlier = self._witness.predecessors(self._catalog.subscription_name).same_publisher
             target.history = begin_history(self._spark, self._warehouse, target, app_id, earlier)
 
-    def _columns_with_values(self, oid: int, names: Sequence[str]) -> Collection[str]:
-        """While the stream has the session's connection, another one asks."""
-        subscription = self.subscription
-        with Publisher.connect(subscription.conninfo, subscription.name) as publisher:
-            return publisher.columns_with_values(subscription.publications, oid, names)
+    def _look_at_definitions(
+        self, publisher: Publisher, targets: Targets, parking: Parking
+    ) -> None:
+        """What changed while the node was away. Raises the error of a table, unless it is
+        parked."""
+        for target, difference in targets.definitions.begin(publisher.connection, list(targets)):
+            error = targets.settle(target, difference)
+            if error is not None:
+                parking.refuse(target.rel, error)
+                targets.close(target)
+
+    def _connect_to_look(self) -> Connection:
+        """While the stream has the session's connection, another one looks: an ordinary one, so
+        that it takes no walsender's place."""
+        conninfo, name = ConnInfo.parse(self.subscription.conninfo), self.subscription.name
+        connection = Connection.connect(conninfo, name, replication=False)
+        try:
+            self._witness.check_ordinary(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _record_joined(self, joined: Sequence[Target], lsn: Lsn) -> None:
         for target in joined:

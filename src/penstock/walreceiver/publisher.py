@@ -148,12 +148,6 @@ class Publisher:
     def table_info(self, names: Sequence[str], schema: str, table: str) -> RemoteTable:
         return table_info.fetch_table_info(self.connection, names, schema, table)
 
-    def columns_with_values(
-        self, publications: Sequence[str], oid: int, names: Sequence[str]
-    ) -> frozenset[str]:
-        """Columns in which rows may have values from before they were published."""
-        return table_info.columns_with_values(self.connection, publications, oid, names)
-
     def create_slot(
         self,
         name: str,

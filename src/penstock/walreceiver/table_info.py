@@ -99,48 +99,6 @@ def fetch_table_info(
     )
 
 
-def columns_with_values(
-    connection: Connection, publications: Sequence[str], oid: int, names: Sequence[str]
-) -> frozenset[str]:
-    """Those of a table's columns in which rows may have values from before they were published:
-    given when the column was added (by a default, also of a domain, an identity or a generation
-    expression), or at any time before it joined a column list.
-
-    The catalogs tell what is so now: of a column that is gone, has got its default later, or is
-    older than its table's membership nobody can know, so it counts. Raises PublisherError,
-    ConnectionFailure.
-    """
-    listed = (
-        "false"
-        if connection.server_version < 150000
-        else _LISTED.format(oid=oid, publications=literal_list(publications))
-    )
-    rows = connection.query(
-        "SELECT a.attname, pg_catalog.bool_or(a.atthasmissing OR a.atthasdef OR a.attidentity <> ''"
-        f" OR t.typdefault IS NOT NULL OR {listed})"
-        "  FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid"
-        f" WHERE a.attrelid IN (SELECT {oid}::oid"
-        f" UNION SELECT relid FROM pg_catalog.pg_partition_tree({oid}))"
-        f"   AND NOT a.attisdropped AND a.attname IN ({literal_list(names)})"
-        " GROUP BY a.attname"
-    )
-    without = {str(name) for name, found in rows if found != "t"}
-    return frozenset(names) - without
-
-
-_LISTED: Final = """EXISTS (
-    SELECT FROM pg_catalog.pg_publication_rel pr
-      JOIN pg_catalog.pg_publication p ON p.oid = pr.prpubid
-     WHERE p.pubname IN ({publications})
-       AND pr.prrelid IN (
-           SELECT {oid}::oid UNION SELECT relid FROM pg_catalog.pg_partition_ancestors({oid})
-       )
-       AND (pr.prattrs IS NOT NULL OR pg_catalog.age(pr.xmin) < pg_catalog.age(a.xmin))
-)"""
-"""A column never joins a list by itself, and a membership that is younger than the column may have
-had one."""
-
-
 def _class_query(schema: str, table: str) -> str:
     return (
         "SELECT c.oid, c.relreplident, c.relkind, current_setting('block_size')"

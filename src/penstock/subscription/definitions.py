@@ -1,0 +1,607 @@
+"""Definitions at the publisher that decide what stored values are, watched (relcache.c, inval.c).
+
+A Relation message tells names and types. It does not tell that a column was dropped and another one
+added under its name, that ALTER TABLE computed new values, that a label of an enum has another
+name, that the table was out of the publication for an hour, or that a partition was emptied. What
+rows hold at the publisher is another thing then, and what was copied stays as it was. So each table
+that is followed has a ``Known``: the numbers that its rows here depend on, and where in the stream
+they were read. They are read again
+
+- when a session begins, which covers what happened while the node was away,
+- before the first row under each Relation message: the server sends one after every change of a
+  table or of its publications,
+- when a row is missing that a change needs,
+- every few seconds.
+
+Numbers are never given twice, so nothing is lost between two looks. A difference took effect
+between the last look and this one, and ends in one of three ways: it changes no row here and is
+noted; it is made here, too, in place (a label, a constant in an added column); or it is an error of
+the table, which ``schema_change`` and ``on_table_error`` decide about as for other changes.
+
+In: looks (``walreceiver.table_definition``), the open targets. Out: errors of tables. Changes in
+place are ``in_place``'s.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Final, Protocol, TypeVar
+
+from penstock.catalog.pg_subscription import FOLLOWING, Subscription
+from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.catalog.publisher_identity import alter
+from penstock.errors import ConnectionFailure, PenstockError, SchemaChanged
+from penstock.lsn import INVALID, Lsn
+from penstock.pgtypes import arrow_type
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.table_definition import (
+    AttributeDefinition,
+    Definitions,
+    Membership,
+    Raw,
+    TableDefinition,
+    TypeDefinition,
+    parse_definition,
+    read_definitions,
+    rows_are_older,
+    rows_came_with,
+)
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL: Final = 5.0
+"""Seconds between two looks at all tables."""
+
+_SHARE: Final = 50
+"""A look that takes long comes so much more seldom: at most a fiftieth of the time is spent."""
+
+
+class FillKind(Enum):
+    """What rows from before a column was added hold in it at the publisher."""
+
+    NULL = "null"
+    CONSTANT = "constant"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """``value``: a constant in its type's text."""
+
+    kind: FillKind
+    value: str | None = None
+
+
+NO_VALUE: Final = Fill(FillKind.NULL)
+UNKNOWN: Final = Fill(FillKind.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labels of enums that were renamed, by column at the publisher. Rows here have the new names;
+    changes up to ``until`` may have the old ones."""
+
+    until: Lsn
+    renamed: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the rows of a table that are here depend on. ``lsn``: where it was last seen so;
+    ``xid``: a transaction that was not seen then. ``origins``: the publisher's column that the
+    values of each column here came from; ``fills``: columns that were added since the copy, by
+    number. ``left``: the table was found in no publication. ``labels``: what was renamed in rows
+    here."""
+
+    lsn: Lsn
+    xid: int
+    raw: Raw
+    origins: Mapping[str, AttributeDefinition]
+    fills: Mapping[int, Fill]
+    left: bool = False
+    labels: tuple[Labels, ...] = ()
+
+    @property
+    def definition(self) -> TableDefinition:
+        """As of the last look."""
+        return parse_definition(self.raw)
+
+    def fill(self, name: str) -> Fill:
+        """What rows from before hold in a column that is published from now on. One that was there
+        already may hold anything."""
+        column = self.definition.by_name.get(name)
+        return UNKNOWN if column is None else self.fills.get(column.number, UNKNOWN)
+
+    def text(self) -> str:
+        """For the state store."""
+        kept = {name: _fields(origin) for name, origin in self.origins.items()}
+        fills = {str(n): [fill.kind.value, fill.value] for n, fill in self.fills.items()}
+        stored = {
+            "lsn": str(self.lsn),
+            "xid": self.xid,
+            "raw": self.raw,
+            "left": self.left,
+            "origins": kept,
+            "fills": fills,
+            "labels": [[str(each.until), each.renamed] for each in self.labels],
+        }
+        return json.dumps(stored, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> Known:
+        """What ``text`` has made."""
+        stored: dict[str, Any] = json.loads(text)
+        return cls(
+            Lsn.parse(stored["lsn"]),
+            stored["xid"],
+            stored["raw"],
+            {name: AttributeDefinition(*each) for name, each in stored["origins"].items()},
+            {int(n): Fill(FillKind(kind), value) for n, (kind, value) in stored["fills"].items()},
+            stored["left"],
+            tuple(Labels(Lsn.parse(until), renamed) for until, renamed in stored["labels"]),
+        )
+
+
+def _fields(attribute: AttributeDefinition) -> list[object]:
+    return [getattr(attribute, name) for name in AttributeDefinition.__dataclass_fields__]
+
+
+def first_known(found: Definitions, oid: int, held: Collection[str]) -> Known:
+    """Take a table as it is. ``held``: the publisher's columns that rows here have."""
+    raw = found.tables[oid]
+    origins = {n: a for n, a in parse_definition(raw).by_name.items() if n in held}
+    return Known(found.lsn, found.xid, raw, origins, {})
+
+
+@dataclass(frozen=True, slots=True)
+class HeldColumns:
+    """The columns of a table here that have the publisher's values. ``names``: its names for them;
+    ``local``: of those, columns that keep a type of their own; ``any_rows``: whether rows lack what
+    is added."""
+
+    names: frozenset[str]
+    local: frozenset[str] = frozenset()
+    any_rows: bool = True
+
+
+@dataclass(frozen=True)
+class LeafQuestions:
+    """What only rows can answer: see ``rows_came_with`` and ``rows_are_older``."""
+
+    came_with_rows: Callable[[int], bool]
+    has_older_rows: Callable[[int, int], bool]
+
+
+def questions(connection: Connection) -> LeafQuestions:
+    """Ask by a session on the publisher."""
+    return LeafQuestions(
+        lambda leaf: rows_came_with(connection, leaf),
+        lambda leaf, xid: rows_are_older(connection, leaf, xid),
+    )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a look has found. ``known``: from now on; ``reasons``: why rows here are not as the
+    publisher's; ``labels``: labels of enums with another name, by column; ``notices``: what later
+    rows are chosen by, and earlier ones are not."""
+
+    known: Known
+    reasons: tuple[str, ...] = ()
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+
+def compare(
+    known: Known,
+    found: Definitions,
+    oid: int,
+    held: HeldColumns,
+    publications: Collection[str],
+    leaves: LeafQuestions,
+) -> Difference:
+    """Compare a table with what is known of it. ``publications``: the subscription's."""
+    raw = found.tables[oid]
+    before, now = known.definition, parse_definition(raw)
+    reasons = list(_changed_columns(known, before, now, held))
+    labels, of_types = _changed_types(before, now, held)
+    reasons += of_types
+    fills = _fills(known, before, now)
+    reasons += _unsent_columns(now, fills, held)
+    reasons += _changed_leaves(known, before, now, leaves)
+    left, gaps, notices = _changed_memberships(known, before, now, publications)
+    after = Known(
+        found.lsn,
+        found.xid,
+        # what it was published by until it left is compared with what it is published by then
+        {**raw, "memberships": known.raw.get("memberships", [])} if left else raw,
+        _origins(known, now, held),
+        fills,
+        left,
+        (*known.labels, *([Labels(found.lsn, labels)] if labels else [])),
+    )
+    return Difference(after, (*reasons, *gaps), labels, notices)
+
+
+def _origins(
+    known: Known, now: TableDefinition, held: HeldColumns
+) -> dict[str, AttributeDefinition]:
+    """A column that is gone stays known: another one may get its name before rows tell of it."""
+    columns = now.by_name
+    origins = {}
+    for name in held.names:
+        origin, column = known.origins.get(name), columns.get(name)
+        if column is not None and (origin is None or origin.number == column.number):
+            origins[name] = column
+        elif origin is not None:
+            origins[name] = origin
+    return origins
+
+
+def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
+    """Whether rows lie in other files. VACUUM FULL and CLUSTER keep the TOAST table, ALTER TABLE
+    makes another one, so that a table that has one tells them apart."""
+    if before.toast and before.toast == now.toast:
+        return False
+    nodes = {leaf.oid: leaf.filenode for leaf in before.leaves}
+    moved = any(nodes.get(leaf.oid, leaf.filenode) != leaf.filenode for leaf in now.leaves)
+    return moved or before.filenode != now.filenode
+
+
+def _changed_columns(
+    known: Known, before: TableDefinition, now: TableDefinition, held: HeldColumns
+) -> Iterator[str]:
+    columns, rewritten = now.by_name, _rewritten(before, now)
+    for name in sorted(held.names):
+        origin, column = known.origins.get(name), columns.get(name)
+        if origin is None or column is None:
+            continue  # one that is gone is told by the next Relation message
+        if origin.number != column.number:
+            yield f'Column "{name}" is another one: the former was dropped or renamed'
+        elif column.generated and origin.expression != column.expression:
+            yield f'Column "{name}" has another generation expression'
+        elif (
+            rewritten
+            and origin.changed != column.changed
+            and (name in held.local or _keeps_type(origin, column))
+        ):
+            yield f'ALTER TABLE has computed new values for column "{name}"'
+
+
+def _keeps_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
+    """Whether Delta's type is the same: another one is told by the Relation message."""
+    before = arrow_type(origin.type_oid, origin.typmod)
+    return bool(before.equals(arrow_type(column.type_oid, column.typmod)))
+
+
+def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[int, Fill]:
+    rewritten = _rewritten(before, now) or before.filenode != now.filenode
+    numbers = {a.number: a for a in before.attributes}
+    whole = any(m.columns is None for m in before.memberships) and any(
+        m.columns is None for m in now.memberships
+    )
+    fills = {}
+    for column in now.attributes:
+        earlier = numbers.get(column.number)
+        if earlier is None:
+            fills[column.number] = _fill_of_new(column, now, rewritten=rewritten, whole=whole)
+        elif (fill := known.fills.get(column.number)) is not None:
+            computed = _rewritten(before, now) and earlier.changed != column.changed
+            fills[column.number] = UNKNOWN if computed else fill
+    return fills
+
+
+def _unsent_columns(
+    now: TableDefinition, fills: Mapping[int, Fill], held: HeldColumns
+) -> Iterator[str]:
+    """Added columns that no row has told of yet, where rows have values by now."""
+    lists = [m for m in now.memberships if m.columns is None]
+    stored = any(m.generated == "s" for m in lists)
+    for column in now.attributes:
+        published = lists and (not column.generated or (stored and column.generated == "s"))
+        new = published and column.name not in held.names and held.any_rows
+        if new and fills.get(column.number) == UNKNOWN:
+            yield f'Added column "{column.name}" has values that were not sent'
+
+
+def _fill_of_new(
+    column: AttributeDefinition, now: TableDefinition, *, rewritten: bool, whole: bool
+) -> Fill:
+    """``whole``: all columns are published, so that no value was given before it was."""
+    in_leaves = any(column.name in leaf.missing for leaf in now.leaves)
+    if rewritten or not whole or column.generated or in_leaves:
+        return UNKNOWN
+    if not column.has_missing:
+        return NO_VALUE
+    return UNKNOWN if column.missing is None else Fill(FillKind.CONSTANT, column.missing)
+
+
+def _changed_types(
+    before: TableDefinition, now: TableDefinition, held: HeldColumns
+) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """Renamed labels by the columns that hold them, and what cannot be made in place."""
+    earlier = {each.oid: each for each in before.types}
+    types = {each.oid: each for each in now.types}
+    renamed: dict[int, dict[str, str]] = {}
+    reasons, shaped = [], set()
+    for each in now.types:
+        known = earlier.get(each.oid)
+        if known is None:
+            continue
+        if known.attributes != each.attributes:
+            shaped.add(each.oid)
+        labels = dict(each.labels)
+        changed = {old: labels.get(oid, old) for oid, old in known.labels}
+        changed = {old: new for old, new in changed.items() if old != new}
+        if changed:
+            renamed[each.oid] = changed
+    by_column: dict[str, dict[str, str]] = {}
+    for column in now.attributes:
+        if column.name not in held.names:
+            continue
+        uses = _reached(column.type_oid, types)
+        if uses & shaped:
+            reasons.append(f'The composite type of column "{column.name}" has other attributes')
+        for oid in sorted(uses & renamed.keys()):
+            plain = _enum_of(column.type_oid, types) == oid
+            again = {label for _, label in types[oid].labels}.intersection(renamed[oid])
+            if plain and not again and column.name not in held.local:
+                by_column[column.name] = renamed[oid]
+            else:
+                old, new = next(iter(renamed[oid].items()))
+                reasons.append(
+                    f'Label "{old}" of the enum type of column "{column.name}" is "{new}" now'
+                )
+    return by_column, reasons
+
+
+def _reached(oid: int, types: Mapping[int, TypeDefinition]) -> set[int]:
+    found, due = set(), [oid]
+    while due:
+        each = due.pop()
+        if each in types and each not in found:
+            found.add(each)
+            due += types[each].parts
+            due += [kind for _, kind in types[each].attributes]
+    return found
+
+
+def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
+    """The enum that a column's values are labels of, through domains. Arrays are texts here."""
+    while oid in types and types[oid].kind == "d":
+        oid = next((part for part in types[oid].parts), 0)
+    return oid if oid in types and types[oid].labels else None
+
+
+def _changed_leaves(
+    known: Known, before: TableDefinition, now: TableDefinition, ask: LeafQuestions
+) -> Iterator[str]:
+    earlier = {leaf.oid: leaf for leaf in before.leaves}
+    leaves = {leaf.oid: leaf for leaf in now.leaves}
+    for oid, leaf in earlier.items():
+        if oid not in leaves:
+            yield f'Partition "{leaf.name}" was dropped or detached'
+        elif leaves[oid].filenode != leaf.filenode and not ask.has_older_rows(oid, known.xid):
+            yield f'Partition "{leaf.name}" was emptied'
+    for oid, leaf in leaves.items():
+        if oid not in earlier and ask.came_with_rows(oid):
+            yield f'Partition "{leaf.name}" was attached with rows'
+
+
+def _changed_memberships(
+    known: Known, before: TableDefinition, now: TableDefinition, publications: Collection[str]
+) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
+    """Whether it is in no publication, why changes may be missing, and what changes are chosen by
+    now. Publications that the subscription has by another statement here are its user's."""
+    if not now.memberships:
+        notice = "it is in none of the subscription's publications any more"
+        return True, (), () if known.left or not before.memberships else (notice,)
+    if known.left:
+        return False, ("For a time the table was in none of the publications",), ()
+    gaps, notices = [], []
+    for entry in before.memberships:
+        if entry in now.memberships or entry.name not in publications:
+            continue
+        gap = _gap(entry, now.memberships)
+        if _covered(entry, before.memberships, now.memberships):
+            continue
+        if gap is not None:
+            gaps.append(gap)
+        else:
+            notices.append(f'publication "{entry.name}" publishes other changes of it')
+    return False, tuple(gaps), tuple(notices)
+
+
+def _covered(
+    entry: Membership, before: Collection[Membership], now: Collection[Membership]
+) -> bool:
+    """Whether another publication has published all of it all the time."""
+    return any(
+        other in now
+        and (other.columns, other.row_filter) == (None, None)
+        and set(other.operations) >= set(entry.operations)
+        for other in before
+    )
+
+
+def _gap(entry: Membership, now: Iterable[Membership]) -> str | None:
+    for other in now:
+        if other.name != entry.name:
+            continue
+        if other.publication != entry.publication:
+            return f'Publication "{entry.name}" was dropped and created again'
+        if other.entry == entry.entry:
+            same = other.selects == entry.selects and other.owner == entry.owner
+            return f'Publication "{entry.name}" was altered for a time' if same else None
+        if other.selects == entry.selects:
+            return f'The table was dropped from publication "{entry.name}" and added again'
+    return None
+
+
+class WatchedTarget(Protocol):
+    """What the watch needs of a target."""
+
+    @property
+    def rel(self) -> SubscriptionRel:
+        """Its row, bound to the publisher's relation."""
+
+    @property
+    def held(self) -> HeldColumns:
+        """The columns with the publisher's values."""
+
+    @property
+    def marker(self) -> Lsn | None:
+        """Up to where it has the publisher's changes."""
+
+
+_Target = TypeVar("_Target", bound=WatchedTarget)
+
+Save = Callable[[SubscriptionRel, str], object]
+
+
+class DefinitionWatch:
+    """Of one session. Used by the thread that applies; ``covers`` by others, too."""
+
+    def __init__(
+        self, subscription: Subscription, save: Save, connect: Callable[[], Connection]
+    ) -> None:
+        """``save``: records what is known of a table. ``connect``: another session on the
+        publisher, while the stream has the first one."""
+        self._subscription = subscription
+        self._save, self._connect = save, connect
+        self._connection: Connection | None = None
+        self._known: dict[str, Known] = {}
+        self._due = time.monotonic() + LOOK_INTERVAL
+        self._blind = False
+        """The publisher is a node, whose catalogs do not tell."""
+
+    def close(self) -> None:
+        """End the session on the publisher."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def begin(
+        self, connection: Connection, targets: Sequence[_Target]
+    ) -> list[tuple[_Target, Difference]]:
+        """Take up what is known, and look once by the session's own connection. A table of which
+        nothing is known is taken as it is."""
+        for target in targets:
+            if target.rel.definition is not None:
+                self._known[target.rel.sync_id] = Known.parse(target.rel.definition)
+        return self._look(connection, targets)
+
+    def covers(self, target: WatchedTarget, lsn: Lsn) -> bool:
+        """Whether it was looked at since the publisher had reached a position."""
+        known = self._known.get(target.rel.sync_id)
+        return self._blind or target.rel.relid is None or (known is not None and known.lsn >= lsn)
+
+    def fill(self, target: WatchedTarget, column: str) -> Fill:
+        """What rows from before hold in a column that is published from now on."""
+        known = self._known.get(target.rel.sync_id)
+        return UNKNOWN if known is None else known.fill(column)
+
+    def labels(self, target: WatchedTarget) -> tuple[Labels, ...]:
+        """Labels that changes which are still to come may have under their former names."""
+        known = self._known.get(target.rel.sync_id)
+        return () if known is None else _coming(known, target)
+
+    def due(self) -> bool:
+        """Whether all tables are to be looked at again."""
+        return not self._blind and time.monotonic() >= self._due
+
+    def look(self, targets: Sequence[_Target]) -> list[tuple[_Target, Difference]]:
+        """Look at tables; what differs. Raises PublisherError, ConnectionFailure."""
+        if self._blind or not targets:
+            return []
+        try:
+            if self._connection is None or not self._connection.is_open:
+                self._connection = self._connect()
+            return self._look(self._connection, targets)
+        except PenstockError:
+            self.close()
+            raise
+
+    def look_at_all(self, targets: Sequence[_Target]) -> list[tuple[_Target, Difference]]:
+        """Look as ``look`` does, and set when the next look is due. A publisher that does not
+        answer now is asked again then: what depends on the answer asks for itself."""
+        began = time.monotonic()
+        try:
+            return self.look(targets)
+        except ConnectionFailure as error:
+            log.warning("definitions at the publisher could not be read: %s", error.message)
+            return []
+        finally:
+            ended = time.monotonic()
+            self._due = ended + max(LOOK_INTERVAL, _SHARE * (ended - began))
+
+    def accept(self, target: WatchedTarget, difference: Difference) -> None:
+        """Go on from a difference: rows here are as it says by now."""
+        before = self._known.get(target.rel.sync_id)
+        known = replace(difference.known, labels=_coming(difference.known, target))
+        self._known[target.rel.sync_id] = known
+        if before is None or _stored(before) != _stored(known):
+            self._save(target.rel, known.text())
+
+    def _look(
+        self, connection: Connection, targets: Sequence[_Target]
+    ) -> list[tuple[_Target, Difference]]:
+        oids = {t.rel.relid: t for t in targets if t.rel.relid is not None}
+        found = read_definitions(connection, self._subscription.publications, list(oids))
+        if found is None:
+            self._blind = True
+            return []
+        ask = questions(connection)
+        differences = []
+        for oid, target in oids.items():
+            if oid not in found.tables:
+                continue  # dropped: its rows stay, as a subscriber's do
+            known = self._known.get(target.rel.sync_id)
+            if known is None:
+                first = first_known(found, oid, target.held.names)
+                self.accept(target, Difference(first))
+                continue
+            publications = self._subscription.publications
+            difference = compare(known, found, oid, target.held, publications, ask)
+            if difference.reasons or difference.labels or difference.notices:
+                differences.append((target, difference))
+            else:
+                self.accept(target, difference)
+        return differences
+
+    def error(self, target: WatchedTarget, difference: Difference) -> SchemaChanged | None:
+        """What stops or parks the table, or has it copied again; None where later rows alone are
+        concerned, which is told in the log."""
+        follows = self._subscription.schema_change in FOLLOWING
+        reasons = difference.reasons or (difference.notices if follows else ())
+        known, name = self._known[target.rel.sync_id], target.rel.qualified_name
+        between = f"between {known.lsn} and {difference.known.lsn}"
+        if reasons and not (difference.known.left and not difference.reasons):
+            text = ". ".join(reason[0].upper() + reason[1:] for reason in reasons)
+            return SchemaChanged(
+                f'relation "{name}" was changed at the publisher in a way that its changes do not '
+                "tell",
+                detail=f"{text}. That took effect {between}.",
+            )
+        for notice in difference.notices:
+            log.warning(
+                'table "%s" of subscription "%s": %s (%s); rows from before stay as they are. '
+                "%s REFRESH PUBLICATION, or REFRESH TABLE for a new copy",
+                *(name, self._subscription.name, notice, between),
+                alter(self._subscription.name),
+            )
+        return None
+
+
+def _coming(known: Known, target: WatchedTarget) -> tuple[Labels, ...]:
+    return tuple(each for each in known.labels if each.until > (target.marker or INVALID))
+
+
+def _stored(known: Known) -> Known:
+    """What decides whether it is written down again."""
+    return replace(known, lsn=INVALID, xid=0)

@@ -1,0 +1,112 @@
+"""Changes of a publisher's definitions that are made in the rows here, too.
+
+In: a target, and labels of an enum that have other names, or added columns with the constant that
+rows from before have. Out: one commit for each of its Delta tables, with files rewritten where rows
+change. It is no part of a batch: whoever has opened the table loads it again. A crash leaves the
+table as it was, or done; a partitioned one may be done in part, and is then done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.lakehouse.defaults import stored_value
+from penstock.lakehouse.schema import Column
+from penstock.pgoutput.columnar import ChangeBatch
+from penstock.pgtypes.variant import VARIANT
+from penstock.pipeline.rewrite import with_replaced
+from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
+from penstock.subscription.definitions import Labels
+from penstock.subscription.target import Target
+
+log = logging.getLogger(__name__)
+
+_APP_ID: Final = "penstock_ddl"
+_ADD: Final = "ADD COLUMNS"
+_RENAME: Final = "RENAME VALUE"
+
+
+def constant_of(column: Column, text: str) -> pa.Scalar | None:
+    """A constant in its type's text as rows here hold it; None where they cannot."""
+    if column.type == VARIANT:
+        return None
+    if column.as_text:
+        return pa.scalar(text, column.type)
+    try:
+        return stored_value(text, column.type_oid, column.typmod, column.type)
+    except PenstockError:
+        return None
+
+
+def add_filled(target: Target, columns: Sequence[Column], values: Mapping[str, pa.Scalar]) -> None:
+    """Add columns that hold constants (by Delta names) in all rows, NULL in others. Raises
+    CommitConflict, StorageError."""
+    for table in reversed(target.tables.values()):
+        added = table.schema.lacking(columns)
+        table.add_columns(added)
+        names = {column.name for column in added}
+        constants = {
+            c.name: values.get(c.name, pa.scalar(None, c.type)) for c in columns if c.name in names
+        }
+        _commit(ColumnChange(table, constants=constants), _ADD, data_change=False)
+    log.info(
+        'rows of table "%s" from before have the default of added columns: %s',
+        target.rel.qualified_name,
+        ", ".join(values),
+    )
+
+
+def can_rename_labels(target: Target, labels: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether the columns (the publisher's names) can be rewritten file by file: not those that the
+    table is partitioned by, and not where a history keeps what rows were."""
+    columns = target.table.schema.by_source
+    held = [columns[name].name for name in labels]
+    texts = all(_is_text(columns[name].type) for name in labels)
+    laid_out = set(target.table.layout.partition_by)
+    routed = set() if target.leaves is None else set(target.leaves.routing.columns)
+    return texts and target.history is None and not (laid_out | routed).intersection(held)
+
+
+def rename_labels(target: Target, labels: Mapping[str, Mapping[str, str]]) -> None:
+    """Rename labels of enums in the rows, by column at the publisher. Raises CommitConflict,
+    StorageError."""
+    for table in reversed(target.tables.values()):
+        columns = table.schema.by_source
+        replaced = {columns[name].name: renamed for name, renamed in labels.items()}
+        _commit(ColumnChange(table, replaced=replaced), _RENAME, data_change=True)
+    for name, renamed in labels.items():
+        for old, new in renamed.items():
+            log.info(
+                'label "%s" in column "%s" of table "%s" is "%s" now, as at the publisher',
+                *(old, name, target.rel.qualified_name, new),
+            )
+
+
+def with_labels(batch: ChangeBatch, renamed: Sequence[Labels]) -> ChangeBatch:
+    """Rename labels in changes that the publisher had sent before they were renamed."""
+    for labels in renamed:
+        old = None if batch.old is None else with_replaced(batch.old, labels.renamed)
+        batch = replace(batch, new=with_replaced(batch.new, labels.renamed), old=old)
+    return batch
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _commit(change: ColumnChange, operation: str, *, data_change: bool) -> None:
+    with ColumnRewrites() as rewrites:
+        try:
+            rewrites.prepare(change)
+            rewrites.stage(change)
+            if change.table.has_staged:
+                change.table.commit(app_id=_APP_ID, operation=operation, data_change=data_change)
+        except BaseException:
+            change.table.discard()
+            raise

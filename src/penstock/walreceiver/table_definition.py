@@ -1,0 +1,323 @@
+"""What the stored values of a published table depend on, as numbers (relcache.c).
+
+In: OIDs of published tables and the names of a subscription's publications. Out: for each table a
+``TableDefinition``: its file node, the numbers of its columns with types, modifiers, generation
+expressions and missing values, the labels and attributes of the types that the columns use, the
+publications that it is in, and its partitions. Some of these change what rows hold at the
+publisher without any change message, so a subscriber has to look. What a difference means is
+decided by ``subscription.definitions``.
+
+One query reads all tables, from catalogs alone: it takes no lock on any of them.
+
+PostgreSQL: pg_attribute.h, pg_enum.h, pg_publication_rel.h, pg_inherits.h
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.identifiers import quoted
+from penstock.lsn import Lsn
+from penstock.walreceiver.connection import Connection, literal_list
+
+Raw = Mapping[str, Any]
+"""A definition as the query gives it, which is also how it is stored: lists of JSON by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeDefinition:
+    """One column (pg_attribute). ``number`` is never given to another column of the table.
+
+    ``expression``: digest of the generation expression, empty without one. ``missing``: the value
+    in rows that are older than the column, where the catalog keeps one (attmissingval);
+    ``has_missing`` without it: one whose text is not known. ``changed``: the transaction that
+    wrote the catalog's row last.
+    """
+
+    number: int
+    name: str
+    type_oid: int
+    typmod: int
+    collation: int
+    generated: str
+    expression: str
+    has_missing: bool
+    missing: str | None
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDefinition:
+    """A type that the publisher's users have made. ``parts``: types that it is made of (elements of
+    an array, the base of a domain, subtypes of a range); ``labels``: OID and label of an enum;
+    ``attributes``: number and type of a composite type's."""
+
+    oid: int
+    kind: str
+    parts: tuple[int, ...]
+    labels: tuple[tuple[int, str], ...]
+    attributes: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Why a table is published. ``entry``: OID of the row in pg_publication_rel or
+    pg_publication_namespace, 0 for all tables; ``changed``: the transaction that altered the
+    publication last; ``operations``: of i, u, d, t; ``columns``: the list, None for all;
+    ``row_filter``: a digest, None without one."""
+
+    publication: int
+    name: str
+    entry: int
+    changed: int
+    owner: int
+    operations: str
+    columns: str | None
+    row_filter: str | None
+    generated: str
+
+    @property
+    def selects(self) -> tuple[str, str | None, str | None, str]:
+        """Which changes, rows and columns it publishes."""
+        return self.operations, self.columns, self.row_filter, self.generated
+
+
+@dataclass(frozen=True, slots=True)
+class LeafDefinition:
+    """A partition with rows of its own. ``missing``: columns that have a missing value in it."""
+
+    oid: int
+    name: str
+    filenode: int
+    missing: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """``filenode``: of the heap, another one after each rewrite, 0 for a partitioned table;
+    ``toast``: OID of its TOAST table, another one after a rewrite by ALTER TABLE, 0 without."""
+
+    filenode: int
+    toast: int
+    attributes: tuple[AttributeDefinition, ...]
+    types: tuple[TypeDefinition, ...]
+    memberships: tuple[Membership, ...]
+    leaves: tuple[LeafDefinition, ...]
+
+    @property
+    def by_name(self) -> dict[str, AttributeDefinition]:
+        """Columns by their names."""
+        return {attribute.name: attribute for attribute in self.attributes}
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """One look. ``lsn``: what had ended before it is in what was read; ``xid``: the first
+    transaction that is in none of it."""
+
+    lsn: Lsn
+    xid: int
+    tables: Mapping[int, Raw]
+
+
+def read_definitions(
+    connection: Connection, publications: Sequence[str], oids: Collection[int]
+) -> Definitions | None:
+    """Look at tables by their OIDs; one that was dropped is not in the answer. None: the publisher
+    is a node, whose catalogs cannot tell. Raises PublisherError, ConnectionFailure."""
+    if not oids:
+        return Definitions(Lsn(0), 0, {})
+    if _is_node(connection):
+        return None
+    ((position,),) = connection.query(_POSITION)  # before the snapshot of what follows
+    ((xid,),) = connection.query(_XID)
+    rows = connection.query(_query(connection.server_version, publications, oids))
+    tables: dict[int, dict[str, Any]] = {}
+    for kind, oid, text in rows:
+        tables.setdefault(int(str(oid)), {})[str(kind)] = json.loads(str(text))
+    found = {oid: raw for oid, raw in tables.items() if "class" in raw}
+    return Definitions(Lsn.parse(str(position)), int(str(xid)), found)
+
+
+def parse_definition(raw: Raw) -> TableDefinition:
+    """Read one table's lists."""
+    filenode, toast = raw["class"]
+    return TableDefinition(
+        int(filenode),
+        int(toast),
+        tuple(AttributeDefinition(*each) for each in raw.get("attributes", ())),
+        tuple(
+            TypeDefinition(oid, kind, tuple(parts or ()), _pairs(labels), _pairs(attributes))
+            for oid, kind, parts, labels, attributes in raw.get("types", ())
+        ),
+        tuple(Membership(*each) for each in raw.get("memberships", ())),
+        tuple(
+            LeafDefinition(oid, name, int(filenode), frozenset(missing or ()))
+            for oid, name, filenode, missing in raw.get("leaves", ())
+        ),
+    )
+
+
+def rows_came_with(connection: Connection, leaf: int) -> bool:
+    """Tell whether a partition has rows that are not younger than its place in the tree: they came
+    to the root without a message. Raises PublisherError, ConnectionFailure."""
+    rows = connection.query(
+        f"SELECT i.xmin::text FROM pg_catalog.pg_inherits i WHERE i.inhrelid = {leaf}"
+    )
+    return not rows or _has_rows(connection, leaf, int(str(rows[0][0])), ">=")
+
+
+def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool:
+    """Tell whether a partition has a row of a transaction before ``xid``, and so was not emptied
+    since. Raises PublisherError, ConnectionFailure."""
+    return _has_rows(connection, leaf, xid, ">")
+
+
+def _has_rows(connection: Connection, leaf: int, xid: int, older: str) -> bool:
+    rows = connection.query(
+        "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c"
+        f" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {leaf}"
+    )
+    if not rows:
+        return False
+    table = ".".join(quoted(str(name)) for name in rows[0])
+    age = f"pg_catalog.age('{xid}'::pg_catalog.xid)"
+    return bool(
+        connection.query(
+            f"SELECT 1 FROM ONLY {table} WHERE pg_catalog.age(xmin) {older} {age} LIMIT 1"
+        )
+    )
+
+
+def _pairs(lists: Sequence[Sequence[Any]] | None) -> tuple[tuple[Any, Any], ...]:
+    return tuple((first, second) for first, second in lists or ())
+
+
+def _is_node(connection: Connection) -> bool:
+    ((version,),) = connection.query("SELECT pg_catalog.version()")
+    return "(Penstock)" in str(version)
+
+
+_FIRST_NORMAL_OID: Final = 16384
+
+_POSITION: Final = (
+    "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()"
+    " ELSE pg_catalog.pg_current_wal_insert_lsn() END"
+)
+
+_XID: Final = (
+    "SELECT (pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::numeric"
+    " % 4294967296)::bigint"
+)
+
+_QUERY: Final = """\
+WITH RECURSIVE followed AS (
+  SELECT c.oid, c.relfilenode, c.reltoastrelid, c.relkind, c.relnamespace
+    FROM pg_catalog.pg_class c WHERE c.oid IN ({oids})
+), above AS (
+  SELECT f.oid AS relid, f.oid AS ancestor FROM followed f
+  UNION ALL
+  SELECT a.relid, i.inhparent FROM above a
+    JOIN pg_catalog.pg_class c ON c.oid = a.ancestor AND c.relispartition
+    JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.ancestor
+), below AS (
+  SELECT f.oid AS relid, i.inhrelid AS leaf FROM followed f
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid WHERE f.relkind = 'p'
+  UNION ALL
+  SELECT b.relid, i.inhrelid FROM below b
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = b.leaf
+), used AS (
+  SELECT a.attrelid AS relid, a.atttypid AS typ FROM pg_catalog.pg_attribute a
+   WHERE a.attrelid IN ({oids}) AND a.attnum > 0 AND NOT a.attisdropped
+     AND a.atttypid >= {first_normal}
+  UNION
+  SELECT u.relid, x.typ FROM used u
+    JOIN pg_catalog.pg_type t ON t.oid = u.typ
+    CROSS JOIN LATERAL (
+      SELECT t.typelem UNION ALL SELECT t.typbasetype
+      UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r
+       WHERE r.rngtypid = t.oid OR r.rngmultitypid = t.oid
+      UNION ALL SELECT m.atttypid FROM pg_catalog.pg_attribute m
+       WHERE t.typrelid <> 0 AND m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
+    ) x (typ)
+   WHERE x.typ >= {first_normal}
+)
+SELECT 'class', f.oid, pg_catalog.json_build_array(f.relfilenode::bigint,
+         f.reltoastrelid::bigint)::text
+  FROM followed f
+UNION ALL
+SELECT 'attributes', a.attrelid, pg_catalog.json_agg(pg_catalog.json_build_array(
+         a.attnum, a.attname, a.atttypid::bigint, a.atttypmod, a.attcollation::bigint,
+         a.attgenerated,
+         CASE WHEN a.attgenerated = '' THEN '' ELSE pg_catalog.md5(d.adbin::text) END,
+         a.atthasmissing,
+         CASE WHEN pg_catalog.cardinality(a.attmissingval::text::text[]) = 1
+              THEN (a.attmissingval::text::text[])[1] END,
+         a.xmin::text::bigint) ORDER BY a.attnum)::text
+  FROM pg_catalog.pg_attribute a
+  LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+ WHERE a.attrelid IN ({oids}) AND a.attnum > 0 AND NOT a.attisdropped GROUP BY 2
+UNION ALL
+SELECT 'types', u.relid, pg_catalog.json_agg(pg_catalog.json_build_array(u.typ::bigint,
+         (SELECT CASE t.typcategory WHEN 'A' THEN 'A' ELSE t.typtype::text END
+            FROM pg_catalog.pg_type t WHERE t.oid = u.typ),
+         (SELECT pg_catalog.json_agg(x.typ::bigint) FROM pg_catalog.pg_type t
+           CROSS JOIN LATERAL (
+             SELECT t.typelem UNION ALL SELECT t.typbasetype
+             UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r
+              WHERE r.rngtypid = t.oid OR r.rngmultitypid = t.oid) x (typ)
+           WHERE t.oid = u.typ AND x.typ <> 0),
+         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(e.oid::bigint, e.enumlabel)
+                                     ORDER BY e.oid)
+            FROM pg_catalog.pg_enum e WHERE e.enumtypid = u.typ),
+         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(m.attnum, m.atttypid::bigint)
+                                     ORDER BY m.attnum)
+            FROM pg_catalog.pg_type t JOIN pg_catalog.pg_attribute m ON m.attrelid = t.typrelid
+           WHERE t.oid = u.typ AND t.typtype = 'c' AND m.attnum > 0 AND NOT m.attisdropped)
+       ) ORDER BY u.typ)::text
+  FROM used u GROUP BY 2
+UNION ALL
+SELECT 'leaves', b.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
+         b.leaf::bigint, c.relname, c.relfilenode::bigint,
+         (SELECT pg_catalog.json_agg(a.attname) FROM pg_catalog.pg_attribute a
+           WHERE a.attrelid = b.leaf AND a.atthasmissing)) ORDER BY b.leaf)::text
+  FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.leaf AND c.relkind <> 'p' GROUP BY 2
+UNION ALL
+SELECT 'memberships', m.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
+         p.oid::bigint, p.pubname, m.entry::bigint, p.xmin::text::bigint, p.pubowner::bigint,
+         CASE WHEN p.pubinsert THEN 'i' ELSE '' END || CASE WHEN p.pubupdate THEN 'u' ELSE '' END
+         || CASE WHEN p.pubdelete THEN 'd' ELSE '' END
+         || CASE WHEN p.pubtruncate THEN 't' ELSE '' END,
+         m.columns, m.row_filter, {generated}) ORDER BY p.oid, m.entry)::text
+  FROM (
+    SELECT a.relid, r.prpubid AS pub, r.oid AS entry, {columns} AS columns,
+           {row_filter} AS row_filter
+      FROM above a JOIN pg_catalog.pg_publication_rel r ON r.prrelid = a.ancestor
+    UNION ALL
+    SELECT f.oid, p.oid, 0::oid, NULL::text, NULL::text
+      FROM followed f CROSS JOIN pg_catalog.pg_publication p WHERE p.puballtables
+    {schemas}
+  ) m JOIN pg_catalog.pg_publication p ON p.oid = m.pub
+ WHERE p.pubname IN ({publications}) GROUP BY 2
+"""
+
+_SCHEMAS: Final = """UNION ALL
+    SELECT DISTINCT a.relid, s.pnpubid, s.oid, NULL::text, NULL::text
+      FROM above a JOIN pg_catalog.pg_class c ON c.oid = a.ancestor
+      JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = c.relnamespace"""
+
+
+def _query(version: int, publications: Sequence[str], oids: Collection[int]) -> str:
+    lists = version >= 150000
+    return _QUERY.format(
+        oids=", ".join(map(str, sorted(oids))),
+        first_normal=_FIRST_NORMAL_OID,
+        generated="p.pubgencols::text" if version >= 180000 else "''",
+        columns="r.prattrs::text" if lists else "NULL::text",
+        row_filter="pg_catalog.md5(r.prqual::text)" if lists else "NULL::text",
+        schemas=_SCHEMAS if lists else "",
+        publications=literal_list(publications),
+    )

@@ -1,0 +1,32 @@
+"""A watch of definitions that never looks: for tests without a publisher."""
+
+from __future__ import annotations
+
+from penstock.catalog.pg_subscription import Subscription
+from penstock.lsn import Lsn
+from penstock.subscription.definitions import DefinitionWatch, WatchedTarget
+from penstock.walreceiver.connection import Connection
+
+
+def no_definitions() -> DefinitionWatch:
+    subscription = Subscription(
+        oid=1,
+        name="s",
+        conninfo="",
+        publications=("p",),
+        slot_name=None,
+        binary=False,
+        synchronous_commit="off",
+        enabled=True,
+        app_id="penstock-1",
+    )
+
+    def connect() -> Connection:
+        raise AssertionError("there is no publisher")
+
+    return _Blind(subscription, lambda rel, text: None, connect)
+
+
+class _Blind(DefinitionWatch):
+    def covers(self, target: WatchedTarget, lsn: Lsn) -> bool:
+        return True

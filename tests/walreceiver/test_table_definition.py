@@ -1,0 +1,140 @@
+"""What stored values depend on, read from real servers of every version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fix_postgres import Database
+from penstock.lsn import Lsn
+from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.table_definition import (
+    Membership,
+    TableDefinition,
+    parse_definition,
+    read_definitions,
+    rows_are_older,
+    rows_came_with,
+)
+
+VERSIONS = [14, 15, 16, 17, 18]
+
+SCHEMA = """
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE DOMAIN moods AS mood[];
+CREATE TYPE pair AS (x int, m mood);
+CREATE TYPE span AS RANGE (SUBTYPE = pair);
+CREATE TABLE t (id int PRIMARY KEY, n numeric(10,2), gone int, m moods, s span,
+                g int GENERATED ALWAYS AS (id * 2) STORED);
+ALTER TABLE t DROP COLUMN gone;
+INSERT INTO t VALUES (1, 1);
+ALTER TABLE t ADD COLUMN five int DEFAULT 5, ADD COLUMN words text[] DEFAULT '{a,"b,c"}',
+              ADD COLUMN shape box DEFAULT '(1,1),(0,0)';
+CREATE TABLE root (id int, v text) PARTITION BY RANGE (id);
+CREATE TABLE branch PARTITION OF root FOR VALUES FROM (0) TO (20) PARTITION BY RANGE (id);
+CREATE TABLE leaf PARTITION OF branch FOR VALUES FROM (0) TO (10);
+CREATE PUBLICATION p FOR TABLE t, root;
+CREATE PUBLICATION q FOR ALL TABLES WITH (publish = 'insert, truncate');
+CREATE PUBLICATION other FOR TABLE t;
+"""
+
+
+@pytest.fixture(params=VERSIONS)
+def database(request: pytest.FixtureRequest, database_on: Callable[..., Database]) -> Database:
+    made = database_on(request.param)
+    made.execute(SCHEMA)
+    return made
+
+
+def look(database: Database, *tables: str) -> list[TableDefinition]:
+    oids = [database.value(f"SELECT '{table}'::regclass::oid::int") for table in tables]
+    with Publisher.connect(database.conninfo, "looks") as publisher:
+        found = read_definitions(publisher.connection, ["p", "q"], oids)
+    assert found is not None and found.lsn > Lsn(0)
+    return [parse_definition(found.tables[oid]) for oid in oids]
+
+
+def test_a_table_is_read_whole(database: Database) -> None:
+    (table,) = look(database, "t")
+    columns = table.by_name
+    assert [(a.number, a.name) for a in table.attributes] == [
+        *[(1, "id"), (2, "n"), (4, "m"), (5, "s"), (6, "g")],
+        *[(7, "five"), (8, "words"), (9, "shape")],
+    ]
+    assert (columns["n"].type_oid, columns["n"].typmod) == (1700, (10 << 16 | 2) + 4)
+    assert columns["g"].generated == "s" and len(columns["g"].expression) == 32
+    assert [(columns[n].has_missing, columns[n].missing) for n in ("five", "words", "shape")] == [
+        (True, "5"),
+        (True, '{a,"b,c"}'),
+        (True, None),  # its arrays have another delimiter
+    ]
+    assert not columns["n"].has_missing
+    assert {name for t in table.types for _, name in t.labels} == {"sad", "ok"}
+    assert next(a for t in table.types if t.attributes for a in t.attributes) == (1, 23)
+    memberships = [(m.name, m.operations, m.entry > 0) for m in table.memberships]
+    assert memberships == [("p", "iudt", True), ("q", "it", False)]
+    assert table.filenode and table.toast and not table.leaves
+
+
+def test_a_partitioned_table_has_its_leaves(database: Database) -> None:
+    (before,) = look(database, "root")
+    assert [leaf.name for leaf in before.leaves] == ["leaf"]
+    assert before.filenode == 0
+    database.execute("TRUNCATE leaf")
+    (after,) = look(database, "root")
+    assert after.leaves[0].oid == before.leaves[0].oid
+    assert after.leaves[0].filenode != before.leaves[0].filenode
+
+
+def test_rows_that_came_with_their_partition(database: Database) -> None:
+    database.execute("CREATE TABLE l2 (id int, v text); INSERT INTO l2 VALUES (11)")
+    database.execute("ALTER TABLE branch ATTACH PARTITION l2 FOR VALUES FROM (10) TO (15)")
+    database.execute("CREATE TABLE l3 PARTITION OF branch FOR VALUES FROM (15) TO (20)")
+    database.execute("INSERT INTO root VALUES (12), (16)")
+    with Publisher.connect(database.conninfo, "looks") as publisher:
+        for leaf, wanted in (("l2", True), ("l3", False)):
+            oid = database.value(f"SELECT '{leaf}'::regclass::oid::int")
+            assert rows_came_with(publisher.connection, oid) is wanted
+
+
+def test_a_partition_that_was_emptied_has_no_older_rows(database: Database) -> None:
+    database.execute("INSERT INTO root VALUES (1), (2)")
+    oid = database.value("SELECT 'leaf'::regclass::oid::int")
+    with Publisher.connect(database.conninfo, "looks") as publisher:
+        seen = read_definitions(publisher.connection, ["p"], [oid])
+        assert seen is not None
+        database.execute("VACUUM FULL leaf; ")
+        database.execute("INSERT INTO root VALUES (3)")
+        assert rows_are_older(publisher.connection, oid, seen.xid)
+        database.execute("TRUNCATE leaf")
+        assert not rows_are_older(publisher.connection, oid, seen.xid)
+        database.execute("INSERT INTO root VALUES (4)")
+        assert not rows_are_older(publisher.connection, oid, seen.xid)
+
+
+def test_lists_and_filters(database_on: Callable[..., Database]) -> None:
+    database = database_on(18)
+    database.execute(
+        "CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY, v text);"
+        "CREATE PUBLICATION p FOR TABLE s.t (id) WHERE (id > 0);"
+        "CREATE PUBLICATION q FOR TABLES IN SCHEMA s WITH (publish_generated_columns = stored);"
+    )
+
+    def memberships() -> tuple[Membership, ...]:
+        (table,) = look(database, "s.t")
+        return table.memberships
+
+    before = memberships()
+    assert [m.columns for m in before] == ["1", None]
+    assert [m.row_filter is None for m in before] == [False, True]
+    assert [m.generated for m in before] == ["n", "s"]
+    database.execute("ALTER PUBLICATION p SET TABLE s.t (id) WHERE (id > 0)")
+    assert memberships() == before
+    database.execute("ALTER PUBLICATION p DROP TABLE s.t")
+    database.execute("ALTER PUBLICATION p ADD TABLE s.t (id) WHERE (id > 0)")
+    after = memberships()
+    assert after[0].selects == before[0].selects
+    assert after[0].entry != before[0].entry
+    database.execute("ALTER PUBLICATION q RENAME TO r; ALTER PUBLICATION r RENAME TO q")
+    assert memberships()[1].changed != before[1].changed
