@@ -149,6 +149,10 @@ def test_known_lacks_are_no_difference(local_node: LocalNodes, database: Databas
     database.execute(
         "ALTER TABLE t ADD COLUMN n integer DEFAULT 5; INSERT INTO t VALUES (5000, 'b', 1)"
     )
+    node.caught_up("s", database)
+    before = len(told(node))
+    proved(node, since=before)
+    node.node.sql("ALTER TABLE t DROP COLUMN n")
     wait_until(lambda: results(node)["public.t"] == "partial", "a partial proof", 60)
     assert not node.status("s").stopped
 
