@@ -390,6 +390,7 @@ def test_a_publication_that_had_another_name_for_a_time(
     database.execute("ALTER PUBLICATION q RENAME TO p")
     stopped = node.stopped("s")
     assert 'Publication "p" was altered for a time' in f"{stopped.error_detail}"
+    assert 'the publisher warns: skipped loading publication "p"' in caplog.text
     node.node.sql("ALTER SUBSCRIPTION s SET (schema_change = follow)")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     node.wait_for("s", "the rows", lambda _: _rows(node, "t") == [(2,)])

@@ -221,6 +221,7 @@ class ApplyStream:
                 timeout_s=self._options.receiver_timeout,
             )
             plugin = self._plugin_options(connection.server_version)
+            connection.hear_warnings(self._tell_warning)
             stream.start(subscription.slot_name or "", start, plugin.text())
             self._parallel = plugin.streaming == "parallel"
             if plugin.two_phase:
@@ -231,6 +232,10 @@ class ApplyStream:
             raise
         log.info('subscription "%s": streaming from %s', subscription.name, start)
         return stream
+
+    def _tell_warning(self, text: str) -> None:
+        """A publication that the publisher does not have (18), and the like."""
+        log.warning('subscription "%s": the publisher warns: %s', self._subscription.name, text)
 
     def _acknowledge(self, stream: FrameSource) -> None:
         """Law 1: tell the publisher what is in the last cut, and never more than that."""

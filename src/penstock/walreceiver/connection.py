@@ -103,6 +103,17 @@ class Connection:
         except PenstockError:
             return True
 
+    def hear_warnings(self, told: Callable[[str], object]) -> None:
+        """Have the server's warnings told, which no session asks for otherwise. Raises
+        ConnectionFailure."""
+        self.query("SELECT pg_catalog.set_config('client_min_messages', 'warning', false)")
+
+        def hear(notice: psycopg.errors.Diagnostic) -> None:
+            lines = [notice.message_primary, notice.message_detail, notice.message_hint]
+            told(" ".join(line for line in lines if line))
+
+        self._session.add_notice_handler(hear)
+
     def query(self, sql: str, *, prefix: str = "", timeout_s: float | None = None) -> list[Row]:
         """Run one command; rows of text values, None for NULL, [] for a command without rows.
 
