@@ -98,6 +98,18 @@ def test_rows_that_came_with_their_partition(database: Database) -> None:
             assert rows_came_with(publisher.connection, oid) is wanted
 
 
+def test_rows_of_partitions_that_may_not_be_read(database: Database) -> None:
+    database.execute("CREATE TABLE l2 (id int, v text)")
+    database.execute("ALTER TABLE branch ATTACH PARTITION l2 FOR VALUES FROM (10) TO (15)")
+    database.execute("CREATE TABLE l3 PARTITION OF branch FOR VALUES FROM (15) TO (20)")
+    with Publisher.connect(database.conninfo, "looks") as publisher:
+        publisher.connection.query("SET ROLE pg_monitor")
+        for leaf, wanted in (("l2", True), ("l3", False)):
+            oid = database.value(f"SELECT '{leaf}'::regclass::oid::int")
+            assert rows_came_with(publisher.connection, oid) is wanted
+        assert not rows_are_older(publisher.connection, oid, 3)
+
+
 def test_a_partition_that_was_emptied_has_no_older_rows(database: Database) -> None:
     database.execute("INSERT INTO root VALUES (1), (2)")
     oid = database.value("SELECT 'leaf'::regclass::oid::int")

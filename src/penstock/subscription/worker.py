@@ -18,7 +18,7 @@ from typing import Final
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import alter
-from penstock.errors import ConnectionFailure, PenstockError
+from penstock.errors import AuthenticationFailure, ConnectionFailure, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -409,10 +409,14 @@ class ApplyWorker:
 
     def _connect_to_look(self) -> Connection:
         """While the stream has the session's connection, another one looks: an ordinary one, so
-        that it takes no walsender's place."""
+        that it takes no walsender's place, unless the publisher lets walsenders in alone."""
         conninfo, name = ConnInfo.parse(self.subscription.conninfo), self.subscription.name
-        connection = Connection.connect(conninfo, name, replication=False)
         try:
+            connection = Connection.connect(conninfo, name, replication=False)
+        except (AuthenticationFailure, ConnectionFailure):
+            connection = Connection.connect(conninfo, name)
+        try:
+            connection.query("SELECT pg_catalog.set_config('lock_timeout', '10s', false)")
             self._witness.check_ordinary(connection)
         except BaseException:
             connection.close()

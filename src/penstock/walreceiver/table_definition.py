@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.errors import PenstockError
 from penstock.identifiers import quoted
 from penstock.lsn import Lsn
 from penstock.walreceiver.connection import Connection, literal_list
@@ -163,20 +164,31 @@ def parse_definition(raw: Raw) -> TableDefinition:
 
 def rows_came_with(connection: Connection, leaf: int) -> bool:
     """Tell whether a partition has rows that are not younger than its place in the tree: they came
-    to the root without a message. Raises PublisherError, ConnectionFailure."""
+    to the root without a message. Where its rows may not be read, or have no age (a foreign table),
+    one that was not made by the transaction that attached it counts as such. Raises PublisherError,
+    ConnectionFailure."""
     rows = connection.query(
-        f"SELECT i.xmin::text FROM pg_catalog.pg_inherits i WHERE i.inhrelid = {leaf}"
+        "SELECT i.xmin::text, a.xmin = i.xmin FROM pg_catalog.pg_inherits i"
+        " JOIN pg_catalog.pg_attribute a ON a.attrelid = i.inhrelid"
+        f" WHERE i.inhrelid = {leaf} ORDER BY a.attnum LIMIT 1"
     )
-    return not rows or _has_rows(connection, leaf, int(str(rows[0][0])), ">=")
+    if not rows:
+        return True
+    attached, made_so = rows[0]
+    return _has_rows(connection, leaf, int(str(attached)), ">=", unread=made_so != "t")
 
 
 def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool:
     """Tell whether a partition has a row of a transaction before ``xid``, and so was not emptied
-    since. Raises PublisherError, ConnectionFailure."""
-    return _has_rows(connection, leaf, xid, ">")
+    since; not where its rows may not be read. Raises PublisherError, ConnectionFailure."""
+    return _has_rows(connection, leaf, xid, ">", unread=False)
 
 
-def _has_rows(connection: Connection, leaf: int, xid: int, older: str) -> bool:
+_UNREADABLE: Final = ("42501", "0A000", "42703")
+"""No privilege; no system column of that name, or none in this kind of table."""
+
+
+def _has_rows(connection: Connection, leaf: int, xid: int, older: str, *, unread: bool) -> bool:
     rows = connection.query(
         "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c"
         f" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {leaf}"
@@ -185,11 +197,15 @@ def _has_rows(connection: Connection, leaf: int, xid: int, older: str) -> bool:
         return False
     table = ".".join(quoted(str(name)) for name in rows[0])
     age = f"pg_catalog.age('{xid}'::pg_catalog.xid)"
-    return bool(
-        connection.query(
+    try:
+        found = connection.query(
             f"SELECT 1 FROM ONLY {table} WHERE pg_catalog.age(xmin) {older} {age} LIMIT 1"
         )
-    )
+    except PenstockError as error:
+        if error.sqlstate in _UNREADABLE:
+            return unread
+        raise
+    return bool(found)
 
 
 def _pairs(lists: Sequence[Sequence[Any]] | None) -> tuple[tuple[Any, Any], ...]:
