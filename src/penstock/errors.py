@@ -146,6 +146,10 @@ class UndefinedObject(PenstockError):
     default_sqlstate = "42704"
 
 
+class UndefinedPublication(UndefinedObject):
+    """A publication that the publisher did not have at the time of a change that it sends."""
+
+
 class DuplicateObject(PenstockError):
     """A named object that exists already."""
 

@@ -89,6 +89,15 @@ class LocalNode:
         self.wait_for(name, "an error", lambda status: status.stopped, timeout, fails=False)
         return self.status(name)
 
+    def retrying(self, name: str) -> SubscriptionStatus:
+        """Wait until the subscription is tried again after an error."""
+
+        def fails(status: SubscriptionStatus) -> bool:
+            return status.error is not None and status.state == "waiting to retry"
+
+        self.wait_for(name, "a pause after an error", fails)
+        return self.status(name)
+
     def no_worker(self) -> None:
         """Wait until the workers of disabled subscriptions have ended, which a state does not say:
         one that is about to begin a stream begins it first."""

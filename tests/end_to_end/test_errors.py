@@ -109,7 +109,7 @@ def test_a_missing_publication(node_process: NodeProcess, database: Database) ->
     assert "WARNING" in output
 
 
-def test_a_publication_that_is_dropped_stops_with_the_publishers_message(
+def test_a_publication_that_is_dropped_is_an_error_that_is_tried_again(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:
     # PostgreSQL 18 only warns in its own log and goes on without the publication's changes.
@@ -121,7 +121,7 @@ def test_a_publication_that_is_dropped_stops_with_the_publishers_message(
     before = node.rows("t")
     database.execute("DROP PUBLICATION p")
     database.execute("INSERT INTO t VALUES (1000, 'later')")
-    status = node.stopped("s")
+    status = node.retrying("s")
     assert 'publication "p" does not exist' in str(status.error)
     assert status.error_hint
     assert node.rows("t") == before
@@ -143,7 +143,7 @@ def test_a_publication_that_is_younger_than_the_changes_is_added_later(
     )
     node.node.sql("ALTER SUBSCRIPTION s ADD PUBLICATION young WITH (refresh = false)")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
-    status = node.stopped("s")
+    status = node.retrying("s")
     assert 'publication "young" does not exist' in str(status.error)
     remedy = "ALTER SUBSCRIPTION s DROP PUBLICATION young"
     assert str(status.error_hint).endswith(f"then ADD PUBLICATION again. Run {remedy}.")

@@ -14,6 +14,8 @@ from penstock.errors import (
     ReplicationConflict,
     SparkUnavailable,
     StorageError,
+    UndefinedObject,
+    UndefinedPublication,
     ValueNotRepresentable,
 )
 from penstock.subscription.retry import Verdict, decide
@@ -35,6 +37,7 @@ def test_connection_trouble_is_retried_for_ever_with_growing_pauses() -> None:
         ReplicationConflict("x"),
         ValueNotRepresentable("x"),
         PublisherError("x", sqlstate="42704"),
+        UndefinedObject("a slot"),
         PublisherError("requested WAL segment has been removed", sqlstate="58P01"),
         PublisherError("the database was dropped", sqlstate="57P04"),
     ],
@@ -63,6 +66,7 @@ def test_some_errors_are_retried_but_not_for_ever(error: Exception) -> None:
         CommitConflict("x"),
         ObjectInUse("x"),
         SparkUnavailable("x"),
+        UndefinedPublication("x"),
         OSError(28, "no space for a shuffle"),
         StorageError("an object store does not answer"),
         StorageError("disk full", sqlstate="53100"),

@@ -52,7 +52,8 @@ class CommandScope:
     ``search_path``: schemas for names without one; the first is where CREATE puts things.
     ``node_role``: the superuser that is no row of the catalog, under the name that it has.
     ``block_end``: of the transaction block that the statement is in; None outside of one.
-    ``version``: the major version of PostgreSQL that the node behaves as.
+    ``version``: the major version of PostgreSQL that the node behaves as. ``running``: whether the
+    node runs, and with it workers.
     """
 
     warehouse: Warehouse | None = field(default=None, compare=False)
@@ -62,6 +63,7 @@ class CommandScope:
     database: str = "lake"
     search_path: tuple[str, ...] = ("public",)
     version: int = 18
+    running: bool = field(default=False, compare=False)
     block_end: BlockEnd | None = field(default=None, compare=False)
 
     def prevent_in_block(self, command: str) -> None:

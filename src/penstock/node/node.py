@@ -161,6 +161,7 @@ class Node:
             warehouse=self._warehouse,
             database=self.parameters.database,
             version=self.parameters.server_version,
+            running=self.running,
         )
         return execute(statement, self._catalog, connect_publisher, scope)
 

@@ -87,6 +87,7 @@ class SessionCommands:
             session_role=current,
             database=self._database,
             version=self._version,
+            running=True,
         )
 
 

@@ -27,6 +27,7 @@ from penstock.errors import (
     PublisherError,
     SparkUnavailable,
     StorageError,
+    UndefinedPublication,
 )
 
 FIRST_PAUSE: Final = 0.2
@@ -84,6 +85,8 @@ def max_tries(error: BaseException) -> int | None:
             return None
         case ConfigurationLimitExceeded():
             return None  # until another subscription is dropped, or the limit is another
+        case UndefinedPublication():
+            return None  # until the list of publications is altered
         case PublisherError():
             if error.sqlstate == _INTERNAL_ERROR:
                 return 4  # another walsender begins to decode from the start

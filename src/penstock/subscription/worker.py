@@ -190,10 +190,11 @@ class ApplyWorker:
         if self.status.progressed_since_failure():
             self.failures = 0
         self.failures += 1
-        if error is not self._copies.disabling:  # that one was counted as the copy's
-            self.status.failed(error)
+        is_copys = error is self._copies.disabling  # and was counted as such
         if isinstance(error, PenstockError):
             error = error.with_statement(alter(self.subscription.name))
+        if not is_copys:
+            self.status.failed(error)
         # A server connects before it looks after its option.
         disables = self.subscription.disable_on_error and not isinstance(error, ConnectionFailure)
         longest = self._sync_options().retry_interval

@@ -22,6 +22,7 @@ from penstock.errors import (
     PenstockError,
     PublisherError,
     UndefinedObject,
+    UndefinedPublication,
 )
 from penstock.protocol.error_messages import Severity
 from penstock.sql.text.quoting import quote_identifier
@@ -152,6 +153,8 @@ def server_failure(fields: Mapping[int, str], prefix: str = "", text: str = "") 
         hint, alter = _PUBLICATION_GONE, f"DROP PUBLICATION {quote_identifier(gone[1])}"
     over = fields.get(DiagnosticField.SEVERITY_NONLOCALIZED) in (Severity.FATAL, Severity.PANIC)
     kind = ConnectionFailure if over else _kind(sqlstate)
+    if gone is not None and kind is UndefinedObject:
+        kind = UndefinedPublication
     return kind(
         prefix + (primary or text),
         detail=detail,
