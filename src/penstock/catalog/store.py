@@ -46,7 +46,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 26
+SCHEMA_VERSION: Final = 27
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -104,6 +104,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     24: _add_what_is_missing,
     # Of which tables such a block is.
     25: _add_what_is_missing,
+    # Since when publications are what they are, and what they were.
+    26: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

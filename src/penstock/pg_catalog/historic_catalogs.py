@@ -1,8 +1,8 @@
 """The catalogs as output plugins see them at a change (``decoding.logical.Catalogs``).
 
 In: a transaction, tables as they were then, the node's catalog. Out: relations and rows. Tables,
-their columns and keys are those of the transaction; what the node keeps no history of (types,
-publications, owners, partitions, further indexes) is as it is now.
+their columns and keys are those of the transaction, and so are publications; what the node keeps no
+history of (types, owners, partitions, further indexes) is as it is now.
 """
 
 from __future__ import annotations
@@ -71,12 +71,13 @@ class HistoricCatalogs:
             for then in self._tables.tables(self._transaction)
         )
         with self._catalog.read() as t:
+            then = t.publications.history().at(self._transaction.place)
             snapshot = CatalogSnapshot(
                 database="",
                 tables=tables,
-                publications=t.publications.all(),
-                publication_rels=t.publications.relations(),
-                publication_namespaces=t.publications.namespaces(),
+                publications=then.publications,
+                publication_rels=then.relations,
+                publication_namespaces=then.namespaces,
                 schemas=tuple(namespace.name for namespace in t.namespaces.all()),
                 types=t.types.all(),
             )
