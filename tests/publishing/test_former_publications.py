@@ -4,6 +4,7 @@ as by a server.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,10 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.decoder import Decoder
-from publishing.lake_node import LakeNode
+from publishing.lake_node import LakeNode, drop_subscriptions
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
@@ -113,6 +115,15 @@ _NAMES = (
     "INSERT INTO left_alone VALUES (5, 5)",
     "ALTER PUBLICATION gone DROP TABLE left_alone",
 )
+_SIMPLE: Final = (
+    "INSERT INTO dropped VALUES (1, 1)",
+    "ALTER PUBLICATION named DROP TABLE dropped",
+    "INSERT INTO dropped VALUES (2, 9)",
+    "ALTER PUBLICATION named ADD TABLE dropped WHERE (a > 5)",
+    "INSERT INTO dropped VALUES (3, 3), (4, 9)",
+    "ALTER PUBLICATION named SET TABLE dropped",
+    "INSERT INTO dropped VALUES (5, 1)",
+)
 _STORY: Final = (*_MEMBERS, *_OPTIONS, *_NAMES)
 
 
@@ -192,3 +203,86 @@ def _sent_or_error(session: psycopg.Connection[Any]) -> object:
         return _sent(session, ["p"])
     except psycopg.Error as error:
         return error.sqlstate, error.diag.message_primary
+
+
+def test_what_is_prepared_is_sent_by_the_publications_of_its_prepare(
+    tmp_path: Path, spark: Any, database_on: Callable[..., Database]
+) -> None:
+    prepared: dict[str, Any] = {"max_prepared_transactions": 8}
+    said: list[list[list[str]]] = []
+    with (
+        EmbeddedPostgres(18, settings={"wal_level": "logical", **prepared}) as other,
+        LakeNode(tmp_path / "node", spark, **prepared) as lake,
+        database_on(other).connect() as server,
+    ):
+        for session in (lake.connection, server):
+            _play(session, _BEGIN)
+            session.execute("SELECT pg_create_logical_replication_slot('former', 'pgoutput')")
+            for key, statement in (
+                (1, "ALTER PUBLICATION named DROP TABLE dropped"),
+                (2, "ALTER PUBLICATION named ADD TABLE dropped WHERE (id > 3)"),
+                (3, "ALTER PUBLICATION named SET TABLE dropped"),
+            ):
+                insert = f"INSERT INTO dropped VALUES ({key}, 0)"
+                _play(session, ("BEGIN", insert, f"PREPARE TRANSACTION 'of {key}'", statement))
+                session.execute(f"COMMIT PREPARED 'of {key}'".encode())
+            session.execute("INSERT INTO dropped VALUES (4, 0)")
+            said.append(_sent(session, ["named"]))
+        server.execute("SELECT pg_drop_replication_slot('former')")
+    ours, theirs = said
+    assert ours == theirs
+    assert len(theirs) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("story", [_SIMPLE, _STORY], ids=["simple", "long"])
+@pytest.mark.parametrize("away", [True, False], ids=["away", "streaming"])
+def test_a_subscriber_has_the_rows_that_the_one_of_a_server_has(
+    tmp_path: Path,
+    spark: Any,
+    database_on: Callable[..., Database],
+    away: bool,
+    story: Sequence[str],
+) -> None:
+    publisher, ours, theirs = database_on(18), database_on(18), database_on(18)
+    tables = (*_TABLES, "two.moved", "parted", "low")
+    names = ", ".join(_PUBLICATIONS)
+    with LakeNode(tmp_path / "node", spark) as lake, contextlib.ExitStack() as stack:
+        for statement in _BEGIN:
+            lake.execute(statement)
+            publisher.execute(statement)
+        for database in (ours, theirs):
+            database.execute("CREATE SCHEMA one")
+            database.execute("CREATE SCHEMA two")
+            for table in tables:
+                database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, a int)")
+            stack.callback(drop_subscriptions, database)
+        # By itself: CREATE SUBSCRIPTION would wait for its own transaction in the same cluster.
+        publisher.execute("SELECT pg_create_logical_replication_slot('former', 'pgoutput')")
+        theirs.execute(
+            f"CREATE SUBSCRIPTION former CONNECTION '{publisher.conninfo}' PUBLICATION {names} "
+            "WITH (create_slot = false)"
+        )
+        lake.copied(theirs, "former")
+        lake.subscribe(ours, "former", names)
+        for database in (ours, theirs):
+            if away:
+                database.execute("ALTER SUBSCRIPTION former DISABLE")
+        for statement in story:
+            lake.execute(statement)
+            publisher.execute(statement)
+        for database in (ours, theirs):
+            if away:
+                database.execute("ALTER SUBSCRIPTION former ENABLE")
+        end = publisher.value("SELECT pg_current_wal_flush_lsn()::text")
+        wait_until(lambda: _passed(publisher, end), "the server's subscriber")
+        lake.caught_up("former")
+        for table in tables:
+            query = f"SELECT * FROM {table} ORDER BY id"
+            assert (table, ours.rows(query)) == (table, theirs.rows(query))
+        assert theirs.rows("SELECT * FROM dropped ORDER BY id") == [(1, 1), (4, 9), (5, 1)]
+
+
+def _passed(publisher: Database, end: object) -> bool:
+    passed = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots"
+    return bool(publisher.value(f"{passed} WHERE slot_name = 'former'", (end,)))

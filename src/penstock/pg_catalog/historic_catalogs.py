@@ -70,15 +70,19 @@ class HistoricCatalogs:
             else with_columns(then.table, then.state)
             for then in self._tables.tables(self._transaction)
         )
+        known = {table.oid for table in tables}
         with self._catalog.read() as t:
-            then = t.publications.history().at(self._transaction.place)
+            published = t.publications.history().at(self._transaction.place)
+            schemas = tuple(namespace.name for namespace in t.namespaces.all())
             snapshot = CatalogSnapshot(
                 database="",
                 tables=tables,
-                publications=then.publications,
-                publication_rels=then.relations,
-                publication_namespaces=then.namespaces,
-                schemas=tuple(namespace.name for namespace in t.namespaces.all()),
+                publications=published.publications,
+                publication_rels=tuple(r for r in published.relations if r.relation in known),
+                publication_namespaces=tuple(
+                    row for row in published.namespaces if row.schema in schemas
+                ),
+                schemas=schemas,
                 types=t.types.all(),
             )
         return with_parents_columns(snapshot)
