@@ -451,6 +451,32 @@ def test_tables_of_blocks_with_messages_came_with_version_26(
         assert t.block_messages.relations() == {}
 
 
+def test_places_of_publications_came_with_version_27(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What there was before has always counted."""
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 26)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+            t.publications.create("p")
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        for table in ("publication", "publication_rel", "publication_namespace"):
+            connection.execute(text(f"ALTER TABLE penstock_{table} DROP COLUMN since_lsn"))
+        connection.execute(text("DROP TABLE penstock_former_publication"))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+        first = t.transactions.append([], commit_time=1, size=0)
+        t.publications.delete(t.publications.get("p").oid)
+        second = t.transactions.append([], commit_time=2, size=0)
+        history = t.publications.history()
+        assert [p.name for p in history.at(first.place).publications] == ["p"]
+        assert history.at(second.place).publications == ()
+        assert history.epoch(first.place) < history.epoch(second.place)
+        t.publications.forget_before(second.place)
+        assert t.publications.history().at(first.place).publications == ()
+
+
 def test_what_an_error_does_came_with_version_11(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,7 +202,10 @@ class Subscriber:
 
     def range(self, from_version: int, to_version: int) -> list[str]:
         member = Member(self.oid, self.table.uri, from_version, to_version)
-        cut = LakeTransaction(700, Lsn(100), Lsn(200), Lsn(248), 1_600_000_000_000_000, (member,))
+        with self.lake.catalog.read() as t:
+            at = t.transactions.end()  # by the publications of now
+        places = at, Lsn(at + 100), Lsn(at + 148)
+        cut = LakeTransaction(700, *places, 1_600_000_000_000_000, (member,))
         return self._apply(cut)
 
     def check(self) -> None:

@@ -28,6 +28,7 @@ class Looks(OutputPlugin):
         given = dict(ctx.options)
         self._oids = [int(oid) for oid in given.get("oids", "").split()]
         self._catalog = given.get("catalog")
+        self._published = "published" in given
 
     def begin(self, ctx: Any, txn: Any) -> None:
         assert ctx.catalogs.relation(1) is None
@@ -39,6 +40,8 @@ class Looks(OutputPlugin):
         said = [
             _said(ctx.catalogs.relation(oid), ctx.catalogs) for oid in self._oids or [relation.oid]
         ]
+        if self._published:
+            said = _published(ctx.catalogs)
         ctx.prepare_write()
         ctx.out.append(json.dumps(said))
         ctx.write()
@@ -68,6 +71,19 @@ def _said(relation: RelationData | None, catalogs: Any) -> object:
     assert [list(k["indkey"]) for k in keys if k["indisprimary"]] == ([primary] if primary else [])
     described = " ".join(f"{c['attname']}:{types[c['atttypid']]}" for c in columns)
     return f"{relation.quoted_name} {relation.replica_identity.value} {described}"
+
+
+def _published(catalogs: Any) -> list[object]:
+    """Publications, and what is in them."""
+    names = {row["oid"]: row["pubname"] for row in catalogs.rows("pg_publication")}
+    return [
+        sorted(names.values()),
+        [
+            [names[row["prpubid"]], row["prattrs"] and list(row["prattrs"]), row["prqual"]]
+            for row in catalogs.rows("pg_publication_rel")
+        ],
+        [names[row["pnpubid"]] for row in catalogs.rows("pg_publication_namespace")],
+    ]
 
 
 @pytest.fixture
@@ -137,6 +153,37 @@ def test_each_change_sees_the_table_of_its_time(lake: LakeNode) -> None:
         "archive.t f id:int4 w:text",
     ]
     assert _read(lake) == [[said] for said in expected]
+
+
+def test_publications_are_of_that_time(lake: LakeNode) -> None:
+    lake.execute("CREATE TABLE t (id integer PRIMARY KEY, v text)", "CREATE SCHEMA s")
+    lake.execute("CREATE TABLE gone (id integer PRIMARY KEY)")
+    _slot(lake)
+    lake.execute(
+        "INSERT INTO t VALUES (1, 'a')",
+        "CREATE PUBLICATION p FOR TABLE t (id, v), gone",
+        "CREATE PUBLICATION q FOR TABLES IN SCHEMA s",
+        "INSERT INTO t VALUES (2, 'b')",
+        "ALTER PUBLICATION p SET TABLE t",
+        "ALTER PUBLICATION q RENAME TO r",
+        "INSERT INTO t VALUES (3, 'c')",
+        "DROP PUBLICATION p",
+        "DROP PUBLICATION r",
+        "ALTER TABLE t DROP COLUMN v",
+        "INSERT INTO t VALUES (4)",
+    )
+    lists = [["p", [1, 2], None], ["p", None, None]]
+    expected = [
+        [[], [], []],
+        [["p", "q"], lists, ["q"]],
+        [["p", "r"], lists[1:], ["r"]],
+        [[], [], []],
+    ]
+    assert _read(lake, "published", "") == expected
+    # A table and a schema that there are no more are in no catalog, and in no publication.
+    lake.execute("DROP TABLE gone", "DROP SCHEMA s")
+    expected[1:3] = [["p", "q"], lists[:1], []], [["p", "r"], lists[1:], []]
+    assert _read(lake, "published", "") == expected
 
 
 def test_other_tables_are_of_that_time_too(lake: LakeNode) -> None:

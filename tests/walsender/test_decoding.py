@@ -22,7 +22,7 @@ from penstock.walsender.decoding import Decoding
 from penstock.walsender.every_table import EveryTable
 from penstock.walsender.relation_sync_cache import RelationSyncCache
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.wanted import Published, Wanted
+from penstock.walsender.wanted import PublishedAt, Wanted
 
 ONE = pa.table({"id": [1]})
 
@@ -81,7 +81,7 @@ class Lake:
 
 
 class Stream:
-    def __init__(self, lake: Lake, published: Published, wanted: Wanted) -> None:
+    def __init__(self, lake: Lake, published: PublishedAt, wanted: Wanted) -> None:
         self.decoding = Decoding(
             None,  # type: ignore[arg-type]
             lake.warehouse,

@@ -16,7 +16,13 @@ from penstock.catalog.pg_class import LakeTable, UniqueIndex
 from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_namespace import Namespace
 from penstock.catalog.pg_prepared_xacts import PreparedXact
-from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
+from penstock.catalog.pg_publication import (
+    Publication,
+    PublicationHistory,
+    PublicationNamespace,
+    PublicationRel,
+    PublicationsThen,
+)
 from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_sequence import Sequence, SequenceParameters
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
@@ -54,8 +60,10 @@ __all__ = [
     "PreparedState",
     "PreparedXact",
     "Publication",
+    "PublicationHistory",
     "PublicationNamespace",
     "PublicationRel",
+    "PublicationsThen",
     "RecordedError",
     "Role",
     "Sequence",

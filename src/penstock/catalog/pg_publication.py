@@ -3,18 +3,26 @@ pg_publication_namespace.h).
 
 In: a connection inside a transaction. Out: frozen rows. PostgreSQL's rules about what may be
 published how are ``penstock.publication``'s and ``penstock.commands``'.
+
+Each row knows from which place of the log on it counts, and one that was changed or removed is kept
+with the place up to which it did, as long as a slot may need it: a commit is sent by what there was
+at its place (``history``). The places are written with the rows, in one transaction.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Connection,
     RowMapping,
     String,
@@ -25,8 +33,10 @@ from sqlalchemy import (
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import METADATA
+from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.pg_transactions import PgTransactions
 from penstock.errors import DuplicateObject, UndefinedObject
+from penstock.lsn import Lsn
 
 _PUBLICATIONS = Table(
     "penstock_publication",
@@ -41,6 +51,7 @@ _PUBLICATIONS = Table(
     Column("pubtruncate", Boolean, nullable=False),
     Column("pubviaroot", Boolean, nullable=False),
     Column("pubgencols", String(1), nullable=False),
+    Column("since_lsn", LsnColumn),  # and of the others: NULL where it has always counted
 )
 
 _RELATIONS = Table(
@@ -51,6 +62,7 @@ _RELATIONS = Table(
     Column("prrelid", BigInteger, primary_key=True, autoincrement=False),
     Column("prattrs", Text),
     Column("prqual", Text),
+    Column("since_lsn", LsnColumn),
 )
 
 _NAMESPACES = Table(
@@ -59,7 +71,20 @@ _NAMESPACES = Table(
     Column("oid", BigInteger, nullable=False, unique=True),
     Column("pnpubid", BigInteger, primary_key=True, autoincrement=False),
     Column("pnnspname", String(64), primary_key=True),
+    Column("since_lsn", LsnColumn),
 )
+
+_FORMER = Table(
+    "penstock_former_publication",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", String(64), nullable=False),  # the table that had the row
+    Column("since_lsn", LsnColumn),
+    Column("until_lsn", LsnColumn, nullable=False),
+    Column("content", Text, nullable=False),
+)
+_AFTER_ALL: Final = Lsn((1 << 63) - 1)
+_KINDS: Final = {table.name: table for table in (_PUBLICATIONS, _RELATIONS, _NAMESPACES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +124,64 @@ class PublicationNamespace:
     schema: str
 
 
+@dataclass(frozen=True, slots=True)
+class PublicationsThen:
+    """What there was at a place of the log, in the orders of ``PgPublication``."""
+
+    publications: tuple[Publication, ...]
+    relations: tuple[PublicationRel, ...]
+    namespaces: tuple[PublicationNamespace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A row that counts for what begins at ``since``, or always did, and before ``until``."""
+
+    kind: str
+    since: Lsn | None
+    until: Lsn | None
+    row: Mapping[str, Any]
+
+    def counts(self, place: Lsn) -> bool:
+        begun = self.since is None or self.since <= place
+        return begun and (self.until is None or place < self.until)
+
+
+@dataclass(frozen=True)
+class PublicationHistory:
+    """Publications at every place of the log that a slot may need."""
+
+    spans: tuple[_Span, ...]
+
+    @cached_property
+    def _changes(self) -> tuple[Lsn, ...]:
+        places = {place for span in self.spans for place in (span.since, span.until)}
+        return tuple(sorted(place for place in places if place is not None))
+
+    def epoch(self, place: Lsn) -> int:
+        """A number that is the same for places between which nothing has changed."""
+        return bisect_right(self._changes, place)
+
+    @cached_property
+    def newest(self) -> PublicationsThen:
+        """What counts for a transaction that comes next."""
+        return self.at(_AFTER_ALL)
+
+    def at(self, place: Lsn) -> PublicationsThen:
+        """What counts for a transaction that begins there."""
+
+        def rows(table: Table) -> list[Mapping[str, Any]]:
+            return [s.row for s in self.spans if s.kind == table.name and s.counts(place)]
+
+        publications = map(_publication, rows(_PUBLICATIONS))
+        relations, namespaces = map(_relation, rows(_RELATIONS)), map(_namespace, rows(_NAMESPACES))
+        return PublicationsThen(
+            tuple(sorted(publications, key=lambda row: row.name)),
+            tuple(sorted(relations, key=lambda row: row.oid)),
+            tuple(sorted(namespaces, key=lambda row: row.oid)),
+        )
+
+
 class PgPublication:
     """The three tables, within one transaction."""
 
@@ -128,19 +211,19 @@ class PgPublication:
         if self.find(name) is not None:
             raise DuplicateObject(f'publication "{name}" already exists')
         publication = Publication(pg_control.new_oid(self._connection), name, **attributes)
-        self._connection.execute(_PUBLICATIONS.insert().values(**_values(publication)))
+        self._add(_PUBLICATIONS, _values(publication))
         return publication
 
     def save(self, publication: Publication) -> None:
         """Write a changed row back (same oid); no effect when it is gone."""
-        same = _PUBLICATIONS.c.oid == publication.oid
-        self._connection.execute(_PUBLICATIONS.update().where(same).values(**_values(publication)))
+        if self._end(_PUBLICATIONS, _PUBLICATIONS.c.oid == publication.oid):
+            self._add(_PUBLICATIONS, _values(publication))
 
     def delete(self, oid: int) -> None:
         """Remove a publication with all that is in it."""
-        self._connection.execute(_RELATIONS.delete().where(_RELATIONS.c.prpubid == oid))
-        self._connection.execute(_NAMESPACES.delete().where(_NAMESPACES.c.pnpubid == oid))
-        self._connection.execute(_PUBLICATIONS.delete().where(_PUBLICATIONS.c.oid == oid))
+        self._end(_RELATIONS, _RELATIONS.c.prpubid == oid)
+        self._end(_NAMESPACES, _NAMESPACES.c.pnpubid == oid)
+        self._end(_PUBLICATIONS, _PUBLICATIONS.c.oid == oid)
 
     def relations(self, publication: int | None = None) -> tuple[PublicationRel, ...]:
         """Tables of one publication, or of all, in the order in which they were added."""
@@ -161,40 +244,72 @@ class PgPublication:
             pg_control.new_oid(self._connection), publication, relation, columns, row_filter
         )
         attrs = None if columns is None else json.dumps(columns, ensure_ascii=False)
-        self._connection.execute(
-            _RELATIONS.insert().values(
-                oid=row.oid, prpubid=publication, prrelid=relation, prattrs=attrs, prqual=row_filter
-            )
-        )
+        values = {"oid": row.oid, "prpubid": publication, "prrelid": relation}
+        self._add(_RELATIONS, values | {"prattrs": attrs, "prqual": row_filter})
         return row
 
     def remove_relation(self, publication: int, relation: int) -> None:
         """Take a table out; no effect when it is not in it."""
         same = and_(_RELATIONS.c.prpubid == publication, _RELATIONS.c.prrelid == relation)
-        self._connection.execute(_RELATIONS.delete().where(same))
+        self._end(_RELATIONS, same)
 
     def namespaces(self, publication: int | None = None) -> tuple[PublicationNamespace, ...]:
         """Schemas of one publication, or of all, in the order in which they were added."""
         query = select(_NAMESPACES).order_by(_NAMESPACES.c.oid)
         if publication is not None:
             query = query.where(_NAMESPACES.c.pnpubid == publication)
-        return tuple(
-            PublicationNamespace(row["oid"], row["pnpubid"], row["pnnspname"])
-            for row in self._connection.execute(query).mappings()
-        )
+        return tuple(_namespace(row) for row in self._connection.execute(query).mappings())
 
     def add_namespace(self, publication: int, schema: str) -> PublicationNamespace:
         """Add a schema that is not in it."""
         row = PublicationNamespace(pg_control.new_oid(self._connection), publication, schema)
-        self._connection.execute(
-            _NAMESPACES.insert().values(oid=row.oid, pnpubid=publication, pnnspname=schema)
-        )
+        self._add(_NAMESPACES, {"oid": row.oid, "pnpubid": publication, "pnnspname": schema})
         return row
 
     def remove_namespace(self, publication: int, schema: str) -> None:
         """Take a schema out; no effect when it is not in it."""
         same = and_(_NAMESPACES.c.pnpubid == publication, _NAMESPACES.c.pnnspname == schema)
-        self._connection.execute(_NAMESPACES.delete().where(same))
+        self._end(_NAMESPACES, same)
+
+    def history(self) -> PublicationHistory:
+        """What there was, and what there is."""
+        spans = [
+            _Span(name, row["since_lsn"], None, dict(row))
+            for name, table in _KINDS.items()
+            for row in self._connection.execute(select(table)).mappings()
+        ]
+        for row in self._connection.execute(select(_FORMER)).mappings():
+            content = json.loads(row["content"])
+            spans.append(_Span(row["kind"], row["since_lsn"], row["until_lsn"], content))
+        return PublicationHistory(tuple(spans))
+
+    def forget_before(self, place: Lsn) -> None:
+        """No transaction that begins before ``place`` is sent any more."""
+        self._connection.execute(_FORMER.delete().where(_FORMER.c.until_lsn <= place))
+
+    def _add(self, table: Table, values: Mapping[str, Any]) -> None:
+        end = PgTransactions(self._connection).end()
+        self._connection.execute(table.insert().values(**values, since_lsn=end))
+
+    def _end(self, table: Table, which: ColumnElement[bool]) -> bool:
+        """Remove rows, which count for what is in the log; whether there were any."""
+        end = PgTransactions(self._connection).end()
+        rows = self._connection.execute(select(table).where(which)).mappings().all()
+        for row in rows:
+            if row["since_lsn"] == end:
+                continue  # no transaction has seen it
+            content = {name: value for name, value in row.items() if name != "since_lsn"}
+            self._connection.execute(
+                _FORMER.insert().values(
+                    id=pg_control.new_oid(self._connection),
+                    kind=table.name,
+                    since_lsn=row["since_lsn"],
+                    until_lsn=end,
+                    content=json.dumps(content, ensure_ascii=False),
+                )
+            )
+        self._connection.execute(table.delete().where(which))
+        return bool(rows)
 
 
 def _values(publication: Publication) -> dict[str, Any]:
@@ -212,7 +327,7 @@ def _values(publication: Publication) -> dict[str, Any]:
     }
 
 
-def _publication(row: RowMapping) -> Publication:
+def _publication(row: RowMapping | Mapping[str, Any]) -> Publication:
     return Publication(
         oid=row["oid"],
         name=row["pubname"],
@@ -227,6 +342,10 @@ def _publication(row: RowMapping) -> Publication:
     )
 
 
-def _relation(row: RowMapping) -> PublicationRel:
+def _namespace(row: RowMapping | Mapping[str, Any]) -> PublicationNamespace:
+    return PublicationNamespace(row["oid"], row["pnpubid"], row["pnnspname"])
+
+
+def _relation(row: RowMapping | Mapping[str, Any]) -> PublicationRel:
     columns = None if row["prattrs"] is None else tuple(json.loads(row["prattrs"]))
     return PublicationRel(row["oid"], row["prpubid"], row["prrelid"], columns, row["prqual"])

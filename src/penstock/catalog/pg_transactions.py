@@ -34,7 +34,7 @@ from sqlalchemy import (
 from penstock.catalog import block_messages, sequenced
 from penstock.catalog.block_messages import BlockMessage, MessageHead
 from penstock.catalog.metadata import METADATA, LsnColumn
-from penstock.catalog.prepared_blocks import last_prepared_xid
+from penstock.catalog.prepared_blocks import first_prepare, last_prepared_xid
 from penstock.catalog.sequenced import Sequenced
 from penstock.catalog.two_phase_records import TwoPhaseKind, TwoPhaseRecord, from_text, to_text
 from penstock.lsn import Lsn
@@ -133,6 +133,13 @@ class LakeTransaction:
     message: EmittedMessage | None = None
     two_phase: TwoPhaseRecord | None = None
     messages: tuple[MessageHead, ...] = ()
+
+    @property
+    def place(self) -> Lsn:
+        """By the catalogs of which place it is decoded: where its changes were made, before what
+        was prepared was committed."""
+        record = self.two_phase
+        return self.begin if record is None or record.prepare is None else record.prepare.lsn
 
     @property
     def is_transaction(self) -> bool:
@@ -291,6 +298,15 @@ class PgTransactions:
         """Where the log begins: what ends after it is there."""
         begin = self._connection.execute(select(func.min(_TRANSACTION.c.begin_lsn))).scalar_one()
         return FIRST_LSN if begin is None else Lsn(begin)
+
+    def oldest_place(self) -> Lsn:
+        """By the catalogs of no earlier place is anything decoded that is in the log, or will be:
+        what is prepared counts where its PREPARE is (``LakeTransaction.place``)."""
+        query = select(_TRANSACTION.c.two_phase).where(_TRANSACTION.c.two_phase.is_not(None))
+        records = [from_text(text) for (text,) in self._connection.execute(query)]
+        places = [record.prepare.lsn for record in records if record.prepare is not None]
+        first = first_prepare(self._connection)
+        return min([self.oldest(), *places, *([] if first is None else [first])])
 
     def prune(self, before: Lsn) -> int:
         """Forget transactions that end at or before ``before``, but never the last; how many."""

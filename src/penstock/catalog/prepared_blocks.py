@@ -153,6 +153,12 @@ class PreparedBlocks:
         self._connection.execute(_TABLE.delete().where(_TABLE.c.id == block_id))
 
 
+def first_prepare(connection: Connection) -> Lsn | None:
+    """The first PREPARE in the log of those that are prepared."""
+    first = connection.execute(select(func.min(_TABLE.c.prepare_lsn))).scalar_one_or_none()
+    return None if first is None else Lsn(first)
+
+
 def last_prepared_xid(connection: Connection) -> int | None:
     """The last transaction ID of those that are prepared."""
     query = select(func.max(_TABLE.c.xid))

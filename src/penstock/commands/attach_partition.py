@@ -4,7 +4,7 @@ In: a partitioned table, a table and its bound. Out: the table as a partition, i
 partitions of its own where it has any. Its rows are read for the bound by ``partition_rows``.
 
 Refused is a table whose former rows some stream has yet to send. PostgreSQL decodes a change by the
-catalogs of its time; here publications are looked up when a change is sent, so that rows which came
+catalogs of its time; here nothing says since when a table is a partition, so that rows which came
 and went before would be sent as those of a partition.
 """
 

@@ -163,6 +163,8 @@ class Node:
             version=self.parameters.server_version,
             running=self.running,
         )
+        if self.serving is not None:  # what was committed before stands in the log before it
+            self.serving.sequencer.step()
         return execute(statement, self._catalog, connect_publisher, scope)
 
     def _queries(self) -> NodeQueries:

@@ -51,6 +51,8 @@ class SessionCommands:
     ) -> CommandOutcome:
         """Execute one. ``check`` raises when it is to end. Raises PenstockError."""
         connect = partial(connect_publisher, check=check)
+        # What was committed before has its place in the log before what the statement changes.
+        self._sequencer.step()
         result = execute(statement, self._catalog, connect, self._scope(role))
         # Tables that have become known are followed from here on.
         self._sequencer.step(discover=True)

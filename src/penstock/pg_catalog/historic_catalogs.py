@@ -1,8 +1,8 @@
 """The catalogs as output plugins see them at a change (``decoding.logical.Catalogs``).
 
 In: a transaction, tables as they were then, the node's catalog. Out: relations and rows. Tables,
-their columns and keys are those of the transaction; what the node keeps no history of (types,
-publications, owners, partitions, further indexes) is as it is now.
+their columns and keys are those of the transaction, and so are publications; what the node keeps no
+history of (types, owners, partitions, further indexes) is as it is now.
 """
 
 from __future__ import annotations
@@ -70,14 +70,19 @@ class HistoricCatalogs:
             else with_columns(then.table, then.state)
             for then in self._tables.tables(self._transaction)
         )
+        known = {table.oid for table in tables}
         with self._catalog.read() as t:
+            published = t.publications.history().at(self._transaction.place)
+            schemas = tuple(namespace.name for namespace in t.namespaces.all())
             snapshot = CatalogSnapshot(
                 database="",
                 tables=tables,
-                publications=t.publications.all(),
-                publication_rels=t.publications.relations(),
-                publication_namespaces=t.publications.namespaces(),
-                schemas=tuple(namespace.name for namespace in t.namespaces.all()),
+                publications=published.publications,
+                publication_rels=tuple(r for r in published.relations if r.relation in known),
+                publication_namespaces=tuple(
+                    row for row in published.namespaces if row.schema in schemas
+                ),
+                schemas=schemas,
                 types=t.types.all(),
             )
         return with_parents_columns(snapshot)

@@ -1,8 +1,8 @@
 """One stream's view of transactions: what of them is published to it (pgoutput.c).
 
 In: transactions of the log, what of each table goes out, how it is wanted. Out: pieces of encoded
-changes, or of rows for output plugins. Publications are looked up when a transaction is sent;
-tables are what they were when it was committed.
+changes, or of rows for output plugins. Publications and tables are what they were at the
+transaction's place in the log.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
 from penstock.walsender.lake_columns import LakeColumn, as_then, columns_at
 from penstock.walsender.lake_messages import message_pieces
 from penstock.walsender.lost_changes import lost, removed
-from penstock.walsender.wanted import Published, Wanted
+from penstock.walsender.wanted import Published, PublishedAt, Wanted
 
 _PAIRED: Final = 4
 """Times the memory for decoding: old and new rows that one task keeps in DuckDB, as Arrow data."""
@@ -103,7 +103,7 @@ class Decoding:
         spark: Spark,
         warehouse: Warehouse,
         catalog: Catalog,
-        published: Published,
+        published: PublishedAt,
         wanted: Wanted,
         work_mem: Callable[[], int],
     ) -> None:
@@ -185,7 +185,8 @@ class Decoding:
         if local and sent:
             staged = self._staged(transaction)
             members = sorted(transaction.members, key=lambda m: m.relation)
-            found = (self._work(member, staged.get(member.relation)) for member in members)
+            published = self._published.at(transaction.place)
+            found = (self._work(m, staged.get(m.relation), published) for m in members)
             works = [work for work in found if work is not None]
         told = transaction.message is not None or (sent and transaction.messages)
         message = told and self._wanted.messages
@@ -253,34 +254,36 @@ class Decoding:
         told = self._wanted.two_phase_at is not None and transaction.two_phase is not None
         return self._wanted.streaming and not told and size > self._work_mem()
 
-    def _work(self, member: Member, staged: StagedChange | None) -> _Work | None:
+    def _work(
+        self, member: Member, staged: StagedChange | None, published: Published
+    ) -> _Work | None:
         with self._catalog.read() as t:
             found = t.tables.find_oid(member.relation)
         table = None if found is None else found.at(member.to_version)
-        wanted = table is not None and self._published.publishes(table)
-        if member.lost_to is not None and (wanted or self._published.has(member.lost_to)):
+        wanted = table is not None and published.publishes(table)
+        if member.lost_to is not None and (wanted or published.has(member.lost_to)):
             raise lost(member, plugin=self._wanted.as_rows)
         if found is None or not wanted or member.lost_to is not None:
             return None  # what is not published may be of any kind, and gone
         changes = self._changes(member, staged)
         table = as_then(found, member.to_version, changes.after)
         moved = bool(changes.removed or changes.added or changes.truncated)
-        columns = self._columns(table, changes, moved)
+        columns = self._columns(table, changes, moved, published)
         if columns is None or not moved:
             return None
-        published = self._published.of(table, columns)
-        if published is None:
+        goes = published.of(table, columns, rewrites=bool(changes.removed))
+        if goes is None:
             return None
-        if changes.updates_only and Operation.UPDATE not in published.published:
+        if changes.updates_only and Operation.UPDATE not in goes.published:
             return None  # without a key an update looks like a delete and an insert, and is none
         # Of a partition that goes under another's name, nothing: others keep their rows there.
         emptied = {table.oid, *changes.emptied_with}
         truncated = (
             changes.truncated
-            and Operation.TRUNCATE in published.published
-            and published.relation.oid in emptied
+            and Operation.TRUNCATE in goes.published
+            and goes.relation.oid in emptied
         )
-        return _Work(table, columns, published, changes, member.uri, changes.removed, truncated)
+        return _Work(table, columns, goes, changes, member.uri, changes.removed, truncated)
 
     def _changes(self, member: Member, staged: StagedChange | None) -> TableChanges:
         """Raises RequiredChangesRemoved, StorageError."""
@@ -319,7 +322,7 @@ class Decoding:
         )
 
     def _columns(
-        self, table: LakeTable, changes: TableChanges, moved: bool
+        self, table: LakeTable, changes: TableChanges, moved: bool, published: Published
     ) -> tuple[LakeColumn, ...] | None:
         """None for a table that is left out: it is published with all others, and was of a kind
         that cannot be published already before. One that becomes so stops the stream, also where
@@ -331,7 +334,7 @@ class Decoding:
                 raise
             return None
         except FeatureNotSupported as error:
-            named = self._published.names(table)
+            named = published.names(table)
             if named and not moved:
                 return None
             if named or _publishable(table, changes.before):

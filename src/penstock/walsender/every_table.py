@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.catalog import LakeTable
 from penstock.decoding import RelationData
+from penstock.lsn import Lsn
 from penstock.pipeline.change_item import PublishedTable
 from penstock.pipeline.scan import ScanColumn
 from penstock.publication.members import Operation
@@ -25,6 +26,10 @@ _VISIBLE: Final = "public"
 class EveryTable:
     """``wanted.Published`` without publications."""
 
+    def at(self, place: Lsn) -> EveryTable:
+        """The same at each place."""
+        return self
+
     def publishes(self, table: LakeTable) -> bool:
         """Always."""
         return True
@@ -37,7 +42,9 @@ class EveryTable:
         """Always: what is lost to no publication is lost to who reads every table."""
         return True
 
-    def of(self, table: LakeTable, columns: tuple[LakeColumn, ...]) -> PublishedTable | None:
+    def of(
+        self, table: LakeTable, columns: tuple[LakeColumn, ...], *, rewrites: bool = False
+    ) -> PublishedTable | None:
         """The table itself, partition or not."""
         full = table.replica_identity is ReplicaIdentity.FULL
         attributes = tuple(

@@ -243,6 +243,7 @@ class Sequencer:
         if before > oldest:
             with self._catalog.write() as t:
                 t.transactions.prune(before)
+                t.publications.forget_before(t.transactions.oldest_place())
 
     def wake(self) -> None:
         """Let those who wait look again."""

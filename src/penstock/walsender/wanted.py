@@ -18,8 +18,15 @@ from penstock.walsender.lake_columns import LakeColumn
 _ORIGIN_NONE: Final = "none"
 
 
+class PublishedAt(Protocol):
+    """What goes out of each transaction."""
+
+    def at(self, place: Lsn) -> Published:
+        """What goes out of one (``LakeTransaction.place``); cheap."""
+
+
 class Published(Protocol):
-    """What of each table goes out (``relation_sync_cache``)."""
+    """What of each table goes out at a place of the log (``relation_sync_cache``)."""
 
     def publishes(self, table: LakeTable) -> bool:
         """Whether anything of it may go out; cheap."""
@@ -30,8 +37,11 @@ class Published(Protocol):
     def has(self, publications: Sequence[int]) -> bool:
         """Whether what was lost to these (oids, may be none) is lost to the stream."""
 
-    def of(self, table: LakeTable, columns: tuple[LakeColumn, ...]) -> PublishedTable | None:
-        """How it goes out, None: not at all. ``columns``: all of the table."""
+    def of(
+        self, table: LakeTable, columns: tuple[LakeColumn, ...], *, rewrites: bool
+    ) -> PublishedTable | None:
+        """How it goes out, None: not at all. ``columns``: all of the table. ``rewrites``: rows are
+        changed or deleted, so that the table may need an identity."""
 
 
 @dataclass(frozen=True, slots=True)
