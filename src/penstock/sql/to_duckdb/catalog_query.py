@@ -303,7 +303,11 @@ class CatalogCompiler(QueryCompiler):
 
     # Queries and FROM
 
-    def query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
+    def _texts(self, values: Sequence[Value]) -> dict[int, str]:
+        """None: a function with an effect would run for the value and for its text."""
+        return {}
+
+    def query(self, query: Query, *, printed: bool = False) -> tuple[str, tuple[Value, ...]]:
         """As of the lake; rows of a series in FROM come in its order (a nested loop)."""
         query = postponed(query)
         around, self._counted = self._counted, ""
@@ -311,7 +315,7 @@ class CatalogCompiler(QueryCompiler):
         if counted:
             self._counted = counted[0]
         try:
-            sql, values = super().query(query)
+            sql, values = super().query(query, printed=printed)
         finally:
             around, self._counted = self._counted, around
         plain = not (query.sort or query.grouped or query.distinct or query.distinct_on)

@@ -5,14 +5,14 @@ In: an aggregate's name and its arguments as values. Out: a ``Value``. What is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.pgtypes.pg_type import BOOL, FLOAT8, INT2, INT4, INT8, NUMERIC, TEXT
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.text.quoting import type_name
-from penstock.sql.to_duckdb.duckdb_operators import PLAIN
+from penstock.sql.to_duckdb.duckdb_operators import OVERFLOW, PLAIN
 from penstock.sql.to_duckdb.duckdb_values import (
     MAX_PRECISION,
     Value,
@@ -57,9 +57,9 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
         case "count":
             return Value(call("count"), INT8, None, fails)
         case "sum":
-            return _sum(node, first, call("sum"), fails)
+            return _sum(node, first, call, fails)
         case "avg":
-            return _average(node, first, call("sum"), call("count"), fails)
+            return _average(node, first, call, fails)
         case "min" | "max":
             return _extreme(node, first, call(node.name), tail, fails)
         case "bool_and" | "every":
@@ -76,7 +76,8 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
     raise _refused(node, values)
 
 
-def _sum(node: Aggref, value: Value, sql: str, fails: bool) -> Value:
+def _sum(node: Aggref, value: Value, call: Callable[[str], str], fails: bool) -> Value:
+    sql = call("sum")
     if value.type in (INT2, INT4):
         return Value(f"CAST({sql} AS BIGINT)", INT8, None, True)
     if value.type == INT8:
@@ -84,19 +85,31 @@ def _sum(node: Aggref, value: Value, sql: str, fails: bool) -> Value:
     elif value.type == NUMERIC and value.shape is not None:
         shape = (MAX_PRECISION, value.shape[1])
     elif value.type == FLOAT8:
-        return Value(f"CAST({sql} AS DOUBLE)", FLOAT8, None, fails)
+        return _in_range(f"CAST({sql} AS DOUBLE)", f"NOT isfinite({sql})", call)
     else:
         raise _refused(node, [value])
     return Value(f"CAST({sql} AS {duckdb_type(NUMERIC, shape)})", NUMERIC, shape, True)
 
 
-def _average(node: Aggref, value: Value, total: str, count: str, fails: bool) -> Value:
+def _average(node: Aggref, value: Value, call: Callable[[str], str], fails: bool) -> Value:
+    total, count = call("sum"), call("count")
     if value.type == FLOAT8:
-        return Value(f"({total} / {count})", FLOAT8, None, fails)
+        # float8_accum keeps the sum of squares of the distances, too, and fails when that one is
+        # out of range; the square of the greatest distance is a part of it in every order.
+        distance = f"({call('max')} - {call('min')})"
+        too_great = f"NOT isfinite({total}) OR isinf({distance} * {distance})"
+        return _in_range(f"({total} / {count})", too_great, call)
     if value.type not in (INT2, INT4, INT8) and value.shape is None:
         raise _refused(node, [value])
     texts = f"CAST({total} AS VARCHAR), CAST({count} AS VARCHAR)"
     return Value(f"{DIVISION}({texts})", NUMERIC, None, fails)
+
+
+def _in_range(sql: str, too_great: str, call: Callable[[str], str]) -> Value:
+    """float8pl, float8_accum: what is not finite is an error if all of the numbers are."""
+    finite = f"isfinite({call('min')}) AND isfinite({call('max')})"
+    checked = f"CASE WHEN {finite} AND ({too_great}) THEN CAST({OVERFLOW} AS DOUBLE) ELSE {sql} END"
+    return Value(checked, FLOAT8, None, True)
 
 
 def _extreme(node: Aggref, value: Value, sql: str, tail: str, fails: bool) -> Value:

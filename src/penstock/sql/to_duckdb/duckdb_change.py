@@ -18,7 +18,7 @@ from penstock.sql.to_duckdb.duckdb_query import (
     CompiledQuery,
     QueryCompiler,
     TableInput,
-    compile_query,
+    compile_rows,
 )
 from penstock.sql.to_duckdb.duckdb_values import (
     Value,
@@ -37,7 +37,7 @@ _ROWS: Final = "r1"
 
 def compile_insert(plan: InsertPlan, session: SessionValues | None = None) -> CompiledQuery:
     """The rows that are inserted, as the table keeps them. Raises as ``compile_query``."""
-    compiled = compile_query(plan.query, session)
+    compiled = compile_rows(plan.query, session)
     shown = ", ".join(
         f"{stored(value, column)} AS c{number}"
         for number, (value, column) in enumerate(

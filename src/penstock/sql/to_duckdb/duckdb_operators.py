@@ -61,7 +61,7 @@ _SMALL_DAYS: Final = 1_000_000
 _FIRST_DATE: Final = "DATE '4714-11-24 (BC)'"
 _LAST_DATE: Final = "DATE '5874897-12-31'"
 _DIVISION: Final = "error('division by zero')"
-_OVERFLOW: Final = "error('value out of range: overflow')"
+OVERFLOW: Final = "error('value out of range: overflow')"
 _UNDERFLOW: Final = "error('value out of range: underflow')"
 
 
@@ -174,11 +174,11 @@ def _float_arithmetic(name: str, left: Value, right: Value, result: int) -> Valu
     checks = []
     if name == "/":
         checks.append(f"WHEN {b} = 0 AND NOT isnan({a}) THEN CAST({_DIVISION} AS {type_})")
-        checks.append(f"WHEN isinf({done}) AND NOT isinf({a}) THEN CAST({_OVERFLOW} AS {type_})")
+        checks.append(f"WHEN isinf({done}) AND NOT isinf({a}) THEN CAST({OVERFLOW} AS {type_})")
         lost = f"{done} = 0 AND {a} <> 0 AND NOT isinf({b})"
     else:
         finite = f"NOT isinf({a}) AND NOT isinf({b})"
-        checks.append(f"WHEN isinf({done}) AND {finite} THEN CAST({_OVERFLOW} AS {type_})")
+        checks.append(f"WHEN isinf({done}) AND {finite} THEN CAST({OVERFLOW} AS {type_})")
         lost = f"{done} = 0 AND {a} <> 0 AND {b} <> 0"
     if name in ("*", "/"):
         checks.append(f"WHEN {lost} THEN CAST({_UNDERFLOW} AS {type_})")

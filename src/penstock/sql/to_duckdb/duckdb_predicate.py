@@ -28,6 +28,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
     constant,
     duckdb_type,
     refused,
+    texts_of,
 )
 from penstock.sql.to_duckdb.interval_arithmetic import MOMENTS, interval_operand, moved
 from penstock.sql.typed.coercion import element
@@ -315,13 +316,11 @@ class ExpressionCompiler:
     def _coalesce(self, node: CoalesceExpr) -> Value:
         values, shape = aligned([self.value(argument) for argument in node.arguments])
         fails = any(value.fails for value in values)
-        if not fails:
-            sql = f"COALESCE({', '.join(value.sql for value in values)})"
-            return Value(sql, node.type, shape)
-        sql = values[-1].sql  # lazily, one after the other
-        for value in reversed(values[:-1]):
-            sql = f"CASE WHEN ({value.sql}) IS NOT NULL THEN {value.sql} ELSE {sql} END"
-        return Value(sql, node.type, shape, True)
+        texts = texts_of(values)
+        printed = None if texts is None else _first_known(values, texts)
+        return Value(
+            _first_known(values, [v.sql for v in values]), node.type, shape, fails, printed
+        )
 
     @_value.register
     def _min_max(self, node: MinMaxExpr) -> Value:
@@ -333,15 +332,31 @@ class ExpressionCompiler:
         return Value(sql, node.type, shape, any(value.fails for value in values))
 
 
+def _first_known(values: list[Value], shown: list[str]) -> str:
+    """COALESCE; lazily, one after the other, where a value may fail."""
+    if not any(value.fails for value in values):
+        return f"COALESCE({', '.join(shown)})"
+    sql = shown[-1]
+    for value, text in zip(reversed(values[:-1]), reversed(shown[:-1]), strict=True):
+        sql = f"CASE WHEN ({value.sql}) IS NOT NULL THEN {text} ELSE {sql} END"
+    return sql
+
+
 def _branches(conditions: list[Value], results: list[Value], type_: int) -> Value:
     results, shape = aligned(results)
     held = duckdb_type(type_, shape)
+    fails = any(value.fails for value in [*conditions, *results])
+    sql = _case(conditions, [f"CAST({result.sql} AS {held})" for result in results])
+    texts = texts_of(results)
+    return Value(sql, type_, shape, fails, None if texts is None else _case(conditions, texts))
+
+
+def _case(conditions: list[Value], results: list[str]) -> str:
     whens = " ".join(
-        f"WHEN {condition.sql} THEN CAST({result.sql} AS {held})"
+        f"WHEN {condition.sql} THEN {result}"
         for condition, result in zip(conditions, results[:-1], strict=True)
     )
-    sql = f"CASE {whens} ELSE CAST({results[-1].sql} AS {held}) END"
-    return Value(sql, type_, shape, any(value.fails for value in [*conditions, *results]))
+    return f"CASE {whens} ELSE {results[-1]} END"
 
 
 def stripped(node: Node) -> Node:

@@ -88,13 +88,28 @@ class CompiledQuery:
 
 
 def compile_query(query: Query, session: SessionValues | None = None) -> CompiledQuery:
-    """``session``: None where nothing may be asked of it.
+    """The rows as they are printed. Raises as ``compile_rows``."""
+    compiled = compile_rows(query, session)
+    if not any(value.printed for value in compiled.values):
+        return compiled
+    values = tuple(
+        Value(f"c{number}", value.type, None if value.printed else value.shape)
+        for number, value in _numbered(compiled.values)
+    )
+    shown = ", ".join(
+        f"{value.printed or value.sql} AS c{number}" for number, value in _numbered(compiled.values)
+    )
+    return replace(compiled, sql=f"SELECT {shown} FROM ({compiled.sql})", values=values)
+
+
+def compile_rows(query: Query, session: SessionValues | None = None) -> CompiledQuery:
+    """Rows as they are computed. ``session``: None where nothing may be asked of it.
 
     Raises FeatureNotSupported for what DuckDB does otherwise, PenstockError (54001).
     """
     compiler = QueryCompiler(session)
     with limited_depth():
-        sql, values = compiler.query(query)
+        sql, values = compiler.query(query, printed=True)
         asked = compiler.conditions(query)
     inputs = tuple(compiler.input(scan, asked.get(scan.name, ())) for scan in compiler.tables)
     once = len(inputs) == 1 and not compiler.nested
@@ -237,8 +252,15 @@ class QueryCompiler(NumericCompiler):
 
     # Queries
 
-    def query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
-        """SQL whose columns are c1, c2 ..., and their values without SQL of their own."""
+    def _texts(self, values: Sequence[Value]) -> dict[int, str]:
+        """Columns beside those of numerics of several scales: their texts, by number."""
+        return {n: value.printed for n, value in _numbered(values) if value.printed is not None}
+
+    def query(self, query: Query, *, printed: bool = False) -> tuple[str, tuple[Value, ...]]:
+        """SQL whose columns are c1, c2 ..., and their values without SQL of their own.
+
+        ``printed``: it may have columns more, with the texts of some.
+        """
         with_ = self._with(query)
         from_ = [self._from(node) for node in query.from_]
         clauses = [f"FROM {', '.join(from_)}"] if from_ else []
@@ -251,7 +273,11 @@ class QueryCompiler(NumericCompiler):
         keys = [self.value(node) for node in query.distinct_on]
         for target in targets if query.distinct else keys:
             check_groupable(target)
-        shown = ", ".join(f"{value.sql} AS c{number}" for number, value in _numbered(targets))
+        # What is grouped by its value has no text of its own.
+        grouped = query.distinct or any(self.value(node).printed for node in query.group)
+        texts = self._texts(targets) if printed and not grouped else {}
+        columns = [f"{value.sql} AS c{number}" for number, value in _numbered(targets)]
+        shown = ", ".join(columns + [f"{text} AS {_text(n)}" for n, text in texts.items()])
         distinct = "DISTINCT " if query.distinct else ""
         if keys:
             distinct = f"DISTINCT ON ({', '.join(key.sql for key in keys)}) "
@@ -261,7 +287,10 @@ class QueryCompiler(NumericCompiler):
             sql += f" LIMIT {self._number(query.limit, 'LIMIT')}"
         if query.offset:
             sql += f" OFFSET {self._number(query.offset, 'OFFSET')}"
-        return sql, tuple(replace(value, sql=f"c{n}") for n, value in _numbered(targets))
+        return sql, tuple(
+            replace(value, sql=f"c{n}", printed=_text(n) if n in texts else None)
+            for n, value in _numbered(targets)
+        )
 
     def _number(self, count: int | Node, word: str) -> str:
         if isinstance(count, int):
@@ -283,7 +312,7 @@ class QueryCompiler(NumericCompiler):
                 recursive = "RECURSIVE "
                 parts.append(self._recursive(cte))
                 continue
-            sql, values = self.query(cte.query)
+            sql, values = self.query(cte.query, printed=True)
             self._ctes[cte.name] = values
             # An input can be read only once.
             parts.append(f"{cte.name} AS MATERIALIZED ({sql})")
@@ -326,7 +355,7 @@ class QueryCompiler(NumericCompiler):
                 return f"{node.cte} AS {node.name}"
             case SubqueryScan():
                 self.nested = self.nested or node.lateral
-                sql, values = self.query(node.query)
+                sql, values = self.query(node.query, printed=True)
                 self._expose(node.name, values)
                 return f"{'LATERAL ' if node.lateral else ''}({sql}) AS {node.name}"
             case FunctionScan():
@@ -351,9 +380,13 @@ class QueryCompiler(NumericCompiler):
         return node.name
 
     def _expose(self, relation: str, values: Sequence[Value]) -> None:
+        texts = self._texts(values)
         for number, value in _numbered(values):
             name = f"c{number}"
-            self._columns[relation, name] = Value(f"{relation}.{name}", value.type, value.shape)
+            printed = f"{relation}.{_text(number)}" if number in texts else None
+            self._columns[relation, name] = Value(
+                f"{relation}.{name}", value.type, value.shape, printed=printed
+            )
 
     def _series(self, node: SeriesScan) -> str:
         type_ = node.columns[0].type
@@ -368,32 +401,44 @@ class QueryCompiler(NumericCompiler):
         exposed = []
         for (values, shape), shown in zip(columns, node.columns, strict=True):
             fails = any(value.fails for value in values)
-            exposed.append(Value("", shown.type, shape, fails))
+            exposed.append(Value("", shown.type, shape, fails, values[0].printed))
+        beside = self._texts(exposed)
         self._expose(node.name, exposed)
-        texts = [
-            "(" + ", ".join(value.sql for value in row) + ")"
-            for row in zip(*(values for values, _ in columns), strict=True)
-        ]
-        names = ", ".join(f"c{number}" for number, _ in _numbered(columns))
-        return f"(VALUES {', '.join(texts)}) AS {node.name}({names})"
+        texts = []
+        for row in zip(*(values for values, _ in columns), strict=True):
+            items = [value.sql for value in row] + list(self._texts(row).values())
+            texts.append(f"({', '.join(items)})")
+        names = [f"c{number}" for number, _ in _numbered(columns)] + [_text(n) for n in beside]
+        return f"(VALUES {', '.join(texts)}) AS {node.name}({', '.join(names)})"
 
     def _set_operation(self, node: SetOperationScan) -> str:
-        left_sql, left = self.query(node.left)
-        right_sql, right = self.query(node.right)
+        left_sql, left = self.query(node.left, printed=True)
+        right_sql, right = self.query(node.right, printed=True)
+        every = node.all and node.operation is SetOperation.UNION
         first, second, exposed = [], [], []
         for number, (one, other) in _numbered(list(zip(left, right, strict=True))):
             (one, other), shape = aligned([one, other])
-            if not (node.all and node.operation is SetOperation.UNION):
+            if not every:
                 check_groupable(replace(one, shape=shape))
             first.append(f"{one.sql} AS c{number}")
             second.append(f"{other.sql} AS c{number}")
             exposed.append(Value("", one.type, shape))
+            texts = self._texts([one, other]) if every else {}
+            if texts:
+                first.append(f"{texts[1]} AS {_text(number)}")
+                second.append(f"{texts[2]} AS {_text(number)}")
+                exposed[-1] = replace(exposed[-1], printed=texts[1])
         self._expose(node.name, exposed)
         word = node.operation.value + (" ALL" if node.all else "")
         return (
             f"(SELECT {', '.join(first) or '1'} FROM ({left_sql}) {word}"
             f" SELECT {', '.join(second) or '1'} FROM ({right_sql})) AS {node.name}"
         )
+
+
+def _text(number: int) -> str:
+    """The name of the column with the texts of another."""
+    return f"c{number}_text"
 
 
 def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:

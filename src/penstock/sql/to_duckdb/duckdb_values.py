@@ -9,7 +9,7 @@ the number does; a value of an enum is its label, which ``comparable`` turns int
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
@@ -70,12 +70,16 @@ Shape = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Value:
     """An SQL text. ``type``: pg_type oid; ``shape``: precision and scale of a DECIMAL (or of an
-    array's elements), None for numbers as text; ``fails``: evaluating it may raise an error."""
+    array's elements), None for numbers as text; ``fails``: evaluating it may raise an error.
+
+    ``printed``: numeric_out of it where a DECIMAL holds numbers of several scales; None: the
+    DECIMAL's own text."""
 
     sql: str
     type: int
     shape: Shape | None = None
     fails: bool = False
+    printed: str | None = None
 
 
 def refused(what: str) -> FeatureNotSupported:
@@ -183,7 +187,10 @@ def integer_shape(oid: int) -> Shape:
 
 
 def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
-    """Values of one type in one representation: numerics as one DECIMAL, or all as text."""
+    """Values of one type in one representation: numerics as one DECIMAL, or all as text.
+
+    Each of a DECIMAL of several scales is ``printed`` with its own.
+    """
     if any(element(value.type) == NUMERIC for value in values):
         return _aligned_lists(values)
     if not any(value.type == NUMERIC for value in values):
@@ -193,7 +200,8 @@ def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
         scale = max(s for _, s in shapes)
         shape = (max(max(p - s for p, s in shapes) + scale, 1), scale)
         if shape[0] <= MAX_PRECISION:
-            return [_as_decimal(value, shape) for value in values], shape
+            several = len({s for _, s in shapes}) > 1 or any(v.printed for v in values)
+            return [_as_decimal(value, shape, several) for value in values], shape
     return [Value(as_text(value), NUMERIC, None, value.fails) for value in values], None
 
 
@@ -211,15 +219,24 @@ def list_text(value: Value) -> str:
     return f"list_transform({value.sql}, lambda item: {decimal_text('item', value.shape)})"
 
 
-def _as_decimal(value: Value, shape: Shape) -> Value:
+def _as_decimal(value: Value, shape: Shape, several: bool) -> Value:
+    printed = as_text(value) if several else None
     if value.shape == shape:
-        return value
+        return replace(value, printed=printed)
     sql = f"CAST({value.sql} AS DECIMAL({shape[0]},{shape[1]}))"
-    return Value(sql, NUMERIC, shape, value.fails)
+    return Value(sql, NUMERIC, shape, value.fails, printed)
+
+
+def texts_of(values: list[Value]) -> list[str] | None:
+    """The texts of ``aligned`` values; None where one scale is that of all."""
+    texts = [value.printed for value in values if value.printed is not None]
+    return texts if len(texts) == len(values) else None
 
 
 def as_text(value: Value) -> str:
     """A numeric as its text."""
+    if value.printed is not None:
+        return value.printed
     return value.sql if value.shape is None else decimal_text(value.sql, value.shape)
 
 
