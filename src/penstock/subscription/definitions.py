@@ -210,6 +210,7 @@ def compare(
     before, now = known.definition, parse_definition(raw)
     reasons = list(_changed_columns(known, before, now, held))
     labels, of_types = _changed_types(before, now, held)
+    of_types += _labels_again(known, now)
     reasons += of_types
     fills = _fills(known, before, now)
     reasons += _unsent_columns(now, fills, held)
@@ -248,8 +249,12 @@ def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
     makes another one, so that a table that has one tells them apart."""
     if before.toast and before.toast == now.toast:
         return False
-    nodes = {leaf.oid: leaf.filenode for leaf in before.leaves}
-    moved = any(nodes.get(leaf.oid, leaf.filenode) != leaf.filenode for leaf in now.leaves)
+    earlier = {leaf.oid: leaf for leaf in before.leaves}
+    pairs = [(earlier[leaf.oid], leaf) for leaf in now.leaves if leaf.oid in earlier]
+    moved = any(
+        old.filenode != new.filenode and not (old.toast and old.toast == new.toast)
+        for old, new in pairs
+    )
     return moved or before.filenode != now.filenode
 
 
@@ -289,7 +294,10 @@ def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[
     for column in now.attributes:
         earlier = numbers.get(column.number)
         if earlier is None:
-            fills[column.number] = _fill_of_new(column, now, rewritten=rewritten, whole=whole)
+            # rows may hold what one that was made and dropped meanwhile was sent with
+            between = set(range(before.columns + 1, column.number))
+            known_all = whole and between <= {each.number for each in now.attributes}
+            fills[column.number] = _fill_of_new(column, now, rewritten=rewritten, whole=known_all)
         elif (fill := known.fills.get(column.number)) is not None:
             computed = _rewritten(before, now) and earlier.changed != column.changed
             fills[column.number] = UNKNOWN if computed else fill
@@ -360,6 +368,19 @@ def _changed_types(
     return by_column, reasons
 
 
+def _labels_again(known: Known, now: TableDefinition) -> Iterator[str]:
+    """A label that was renamed, and whose former name another one has by now: changes that are
+    still to come may mean either."""
+    names = {label for each in now.types for _, label in each.labels}
+    for labels in known.labels:
+        for column, renamed in labels.renamed.items():
+            yield from (
+                f'Label "{old}" of the enum type of column "{column}" was renamed and made again'
+                for old in renamed
+                if old in names
+            )
+
+
 def _reached(oid: int, types: Mapping[int, TypeDefinition]) -> set[int]:
     found, due = set(), [oid]
     while due:
@@ -407,9 +428,16 @@ def _changed_memberships(
     for entry in before.memberships:
         if entry in now.memberships or entry.name not in publications:
             continue
-        gap = _gap(entry, now.memberships)
         if _covered(entry, before.memberships, now.memberships):
             continue
+        after = [m for m in now.memberships if m.entry == entry.entry and m.name == entry.name]
+        if after and after[0].publication == entry.publication:
+            if after[0].selects != entry.selects:
+                notices.append(f'publication "{entry.name}" publishes other changes of it')
+            elif (after[0].owner, after[0].via_root) == (entry.owner, entry.via_root):
+                gaps.append(f'Publication "{entry.name}" was altered for a time')
+            continue
+        gap = _gap(entry, now.memberships)
         if gap is not None:
             gaps.append(gap)
         else:
@@ -435,9 +463,6 @@ def _gap(entry: Membership, now: Iterable[Membership]) -> str | None:
             continue
         if other.publication != entry.publication:
             return f'Publication "{entry.name}" was dropped and created again'
-        if other.entry == entry.entry:
-            same = other.selects == entry.selects and other.owner == entry.owner
-            return f'Publication "{entry.name}" was altered for a time' if same else None
         if other.selects == entry.selects:
             return f'The table was dropped from publication "{entry.name}" and added again'
     return None

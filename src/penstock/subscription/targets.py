@@ -49,7 +49,7 @@ from penstock.subscription.in_place import (
 )
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
-from penstock.subscription.replica_identity import follow_identity
+from penstock.subscription.replica_identity import follow_identity, living
 from penstock.subscription.taken_over import Predecessors
 from penstock.subscription.target import Target
 from penstock.subscription.target_columns import (
@@ -340,14 +340,16 @@ class Targets:
         is. Raises CommitConflict, StorageError."""
         error, labels = self.definitions.error(target, difference), difference.labels
         in_place = self._schema_change != STOP and can_rename_labels(target, labels)
+        in_place = in_place and self._is_alone(target)
         if error is None and labels and not in_place:
             error = label_error(target.rel, labels)
         if error is not None:
             return error
         if labels:
             target.discard()
+            ahead = target.ahead
             rename_labels(target, labels)
-            self.load_again(target)
+            self.load_again(target, ahead)
         self.definitions.accept(target, difference)
         return None
 
@@ -419,9 +421,17 @@ class Targets:
             target.table,
             wanted,
             self._schema_change,
-            widen=lone and is_alone(target.table, self._app_id, self._bindings.subscription_name),
+            widen=lone and self._is_alone(target),
             clamped=self.out_of_range == CLAMP,
         )
+
+    def _fills_alone(self, target: Target) -> bool:
+        return not living(target.table, self._app_id, self._bindings.subscription_name)
+
+    def _is_alone(self, target: Target) -> bool:
+        """Whether what the publisher's definitions say holds for all rows, and nothing is made of
+        them here."""
+        return is_alone(target.table, self._app_id, self._bindings.subscription_name)
 
     def _tell_of_wider(self, target: Target, schema: TableSchema) -> None:
         pairs = zip(target.table.schema.columns, schema.columns, strict=True)
@@ -457,17 +467,19 @@ class Targets:
         unknown = [
             c.source
             for c in added
-            if fills[c.name].kind is FillKind.UNKNOWN
-            or (c.name in values and (c.name not in made or target.history is not None))
+            if fills[c.name].kind is FillKind.UNKNOWN or (c.name in values and c.name not in made)
         ]
+        if made and not self._fills_alone(target):
+            unknown += [c.source for c in added if c.name in made]
         if unknown:
             raise unfilled_error(relation, unknown)
         if made and earlier:
             raise EarlierRows(relation, list(made))
         if made:
             target.discard()
+            ahead = target.ahead
             add_filled(target, added, made)
-            self.load_again(target)
+            self.load_again(target, ahead)
             raise CommitConflict(f'table "{target.table.name}" has another version by now')
 
     def _check_order(self, target: Target, relation: Relation) -> None:

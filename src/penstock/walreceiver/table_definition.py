@@ -79,6 +79,7 @@ class Membership:
     columns: str | None
     row_filter: str | None
     generated: str
+    via_root: bool
 
     @property
     def selects(self) -> tuple[str, str | None, str | None, str]:
@@ -93,16 +94,19 @@ class LeafDefinition:
     oid: int
     name: str
     filenode: int
+    toast: int
     missing: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
     """``filenode``: of the heap, another one after each rewrite, 0 for a partitioned table;
-    ``toast``: OID of its TOAST table, another one after a rewrite by ALTER TABLE, 0 without."""
+    ``toast``: OID of its TOAST table, another one after a rewrite by ALTER TABLE, 0 without;
+    ``columns``: the highest number of a column that it ever had."""
 
     filenode: int
     toast: int
+    columns: int
     attributes: tuple[AttributeDefinition, ...]
     types: tuple[TypeDefinition, ...]
     memberships: tuple[Membership, ...]
@@ -145,10 +149,11 @@ def read_definitions(
 
 def parse_definition(raw: Raw) -> TableDefinition:
     """Read one table's lists."""
-    filenode, toast = raw["class"]
+    filenode, toast, columns = raw["class"]
     return TableDefinition(
         int(filenode),
         int(toast),
+        int(columns),
         tuple(AttributeDefinition(*each) for each in raw.get("attributes", ())),
         tuple(
             TypeDefinition(oid, kind, tuple(parts or ()), _pairs(labels), _pairs(attributes))
@@ -156,8 +161,8 @@ def parse_definition(raw: Raw) -> TableDefinition:
         ),
         tuple(Membership(*each) for each in raw.get("memberships", ())),
         tuple(
-            LeafDefinition(oid, name, int(filenode), frozenset(missing or ()))
-            for oid, name, filenode, missing in raw.get("leaves", ())
+            LeafDefinition(oid, name, filenode, toast, frozenset(missing or ()))
+            for oid, name, filenode, toast, missing in raw.get("leaves", ())
         ),
     )
 
@@ -168,38 +173,45 @@ def rows_came_with(connection: Connection, leaf: int) -> bool:
     one that was not made by the transaction that attached it counts as such. Raises PublisherError,
     ConnectionFailure."""
     rows = connection.query(
-        "SELECT i.xmin::text, a.xmin = i.xmin FROM pg_catalog.pg_inherits i"
+        "SELECT i.xmin::text, i.cmin::text, a.xmin = i.xmin FROM pg_catalog.pg_inherits i"
         " JOIN pg_catalog.pg_attribute a ON a.attrelid = i.inhrelid"
         f" WHERE i.inhrelid = {leaf} ORDER BY a.attnum LIMIT 1"
     )
     if not rows:
         return True
-    attached, made_so = rows[0]
-    return _has_rows(connection, leaf, int(str(attached)), ">=", unread=made_so != "t")
+    attached, command, made_so = rows[0]
+    xid = f"'{attached}'::pg_catalog.xid"
+    before = (
+        f"pg_catalog.age(xmin) > pg_catalog.age({xid})"
+        f" OR (xmin = {xid} AND cmin::text::bigint < {command})"
+    )
+    return _has_rows(connection, leaf, before, unread=made_so != "t")
 
 
 def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool:
     """Tell whether a partition has a row of a transaction before ``xid``, and so was not emptied
     since; not where its rows may not be read. Raises PublisherError, ConnectionFailure."""
-    return _has_rows(connection, leaf, xid, ">", unread=False)
+    before = f"pg_catalog.age(xmin) > pg_catalog.age('{xid}'::pg_catalog.xid)"
+    return _has_rows(connection, leaf, before, unread=False)
 
 
-_UNREADABLE: Final = ("42501", "0A000", "42703")
-"""No privilege; no system column of that name, or none in this kind of table."""
+_UNREADABLE: Final = ("42501", "0A000", "42703", "42P01", "3F000")
+"""No privilege; no system column of that name, or none in this kind of table; gone meanwhile."""
 
 
-def _has_rows(connection: Connection, leaf: int, xid: int, older: str, *, unread: bool) -> bool:
+def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) -> bool:
     rows = connection.query(
-        "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c"
+        "SELECT n.nspname, c.relname, c.relkind FROM pg_catalog.pg_class c"
         f" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {leaf}"
     )
     if not rows:
         return False
-    table = ".".join(quoted(str(name)) for name in rows[0])
-    age = f"pg_catalog.age('{xid}'::pg_catalog.xid)"
+    schema, name, kind = map(str, rows[0])
+    if kind == "f":
+        return unread
     try:
         found = connection.query(
-            f"SELECT 1 FROM ONLY {table} WHERE pg_catalog.age(xmin) {older} {age} LIMIT 1"
+            f"SELECT 1 FROM ONLY {quoted(schema)}.{quoted(name)} WHERE {which} LIMIT 1"
         )
     except PenstockError as error:
         if error.sqlstate in _UNREADABLE:
@@ -231,7 +243,7 @@ _XID: Final = (
 
 _QUERY: Final = """\
 WITH RECURSIVE followed AS (
-  SELECT c.oid, c.relfilenode, c.reltoastrelid, c.relkind, c.relnamespace
+  SELECT c.oid, c.relfilenode, c.reltoastrelid, c.relkind, c.relnatts
     FROM pg_catalog.pg_class c WHERE c.oid IN ({oids})
 ), above AS (
   SELECT f.oid AS relid, f.oid AS ancestor FROM followed f
@@ -262,7 +274,7 @@ WITH RECURSIVE followed AS (
    WHERE x.typ >= {first_normal}
 )
 SELECT 'class', f.oid, pg_catalog.json_build_array(f.relfilenode::bigint,
-         f.reltoastrelid::bigint)::text
+         f.reltoastrelid::bigint, f.relnatts)::text
   FROM followed f
 UNION ALL
 SELECT 'attributes', a.attrelid, pg_catalog.json_agg(pg_catalog.json_build_array(
@@ -298,6 +310,7 @@ SELECT 'types', u.relid, pg_catalog.json_agg(pg_catalog.json_build_array(u.typ::
 UNION ALL
 SELECT 'leaves', b.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
          b.leaf::bigint, c.relname, c.relfilenode::bigint,
+         c.reltoastrelid::bigint,
          (SELECT pg_catalog.json_agg(a.attname) FROM pg_catalog.pg_attribute a
            WHERE a.attrelid = b.leaf AND a.atthasmissing)) ORDER BY b.leaf)::text
   FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.leaf AND c.relkind <> 'p' GROUP BY 2
@@ -307,7 +320,7 @@ SELECT 'memberships', m.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
          CASE WHEN p.pubinsert THEN 'i' ELSE '' END || CASE WHEN p.pubupdate THEN 'u' ELSE '' END
          || CASE WHEN p.pubdelete THEN 'd' ELSE '' END
          || CASE WHEN p.pubtruncate THEN 't' ELSE '' END,
-         m.columns, m.row_filter, {generated}) ORDER BY p.oid, m.entry)::text
+         m.columns, m.row_filter, {generated}, p.pubviaroot) ORDER BY p.oid, m.entry)::text
   FROM (
     SELECT a.relid, r.prpubid AS pub, r.oid AS entry, {columns} AS columns,
            {row_filter} AS row_filter
