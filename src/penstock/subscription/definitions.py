@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 
-from penstock.catalog.pg_subscription import FOLLOWING, Subscription
+from penstock.catalog.pg_subscription import FOLLOWING, WIDEN, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import ConnectionFailure, PenstockError, SchemaChanged
@@ -204,11 +204,14 @@ def compare(
     held: HeldColumns,
     publications: Collection[str],
     leaves: LeafQuestions,
+    *,
+    widens: bool = False,
 ) -> Difference:
-    """Compare a table with what is known of it. ``publications``: the subscription's."""
+    """Compare a table with what is known of it. ``publications``: the subscription's; ``widens``:
+    ALTER TYPE is trusted to have no USING clause where it gives another type."""
     raw = found.tables[oid]
     before, now = known.definition, parse_definition(raw)
-    reasons = list(_changed_columns(known, before, now, held))
+    reasons = list(_changed_columns(known, before, now, held, widens=widens))
     labels, of_types = _changed_types(before, now, held)
     of_types += _labels_again(known, now)
     reasons += of_types
@@ -259,7 +262,12 @@ def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
 
 
 def _changed_columns(
-    known: Known, before: TableDefinition, now: TableDefinition, held: HeldColumns
+    known: Known,
+    before: TableDefinition,
+    now: TableDefinition,
+    held: HeldColumns,
+    *,
+    widens: bool,
 ) -> Iterator[str]:
     columns, rewritten = now.by_name, _rewritten(before, now)
     for name in sorted(held.names):
@@ -273,9 +281,14 @@ def _changed_columns(
         elif (
             rewritten
             and origin.changed != column.changed
+            and not (widens and _other_type(origin, column))
             and (name in held.local or _keeps_type(origin, column))
         ):
             yield f'ALTER TABLE has computed new values for column "{name}"'
+
+
+def _other_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
+    return (origin.type_oid, origin.typmod) != (column.type_oid, column.typmod)
 
 
 def _keeps_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
@@ -592,7 +605,8 @@ class DefinitionWatch:
                 self.accept(target, Difference(first))
                 continue
             publications = self._subscription.publications
-            difference = compare(known, found, oid, target.held, publications, ask)
+            widens = self._subscription.schema_change == WIDEN
+            difference = compare(known, found, oid, target.held, publications, ask, widens=widens)
             if difference.reasons or difference.labels or difference.notices:
                 differences.append((target, difference))
             else:
