@@ -394,3 +394,27 @@ def test_a_publication_that_had_another_name_for_a_time(
     node.node.sql("ALTER SUBSCRIPTION s SET (schema_change = follow)")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     node.wait_for("s", "the rows", lambda _: _rows(node, "t") == [(2,)])
+
+
+def test_a_transaction_that_was_open_when_a_label_was_renamed(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """It sends the former label, long after others have committed to the table."""
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int PRIMARY KEY, m mood);"
+        "CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    with database.connect(autocommit=False) as open_one:
+        open_one.execute("INSERT INTO t VALUES (1, 'ok')")
+        database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+        for number in range(2, 5):
+            database.execute(f"INSERT INTO t VALUES ({number}, 'sad')")
+            node.caught_up("s", database)
+            node.node.stop()  # it looks when it is back
+            node.node.start()
+        open_one.commit()
+    node.caught_up("s", database)
+    assert sorted(node.rows("t")) == [(1, "fine"), (2, "sad"), (3, "sad"), (4, "sad")]

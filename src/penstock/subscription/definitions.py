@@ -84,9 +84,11 @@ UNKNOWN: Final = Fill(FillKind.UNKNOWN)
 @dataclass(frozen=True, slots=True)
 class Labels:
     """Labels of enums that were renamed, by column at the publisher. Rows here have the new names;
-    changes up to ``until`` may have the old ones."""
+    changes up to ``until`` may have the old ones, which moves on as long as a transaction from
+    before ``xid`` is open at the publisher."""
 
     until: Lsn
+    xid: int
     renamed: Mapping[str, Mapping[str, str]]
 
 
@@ -128,7 +130,7 @@ class Known:
             "left": self.left,
             "origins": kept,
             "fills": fills,
-            "labels": [[str(each.until), each.renamed] for each in self.labels],
+            "labels": [[str(each.until), each.xid, each.renamed] for each in self.labels],
         }
         return json.dumps(stored, separators=(",", ":"))
 
@@ -143,7 +145,7 @@ class Known:
             {name: AttributeDefinition(*each) for name, each in stored["origins"].items()},
             {int(n): Fill(FillKind(kind), value) for n, (kind, value) in stored["fills"].items()},
             stored["left"],
-            tuple(Labels(Lsn.parse(until), renamed) for until, renamed in stored["labels"]),
+            tuple(Labels(Lsn.parse(until), xid, each) for until, xid, each in stored["labels"]),
         )
 
 
@@ -227,9 +229,19 @@ def compare(
         _origins(known, now, held),
         fills,
         left,
-        (*known.labels, *([Labels(found.lsn, labels)] if labels else [])),
+        _labels(known, found, labels),
     )
     return Difference(after, (*reasons, *gaps), labels, notices)
+
+
+def _labels(
+    known: Known, found: Definitions, renamed: Mapping[str, Mapping[str, str]]
+) -> tuple[Labels, ...]:
+    """A transaction that was open at the last look may send the former labels until it ends."""
+    earlier = (
+        replace(each, until=found.lsn) if each.xid >= known.xid else each for each in known.labels
+    )
+    return (*earlier, *([Labels(found.lsn, found.next_xid, renamed)] if renamed else []))
 
 
 def _origins(

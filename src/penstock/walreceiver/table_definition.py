@@ -120,11 +120,12 @@ class TableDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """One look. ``lsn``: what had ended before it is in what was read; ``xid``: the first
-    transaction that is in none of it."""
+    """One look. ``lsn``: what had ended before it is in what was read; ``xid``: the oldest
+    transaction that had not; ``next_xid``: the first one that had not begun."""
 
     lsn: Lsn
     xid: int
+    next_xid: int
     tables: Mapping[int, Raw]
 
 
@@ -134,17 +135,17 @@ def read_definitions(
     """Look at tables by their OIDs; one that was dropped is not in the answer. None: the publisher
     is a node, whose catalogs cannot tell. Raises PublisherError, ConnectionFailure."""
     if not oids:
-        return Definitions(Lsn(0), 0, {})
+        return Definitions(Lsn(0), 0, 0, {})
     if _is_node(connection):
         return None
     ((position,),) = connection.query(_POSITION)  # before the snapshot of what follows
-    ((xid,),) = connection.query(_XID)
+    ((xid, next_xid),) = connection.query(_XIDS)
     rows = connection.query(_query(connection.server_version, publications, oids))
     tables: dict[int, dict[str, Any]] = {}
     for kind, oid, text in rows:
         tables.setdefault(int(str(oid)), {})[str(kind)] = json.loads(str(text))
     found = {oid: raw for oid, raw in tables.items() if "class" in raw}
-    return Definitions(Lsn.parse(str(position)), int(str(xid)), found)
+    return Definitions(Lsn.parse(str(position)), int(str(xid)), int(str(next_xid)), found)
 
 
 def parse_definition(raw: Raw) -> TableDefinition:
@@ -236,9 +237,10 @@ _POSITION: Final = (
     " ELSE pg_catalog.pg_current_wal_insert_lsn() END"
 )
 
-_XID: Final = (
-    "SELECT (pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::numeric"
-    " % 4294967296)::bigint"
+_XIDS: Final = (
+    "SELECT (pg_catalog.pg_snapshot_xmin(s)::text::numeric % 4294967296)::bigint,"
+    " (pg_catalog.pg_snapshot_xmax(s)::text::numeric % 4294967296)::bigint"
+    " FROM pg_catalog.pg_current_snapshot() s"
 )
 
 _QUERY: Final = """\
