@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.dead_rows import check_none_dead
@@ -33,11 +32,8 @@ from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes import arrow_type
 from penstock.pipeline.generated import generated_columns
-from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
+from penstock.pipeline.rewrite_columns import DDL_APP_ID, ColumnChange, ColumnRewrites
 from penstock.relation import AttGenerated, TableColumn, qualified
-
-_APP_ID: Final = "penstock_ddl"
-"""The transaction marker of commits that change columns."""
 
 
 @dataclass
@@ -113,7 +109,7 @@ def change_columns(
         try:
             rewrites.stage(change)
             delta.commit(
-                app_id=_APP_ID,
+                app_id=DDL_APP_ID,
                 operation=operation,
                 data_change=False,
             )

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,9 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.generated import GeneratedColumns, generated_columns
 from penstock.pipeline.rewrite import RewriteItem, RewrittenFile, rewrite
+
+DDL_APP_ID: Final = "penstock_ddl"
+"""The transaction marker of commits that change columns."""
 
 _Key = tuple[str, str, str, TableSchema]
 """URI of the table, path of the file, its deletion vector, the columns to be."""

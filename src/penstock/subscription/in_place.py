@@ -21,13 +21,12 @@ from penstock.lakehouse.schema import Column
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pgtypes.variant import VARIANT
 from penstock.pipeline.rewrite import with_replaced
-from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
+from penstock.pipeline.rewrite_columns import DDL_APP_ID, ColumnChange, ColumnRewrites
 from penstock.subscription.definitions import Labels
 from penstock.subscription.target import Target
 
 log = logging.getLogger(__name__)
 
-_APP_ID: Final = "penstock_ddl"
 _ADD: Final = "ADD COLUMNS"
 _RENAME: Final = "RENAME VALUE"
 
@@ -106,7 +105,7 @@ def _commit(change: ColumnChange, operation: str, *, data_change: bool) -> None:
             rewrites.prepare(change)
             rewrites.stage(change)
             if change.table.has_staged:
-                change.table.commit(app_id=_APP_ID, operation=operation, data_change=data_change)
+                change.table.commit(app_id=DDL_APP_ID, operation=operation, data_change=data_change)
         except BaseException:
             change.table.discard()
             raise
