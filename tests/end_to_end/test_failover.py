@@ -137,6 +137,8 @@ def test_a_standby_is_promoted_while_it_is_followed(mode: Any, tmp_path: Path, s
         primary.execute("ALTER SYSTEM SET synchronized_standby_slots = ''")
         primary.execute("SELECT pg_reload_conf()")
         primary.execute(_TABLE)
+        there = "SELECT count(*) FROM pg_publication_tables"
+        wait_until(lambda: standby.value(there) == 1, "the publication on the standby")
         copied = threading.Event()
         # Slots of a standby begin where its primary tells which transactions run.
         teller = threading.Thread(target=_tell_what_runs, args=(first, copied))

@@ -45,14 +45,16 @@ def test_a_transaction_larger_than_memory_arrives_whole(
     ended = threading.Event()
 
     def look() -> None:
-        while not ended.is_set():
-            (row,) = query(
-                "SELECT count(*) AS n, count(DISTINCT v) AS kinds FROM t", t=DeltaTable(uri)
-            ).to_pylist()
-            seen.add((row["n"], row["kinds"]))
-            ended.wait(0.02)
+        (row,) = query(
+            "SELECT count(*) AS n, count(DISTINCT v) AS kinds FROM t", t=DeltaTable(uri)
+        ).to_pylist()
+        seen.add((row["n"], row["kinds"]))
 
-    reader = threading.Thread(target=look)
+    def look_on() -> None:
+        while not ended.wait(0.02):
+            look()
+
+    reader = threading.Thread(target=look_on)
     reader.start()
     try:
         with database.connect(autocommit=False) as connection:
@@ -72,6 +74,7 @@ def test_a_transaction_larger_than_memory_arrives_whole(
     finally:
         ended.set()
         reader.join()
+    look()
     after = database.value("SELECT count(*) FROM large")
     assert seen <= {(_ROWS, 1), (after, 1)}
     assert (after, 1) in seen

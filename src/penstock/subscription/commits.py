@@ -11,9 +11,10 @@ batch turns out to have an error, it is taken back from the tables that have it.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Final, NoReturn
 
 from penstock.errors import CommitConflict, NotInPrerequisiteState, PenstockError, VersionGone
@@ -148,25 +149,22 @@ class Commits:
         self, commits: Sequence[tuple[Target, DeltaTable]], end_lsn: Lsn, failed: _Failed
     ) -> None:
         """Raises what is no table's own, when all are done."""
-        futures = {
-            self._pool.submit(self._commit_table, table, end_lsn): target
-            for target, table in commits
-        }
-        pending: set[Future[None]] = set(futures)
-        error: BaseException | None = None
-        left = len(pending)
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                error = failed.take(futures[future], future.exception()) or error
-                left -= 1
-                if left:  # also where two have ended at once
+        ended = itertools.count(1)
+
+        def commit(table: DeltaTable) -> None:
+            try:
+                self._targets.unanswered.commit(table, self._app_id, end_lsn, _OPERATION)
+            finally:
+                # Here: whoever waits for all may learn of the first one after the last.
+                if next(ended) < len(commits):
                     failpoint(BETWEEN_COMMITS)
+
+        futures = {self._pool.submit(commit, table): target for target, table in commits}
+        error: BaseException | None = None
+        for future in as_completed(futures):
+            error = failed.take(futures[future], future.exception()) or error
         if error is not None:
             raise error
-
-    def _commit_table(self, table: DeltaTable, end_lsn: Lsn) -> None:
-        self._targets.unanswered.commit(table, self._app_id, end_lsn, _OPERATION)
 
     def _history(self, target: Target, end_lsn: Lsn) -> DeltaTable | None:
         """Where it does not have the batch from before a crash."""
