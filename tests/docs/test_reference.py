@@ -163,6 +163,7 @@ def test_subscription_options() -> None:
         "two_phase",
         "on_table_error",
         "schema_change",
+        "unsent_changes",
         "history",
         "messages",
         "metadata_columns",

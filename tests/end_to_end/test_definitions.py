@@ -353,6 +353,26 @@ def test_rows_that_go_and_come_with_partitions(
     node.wait_for("s", "the rows", lambda _: _rows(node, "root") == sorted(wanted))
 
 
+def test_rows_that_are_kept_as_they_are(
+    local_node: Callable[..., LocalNode], database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute(_PARTITIONED)
+    node = local_node()
+    node.subscribe("s", database, "p", "unsent_changes = keep, schema_change = follow")
+    node.caught_up("s", database)
+    before = _rows(node, "root")
+    database.execute("DROP TABLE m1")
+    database.execute("ALTER TABLE root ADD w timestamp DEFAULT clock_timestamp()")
+    database.execute("INSERT INTO root (id, v, w) VALUES (19, 'new', NULL)")
+    node.caught_up("s", database)
+    wanted = sorted([*((*row, None) for row in before or ()), (19, "new", None)])
+    node.wait_for("s", "the rows", lambda _: _rows(node, "root") == wanted)
+    node.wait_for("s", "the watch", lambda _: 'Partition "m1" was dropped' in caplog.text)
+    assert "rows from before stay as they are" in caplog.text
+    (table,) = node.status("s").tables
+    assert (table.state, table.unfilled) == ("r", ("w",))
+
+
 def test_a_table_that_was_out_of_the_publication(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:

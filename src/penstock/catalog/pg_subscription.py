@@ -87,6 +87,7 @@ _TABLE = Table(
     Column("subverifyinterval", BigInteger),
     Column("subverifyrate", BigInteger),
     Column("substandby", Boolean),
+    Column("subunsentchanges", String(5)),
 )
 
 _DROPPED = Table(
@@ -113,6 +114,10 @@ SCHEMA_CHANGES: Final = (ADD, STOP, FOLLOW, WIDEN)
 """Values of the option schema_change: columns that the publisher adds are added, and every other
 change that does not fit stops; all stop; tables are copied again for the others; but not for a type
 that is wider than it was."""
+KEEP: Final = "keep"
+UNSENT_CHANGES: Final = ("error", KEEP)
+"""Values of the option unsent_changes: changes of rows that no message tells of are what
+``schema_change`` says; rows here stay as they are, and the log tells it."""
 FOLLOWING: Final = (FOLLOW, WIDEN)
 """Those with which no change stops."""
 
@@ -162,6 +167,7 @@ class Subscription:
     it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.skipping``).
     ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
     ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: tables that have one.
+    ``unsent_changes``: one of ``UNSENT_CHANGES``.
     ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
     which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS;
     ``out_of_range``: one of OUT_OF_RANGE. ``partition_by``, ``cluster_by``: as they were written.
@@ -197,6 +203,7 @@ class Subscription:
     password_required: bool = field(default=True, compare=False)
     run_as_owner: bool = field(default=False, compare=False)
     schema_change: str = ADD
+    unsent_changes: str = "error"
     history: TableChoice = NONE
     messages: bool = False
     metadata_columns: bool = False
@@ -395,6 +402,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subpasswordrequired": subscription.password_required,
         "subrunasowner": subscription.run_as_owner,
         "subschemachange": subscription.schema_change,
+        "subunsentchanges": subscription.unsent_changes,
         "subhistory": subscription.history.every,
         "subhistorytables": str(subscription.history) if subscription.history.names else None,
         "submessages": subscription.messages,
@@ -447,6 +455,7 @@ def _subscription(row: RowMapping) -> Subscription:
         password_required=row["subpasswordrequired"] is not False,
         run_as_owner=bool(row["subrunasowner"]),
         schema_change=row["subschemachange"] or ADD,
+        unsent_changes=row["subunsentchanges"] or "error",
         history=read_choice("history", row["subhistorytables"] or bool(row["subhistory"])),
         messages=bool(row["submessages"]),
         metadata_columns=bool(row["submetadata"]),

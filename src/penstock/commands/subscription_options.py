@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock import guc
-from penstock.catalog.pg_subscription import ADD, SCHEMA_CHANGES, VERIFY_RATE
+from penstock.catalog.pg_subscription import ADD, SCHEMA_CHANGES, UNSENT_CHANGES, VERIFY_RATE
 from penstock.catalog.table_choice import NONE, TableChoice, read_choice
 from penstock.commands.define import (
     conflicting_options,
@@ -55,6 +55,7 @@ class SubscriptionOptions:
     synchronous_commit: str = "off"
     on_table_error: str = "stop"
     schema_change: str = ADD
+    unsent_changes: str = ERROR
     history: TableChoice = NONE
     messages: bool = False
     metadata_columns: bool = False
@@ -88,7 +89,7 @@ CREATE: Final = frozenset(
     | {"history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"}
     | {"soft_delete"}
     | {PARTITION_BY, CLUSTER_BY}
-    | {"jsonb_as", "verify_interval", "verify_rate"}
+    | {"jsonb_as", "verify_interval", "verify_rate", "unsent_changes"}
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 KEPT: Final = (
@@ -97,7 +98,7 @@ KEPT: Final = (
     *("history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"),
     "soft_delete",
     *(PARTITION_BY, CLUSTER_BY),
-    *("jsonb_as", "verify_interval", "verify_rate"),
+    *("jsonb_as", "verify_interval", "verify_rate", "unsent_changes"),
 )
 """Options that are written into the row as they are, under their own names."""
 REFRESH: Final = frozenset({"copy_data"})
@@ -241,6 +242,7 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "origin": _origin,
     "on_table_error": _one_of(("stop", "park")),
     "schema_change": _one_of(SCHEMA_CHANGES),
+    "unsent_changes": _one_of(UNSENT_CHANGES),
     "history": _tables,
     "conflict_resolution": _one_of(CONFLICT_RESOLUTIONS),
     "out_of_range": _one_of(OUT_OF_RANGE),

@@ -28,7 +28,7 @@ _OURS: Final[dict[str, str]] = {
     "pg_stat_lake_tables": "relid:oid schemaname:name relname:text version:int8 table_id:text "
     "state:text error:text error_since:timestamptz",
     "pg_stat_lake_subscription": "subid:oid subname:name app_id:text on_table_error:text "
-    "schema_change:text history:text messages:bool metadata_columns:bool "
+    "schema_change:text unsent_changes:text history:text messages:bool metadata_columns:bool "
     "conflict_resolution:text out_of_range:text values_out_of_range:int8 "
     "soft_delete:bool partition_by:text cluster_by:text "
     "jsonb_as:text verify_interval:int8 verify_rate:int8 "

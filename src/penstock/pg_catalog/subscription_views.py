@@ -182,6 +182,7 @@ def stat_lake_subscription(
             "app_id": subscription.app_id,
             "on_table_error": subscription.on_table_error,
             "schema_change": subscription.schema_change,
+            "unsent_changes": subscription.unsent_changes,
             "history": str(subscription.history),
             "messages": subscription.messages,
             "metadata_columns": subscription.metadata_columns,

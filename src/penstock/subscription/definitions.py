@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 
-from penstock.catalog.pg_subscription import FOLLOWING, WIDEN, Subscription
+from penstock.catalog.pg_subscription import FOLLOWING, KEEP, WIDEN, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import ConnectionFailure, PenstockError, SchemaChanged
@@ -551,6 +551,11 @@ class DefinitionWatch:
         known = self._known.get(target.rel.sync_id)
         return self._blind or target.rel.relid is None or (known is not None and known.lsn >= lsn)
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows stay as they are where no message tells what became of them."""
+        return self._subscription.unsent_changes == KEEP
+
     def fill(self, target: WatchedTarget, column: str) -> Fill:
         """What rows from before hold in a column that is published from now on."""
         known = self._known.get(target.rel.sync_id)
@@ -627,19 +632,22 @@ class DefinitionWatch:
 
     def error(self, target: WatchedTarget, difference: Difference) -> SchemaChanged | None:
         """What stops or parks the table, or has it copied again; None where later rows alone are
-        concerned, which is told in the log."""
+        concerned, or rows stay as they are, which is told in the log."""
         follows = self._subscription.schema_change in FOLLOWING
         reasons = difference.reasons or (difference.notices if follows else ())
         known, name = self._known[target.rel.sync_id], target.rel.qualified_name
         between = f"between {known.lsn} and {difference.known.lsn}"
-        if reasons and not (difference.known.left and not difference.reasons):
+        stays = difference.known.left and not difference.reasons
+        if reasons and not stays and not self.keeps_rows:
             text = ". ".join(reason[0].upper() + reason[1:] for reason in reasons)
             return SchemaChanged(
                 f'relation "{name}" was changed at the publisher in a way that its changes do not '
                 "tell",
                 detail=f"{text}. That took effect {between}.",
+                hint=keep_hint(self._subscription.name),
             )
-        for notice in difference.notices:
+        kept = difference.reasons if self.keeps_rows else ()
+        for notice in (*kept, *difference.notices):
             log.warning(
                 'table "%s" of subscription "%s": %s (%s); rows from before stay as they are. '
                 "%s REFRESH PUBLICATION, or REFRESH TABLE for a new copy",
@@ -647,6 +655,14 @@ class DefinitionWatch:
                 alter(self._subscription.name),
             )
         return None
+
+
+def keep_hint(subscription: str) -> str:
+    """How to go on with rows as they are."""
+    return (
+        "To keep the rows here as they are, here and whenever no change tells of others: "
+        f"{alter(subscription)} SET (unsent_changes = keep)."
+    )
 
 
 def _coming(known: Known, target: WatchedTarget) -> tuple[Labels, ...]:

@@ -9,7 +9,7 @@ table as it was, or done; a partitioned one may be done in part, and is then don
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -43,12 +43,17 @@ def constant_of(column: Column, text: str) -> pa.Scalar | None:
         return None
 
 
-def add_filled(target: Target, columns: Sequence[Column], values: Mapping[str, pa.Scalar]) -> None:
-    """Add columns that hold constants (by Delta names) in all rows, NULL in others. Raises
-    CommitConflict, StorageError."""
+def add_filled(
+    target: Target,
+    columns: Sequence[Column],
+    values: Mapping[str, pa.Scalar],
+    unfilled: Collection[str],
+) -> None:
+    """Add columns that hold constants (by Delta names) in all rows, NULL in others. ``unfilled``:
+    of these, those that have values at the publisher. Raises CommitConflict, StorageError."""
     for table in reversed(target.tables.values()):
         added = table.schema.lacking(columns)
-        table.add_columns(added)
+        table.add_columns(added, unfilled if table is target.table else ())
         names = {column.name for column in added}
         constants = {
             c.name: values.get(c.name, pa.scalar(None, c.type)) for c in columns if c.name in names

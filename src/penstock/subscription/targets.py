@@ -40,7 +40,7 @@ from penstock.pgtypes.out_of_range import CLAMP
 from penstock.pipeline.conflict import ERROR
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.bindings import Bindings
-from penstock.subscription.definitions import DefinitionWatch, Difference, FillKind
+from penstock.subscription.definitions import DefinitionWatch, Difference, FillKind, keep_hint
 from penstock.subscription.in_place import (
     add_filled,
     can_rename_labels,
@@ -342,10 +342,13 @@ class Targets:
         in_place = self._schema_change != STOP and can_rename_labels(target, labels)
         in_place = in_place and self._is_alone(target)
         if error is None and labels and not in_place:
-            error = label_error(target.rel, labels)
+            error = label_error(target.rel, labels).changed(hint=keep_hint(self.subscription))
+            if self.definitions.keeps_rows:
+                log.warning("%s; rows from before stay as they are", error.report())
+                error = None
         if error is not None:
             return error
-        if labels:
+        if labels and in_place:
             target.discard()
             ahead = target.ahead
             rename_labels(target, labels)
@@ -388,8 +391,8 @@ class Targets:
             self.check_newest(target)
             names = [column.name for column in added]
             log.info('added columns to table "%s": %s', target.table.name, ", ".join(names))
-            self._fill(target, relation, added, earlier=earlier)
-            target.table.add_columns(added)
+            unfilled = self._fill(target, relation, added, earlier=earlier)
+            target.table.add_columns(added, unfilled)
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
         follow_identity(
@@ -448,15 +451,16 @@ class Targets:
 
     def _fill(
         self, target: Target, relation: Relation, added: Sequence[Column], *, earlier: bool
-    ) -> None:
-        """Give rows from before what they have in added columns at the publisher.
+    ) -> list[str]:
+        """Give rows from before what they have in added columns at the publisher. Return those that
+        rows are to stay without.
 
         Raises SchemaChanged where nobody can say what that is (a volatile default, an identity, a
         column that is published only now, a rewrite); CommitConflict after the columns were added
         with a constant, which is a commit of its own.
         """
         if not target.rows and not earlier:
-            return
+            return []
         fills = {c.name: self.definitions.fill(target, c.source) for c in added}
         values = {
             c.name: constant_of(c, fill.value or "")
@@ -465,22 +469,26 @@ class Targets:
         }
         made = {name: value for name, value in values.items() if value is not None}
         unknown = [
-            c.source
+            c
             for c in added
             if fills[c.name].kind is FillKind.UNKNOWN or (c.name in values and c.name not in made)
         ]
         if made and not self._fills_alone(target):
-            unknown += [c.source for c in added if c.name in made]
-        if unknown:
-            raise unfilled_error(relation, unknown)
+            unknown += [c for c in added if c.name in made]
+            made = {}
+        if unknown and not self.definitions.keeps_rows:
+            error = unfilled_error(relation, [column.source for column in unknown])
+            raise error.changed(hint=keep_hint(self.subscription))
         if made and earlier:
             raise EarlierRows(relation, list(made))
+        unfilled = [column.name for column in unknown]
         if made:
             target.discard()
             ahead = target.ahead
-            add_filled(target, added, made)
+            add_filled(target, added, made, unfilled)
             self.load_again(target, ahead)
             raise CommitConflict(f'table "{target.table.name}" has another version by now')
+        return unfilled
 
     def _check_order(self, target: Target, relation: Relation) -> None:
         if relation == target.followed:
