@@ -115,6 +115,8 @@ class LakeNode:
             "hba": '["host all all 127.0.0.1/32 trust"]',
             "fsync": "false",
             "wal_retrieve_retry_interval": '"100ms"',
+            # As a server does, which is what the tests ask for.
+            "default_unsent_changes": '"keep"',
         }.items():
             self._set(parameter, value)
 

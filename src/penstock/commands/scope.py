@@ -53,7 +53,7 @@ class CommandScope:
     ``node_role``: the superuser that is no row of the catalog, under the name that it has.
     ``block_end``: of the transaction block that the statement is in; None outside of one.
     ``version``: the major version of PostgreSQL that the node behaves as. ``running``: whether the
-    node runs, and with it workers.
+    node runs, and with it workers. ``unsent_changes``: of subscriptions that do not say it.
     """
 
     warehouse: Warehouse | None = field(default=None, compare=False)
@@ -65,6 +65,7 @@ class CommandScope:
     version: int = 18
     running: bool = field(default=False, compare=False)
     block_end: BlockEnd | None = field(default=None, compare=False)
+    unsent_changes: str = field(default="error", compare=False)
 
     def prevent_in_block(self, command: str) -> None:
         """PreventInTransactionBlock. Raises ActiveSqlTransaction (25001)."""

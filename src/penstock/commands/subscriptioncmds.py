@@ -92,6 +92,8 @@ def create_subscription(
         scope.prevent_in_block("CREATE SUBSCRIPTION ... WITH (create_slot = true)")
     if "slot_name" not in options.specified:
         options.slot_name = statement.name
+    if "unsent_changes" not in options.specified:
+        options.unsent_changes = scope.unsent_changes
     with catalog.read() as transaction:
         if transaction.subscriptions.find(statement.name) is not None:
             raise DuplicateObject(f'subscription "{statement.name}" already exists')

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from penstock.catalog.pg_subscription import UNSENT_CHANGES
 from penstock.decoding.registry import BUNDLED
 from penstock.errors import ConfigurationError, InvalidParameterValue
 from penstock.guc import INT_MAX
@@ -161,6 +162,11 @@ class Parameters:
     """Indexes of keys in the node's folder; 0: large files are searched themselves."""
     track_commit_timestamp: bool = parameter(False, _ON_OFF)
     """Tell of changes of rows that others than the subscription have written last."""
+    default_unsent_changes: str = parameter(
+        UNSENT_CHANGES[0],
+        String("|".join(UNSENT_CHANGES), f"Available values: {', '.join(UNSENT_CHANGES)}."),
+    )
+    """The option unsent_changes of subscriptions that are created without it."""
     compact_small_files: int = number(32, 2)
     compact_dead_ratio: float = parameter(0.3, Real(0.01, 1.0))
     checkpoint_commits: int = number(100, 1)

@@ -162,6 +162,7 @@ class Node:
             database=self.parameters.database,
             version=self.parameters.server_version,
             running=self.running,
+            unsent_changes=self.parameters.default_unsent_changes,
         )
         if self.serving is not None:  # what was committed before stands in the log before it
             self.serving.sequencer.step()

@@ -183,6 +183,7 @@ class ServingNode:
             self.sequencer,
             parameters.database,
             parameters.server_version,
+            parameters.default_unsent_changes,
         )
         return SessionServices(
             catalog=catalog,

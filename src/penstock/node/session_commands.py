@@ -39,12 +39,14 @@ class SessionCommands:
         sequencer: Sequencer,
         database: str,
         version: int = 18,
+        unsent_changes: str = "error",
     ) -> None:
         self._catalog = catalog
         self._warehouse = warehouse
         self._sequencer = sequencer
         self._database = database
         self._version = version
+        self._unsent_changes = unsent_changes
 
     def __call__(
         self, statement: Statement, role: Role, check: Callable[[], None]
@@ -90,6 +92,7 @@ class SessionCommands:
             database=self._database,
             version=self._version,
             running=True,
+            unsent_changes=self._unsent_changes,
         )
 
 
