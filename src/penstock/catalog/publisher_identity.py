@@ -22,7 +22,8 @@ class PublisherIdentity:
     """Which cluster and database a subscription follows, as IDENTIFY_SYSTEM tells them.
 
     Databases are told by OID, since they can be renamed. The timeline changes with a promotion.
-    ``standby``: whether the server was in recovery, and may be promoted while it is followed.
+    ``standby``: whether it was a standby whose timeline could not be watched (``TimelineWatch``),
+    so that the subscription may have followed it to another one.
     """
 
     system_id: str
