@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +52,24 @@ def synchronised(
         return False
 
     wait_until(is_synced, "the slot on the standby", timeout, pause=0.5)
+
+
+@contextmanager
+def telling_what_runs(primary: EmbeddedPostgres) -> Iterator[None]:
+    """Slots of a standby begin where its primary tells which transactions run."""
+    ended = threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(0.2):
+            primary.psql("SELECT pg_log_standby_snapshot()")
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
 
 
 def _base_backup(primary: EmbeddedPostgres) -> Path:

@@ -181,6 +181,7 @@ def test_subscription_options() -> None:
         "failover",
         "password_required",
         "run_as_owner",
+        "system_identifier",
     }
     assert changed == subscription_options.SET
 

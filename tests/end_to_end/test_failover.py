@@ -18,7 +18,7 @@ from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import NotInPrerequisiteState, PublisherError
-from standby import PHYSICAL_SLOT, standby_of, synchronised
+from standby import PHYSICAL_SLOT, standby_of, synchronised, telling_what_runs
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -129,7 +129,7 @@ def test_a_standby_that_lacks_what_the_node_has_is_refused(tmp_path: Path, spark
         assert {row.v for row in rows} == {"first", "lost"}
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [in_make_faults("fast"), "immediate"])
 def test_a_standby_is_promoted_while_it_is_followed(mode: Any, tmp_path: Path, spark: Any) -> None:
     """Its walsender goes on with the new timeline and tells nobody of it."""
     with primary_and_standby(18) as (first, second), LocalNode(tmp_path / "node", spark) as node:
@@ -139,16 +139,9 @@ def test_a_standby_is_promoted_while_it_is_followed(mode: Any, tmp_path: Path, s
         primary.execute(_TABLE)
         there = "SELECT count(*) FROM pg_publication_tables"
         wait_until(lambda: standby.value(there) == 1, "the publication on the standby")
-        copied = threading.Event()
-        # Slots of a standby begin where its primary tells which transactions run.
-        teller = threading.Thread(target=_tell_what_runs, args=(first, copied))
-        teller.start()
-        try:
+        with telling_what_runs(first):
             node.subscribe("s", standby, "p")
             node.wait_for("s", "the copy", lambda s: [t.state for t in s.tables] == ["r"])
-        finally:
-            copied.set()
-            teller.join()
         first.stop(mode)
         second.psql("SELECT pg_promote()")
         standby.execute("INSERT INTO t SELECT i, 'after' FROM generate_series(101, 200) i")
@@ -162,9 +155,43 @@ def test_a_standby_is_promoted_while_it_is_followed(mode: Any, tmp_path: Path, s
         _same(node, standby)
 
 
-def _tell_what_runs(primary: EmbeddedPostgres, until: threading.Event) -> None:
-    while not until.wait(0.2):
-        primary.psql("SELECT pg_log_standby_snapshot()")
+@part_of_make_faults
+def test_another_standby_that_lacks_what_the_node_has_is_refused(
+    tmp_path: Path, spark: Any
+) -> None:
+    """Also where it has a slot of that name, which was confirmed on its own timeline."""
+    settings = {"full_page_writes": True}  # for a backup of a standby
+    with (
+        EmbeddedPostgres(18, settings=settings) as first,
+        standby_of(first) as second,
+        standby_of(second) as third,
+        LocalNode(tmp_path / "node", spark) as node,
+    ):
+        primary, standby, behind = (Database(s, "postgres") for s in (first, second, third))
+        primary.execute(_TABLE)
+        there = "SELECT count(*) FROM pg_publication_tables"
+        wait_until(lambda: behind.value(there) == 1, "the publication on the standbys")
+        with telling_what_runs(first):
+            node.subscribe("s", standby, "p")
+            node.wait_for("s", "the copy", lambda s: [t.state for t in s.tables] == ["r"])
+        behind.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        behind.execute("SELECT pg_reload_conf()")
+        alone = "SELECT count(*) FROM pg_stat_replication WHERE application_name = 'walreceiver'"
+        wait_until(lambda: standby.value(alone) == 0, "the end of the walreceiver")
+        primary.execute("INSERT INTO t SELECT i, 'lost' FROM generate_series(101, 2000) i")
+        node.wait_for("s", "the rows", lambda _: len(node.rows("t")) == 2000)
+        node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+        node.no_worker()
+        third.psql("SELECT pg_promote()")
+        behind.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        confirmed = behind.value("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots")
+        assert confirmed < node.cut().lsn
+        behind.execute("INSERT INTO t SELECT i, 'other' FROM generate_series(101, 9000) i")
+        node.node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{behind.conninfo}'")
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        status = node.stopped("s")
+        assert "has another history since" in str(status.error), status
+        assert len(node.rows("t")) == 2000
 
 
 def _write_until_it_ends(database: Database) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from faults.heavy import in_make_faults
 from fix_postgres import Database, _database
 from penstock.embedded import EmbeddedPostgres, wait_until
-from penstock.errors import NotInPrerequisiteState
+from penstock.errors import InvalidParameterValue, NotInPrerequisiteState
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -228,3 +231,94 @@ def test_statements(
     node.node.sql("DROP SUBSCRIPTION s")
     assert gids(node) == [] and kept(node) == []
     database.execute("ROLLBACK PREPARED 'again'")
+
+
+_FINISHED = re.compile(r"finished at ([0-9A-F]+/[0-9A-F]+)")
+
+
+class _Stock:
+    """A stock subscriber with rows of its own, which prepared transactions meet."""
+
+    def __init__(self, server: EmbeddedPostgres, publisher: Database) -> None:
+        self.database = Database(server, "postgres")
+        tables = "CREATE TABLE a (id integer PRIMARY KEY, v text); CREATE TABLE b (LIKE a)"
+        self.database.execute(tables)
+        self.database.execute(
+            f"CREATE SUBSCRIPTION stock CONNECTION '{publisher.conninfo}' PUBLICATION p"
+            " WITH (two_phase, disable_on_error)"
+        )
+        enabled = "SELECT subtwophasestate = 'e' FROM pg_subscription"
+        wait_until(lambda: self.database.value(enabled), "two-phase commit of the stock subscriber")
+
+    def stopped(self) -> str:
+        """Where the transaction finishes that has stopped it: its PREPARE."""
+        enabled = "SELECT subenabled FROM pg_subscription"
+        wait_until(lambda: not self.database.value(enabled), "the conflict")
+        return str(_FINISHED.findall(self.database.server.log())[-1])
+
+    def skip(self, lsn: str) -> None:
+        self.database.execute(f"ALTER SUBSCRIPTION stock SKIP (lsn = '{lsn}')")
+        self.database.execute("ALTER SUBSCRIPTION stock ENABLE")
+
+
+def test_what_was_prepared_is_skipped_by_the_lsn_of_its_prepare(
+    local_node: Callable[..., LocalNode], publisher: Callable[..., Database]
+) -> None:
+    """Before the node has it, when it is kept, and when its rows have met a conflict: as by a stock
+    subscriber, its rows are left out, and it stays prepared until its second phase."""
+    database, node = publisher(), local_node()
+    with EmbeddedPostgres(18, settings=_SETTINGS) as server:
+        stock = _Stock(server, database)
+        follows(node, database)
+
+        def prepared(number: int) -> str:
+            stock.database.execute(f"INSERT INTO a VALUES ({number}, 'local')")
+            rows = [f"INSERT INTO {table} VALUES ({number}, 'skipped')" for table in "ab"]
+            prepare(database, f"x{number}", *rows)
+            lsn = stock.stopped()
+            stock.skip(lsn)
+            is_there = "SELECT count(*) FROM pg_prepared_xacts WHERE gid LIKE 'pg_gid%'"
+            wait_until(lambda: stock.database.value(is_there) == 1, "the empty transaction")
+            return lsn
+
+        def ended(number: int) -> None:
+            database.execute(f"INSERT INTO a VALUES ({number + 50}, 'after')")
+            node.caught_up("s", database)
+            wait_until(lambda: gids(node) == [], "its end")
+            assert node.node.sql("SELECT subskiplsn FROM pg_subscription").rows == (("0/0",),)
+            there = f"SELECT count(*) FROM a WHERE id = {number + 50}"
+            wait_until(lambda: stock.database.value(there) == 1, "the row that comes next")
+            theirs = stock.database.rows("SELECT * FROM a WHERE v <> 'local' ORDER BY id")
+            assert sorted(row for row in node.rows("a") if row[1] != "local") == theirs
+            assert node.rows("b") == stock.database.rows("SELECT * FROM b") == []
+
+        kept = prepared(100)
+        node.caught_up("s", database)
+        with pytest.raises(InvalidParameterValue, match="must be greater than origin LSN"):
+            node.node.sql("ALTER SUBSCRIPTION s SKIP (lsn = '0/1')")
+        node.node.sql(f"ALTER SUBSCRIPTION s SKIP (lsn = '{kept}')")
+        none = "SELECT count(*) FROM pg_subscription WHERE subskiplsn = '0/0'"
+        wait_until(lambda: node.node.sql(none).rows == ((1,),), "the skip")
+        assert len(gids(node)) == 1
+        database.execute("COMMIT PREPARED 'x100'")
+        ended(100)
+
+        node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+        node.no_worker()
+        coming = prepared(101)
+        node.node.sql(f"ALTER SUBSCRIPTION s SKIP (lsn = '{coming}')")
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        wait_until(lambda: len(gids(node)) == 1, "the PREPARE")
+        assert node.node.sql(none).rows == ((1,),)
+        database.execute("COMMIT PREPARED 'x101'")
+        ended(101)
+
+        met = prepared(102)
+        node.caught_up("s", database)
+        table = pa.table({"id": pa.array([102], pa.int32()), "v": ["local"]})
+        write_deltalake(str(node.warehouse / "public" / "a"), table, mode="append")
+        database.execute("COMMIT PREPARED 'x102'")
+        assert "conflict=insert_exists" in str(node.stopped("s").error)
+        node.node.sql(f"ALTER SUBSCRIPTION s SKIP (lsn = '{met}')")
+        ended(102)
+        stock.database.execute("DROP SUBSCRIPTION stock")

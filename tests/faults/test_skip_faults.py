@@ -6,6 +6,7 @@ Part of ``make faults`` only; ``subscription/test_skipping.py`` has the same sta
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.lsn import Lsn
 
 pytestmark = [part_of_make_faults, pytest.mark.faults, pytest.mark.postgres, pytest.mark.slow]
@@ -124,3 +126,47 @@ def test_what_has_begun_is_not_taken_back(node: NodeProcess, database: Database)
 
 def test_what_some_tables_have_is_taken_back(node: NodeProcess, database: Database) -> None:
     rounds(node, database, failpoint.BETWEEN_COMMITS, "", "'{}'", skipped=True)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_is_prepared_stays_skipped_when_its_prepare_comes_again(
+    tmp_path: Path, when: str
+) -> None:
+    """SKIP comes before the node is killed with the PREPARE, which is not acknowledged, or after
+    it."""
+    with (
+        EmbeddedPostgres(18, settings={"max_prepared_transactions": 2}) as server,
+        closing(NodeProcess(tmp_path / "node")) as node,
+    ):
+        database = Database(server, "postgres")
+        for table in TABLES:
+            database.execute(f"CREATE TABLE {table} (i int PRIMARY KEY)")
+        database.execute(f"CREATE PUBLICATION p FOR TABLE {', '.join(TABLES)}")
+        node.init()
+        connection = f"CONNECTION '{database.conninfo}' PUBLICATION p"
+        node.sql(f"CREATE SUBSCRIPTION s {connection} WITH (two_phase, copy_data = false)")
+        node.start()
+        follow(node, database)
+        node.kill9()
+        rows = "; ".join(f"INSERT INTO {table} VALUES (1)" for table in TABLES)
+        database.execute(f"BEGIN; {rows}; PREPARE TRANSACTION 'x'")
+        wait_until(
+            lambda: not database.value("SELECT active FROM pg_replication_slots"), "the end", 60
+        )
+        messages = database.rows(
+            "SELECT data FROM pg_logical_slot_peek_binary_changes('s', NULL, NULL,"
+            " 'proto_version', '3', 'publication_names', 'p')"
+        )
+        (prepare,) = [bytes(data) for (data,) in messages if bytes(data)[:1] == b"P"]
+        skip = SKIP.format(f"'{Lsn(int.from_bytes(prepare[2:10], 'big'))}'")
+        if when == "before":
+            node.sql(skip)
+        assert killed(node, failpoint.AFTER_PREPARE)
+        if when == "after":
+            node.sql(skip)
+        node.start()
+        database.execute("COMMIT PREPARED 'x'")
+        database.execute("; ".join(f"INSERT INTO {table} VALUES (2)" for table in TABLES))
+        follow(node, database)
+        node.kill9()
+        check(node, {2})

@@ -11,7 +11,17 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, Text, select
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    RowMapping,
+    String,
+    Table,
+    Text,
+    select,
+)
 
 from penstock.catalog.metadata import METADATA, LsnColumn
 from penstock.lsn import Lsn
@@ -28,6 +38,9 @@ _TABLE = Table(
     Column("runs", Text, nullable=False),
     Column("relations", Text, nullable=False),
     Column("finish_lsn", LsnColumn),
+    Column("prepare_lsn", LsnColumn),
+    Column("commit_lsn", LsnColumn),
+    Column("skipped", Boolean),
 )
 
 
@@ -35,7 +48,9 @@ _TABLE = Table(
 class PreparedXact:
     """``xid`` and ``gid``: the publisher's. ``prepare_time``: microseconds since 1970. ``runs``:
     how many frames each file of the folder has; ``relations``: OIDs that are defined among them.
-    ``finish_lsn``: the end of its COMMIT PREPARED, once that has come."""
+    ``prepare_lsn``: where its PREPARE finishes, for SKIP; None: an older node has kept it.
+    ``commit_lsn``, ``finish_lsn``: where its COMMIT PREPARED begins and ends, once that has come.
+    ``skipped``: whether its rows are left out."""
 
     subid: int
     xid: int
@@ -46,6 +61,9 @@ class PreparedXact:
     runs: tuple[int, ...]
     relations: tuple[int, ...]
     finish_lsn: Lsn | None = None
+    prepare_lsn: Lsn | None = None
+    commit_lsn: Lsn | None = None
+    skipped: bool = False
 
     @property
     def local_gid(self) -> str:
@@ -66,6 +84,12 @@ class PgPreparedXacts:
         if subid is not None:
             query = query.where(_TABLE.c.subid == subid)
         return tuple(_xact(row) for row in self._connection.execute(query).mappings())
+
+    def find(self, subid: int, xid: int) -> PreparedXact | None:
+        """One of them; None: it is not there."""
+        query = select(_TABLE).where(_TABLE.c.subid == subid, _TABLE.c.xid == xid)
+        row = self._connection.execute(query).mappings().one_or_none()
+        return None if row is None else _xact(row)
 
     def put(self, xact: PreparedXact) -> None:
         """Insert one, or replace the one of that subscription and xid."""
@@ -93,6 +117,9 @@ def _values(xact: PreparedXact) -> dict[str, Any]:
         "runs": json.dumps(xact.runs),
         "relations": json.dumps(xact.relations),
         "finish_lsn": xact.finish_lsn,
+        "prepare_lsn": xact.prepare_lsn,
+        "commit_lsn": xact.commit_lsn,
+        "skipped": xact.skipped,
     }
 
 
@@ -107,4 +134,7 @@ def _xact(row: RowMapping) -> PreparedXact:
         runs=tuple(json.loads(row["runs"])),
         relations=tuple(json.loads(row["relations"])),
         finish_lsn=row["finish_lsn"],
+        prepare_lsn=row["prepare_lsn"],
+        commit_lsn=row["commit_lsn"],
+        skipped=bool(row["skipped"]),
     )

@@ -37,7 +37,7 @@ from penstock.catalog.metadata import (
     error_of,
     error_values,
 )
-from penstock.catalog.publisher_identity import PublisherIdentity
+from penstock.catalog.publisher_identity import PublisherIdentity, PublisherUpgrade
 from penstock.catalog.table_choice import NONE, TableChoice, read_choice
 from penstock.errors import DuplicateObject, UndefinedObject
 from penstock.lsn import INVALID, Lsn
@@ -88,6 +88,8 @@ _TABLE = Table(
     Column("subverifyrate", BigInteger),
     Column("substandby", Boolean),
     Column("subunsentchanges", String(5)),
+    Column("subupgradedlsn", LsnColumn),
+    Column("subupgradedxid", BigInteger),
 )
 
 _DROPPED = Table(
@@ -161,7 +163,8 @@ class Subscription:
     ``parallel``. ``stopped``: an error that a retry cannot heal has ended its worker, and ENABLE is
     what starts it again; ``stopped_by``: the sync id of the table whose error it was. ``dropping``:
     DROP SUBSCRIPTION waits for the slot.
-    ``publisher``: whom it follows, known since CREATE or its first connection. An error that
+    ``publisher``: whom it follows, known since CREATE or its first connection;
+    ``upgraded``: where it went on after the last pg_upgrade that was told of. An error that
     ``disable_on_error`` lets disable it makes it both ``stopped`` and not ``enabled``.
     ``skip_lsn``: the finish LSN of a transaction to be skipped; the worker reads and clears it as
     it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.skipping``).
@@ -195,6 +198,7 @@ class Subscription:
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
     publisher: PublisherIdentity | None = field(default=None, compare=False)
+    upgraded: PublisherUpgrade | None = None
     stopped_by: str | None = field(default=None, compare=False)
     two_phase_state: TwoPhaseState = field(default=TwoPhaseState.DISABLED, compare=False)
     skip_lsn: Lsn = field(default=INVALID, compare=False)
@@ -390,6 +394,8 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subtimeline": publisher and publisher.timeline,
         "subdbid": publisher and publisher.database_oid,
         "substandby": publisher and publisher.standby,
+        "subupgradedlsn": subscription.upgraded and subscription.upgraded.lsn,
+        "subupgradedxid": subscription.upgraded and subscription.upgraded.xid,
         "subontableerror": subscription.on_table_error,
         "suberrorsyncid": subscription.stopped_by,
         "substream": subscription.streaming,
@@ -428,6 +434,12 @@ def _publisher(row: RowMapping) -> PublisherIdentity | None:
     )
 
 
+def _upgraded(row: RowMapping) -> PublisherUpgrade | None:
+    if row["subupgradedlsn"] is None:
+        return None
+    return PublisherUpgrade(row["subupgradedlsn"], row["subupgradedxid"])
+
+
 def _subscription(row: RowMapping) -> Subscription:
     return Subscription(
         oid=row["oid"],
@@ -444,6 +456,7 @@ def _subscription(row: RowMapping) -> Subscription:
         dropping=row["subdropping"],
         error=error_of("sub", row),
         publisher=_publisher(row),
+        upgraded=_upgraded(row),
         stopped_by=row["suberrorsyncid"],
         streaming=row["substream"] or "off",
         two_phase_state=TwoPhaseState(row["subtwophasestate"] or "d"),

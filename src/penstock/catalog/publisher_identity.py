@@ -1,9 +1,10 @@
 """Which publisher a subscription follows, and whether a server is that one.
 
-In: what IDENTIFY_SYSTEM said to CREATE SUBSCRIPTION, or a first worker, and what it says now. Out:
-nothing, or the error with the ways on. Who believes what a server says asks on the same connection:
-a worker on each of its own, and REFRESH PUBLICATION. DROP SUBSCRIPTION does not, as in PostgreSQL:
-it drops the slot of that name on the server that the connection string leads to.
+In: what IDENTIFY_SYSTEM said to CREATE SUBSCRIPTION, a first worker, or ALTER SUBSCRIPTION after
+pg_upgrade, and what it says now. Out: nothing, or the error with the ways on. Who believes what a
+server says asks on the same connection: a worker on each of its own, and REFRESH PUBLICATION. DROP
+SUBSCRIPTION does not, as in PostgreSQL: it drops the slot of that name on the server that the
+connection string leads to.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from penstock.errors import StateMismatch
 from penstock.identifiers import simple_quote_literal
+from penstock.lsn import Lsn
 from penstock.sql.text.quoting import quote_identifier
 
 
@@ -20,7 +22,8 @@ class PublisherIdentity:
     """Which cluster and database a subscription follows, as IDENTIFY_SYSTEM tells them.
 
     Databases are told by OID, since they can be renamed. The timeline changes with a promotion.
-    ``standby``: whether the server was in recovery, and may be promoted while it is followed.
+    ``standby``: whether it was a standby whose timeline could not be watched (``TimelineWatch``),
+    so that the subscription may have followed it to another one.
     """
 
     system_id: str
@@ -29,14 +32,28 @@ class PublisherIdentity:
     standby: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PublisherUpgrade:
+    """Where pg_upgrade has put a publisher. ``lsn``: of its new WAL, where its slot was made again;
+    ``xid``: the first transaction after those that have restored its catalogs."""
+
+    lsn: Lsn
+    xid: int
+
+
 def check_identity(
     subscription: str, known: PublisherIdentity | None, server: PublisherIdentity
 ) -> None:
     """Raises StateMismatch unless the server is the one that is known; None: none is."""
     if known is None:
         return
+    upgraded = ""
     if known.system_id != server.system_id:
         found = f"system identifier {server.system_id}, it follows {known.system_id}"
+        upgraded = (
+            "If it is the same publisher after pg_upgrade, which keeps slots from PostgreSQL 17 "
+            f"on: {alter(subscription)} SET (system_identifier = '{server.system_id}'). "
+        )
     elif known.database_oid != server.database_oid:
         found = f"database with OID {server.database_oid}, it follows {known.database_oid}"
     else:
@@ -44,11 +61,9 @@ def check_identity(
     raise StateMismatch(
         f'subscription "{subscription}" is connected to another publisher than it follows',
         detail=f"The server has the {found}. Positions of one mean nothing to the other.",
-        hint=f"{alter(subscription)} CONNECTION '...' leads back to the one that it "
-        "follows. A cluster after pg_upgrade, or a database that was dumped and restored, is "
-        f"another one. {copy_anew(subscription)} After pg_upgrade, if all changes had arrived "
-        "before it and none were made since, keep the tables and create it WITH (copy_data = "
-        "false), and create_slot = false where pg_upgrade has kept the slot.",
+        hint=f"{upgraded}{alter(subscription)} CONNECTION '...' leads back to the one that it "
+        "follows. A database that was dumped and restored is another one. "
+        f"{copy_anew(subscription)}",
     )
 
 

@@ -106,8 +106,10 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     # Of which tables such a block is.
     25: _add_what_is_missing,
     # How far tables are compared in the background, and how often they are.
-    # What is known of dropped subscriptions, and whether a publisher was a standby.
+    # What is known of dropped subscriptions, and whether a publisher was a standby,
+    # and where it went on after pg_upgrade.
     # What the rows of followed tables depend on at the publisher.
+    # Where the PREPARE of a publisher's transaction finishes, and whether its rows are left out.
     # Since when publications are what they are, and what they were.
     26: _add_what_is_missing,
 }

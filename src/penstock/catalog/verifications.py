@@ -65,6 +65,10 @@ class Verifications:
         self._connection.execute(_TABLE.delete().where(_TABLE.c.sync_id == row.sync_id))
         self._connection.execute(_TABLE.insert().values(**asdict(row)))
 
+    def forget(self, subid: int) -> None:
+        """Take all tables of a subscription as never compared."""
+        self._connection.execute(_TABLE.delete().where(_TABLE.c.subid == subid))
+
     def forget_others(self, sync_ids: frozenset[str]) -> None:
         """Remove rows of memberships that have ended."""
         for sync_id in set(self.all()) - sync_ids:

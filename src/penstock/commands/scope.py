@@ -17,6 +17,7 @@ from penstock.protocol.answers import Notice
 from penstock.relation import TableName
 from penstock.sqlstate import ActiveSqlTransaction
 from penstock.walreceiver.publisher import SystemIdentity
+from penstock.walreceiver.slots import RemoteSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,9 @@ class PublisherSession(Protocol):
 
     def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
         """Drop a slot; waits while somebody streams from it. False: there was none."""
+
+    def slot_state(self, name: str) -> RemoteSlot | None:
+        """The slot as pg_replication_slots shows it; None if there is none."""
 
     def sync_slots(self, app_id: str) -> list[str]:
         """Temporary slots of copies that run for a subscription."""

@@ -76,6 +76,7 @@ class SubscriptionOptions:
     failover: bool = False
     password_required: bool = True
     run_as_owner: bool = False
+    system_identifier: str = ""
     specified: set[str] = field(default_factory=set)
 
 
@@ -91,7 +92,8 @@ CREATE: Final = frozenset(
     | {PARTITION_BY, CLUSTER_BY}
     | {"jsonb_as", "verify_interval", "verify_rate", "unsent_changes"}
 )
-SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
+SYSTEM_IDENTIFIER: Final = "system_identifier"
+SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"} | {SYSTEM_IDENTIFIER}
 KEPT: Final = (
     *("binary", "synchronous_commit", "on_table_error", "schema_change", "streaming", "origin"),
     *("failover", "password_required", "run_as_owner", "disable_on_error"),
@@ -225,6 +227,16 @@ def _verify_rate(option: DefElem) -> int:
     return number << 10
 
 
+def _system_identifier(option: DefElem) -> str:
+    text = def_get_string(option)
+    if not re.fullmatch("[0-9]{1,20}", text):
+        raise InvalidParameterValue(
+            f'invalid value for parameter "{option.name}": "{text}"',
+            hint="SELECT system_identifier FROM pg_control_system() on the publisher.",
+        )
+    return text
+
+
 def _lsn(option: DefElem) -> Lsn:
     text = def_get_string(option)
     if text == "none":
@@ -252,6 +264,7 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "verify_interval": _verify_interval,
     "verify_rate": _verify_rate,
     "lsn": _lsn,
+    SYSTEM_IDENTIFIER: _system_identifier,
 }
 
 

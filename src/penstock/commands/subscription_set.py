@@ -12,11 +12,12 @@ from dataclasses import replace
 
 from penstock.catalog import Catalog, CatalogTransaction, Subscription
 from penstock.catalog.publisher_identity import alter
-from penstock.commands import two_phase
+from penstock.commands import two_phase, upgraded_publisher
 from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory
 from penstock.commands.subscription_options import (
     KEPT,
     SET,
+    SYSTEM_IDENTIFIER,
     SubscriptionOptions,
     parse_subscription_options,
     without_effect,
@@ -27,8 +28,12 @@ from penstock.commands.subscriptioncmds import (
     open_session,
     save_healed,
 )
+from penstock.commands.upgraded_publisher import UpgradedPublisher
 from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError
+from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.layout_options import NewTableLayouts
+from penstock.lsn import Lsn
+from penstock.protocol.answers import Notice
 from penstock.sql import AlterSubscriptionSet
 
 
@@ -38,23 +43,54 @@ def alter_options(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> CommandResult:
-    """SET (...). Raises SqlSyntaxError, NotInPrerequisiteState, ObjectInUse, and what the publisher
-    says of its slot."""
+    """SET (...). Raises SqlSyntaxError, NotInPrerequisiteState, ObjectInUse, StateMismatch, and
+    what the publisher says of its slot."""
     with catalog.read() as transaction:
         asked = get_subscription(transaction, statement.name)
         options = parse_subscription_options(statement.options, SET)
         _altered(transaction, asked, options)
     _check_block(options, scope)
+    server = _ask_upgraded(asked, options, connect)
     told = _alter_slot(asked, options, connect)
+    notices: list[Notice] = []
     with catalog.write() as transaction:
         subscription = get_subscription(transaction, statement.name)
-        if told and (subscription.oid, subscription.slot_name) != (asked.oid, asked.slot_name):
+        if (told or server is not None) and _asked_for(subscription) != _asked_for(asked):
             raise ObjectInUse(
                 f'subscription "{asked.name}" was changed while its publisher was asked',
                 hint="Run the statement again.",
             )
-        save_healed(transaction, _altered(transaction, subscription, options))
-    return CommandResult(ALTERED, without_effect(options))
+        altered = _altered(transaction, subscription, options)
+        if server is not None:
+            altered, notices = upgraded_publisher.follow(
+                *(transaction, altered, options.system_identifier, server),
+                _last_cut(subscription, scope),
+            )
+        save_healed(transaction, altered)
+    return CommandResult(ALTERED, (*without_effect(options), *notices))
+
+
+def _asked_for(subscription: Subscription) -> tuple[object, ...]:
+    """What the publisher's answers hang on."""
+    return subscription.oid, subscription.slot_name, subscription.conninfo
+
+
+def _ask_upgraded(
+    subscription: Subscription, options: SubscriptionOptions, connect: PublisherFactory
+) -> UpgradedPublisher | None:
+    """None where it is not told that pg_upgrade has moved the publisher."""
+    if SYSTEM_IDENTIFIER not in options.specified:
+        return None
+    upgraded_publisher.check_slot_name(subscription)
+    with open_session(connect, subscription.name, subscription.conninfo) as publisher:
+        return UpgradedPublisher.ask(subscription, publisher)
+
+
+def _last_cut(subscription: Subscription, scope: CommandScope) -> Lsn | None:
+    if scope.warehouse is None:
+        return None
+    cut = scope.warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
+    return None if cut is None else cut.lsn
 
 
 def _check_block(options: SubscriptionOptions, scope: CommandScope) -> None:

@@ -291,9 +291,10 @@ def check_timeline(
 def _acknowledged_on(timeline: int, server: PublisherState) -> int:
     """The timeline on which a slot was confirmed last, from the one that a standby was followed on.
 
-    A walsender of a standby goes on after the promotion without telling of it. A slot that is
-    confirmed beyond the place where the server took its new timeline was confirmed there, by who
-    streamed from it; one that a standby keeps in step with its primary's is never beyond its WAL.
+    Of a standby whose timeline could not be watched: its walsender goes on after the promotion
+    without telling of it. A slot that is confirmed beyond the place where the server took its new
+    timeline was confirmed there, by who streamed from it; one that a standby keeps in step with its
+    primary's is never beyond its WAL.
     """
     later = [*sorted(each for each in server.forks if each > timeline), server.identity.timeline]
     for following in later:

@@ -13,10 +13,11 @@ they were read. They are read again
 - when a row is missing that a change needs,
 - every few seconds.
 
-Numbers are never given twice, so nothing is lost between two looks. A difference took effect
-between the last look and this one, and ends in one of three ways: it changes no row here and is
-noted; it is made here, too, in place (a label, a constant in an added column); or it is an error of
-the table, which ``schema_change`` and ``on_table_error`` decide about as for other changes.
+Numbers are never given twice, so nothing is lost between two looks. pg_upgrade gives some of them
+anew: what is known of a table is carried over to those first (``carried_over``). A difference took
+effect between the last look and this one, and ends in one of three ways: it changes no row here and
+is noted; it is made here, too, in place (a label, a constant in an added column); or it is an error
+of the table, which ``schema_change`` and ``on_table_error`` decide about as for other changes.
 
 In: looks (``walreceiver.table_definition``), the open targets. Out: errors of tables. Changes in
 place are ``in_place``'s.
@@ -34,7 +35,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock.catalog.pg_subscription import FOLLOWING, KEEP, WIDEN, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
-from penstock.catalog.publisher_identity import alter
+from penstock.catalog.publisher_identity import PublisherUpgrade, alter
 from penstock.errors import ConnectionFailure, PenstockError, SchemaChanged
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes import arrow_type
@@ -46,10 +47,12 @@ from penstock.walreceiver.table_definition import (
     Raw,
     TableDefinition,
     TypeDefinition,
+    WrittenSince,
     parse_definition,
     read_definitions,
     rows_are_older,
     rows_came_with,
+    written_since,
 )
 
 log = logging.getLogger(__name__)
@@ -149,8 +152,8 @@ class Known:
         )
 
 
-def _fields(attribute: AttributeDefinition) -> list[object]:
-    return [getattr(attribute, name) for name in AttributeDefinition.__dataclass_fields__]
+def _fields(value: AttributeDefinition | Membership) -> list[object]:
+    return [getattr(value, name) for name in value.__dataclass_fields__]
 
 
 def first_known(found: Definitions, oid: int, held: Collection[str]) -> Known:
@@ -493,6 +496,66 @@ def _gap(entry: Membership, now: Iterable[Membership]) -> str | None:
     return None
 
 
+def carried_over(
+    known: Known, oid: int, raw: Raw, upgrade: PublisherUpgrade, since: WrittenSince
+) -> Known:
+    """Say what is known of a table in the numbers that pg_upgrade has given.
+
+    It keeps OIDs of relations and types, file nodes, numbers of columns and of transactions. It
+    gives other OIDs to publications, its own transactions restore every row of the catalogs, and
+    another version writes expressions in another way. ``raw``: the table as it is now; ``since``:
+    what was written after that. What was not is as it was; the rest stays unequal, so that
+    ``compare`` finds it.
+    """
+    before, now = known.definition, parse_definition(raw)
+    files = {oid: before.filenode, **{leaf.oid: leaf.filenode for leaf in before.leaves}}
+    files_now = {oid: now.filenode, **{leaf.oid: leaf.filenode for leaf in now.leaves}}
+    # A file that another one has replaced before pg_upgrade came, and after the last look.
+    rewritten = any(
+        files[each] != files_now.get(each, files[each]) and each not in since.relations
+        for each in files
+    )
+    columns = {column.number: column for column in now.attributes}
+
+    def attribute(column: AttributeDefinition) -> AttributeDefinition:
+        new = columns.get(column.number)
+        if new is None or rewritten or since.has_written(new.changed):
+            return column
+        expression = new.expression if column.expression else ""
+        return replace(column, changed=new.changed, expression=expression)
+
+    raw_now = {
+        **known.raw,
+        "attributes": [_fields(attribute(each)) for each in before.attributes],
+        "memberships": [
+            _fields(_membership(each, now.memberships, since)) for each in before.memberships
+        ],
+    }
+    origins = {name: attribute(origin) for name, origin in known.origins.items()}
+    # Nothing of the former cluster is still to come, with which names ever.
+    return replace(known, lsn=upgrade.lsn, raw=raw_now, origins=origins, labels=())
+
+
+def _membership(
+    entry: Membership, memberships: Iterable[Membership], since: WrittenSince
+) -> Membership:
+    """The same one in new numbers, unless its entry was made since."""
+    for new in memberships:
+        kept = new.publication not in since.publications
+        if new.name != entry.name or bool(new.entry) != bool(entry.entry):
+            continue
+        if new.entry in since.entries:
+            return replace(entry, publication=new.publication) if kept else entry
+        return replace(
+            entry,
+            publication=new.publication,
+            entry=new.entry,
+            changed=new.changed if kept else entry.changed,
+            row_filter=new.row_filter if entry.row_filter else None,
+        )
+    return entry
+
+
 class WatchedTarget(Protocol):
     """What the watch needs of a target."""
 
@@ -612,6 +675,7 @@ class DefinitionWatch:
             self._blind = True
             return []
         ask = questions(connection)
+        upgrade, since = self._subscription.upgraded, None
         differences = []
         for oid, target in oids.items():
             if oid not in found.tables:
@@ -621,6 +685,11 @@ class DefinitionWatch:
                 first = first_known(found, oid, target.held.names)
                 self.accept(target, Difference(first))
                 continue
+            if upgrade is not None and known.lsn < upgrade.lsn:
+                since = since or written_since(connection, upgrade.xid, _relations(found))
+                known = carried_over(known, oid, found.tables[oid], upgrade, since)
+                self._known[target.rel.sync_id] = known
+                self._save(target.rel, known.text())
             publications = self._subscription.publications
             widens = self._subscription.schema_change == WIDEN
             difference = compare(known, found, oid, target.held, publications, ask, widens=widens)
@@ -663,6 +732,11 @@ def keep_hint(subscription: str) -> str:
         "To keep the rows here as they are, here and whenever no change tells of others: "
         f"{alter(subscription)} SET (unsent_changes = keep)."
     )
+
+
+def _relations(found: Definitions) -> set[int]:
+    leaves = (leaf.oid for raw in found.tables.values() for leaf in parse_definition(raw).leaves)
+    return {*found.tables, *leaves}
 
 
 def _coming(known: Known, target: WatchedTarget) -> tuple[Labels, ...]:

@@ -9,6 +9,7 @@ meanwhile. They are durable before anything that follows them is applied, hence 
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,8 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.messages import CommitPrepared, Prepare, RollbackPrepared, StreamPrepare
 from penstock.subscription.frame_run import FrameRun
 from penstock.subscription.spool import SpooledFrames
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,8 @@ class PreparedTransactions:
         self, message: Prepare | StreamPrepare, runs: Sequence[FrameRun], relations: Sequence[int]
     ) -> None:
         """Make one durable; the files of ``runs``, all on disk, are taken. One that comes again
-        takes its own place. Raises StorageError."""
+        takes its own place. Where SKIP names it, its rows are left out from now on. Raises
+        StorageError."""
         store = self._store
         folder = f"{store.folder}/{message.xid}-{int(message.end_lsn)}-{uuid.uuid4()}"
         store.storage.create_folder(folder)
@@ -134,23 +138,26 @@ class PreparedTransactions:
             folder=folder,
             runs=tuple(run.count for run in runs),
             relations=tuple(relations),
+            prepare_lsn=message.prepare_lsn,
         )
         former = self._xacts.get(xact.xid)
-        self._put(xact)
+        self._put_prepared(xact)
         failpoint(AFTER_PREPARE)
         if former is not None:
             store.storage.discard_folder(former.folder)
 
     def commit(self, message: CommitPrepared) -> tuple[list[FrameRun], tuple[int, ...]]:
-        """Its frames, and the OIDs of relations that are defined among them; of one that was never
-        sent, nothing: it changed nothing. Raises UndefinedObject (42704), StorageError."""
+        """Its frames, and the OIDs of relations that are defined among them; of one that is
+        skipped, or was never sent as it changed nothing, nothing. Raises UndefinedObject (42704),
+        StorageError."""
         xact = self._xacts.get(message.xid)
         if xact is None:
             self._check_never_kept(message)
             return [], ()
+        finished = replace(xact, commit_lsn=message.commit_lsn, finish_lsn=message.end_lsn)
+        if self._put_finished(finished):
+            return [], ()
         runs = [self._run(xact, number, count) for number, count in enumerate(xact.runs)]
-        finished = replace(xact, finish_lsn=message.end_lsn)
-        self._put(finished)
         return runs, xact.relations
 
     def _check_never_kept(self, message: CommitPrepared) -> None:
@@ -165,10 +172,31 @@ class PreparedTransactions:
                 "subscription and subscribe again.",
             )
 
-    def _put(self, xact: PreparedXact) -> None:
+    def _put_prepared(self, xact: PreparedXact) -> None:
+        """As on a server, SKIP is over then; one that comes again after a crash stays skipped."""
+        lsn = xact.prepare_lsn
         with self._lock, self._store.catalog.write() as t:
+            subscription = t.subscriptions.find_oid(xact.subid)
+            former = t.prepared_xacts.find(xact.subid, xact.xid)
+            begins = subscription is not None and subscription.skip_lsn == lsn
+            again = former is not None and former.skipped and former.prepare_lsn == lsn
+            if subscription is not None and begins:
+                t.subscriptions.save(replace(subscription, skip_lsn=INVALID))
+            xact = replace(xact, skipped=begins or again)
             t.prepared_xacts.put(xact)
             self._xacts[xact.xid] = xact
+        if begins:
+            log.info("logical replication starts skipping transaction at LSN %s", lsn)
+            log.info("logical replication completed skipping transaction at LSN %s", lsn)
+
+    def _put_finished(self, xact: PreparedXact) -> bool:
+        """Whether it is skipped by now, which a statement may have said since."""
+        with self._lock, self._store.catalog.write() as t:
+            stored = t.prepared_xacts.find(xact.subid, xact.xid)
+            xact = replace(xact, skipped=stored is not None and stored.skipped)
+            t.prepared_xacts.put(xact)
+            self._xacts[xact.xid] = xact
+        return xact.skipped
 
     def _run(self, xact: PreparedXact, number: int, count: int) -> FrameRun:
         content = self._store.storage.read(f"{xact.folder}/{number}")

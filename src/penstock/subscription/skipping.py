@@ -115,8 +115,10 @@ class Skipping:
         return True
 
     def _give_up(self, detail: str) -> None:
-        self._lsns.clear(self._skip)
-        self._skip = INVALID
+        skip, self._skip = self._skip, INVALID
+        if self._lsns.read()[0] != skip:
+            return  # it was altered, or what it names was prepared (``prepared``)
+        self._lsns.clear(skip)
         message = f'skip-LSN of subscription "{self._subscription}" cleared'
         log.warning("%s", report("WARNING", message, detail, None))
 

@@ -171,6 +171,7 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         if not sources:
             return
         snapshot_name, point = holder.open(work.check)
+        work.check_connection(publisher.connection)  # a standby may have been promoted meanwhile
         held = HeldSnapshot(
             publisher,
             slot,

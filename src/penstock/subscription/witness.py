@@ -4,7 +4,8 @@ In: a session on the publisher, then the open tables. Out: what the publisher sa
 the slot, the last cut, and the errors of ``agreement``, those of one table to be parked by the
 caller; the publisher's identity is recorded when it is first seen and after a promotion.
 What it costs: three queries, a fourth when the timeline has changed, the cuts table's log, one
-small file, no Spark job.
+small file, no Spark job. While a standby is followed, a query before each commit and each cut:
+whoever promotes it need not tell its clients.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 from penstock.catalog.pg_subscription import DroppedSubscription, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, check_identity
-from penstock.errors import PenstockError, PublisherError
+from penstock.errors import ConnectionFailure, PenstockError, PublisherError
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
@@ -54,13 +55,68 @@ def publisher_state(
         one.system_id == system.system_id and one.timeline != system.timeline for one in followed
     )
     return PublisherState(
-        identity=PublisherIdentity(system.system_id, system.timeline, database_oid, in_recovery),
+        identity=PublisherIdentity(system.system_id, system.timeline, database_oid),
         position=system.xlogpos,
         in_recovery=in_recovery,
         forks=publisher.timeline_history(system.timeline) if changed else {},
         confirmed=None if found is None else found.confirmed_flush_lsn,
         wal_status=MISSING if found is None else found.wal_status,
     )
+
+
+class TimelineWatch:
+    """Looks whether the standby that a session follows is on the timeline that it began on.
+
+    A walsender of a standby goes on after a promotion, of the standby or of what it streams from,
+    and tells nobody. As long as the timeline is still the former one, all that was received before
+    the look is of that. So nothing of another timeline is committed before a session has begun
+    that knows it, whatever is killed when.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], unseen: Callable[[], None]) -> None:
+        """``connect``: another walsender's session on the publisher. ``unseen``: records that the
+        timeline may be another one."""
+        self._connect, self._unseen = connect, unseen
+        self._connection: Connection | None = None
+        self._timeline: int | None = None
+        self._started = ""
+
+    def begin(self, connection: Connection, server: PublisherState) -> None:
+        """``connection``: of the session, which knows what the server says of itself."""
+        self._timeline = server.identity.timeline if server.in_recovery else None
+        if self._timeline is not None:
+            self._started = _started(connection)
+
+    def holds(self) -> bool:
+        """Whether it is, as far as the server tells; where it does not, that is recorded, and its
+        slot is to tell the next session."""
+        if self._timeline is None:
+            return True
+        try:
+            if self._connection is None or not self._connection.is_open:
+                self._connection = self._connect()
+                if _started(self._connection) != self._started:
+                    raise ConnectionFailure("another server has answered")
+            return identify_system(self._connection).timeline == self._timeline
+        except (ConnectionFailure, PublisherError) as error:
+            log.warning("the publisher's timeline could not be read: %s", error.message)
+            self.close()
+            self._unseen()
+            return True
+
+    def close(self) -> None:
+        """End the session on the publisher."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _started(connection: Connection) -> str:
+    """When a server was started, in microseconds: which one it is, of those of one cluster."""
+    ((started,),) = connection.query(
+        "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())"
+    )
+    return str(started)
 
 
 def server_identity(connection: Connection) -> PublisherIdentity:
@@ -85,9 +141,11 @@ class Witness:
         record_publisher: Callable[[PublisherIdentity], None],
         origin_lsn: Callable[[], Lsn] = lambda: INVALID,
         dropped: Callable[[], Sequence[DroppedSubscription]] = lambda: (),
+        begin_again: Callable[[], None] = lambda: None,
     ) -> None:
         """``origin_lsn``: where the replication origin was put; ``dropped``: subscriptions that
-        may have left tables."""
+        may have left tables; ``begin_again``: has another session begin."""
+        self._begin_again = begin_again
         self._dropped_now = dropped
         self._dropped: Sequence[DroppedSubscription] = ()
         self._origin_lsn = origin_lsn
@@ -169,10 +227,31 @@ class Witness:
             self._record(identity)
             self._known = identity
 
+    def timeline_unseen(self) -> None:
+        """Record that the subscription may follow a standby to another timeline."""
+        if self._known is not None and not self._known.standby:
+            self._known = replace(self._known, standby=True)
+            self._record(self._known)
+
+    @property
+    def server(self) -> PublisherState:
+        """As it was when the session began."""
+        assert self._server is not None
+        return self._server
+
     def check_connection(self, connection: Connection) -> None:
         """Of each further connection of a session, and of copies: a name, or a list of hosts, may
-        lead to another server each time. Raises StateMismatch."""
-        check_identity(self._subscription.name, self._known, server_identity(connection))
+        lead to another server each time. Raises StateMismatch; ConnectionFailure for another
+        timeline, whose history the next session looks at."""
+        name, known, server = self._subscription.name, self._known, server_identity(connection)
+        check_identity(name, known, server)
+        if known is not None and known.timeline != server.timeline:
+            self._begin_again()
+            raise ConnectionFailure(
+                f'the publisher of subscription "{name}" is on timeline {server.timeline}, and was '
+                f"on {known.timeline}",
+                sqlstate="57P03",
+            )
 
     def check_ordinary(self, connection: Connection) -> None:
         """Check a session that is no walsender's, likewise, as far as its role may know. Raises

@@ -37,7 +37,7 @@ from penstock.subscription.streaming import ApplyStream
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 from penstock.subscription.unanswered import Unanswered
-from penstock.subscription.witness import Witness
+from penstock.subscription.witness import TimelineWatch, Witness
 from penstock.subscription.worker_status import Shown, WorkerStatus
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
@@ -84,6 +84,7 @@ class ApplyWorker:
             catalog.record_publisher,
             catalog.advanced.read,
             catalog.dropped_subscriptions,
+            lambda: self._changed.set(),
         )
         self._stopping = threading.Event()
         self._changed = threading.Event()
@@ -233,10 +234,15 @@ class ApplyWorker:
         self.status.state = CONNECTING
         self._catalog.check_origin()
         record = self._catalog.record_definition
-        with closing(DefinitionWatch(self.subscription, record, self._connect_to_look)) as watch:
-            self._watched_session(watch)
+        with (
+            closing(DefinitionWatch(self.subscription, record, self._connect_to_look)) as watch,
+            closing(
+                TimelineWatch(self._connect_walsender, self._witness.timeline_unseen)
+            ) as timeline,
+        ):
+            self._watched_session(watch, timeline)
 
-    def _watched_session(self, definitions: DefinitionWatch) -> None:
+    def _watched_session(self, definitions: DefinitionWatch, timeline: TimelineWatch) -> None:
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
                 return
@@ -251,6 +257,7 @@ class ApplyWorker:
                 return
             targets = self._open_targets(publisher, members.rels, parking, definitions)
             self._witness.check(targets, parking.refuse)
+            timeline.begin(publisher.connection, self._witness.server)
             self._look_at_definitions(publisher, targets, parking)
             self._copies.start(members.sync_ids)
             binary = self.subscription.binary and reads_binary(
@@ -270,7 +277,7 @@ class ApplyWorker:
                 joined=self._record_joined,
                 parking=parking,
                 last_cut=self._witness.last_cut,
-                members_hold=lambda: self._members_hold(members),
+                members_hold=lambda: self._members_hold(members) and self._goes_on(timeline),
                 origin_of=self._catalog.origin_name,
                 check_connection=self._witness.check_connection,
                 requested=self._catalog.requested_cuts,
@@ -325,6 +332,14 @@ class ApplyWorker:
         else:
             log.info('subscription "%s" has other tables now', self.subscription.name)
             self._changed.set()
+        return False
+
+    def _goes_on(self, timeline: TimelineWatch) -> bool:
+        """Likewise, where a standby that is followed was promoted, or what it streams from."""
+        if timeline.holds():
+            return True
+        log.info('subscription "%s": its publisher has another timeline', self.subscription.name)
+        self._changed.set()
         return False
 
     def _end_altered(self) -> None:
@@ -407,6 +422,11 @@ class ApplyWorker:
             if error is not None:
                 parking.refuse(target.rel, error)
                 targets.close(target)
+
+    def _connect_walsender(self) -> Connection:
+        return Connection.connect(
+            ConnInfo.parse(self.subscription.conninfo), self.subscription.name
+        )
 
     def _connect_to_look(self) -> Connection:
         """While the stream has the session's connection, another one looks: an ordinary one, so

@@ -57,6 +57,8 @@ class RemoteSlot:
     wal_status: str | None
     retained_bytes: int
     safe_wal_size: int | None
+    catalog_xmin: int | None = None
+    """The oldest transaction whose effects on the catalogs it needs to see."""
 
     @property
     def in_danger(self) -> bool:
@@ -177,12 +179,14 @@ def slot_state(connection: Connection, name: str) -> RemoteSlot | None:
         "SELECT slot_name, plugin, database, temporary, active_pid, restart_lsn,"
         " confirmed_flush_lsn, wal_status,"
         " coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn()"
-        " ELSE pg_current_wal_lsn() END, restart_lsn), 0)::int8, safe_wal_size"
+        " ELSE pg_current_wal_lsn() END, restart_lsn), 0)::int8, safe_wal_size,"
+        " catalog_xmin::text"
         f" FROM pg_catalog.pg_replication_slots WHERE slot_name = {quote_literal(name)}"
     )
     if not rows:
         return None
-    _, plugin, database, temporary, pid, restart, confirmed, wal_status, retained, safe = rows[0]
+    _, plugin, database, temporary, pid, restart, confirmed = rows[0][:7]
+    wal_status, retained, safe, xmin = rows[0][7:]
     return RemoteSlot(
         name=name,
         plugin=plugin,
@@ -194,4 +198,5 @@ def slot_state(connection: Connection, name: str) -> RemoteSlot | None:
         wal_status=wal_status,
         retained_bytes=max(0, int(retained or 0)),
         safe_wal_size=int(safe) if safe else None,
+        catalog_xmin=int(xmin) if xmin else None,
     )

@@ -196,6 +196,44 @@ def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool:
     return _has_rows(connection, leaf, before, unread=False)
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenSince:
+    """What of a publisher's catalogs was written since pg_upgrade had restored them: OIDs of
+    relations, publications, and entries of publications. ``xid``: the first transaction after."""
+
+    xid: int
+    relations: frozenset[int]
+    publications: frozenset[int]
+    entries: frozenset[int]
+
+    def has_written(self, xid: int) -> bool:
+        """Whether a transaction is not one of those that have restored them."""
+        frozen = xid < _FIRST_NORMAL_XID
+        return not frozen and (xid - self.xid) % _XIDS_IN_ALL < _XIDS_IN_ALL // 2
+
+
+_FIRST_NORMAL_XID: Final = 3
+_XIDS_IN_ALL: Final = 1 << 32
+
+
+def written_since(connection: Connection, xid: int, relations: Collection[int]) -> WrittenSince:
+    """Ask what was written since the transaction ``xid`` of a publisher from PostgreSQL 17 on.
+    Raises PublisherError, ConnectionFailure."""
+    oids = ", ".join(map(str, sorted(relations))) or "NULL"
+    since = f"pg_catalog.age(xmin) <= pg_catalog.age('{xid}'::pg_catalog.xid)"
+    rows = connection.query(
+        f"SELECT 'c', oid::bigint FROM pg_catalog.pg_class WHERE oid IN ({oids}) AND {since}"
+        f" UNION ALL SELECT 'p', oid::bigint FROM pg_catalog.pg_publication WHERE {since}"
+        f" UNION ALL SELECT 'e', oid::bigint FROM pg_catalog.pg_publication_rel WHERE {since}"
+        f" UNION ALL SELECT 'e', oid::bigint FROM pg_catalog.pg_publication_namespace WHERE {since}"
+    )
+
+    def of(kind: str) -> frozenset[int]:
+        return frozenset(int(str(oid)) for found, oid in rows if found == kind)
+
+    return WrittenSince(xid, of("c"), of("p"), of("e"))
+
+
 _UNREADABLE: Final = ("42501", "0A000", "42703", "42P01", "3F000")
 """No privilege; no system column of that name, or none in this kind of table; gone meanwhile."""
 
