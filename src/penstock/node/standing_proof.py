@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -63,6 +63,8 @@ _LONGEST_PAUSE_S: Final = 60.0
 """After errors in a row: of the publisher, or a cut that did not come."""
 _CUT_S: Final = 30.0
 _EXAMPLES: Final = 10
+_LOOKED_AFTER: Final = 64
+"""Ranges."""
 
 
 @dataclass(slots=True)
@@ -87,14 +89,18 @@ class StandingProof:
         copy: Callable[[], CopyOptions],
         primary_key_name: Callable[[TableName], str | None],
         parked: Callable[[int], None],
+        kept_for: Callable[[], float],
     ) -> None:
-        """``parked``: a table of the subscription was; its worker is to leave it out."""
+        """``parked``: a table of the subscription was; its worker is to leave it out.
+        ``kept_for``: seconds that rows of the lake's table stay; 0: they all do."""
         self._catalog = catalog
         self._warehouse = warehouse
         self._spark = spark
         self._copy = copy
         self._primary_key_name = primary_key_name
         self._parked = parked
+        self._kept_for = kept_for
+        self._added = 0
         self._paces: dict[int, _Pace] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="standing proof", daemon=True)
@@ -209,8 +215,16 @@ class StandingProof:
             )
 
     def add(self, rows: pa.Table) -> None:
-        """Into the lake's table."""
+        """Into the lake's table. Now and then what is old goes from it."""
         self._warehouse.verifications.add(rows)
+        self._added += 1
+        if self._added % _LOOKED_AFTER == 0:
+            now, kept_for = datetime.now(UTC), self._kept_for()
+            since = now - timedelta(seconds=kept_for) if kept_for else None
+            try:
+                self._warehouse.verifications.keep_since("ended", since)
+            except PenstockError as error:
+                log.warning("could not remove old verifications: %s", error.message)
 
     def states(self, subid: int) -> tuple[Sequence[SubscriptionRel], dict[str, TableVerification]]:
         """Tables of a subscription, and how far each is, by sync ids."""
