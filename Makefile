@@ -12,7 +12,7 @@ export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-quick bench-hour bench-slots bench-memory bench-large bench-verify lint format clean
+.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-quick bench-hour bench-slots bench-memory bench-large bench-verify bench-proof lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
@@ -34,6 +34,8 @@ help:
 	@echo 'make bench-memory  peaks of memory with wide rows and many files (ARGS=--help)'
 	@echo 'make bench-large  one transaction of 20 million rows, from COMMIT to readable (ARGS=--help)'
 	@echo 'make bench-verify  penstock verify of 5 million rows while pgbench writes (ARGS=--help)'
+	@echo 'make bench-proof  what comparing in the background costs, while transactions commit (for 20'
+	@echo '                 tables and two hours: ARGS="--tables 20 --rows 1000000 --seconds 3600")'
 	@echo 'make lint        ruff, mypy --strict, import-linter'
 	@echo 'make format      let ruff format and fix what it can'
 	@echo 'make setup       only set up: .venv, wheels, Delta jars, PostgreSQL servers'
@@ -147,6 +149,9 @@ bench-large: $(STAMPS)/jars
 
 bench-verify: $(STAMPS)/jars
 	$(BIN)/python bench/verify.py $(ARGS)
+
+bench-proof: $(STAMPS)/jars
+	$(BIN)/python bench/proof.py $(ARGS)
 
 lint: $(STAMPS)/python
 	$(BIN)/ruff check .

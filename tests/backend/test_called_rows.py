@@ -35,6 +35,7 @@ STATEMENTS = [
 ]
 
 _CREATE = "pg_create_logical_replication_slot('called_4', 'pgoutput')"
+_ONE = "pg_drop_replication_slot('called_1')::text"
 _BY_NAME = "(SELECT slot_name FROM pg_replication_slots WHERE slot_name = 'called_1')"
 ANYWHERE = [
     f"SELECT count(*) FROM (SELECT {_DROP} {_FROM}) AS x",
@@ -114,6 +115,21 @@ ANYWHERE = [
     f"SELECT {_DROP} FROM (SELECT slot_name {_FROM} ORDER BY 1 LIMIT 1) AS x",
     f"SELECT pg_drop_replication_slot({_BY_NAME})",
     f"SELECT d.datname FROM pg_database d WHERE d.datname IN (SELECT {_DROP}::text {_FROM})",
+    f"SELECT 'x' = ANY (ARRAY['x', {_DROP}::text]) {_FROM}",
+    f"SELECT 'x' <> ALL (ARRAY['x', {_ONE}])",
+    f"SELECT {_ONE} = ANY (ARRAY[]::text[])",
+    f"SELECT 'x' IN ('x', {_ONE})",
+    f"SELECT NULL::text || {_ONE}",
+    f"SELECT substr(NULL::text, length({_ONE}))",
+    f"SELECT left({_ONE}, NULL)",
+    f"SELECT array_length(ARRAY['a', {_ONE}], 1)",
+    f"SELECT array_length(ARRAY['a', {_ONE}], 2)",
+    f"SELECT substr({_ONE} || 'abc', 1 + length({_ONE.replace('1', '2')}))",
+    f"SELECT {_DROP} AS d {_FROM} ORDER BY d LIMIT 1",
+    f"SELECT DISTINCT {_DROP} AS d {_FROM}",
+    f"SELECT {_DROP} AS d {_FROM} GROUP BY d",
+    f"SELECT {_DROP} {_FROM} UNION SELECT NULL",
+    f"SELECT count(DISTINCT {_DROP}) {_FROM}",
 ]
 
 

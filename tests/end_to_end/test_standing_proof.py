@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +13,9 @@ from deltalake import DeltaTable
 
 from end_to_end.compare import query
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
-from penstock.embedded import NodeProcess, wait_until
+from penstock.embedded import EmbeddedPostgres, NodeProcess, wait_until
 from penstock.failpoint import INSIDE_VERIFICATION
 from penstock.node import standing_proof
 
@@ -172,6 +175,99 @@ def test_a_transaction_that_keeps_slots_waiting_holds_the_worker_for_seconds(
         writing.commit()
     before = len(told(node))
     proved(node, since=before)
+
+
+def test_a_key_that_is_text_here_and_one_subscription_beside_another(
+    local_node: LocalNodes,
+    database: Database,
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standing_proof, "RANGE_BYTES", 50_000)
+    node = local_node()
+    spark.sql(
+        f"CREATE TABLE delta.`{node.warehouse}/public/t` (a string, b string) USING delta"
+        " TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    database.execute(
+        "CREATE TABLE t (a integer PRIMARY KEY, b text); CREATE TABLE u (a integer PRIMARY KEY);"
+        "INSERT INTO t SELECT i, repeat('b', 100) FROM generate_series(-500, 500) i;"
+        "ANALYZE; CREATE PUBLICATION p FOR TABLE t; CREATE PUBLICATION q FOR TABLE u"
+    )
+    every = "verify_interval = '1 second', verify_rate = '1GB'"
+    node.subscribe("s", database, "p", every)
+    node.caught_up("s", database)
+    proved(node, 1)
+    assert len({row["low"] for row in told(node)}) > 2
+
+    ranged = standing_proof._range
+
+    def fails(publisher: Any, info: Any, low: int | None) -> Any:
+        if info.relation.name == "t":
+            raise ValueError("not foreseen")
+        return ranged(publisher, info, low)
+
+    monkeypatch.setattr(standing_proof, "_range", fails)
+    node.subscribe("z", database, "q", every)
+    wait_until(
+        lambda: any(row["subscription"] == "z" for row in told(node)), "the other's proof", 60
+    )
+
+
+def test_a_pass_begins_anew_where_the_key_is_another(
+    local_node: LocalNodes, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing_proof, "RANGE_BYTES", 100_000)
+    database.execute(
+        "CREATE TABLE t (a integer PRIMARY KEY, k integer NOT NULL, b text);"
+        "INSERT INTO t SELECT i, -i, repeat('b', 200) FROM generate_series(1, 4000) i;"
+        "ANALYZE; CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p", "verify_interval = '1 second', verify_rate = '100kB'")
+    node.caught_up("s", database)
+    wait_until(lambda: len(told(node)) >= 2, "ranges by one key", 60)
+    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k)")
+
+    def by_the_other() -> list[dict[str, Any]]:
+        found = (row for row in told(node) if row["key_column"] == "k")
+        return sorted(found, key=lambda row: row["started"])
+
+    wait_until(lambda: bool(by_the_other()), "a range by the other key", 60)
+    assert by_the_other()[0]["low"] is None
+
+
+@part_of_make_faults
+def test_a_publisher_that_hangs_does_not_hold_the_node(
+    local_node: LocalNodes, database_on: Callable[..., Database]
+) -> None:
+    """Its sessions neither answer nor end."""
+    with EmbeddedPostgres(18) as server:
+        database = database_on(server)
+        database.execute(
+            "CREATE TABLE t (a integer PRIMARY KEY, b text);"
+            "INSERT INTO t SELECT i, repeat('b', 500) FROM generate_series(1, 100000) i;"
+            "ANALYZE; CREATE PUBLICATION p FOR TABLE t"
+        )
+        node = local_node()
+        node.subscribe("s", database, "p", "verify_interval = '1 second', verify_rate = '1GB'")
+        node.caught_up("s", database)
+        sessions = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        reading = f"{sessions} AND application_name = 'penstock verify' AND query LIKE 'COPY%'"
+        with database.connect() as looking:
+            wait_until(lambda: looking.execute(reading).fetchall(), "a comparison", 60)
+            all_ = looking.execute(f"{sessions} AND pid <> pg_backend_pid()").fetchall()
+            for (pid,) in all_:
+                os.kill(pid, signal.SIGSTOP)
+            ending = threading.Thread(target=node.node.stop)
+            ending.start()
+            try:
+                ending.join(60)
+                assert not ending.is_alive()
+            finally:
+                for (pid,) in all_:
+                    os.kill(pid, signal.SIGCONT)
+                ending.join()
 
 
 def test_killed_amid_a_comparison_it_goes_on(tmp_path: Any, database: Database) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 
 from end_to_end.compare import query
-from penstock.lakehouse.side_table import CONFLICTS, SideTable
+from penstock.lakehouse.side_table import CONFLICTS, VERIFICATIONS, SideTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.subscription.conflicts import SAME
@@ -83,3 +84,47 @@ def test_a_table_of_an_older_node_gets_the_columns(tmp_path: Path) -> None:
     # and one that has not heard of them goes on
     older.append("app", Lsn(20), conflict(2, 20, EARLIER))
     assert len(rows(older)) == 3
+
+
+def verification(number: int, ended: datetime) -> pa.Table:
+    return pa.Table.from_pylist([{"relation": f"public.t{number}", "ended": ended}], VERIFICATIONS)
+
+
+def test_what_is_old_goes_and_small_files_are_put_together(tmp_path: Path) -> None:
+    table = Warehouse(str(tmp_path), fsync=False).verifications
+    table.keep_since("ended", None)  # there is none yet
+    today = datetime.now(UTC).replace(microsecond=0)
+    ages = [100 if n % 4 == 0 else 1 for n in range(66)]
+    for number, days in enumerate(ages):
+        table.add(verification(number, today - timedelta(days=days)))
+    everything = {row["relation"] for row in rows(table)}
+    table.keep_since("ended", None)
+    files = DeltaTable(table.uri.removeprefix("file://")).file_uris
+    assert len(files()) == 1
+    assert {row["relation"] for row in rows(table)} == everything
+    history = DeltaTable(table.uri.removeprefix("file://")).history(1)
+    assert history[0]["operation"] == "OPTIMIZE"
+    for number in range(100, 164):
+        table.add(verification(number, today))
+    table.keep_since("ended", today - timedelta(days=90))
+    kept = {f"public.t{n}" for n, days in enumerate(ages) if days == 1}
+    kept |= {f"public.t{n}" for n in range(100, 164)}
+    assert {row["relation"] for row in rows(table)} == kept
+    assert len(DeltaTable(table.uri.removeprefix("file://")).file_uris()) == 1
+    table.keep_since("ended", today + timedelta(days=1))
+    assert rows(table) == []
+    table.add(verification(1, today))
+    assert len(rows(table)) == 1
+
+
+def test_columns_that_somebody_has_added_stay(tmp_path: Path) -> None:
+    table = Warehouse(str(tmp_path), fsync=False).verifications
+    today = datetime.now(UTC)
+    table.add(verification(0, today - timedelta(days=9)))
+    uri = table.uri.removeprefix("file://")
+    DeltaTable(uri).alter.add_columns(Field("note", PrimitiveType("string")))
+    for number in range(1, 70):
+        table.add(verification(number, today))
+    table.keep_since("ended", today - timedelta(days=5))
+    assert len(rows(table)) == 69
+    assert "note" in rows(table)[0]

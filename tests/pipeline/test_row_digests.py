@@ -51,7 +51,7 @@ def compared(published: Sequence[Row], held: Sequence[Row], divided: int, *, key
     items = [DigestItem(0, rows, columns(key=key)) for rows in (there, here)]
     table = compare_tables._Compared(columns(key=key), [(0, item) for item in items])
 
-    def of(item: DigestItem) -> Iterator[pa.RecordBatch]:
+    def of(item: DigestItem, _: object) -> Iterator[pa.RecordBatch]:
         rows = held if isinstance(item.rows, HeldRows) else published
         return (batch for batch in batches(rows, divided))
 

@@ -22,6 +22,7 @@ _TABLE = Table(
     Column("subid", BigInteger, nullable=False),
     Column("began", Float(53)),
     Column("next_key", BigInteger),
+    Column("key_column", String(63)),
     Column("partial", BigInteger),
     Column("result", String(9)),
     Column("checked", Float(53)),
@@ -33,14 +34,16 @@ _TABLE = Table(
 @dataclass(frozen=True, slots=True)
 class TableVerification:
     """Times are seconds since 1970. ``began``: the pass under way, None between two; ``next_key``:
-    where its next range begins; ``partial``: 1 where it has left columns out so far. ``result`` of
-    the last comparison: ``equal``, ``partial`` or ``different``, at ``lsn``. ``checked`` and
-    ``verified``: when the last pass that has ended, and the last that found all equal, began."""
+    where its next range begins, by the values of ``key_column``; ``partial``: 1 where it has left
+    columns out so far. ``result`` of the last comparison: ``equal``, ``partial`` or ``different``,
+    at ``lsn``. ``checked`` and ``verified``: when the last pass that has ended, and the last that
+    found all equal, began."""
 
     sync_id: str
     subid: int
     began: float | None = None
     next_key: int | None = None
+    key_column: str | None = None
     partial: int = 0
     result: str | None = None
     checked: float | None = None

@@ -4,7 +4,7 @@ In: rows of one batch. Out: one commit, with the batch's LSN as the subscription
 the batch itself is committed. A batch that comes again, with whatever others, adds nothing twice:
 its rows tell where their transactions ended. Rows of an error, whose batch is not committed, leave
 the marker alone: the table is asked whether it has them. Plain Delta tables that any reader
-understands; what is in them is the user's to delete.
+understands; what is in them is the user's to delete, but for ``keep_since``.
 
 ``conflicts``: changes that could not be applied to a target as they came (conflict.c);
 ``messages``: what the publisher's sessions have emitted (pg_logical_emit_message);
@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap
 
 from penstock.errors import CommitConflict, DuplicateObject
 from penstock.lakehouse import statistics
 from penstock.lakehouse.batches import read_batches
+from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.delta_types import TIMESTAMP
 from penstock.lakehouse.files import FileWriter, open_parquet
 from penstock.lakehouse.log import log_folder
@@ -88,6 +91,8 @@ _TRANSACTION: Final = {"conflicts": "remote_commit_lsn", "messages": "commit_lsn
 """Which column tells where a row's transaction ended."""
 _APP_ID: Final = "penstock.side_table"
 """The marker of commits that are of no batch."""
+_SMALL_FILES: Final = 64
+_LARGE_ROWS: Final = 100_000
 _TRIES: Final = 100
 """Races that one commit may lose: all subscriptions of a node use the table."""
 
@@ -101,6 +106,7 @@ class SideTable:
         self.uri: Final = f"{folder}/{name}"
         self._name = name
         self._schema = schema
+        self._names = schema.names
         self._storage = storage
         self._store = store
         self._lock = threading.Lock()
@@ -134,6 +140,54 @@ class SideTable:
             self._put(table, rows.filter(pa.array(new)), _APP_ID, None)
 
         self._try(add)
+
+    def keep_since(self, column: str, since: datetime | None) -> None:
+        """Take away files whose rows are all older, by a column of times, and put small ones
+        together once there are many, without older rows. ``since``: None for rows of any age. Does
+        nothing where somebody else commits meanwhile. Raises StorageError."""
+        with self._lock:
+            table = DeltaTable.load(self._storage, self._store, self.uri, self._name)
+            if table is None:
+                return
+            old = [each for each in table.files.values() if _is_before(each, column, since)]
+            small = [f for f in table.files.values() if f.rows < _LARGE_ROWS and f not in old]
+            if len(small) < _SMALL_FILES or set(table.schema.arrow().names) != set(self._names):
+                small = []  # with columns of somebody else's they stay as they are
+            rows = self._rows(table, small)
+            kept = rows
+            if since is not None:
+                kept = rows.filter(pc.fill_null(pc.greater_equal(rows[column], since), True))
+            for file in (*old, *small):
+                table.stage(deleted={file.path: BitMap(range(file.rows))})
+            if kept.num_rows:
+                writer = FileWriter(self._storage, self.uri, self._schema)
+                table.stage(written=writer.write([kept.sort_by(column)]))
+            if table.has_staged:
+                goes = bool(old) or kept.num_rows < rows.num_rows
+                self._put_in_place(table, data_change=goes)
+
+    def _put_in_place(self, table: DeltaTable, *, data_change: bool) -> None:
+        operation = "DELETE" if data_change else "OPTIMIZE"
+        try:
+            table.commit(app_id=_APP_ID, operation=operation, data_change=data_change)
+        except CommitConflict:
+            table.discard()
+        else:
+            table.checkpoint()
+
+    def _rows(self, table: DeltaTable, files: Sequence[DataFile]) -> pa.Table:
+        """Those of some files."""
+        found = [self._schema.empty_table()]
+        for file in files:
+            with open_parquet(table.uri, file.path) as parquet:
+                held = [name for name in self._names if name in parquet.schema_arrow.names]
+                gone = np.array(file.positions_deleted().to_array())
+                for start, batch in read_batches(parquet, held):
+                    at = np.arange(start, start + len(batch))
+                    kept = batch.filter(pa.array(~np.isin(at, gone)))
+                    found.append(pa.Table.from_batches([kept]))
+        rows = pa.concat_tables(found, promote_options="default")
+        return rows.select(self._names).cast(self._schema)
 
     def _try(self, add: Callable[[DeltaTable], None]) -> None:
         with self._lock:
@@ -194,3 +248,9 @@ class SideTable:
 
     def _after(self, rows: pa.Table, marker: int) -> pa.ChunkedArray:
         return pc.greater(rows[_TRANSACTION[self._name]], marker)
+
+
+def _is_before(file: DataFile, column: str, since: datetime | None) -> bool:
+    """Whether all rows of a file are known to be older."""
+    bounds = statistics.bounds(file.stats, column, TIMESTAMP)
+    return since is not None and bounds is not None and bounds[1] < since

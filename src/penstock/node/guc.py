@@ -73,6 +73,7 @@ RELOADED: Final = frozenset(
         "checkpoint_commits",
         "cuts_kept",
         "cuts_kept_for",
+        "verifications_kept_for",
         "hba",
         "ssl_cert_file",
         "ssl_key_file",
@@ -173,6 +174,8 @@ class Parameters:
     cuts_kept: int = number(1000, 1)
     cuts_kept_for: float = parameter(0.0, Integer(0, INT_MAX, "s"))
     """Cuts that are younger than this stay too, and the versions of tables that they name."""
+    verifications_kept_for: float = parameter(90 * 86400.0, Integer(0, INT_MAX, "s"))
+    """Rows of ``_penstock/verifications`` that are older go; 0: none do."""
     port: int = number(0, 0, _MAX_PORT)
     """Where clients of PostgreSQL connect; 0: the node publishes nothing."""
     listen_addresses: str = parameter("127.0.0.1", _NOT_EMPTY)

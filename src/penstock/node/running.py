@@ -156,6 +156,7 @@ class RunningNode:
             lambda: copy_options(self._parameters),
             self._primary_key_name,
             self._tables_changed,
+            lambda: self._parameters.verifications_kept_for,
         )
 
     @property

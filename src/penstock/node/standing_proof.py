@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -63,6 +63,8 @@ _LONGEST_PAUSE_S: Final = 60.0
 """After errors in a row: of the publisher, or a cut that did not come."""
 _CUT_S: Final = 30.0
 _EXAMPLES: Final = 10
+_LOOKED_AFTER: Final = 64
+"""Ranges."""
 
 
 @dataclass(slots=True)
@@ -87,14 +89,18 @@ class StandingProof:
         copy: Callable[[], CopyOptions],
         primary_key_name: Callable[[TableName], str | None],
         parked: Callable[[int], None],
+        kept_for: Callable[[], float],
     ) -> None:
-        """``parked``: a table of the subscription was; its worker is to leave it out."""
+        """``parked``: a table of the subscription was; its worker is to leave it out.
+        ``kept_for``: seconds that rows of the lake's table stay; 0: they all do."""
         self._catalog = catalog
         self._warehouse = warehouse
         self._spark = spark
         self._copy = copy
         self._primary_key_name = primary_key_name
         self._parked = parked
+        self._kept_for = kept_for
+        self._added = 0
         self._paces: dict[int, _Pace] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="standing proof", daemon=True)
@@ -142,19 +148,21 @@ class StandingProof:
             read = _Round(self, subscription, pace).run()
             pace.failures, pace.told = 0, ""
             pace.due = time.monotonic() + read / subscription.verify_rate
-        except PenstockError as error:
+        except Exception as error:
             if self._stopping.is_set():
                 return
             pace.failures += 1
-            pause = min(_LONGEST_PAUSE_S, 2.0**pace.failures)
-            pace.due = time.monotonic() + pause
-            if error.message != pace.told:
+            pace.due = time.monotonic() + min(_LONGEST_PAUSE_S, 2.0**pace.failures)
+            expected = isinstance(error, PenstockError)
+            told = str(error) if expected else f"{type(error).__name__}: {error}"
+            if told != pace.told:
                 log.warning(
                     'subscription "%s": tables could not be compared in the background: %s',
                     subscription.name,
-                    error.message,
+                    told,
+                    exc_info=None if expected else error,
                 )
-                pace.told = error.message
+                pace.told = told
 
     def check(self, subscription: Subscription) -> None:
         """Raise where a round has to end."""
@@ -181,11 +189,13 @@ class StandingProof:
             background,
         ).run(names)
 
-    def save(self, row: TableVerification) -> None:
-        """Unless the table's membership has ended meanwhile."""
+    def save(self, row: TableVerification) -> bool:
+        """Write it; False where the table's membership has ended meanwhile."""
         with self._catalog.write(counted=False) as transaction:
-            if any(rel.sync_id == row.sync_id for rel in transaction.relations.all(row.subid)):
+            rels = transaction.relations.all(row.subid)
+            if there := any(rel.sync_id == row.sync_id for rel in rels):
                 transaction.verifications.save(row)
+            return there
 
     def refuse(
         self, subscription: Subscription, rel: SubscriptionRel, error: PenstockError
@@ -205,8 +215,16 @@ class StandingProof:
             )
 
     def add(self, rows: pa.Table) -> None:
-        """Into the lake's table."""
+        """Into the lake's table. Now and then what is old goes from it."""
         self._warehouse.verifications.add(rows)
+        self._added += 1
+        if self._added % _LOOKED_AFTER == 0:
+            now, kept_for = datetime.now(UTC), self._kept_for()
+            since = now - timedelta(seconds=kept_for) if kept_for else None
+            try:
+                self._warehouse.verifications.keep_since("ended", since)
+            except PenstockError as error:
+                log.warning("could not remove old verifications: %s", error.message)
 
     def states(self, subid: int) -> tuple[Sequence[SubscriptionRel], dict[str, TableVerification]]:
         """Tables of a subscription, and how far each is, by sync ids."""
@@ -236,7 +254,10 @@ class _Round:
             for rel in due:
                 if rel.table_name in infos and self._bytes < RANGE_BYTES:
                     info, state = infos[rel.table_name], states.get(rel.sync_id)
-                    low = None if state is None or state.began is None else state.next_key
+                    if state is not None and not _goes_on(state, info):
+                        # What is left of the pass are rows by another column: it begins anew.
+                        states[rel.sync_id] = state = replace(state, began=None, next_key=None)
+                    low = None if state is None else state.next_key
                     self._ranges[rel.table_name] = _range(publisher, info, low)
                     self._bytes += _size(self._ranges[rel.table_name], info)
             return self._ranges
@@ -248,9 +269,9 @@ class _Round:
         )
         failpoint(INSIDE_VERIFICATION)
         found = {table.name: table for table in first.tables}
-        for rel in due:
-            if (table := found.get(rel.qualified_name)) is None:
-                continue
+        compared = [(rel, found[rel.qualified_name]) for rel in due if rel.qualified_name in found]
+        # Last what has to be looked at again: an error then costs no other table's result.
+        for rel, table in sorted(compared, key=lambda each: each[1].result == DIFFERENT):
             if table.result is None:
                 self._pace.later[rel.sync_id] = time.monotonic() + _LONGEST_PAUSE_S
                 log.info('table "%s" could not be compared: %s', table.name, table.reason)
@@ -269,7 +290,9 @@ class _Round:
             if rel.state is not SubscriptionRelState.READY or rel.sync_id in self._pace.later:
                 continue
             last = state.checked or 0.0
-            if state.began is not None or wall - last >= self._subscription.verify_interval:
+            # A clock that was put back makes what was compared since due again.
+            rests = 0 <= wall - last < self._subscription.verify_interval
+            if state.began is not None or not rests:
                 found.append((last, rel.table_name, rel))
         return [rel for _, _, rel in sorted(found, key=lambda each: each[:2])[:_TABLES]]
 
@@ -296,11 +319,11 @@ class _Round:
         if table.result == DIFFERENT:
             # Found again an interval later at the latest, where nobody has mended it.
             ended = replace(state, began=None, next_key=None, checked=began, result=DIFFERENT)
-            self._proof.save(ended)
-            self._proof.refuse(self._subscription, rel, _difference(table, lsn))
+            if self._proof.save(ended):
+                self._proof.refuse(self._subscription, rel, _difference(table, lsn))
             return
         if part is not None and part.high is not None:
-            self._proof.save(replace(state, next_key=part.high))
+            self._proof.save(replace(state, next_key=part.high, key_column=part.column))
             return
         result = PARTIAL if partial else EQUAL
         verified = state.verified if partial else state.began
@@ -346,6 +369,11 @@ class _Round:
 def _request(subscription: Subscription) -> str:
     """The id of its cut request."""
     return f"standing-proof-{subscription.oid}"
+
+
+def _goes_on(state: TableVerification, info: RemoteTable) -> bool:
+    """Whether the next range of a pass begins where its last one has ended."""
+    return state.next_key is None or state.key_column in info.primary_key[:1]
 
 
 def _size(part: KeyRange | None, info: RemoteTable) -> int:

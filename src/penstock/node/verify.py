@@ -165,6 +165,7 @@ class Verifier:
             TableLocks(conninfo, slot, self._check, _MESSAGES) as locks,
             SnapshotHolder(conninfo, slot, check_server=self._check_server) as holder,
         ):
+            publisher.connection.interrupt = self._check
             self._check_server(publisher.connection)
             results: dict[TableName, VerifiedTable] = {}
             infos = self._published(rels, wanted, publisher, locks, results)

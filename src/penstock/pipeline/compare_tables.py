@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 import uuid
 from collections import Counter
@@ -24,7 +25,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import PenstockError
+from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.schema import DELETED_AT, Column
@@ -245,13 +246,23 @@ class Comparison:
     def _here(self, items: Sequence[_Sized]) -> Generator[tuple[int, Sequence[Digested]]]:
         """Results with the sizes of their items, as they come."""
         threads = min(self._options.connections, os.cpu_count() or 1)
+        ended = threading.Event()
+
+        def interrupt() -> None:
+            if ended.is_set():
+                raise NotInPrerequisiteState("the comparison has ended")
+
         with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
-            running = {pool.submit(_digest_all, [item]): size for size, item in items}
+            running = {
+                pool.submit(lambda one: list(run_digest(one, interrupt)), item): size
+                for size, item in items
+            }
             try:
                 while running:
                     for future in self._wait(running):
                         yield running.pop(future), future.result()
             finally:
+                ended.set()  # a publisher that hangs would be waited for
                 for future in running:
                     future.cancel()
 
@@ -286,10 +297,6 @@ class Comparison:
             self._check()
             self._checked_at = time.monotonic()
         return done
-
-
-def _digest_all(items: Sequence[DigestItem]) -> list[Digested]:
-    return [result for item in items for result in run_digest(item)]
 
 
 def compared_columns(source: CopySource) -> tuple[Column, ...]:

@@ -7,11 +7,17 @@ condition of SQL at the publisher, as a filter of Arrow batches at the node, and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.identifiers import quoted
+
+_INTEGER: Final = r"^(0|-?[1-9][0-9]{0,18})$"
+"""As ``int8out`` prints it."""
+_NUMBER: Final = pa.decimal128(19, 0)
+"""It has all of these, and some that are no bigint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class KeyRange:
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Those of a batch; rows with NULL, which only other writers make, are of the first
         range."""
-        column = batch.column(self.column)
+        column = _numbers(batch.column(self.column))
         if self.low is not None:
             kept = pc.greater_equal(column, self.low)
             batch, column = batch.filter(kept), column.filter(kept)
@@ -50,3 +56,12 @@ class KeyRange:
         if bounds is None or self.low is None:
             return True
         return bounds[1] >= self.low and (self.high is None or bounds[0] < self.high)
+
+
+def _numbers(column: pa.Array) -> pa.Array:
+    """The column's values, of texts the numbers that they are of: a target may keep the key as
+    text. A text that is no integer is another writer's, and counts as NULL does."""
+    if not pa.types.is_string(column.type):
+        return column
+    integers = pc.match_substring_regex(column, _INTEGER)
+    return pc.if_else(integers, column, pa.scalar(None, pa.string())).cast(_NUMBER)

@@ -11,7 +11,7 @@ an accident of one in 2^64. What differs is then looked for in the buckets that 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -110,25 +110,30 @@ class ToldRows:
 
 
 Digested = Digests | ToldRows | Failed
+_Interrupt = Callable[[], None] | None
 
 
-def run_digest(item: DigestItem) -> Iterator[Digested]:
-    """In a task; an expected error comes back as a value."""
+def run_digest(item: DigestItem, interrupt: _Interrupt = None) -> Iterator[Digested]:
+    """In a task; an error comes back as a value, and is the table's. ``interrupt``: asked while the
+    publisher is waited for; what it raises comes back likewise."""
     here = isinstance(item.rows, HeldRows)
     try:
         if item.wanted is None:
-            yield Digests(item.table, here, *_digest(item))
+            yield Digests(item.table, here, *_digest(item, interrupt))
         else:
-            yield ToldRows(item.table, here, tuple(_told(item)))
+            yield ToldRows(item.table, here, tuple(_told(item, interrupt)))
     except duckdb.OutOfMemoryException as error:
         yield Failed(item.table, out_of_memory(error))
     except PenstockError as error:
         yield Failed(item.table, error)
+    except Exception as error:
+        told = PenstockError(f"could not compare rows: {type(error).__name__}: {error}")
+        yield Failed(item.table, told)
 
 
-def _batches(item: DigestItem) -> Generator[pa.RecordBatch]:
+def _batches(item: DigestItem, interrupt: _Interrupt) -> Generator[pa.RecordBatch]:
     if isinstance(item.rows, CopyTask):
-        yield from map(_comparable, read_unit(item.rows))
+        yield from map(_comparable, read_unit(item.rows, interrupt))
     else:
         rows = item.rows
         columns = (*rows.columns, *(() if rows.live is None else (rows.live,)))
@@ -151,7 +156,7 @@ def _only_live(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pc.is_null(batch.column(last))).remove_column(last)
 
 
-def _digest(item: DigestItem) -> tuple[Integers, Integers, Hashes]:
+def _digest(item: DigestItem, interrupt: _Interrupt) -> tuple[Integers, Integers, Hashes]:
     """Of batches one after the other; they are added up."""
     count = np.zeros(BUCKETS, np.int64)
     total = np.zeros(BUCKETS, np.uint64)
@@ -161,7 +166,7 @@ def _digest(item: DigestItem) -> tuple[Integers, Integers, Hashes]:
         f" FROM (SELECT {_key_hash(item.columns)} AS k, {_row_hash(item.columns)} AS r"
         " FROM digested) GROUP BY 1"
     )
-    with closing(_batches(item)) as batches:
+    with closing(_batches(item, interrupt)) as batches:
         for rows in _gathered(batches):
             found = _ask(query, rows, item.columns).columns
             bucket, counts, sums = (column.to_numpy() for column in found)
@@ -189,13 +194,13 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _told(item: DigestItem) -> Iterator[ToldRow]:
+def _told(item: DigestItem, interrupt: _Interrupt) -> Iterator[ToldRow]:
     columns = item.columns
     found: dict[tuple[int, tuple[int, ...]], tuple[tuple[str | None, ...], int]] = {}
     keys = f"SELECT {_key_hash(columns)} AS k FROM digested"
     hashes = ", ".join(f"{_hash([n], [c])} AS h{n}" for n, c in enumerate(columns))
     shown = [n for n, column in enumerate(columns) if column.key] or list(range(len(columns)))
-    with closing(_batches(item)) as batches:
+    with closing(_batches(item, interrupt)) as batches:
         for batch in batches:
             rows = pa.Table.from_batches([batch])
             key = _ask(keys, rows, columns)["k"].to_numpy()

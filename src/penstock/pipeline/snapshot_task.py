@@ -9,7 +9,7 @@ changes has as well): memory is one block, or a row that is larger, and one row 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -161,10 +161,14 @@ def _copy(task: CopyTask) -> list[CopiedFile]:
     return [CopiedFile(part, file) for part, file in writer.files]
 
 
-def read_unit(task: CopyTask) -> Generator[pa.RecordBatch]:
-    """The rows of a unit as its target has them, but for generated values; to be closed."""
+def read_unit(
+    task: CopyTask, interrupt: Callable[[], None] | None = None
+) -> Generator[pa.RecordBatch]:
+    """The rows of a unit as its target has them, but for generated values; to be closed.
+
+    ``interrupt``: asked while the publisher is waited for; what it raises ends the reading."""
     sent = 0
-    with _session(task) as session:
+    with _session(task, interrupt) as session:
         for query in task.queries:
             with closing(_blocks(session, query, task)) as blocks:
                 for block in blocks:
@@ -221,7 +225,7 @@ class _Session:
 
 
 @contextmanager
-def _session(task: CopyTask) -> Iterator[_Session]:
+def _session(task: CopyTask, interrupt: Callable[[], None] | None = None) -> Iterator[_Session]:
     """In a read-only transaction at the exported snapshot."""
     try:
         connection = Connection.connect(task.conninfo, task.application_name, replication=False)
@@ -229,6 +233,7 @@ def _session(task: CopyTask) -> Iterator[_Session]:
         error.detail = " ".join(filter(None, (f'Table "{task.table}".', error.detail)))
         raise
     prefix = _prefixes(task).starting
+    connection.interrupt = interrupt
     with connection:
         by_libpq = connection.is_encrypted()
         for setting in (_NOT_FOR_EVER, _END_WITH_ME):
@@ -262,7 +267,7 @@ def _blocks(session: _Session, query: str, task: CopyTask) -> Generator[CopyBloc
             block_bytes=task.batch_bytes,
             prefixes=_prefixes(task),
         )
-        with closing(blocks_of(copy)) as blocks:
+        with closing(blocks_of(copy, session.connection.interrupt)) as blocks:
             yield from blocks
 
 

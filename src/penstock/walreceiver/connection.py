@@ -13,6 +13,7 @@ import logging
 import math
 import re
 import select
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -32,6 +33,7 @@ Row = tuple[str | None, ...]
 
 _DONE: Final = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QUERY)
 _INTERRUPT_S: Final = 0.2
+_CANCEL_S: Final = 5.0
 """Seconds between two looks at whether somebody still waits for a command."""
 
 _ENCRYPTED_BY_GSSAPI: Final = (
@@ -233,9 +235,20 @@ class Connection:
         return ConnectionFailure(prefix + (reason or "connection to the publisher was lost"))
 
     def cancel(self) -> None:
-        """Ask the server to end the running command; from any thread, errors ignored."""
+        """Ask the server to end the running command; from any thread, errors ignored.
+
+        libpq waits for the answer without a limit, and a server that hangs gives none.
+        """
+
+        def ask() -> None:
+            with contextlib.suppress(psycopg.Error):
+                request.cancel()
+
         with contextlib.suppress(psycopg.Error):
-            self.pgconn.get_cancel().cancel()
+            request = self.pgconn.get_cancel()
+            asking = threading.Thread(target=ask, name="cancel request", daemon=True)
+            asking.start()
+            asking.join(_CANCEL_S)
 
     def close(self) -> None:
         self._session.close()

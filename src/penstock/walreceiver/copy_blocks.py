@@ -6,7 +6,7 @@ error that the server, or the way to it, has ended the copy with.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Final
 
 from penstock.protocol.copy_block import CopyBlock
@@ -40,13 +40,18 @@ def start_copy(
     return SocketCopy(connection, query, fields, block_bytes=block_bytes, prefixes=prefixes)
 
 
-def blocks_of(copy: SocketCopy | LibpqCopy) -> Generator[CopyBlock]:
+def blocks_of(
+    copy: SocketCopy | LibpqCopy, interrupt: Callable[[], None] | None = None
+) -> Generator[CopyBlock]:
     """Its rows, to be closed; a block is there until the next one is asked for.
 
-    Raises ProtocolViolation, ConnectionFailure, and whatever the query fails with.
+    ``interrupt``: asked before each look; what it raises ends the copy. Raises ProtocolViolation,
+    ConnectionFailure, and whatever the query fails with.
     """
     try:
         while not copy.ended:
+            if interrupt is not None:
+                interrupt()
             if len(rows := copy.read(_LINGER_S, _LINGER_S)):
                 yield rows
     finally:

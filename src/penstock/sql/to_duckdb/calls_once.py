@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.pg_type import VOID
 from penstock.sql.builtin import functions, functions_by_name
 from penstock.sql.grammar.expressions import BoolOp
 from penstock.sql.grammar.parsenodes import SetOperation
@@ -23,10 +25,16 @@ from penstock.sql.typed.primnodes import (
     BoolExpr,
     CaseExpr,
     CoalesceExpr,
+    Coercion,
+    CollateExpr,
+    Const,
     FuncExpr,
     Node,
+    OperatorCall,
+    ScalarArrayOpExpr,
     Var,
     children,
+    is_cast,
 )
 from penstock.sql.typed.query_nodes import (
     Aggref,
@@ -44,6 +52,7 @@ from penstock.sql.typed.query_nodes import (
     ValuesScan,
     WindowFunc,
 )
+from penstock.sqlstate import UndefinedFunction
 
 _LOOKS: Final = re.compile(
     r"clock_timestamp|timeofday|random\w*|gen_random_uuid|uuidv\d|current_query|currval|lastval"
@@ -59,6 +68,17 @@ _LOOKS: Final = re.compile(
 """Volatile functions that change nothing: whether they are called is not to be seen. Those that
 give a slot's changes are no calls in DuckDB's SQL, and move it when their rows have been read.
 """
+
+
+_TAKE_EFFECTS: Final = frozenset(
+    [
+        *("abs", "btrim", "char_length", "concat", "left", "length", "lower", "lpad", "ltrim"),
+        *("md5", "pg_size_pretty", "pg_wal_lsn_diff", "quote_ident", "quote_literal", "replace"),
+        *("reverse", "right", "rpad", "rtrim", "strpos", "substr", "substring", "to_hex", "upper"),
+    ]
+)
+"""Functions whose arguments DuckDB computes for each row and once. Macros of DuckDB's (``nullif``)
+and templates of ours write an argument twice, or in a branch of CASE."""
 
 
 def check_once(query: Query, sql: str, functions_: Mapping[str, CatalogFunction]) -> None:
@@ -102,6 +122,11 @@ class _Effects:
         return found
 
     def _check_clauses(self, query: Query) -> None:
+        compared = query.targets if query.distinct else ()
+        if any(node.type == VOID for node in (*compared, *query.group, *query.distinct_on)):
+            raise _incomparable("equality")
+        if any(key.node.type == VOID for key in query.sort):
+            raise _incomparable("ordering")
         sorted_by = [key.node for key in query.sort if key.node not in query.targets]
         for clause, name in (
             (query.where, "in WHERE"),
@@ -166,6 +191,8 @@ class _Effects:
             case CteScan(cte=name):
                 return ctes.get(name, set())
             case SetOperationScan(operation=operation, left=left, right=right):
+                if not item.all and any(column.type == VOID for column in item.columns):
+                    raise _incomparable("equality")
                 if operation is not SetOperation.UNION:
                     _check_none((left, right), f"in {operation.value}")
                 return self.columns(left) | self.columns(right)
@@ -194,10 +221,40 @@ def _check_expression(node: Node) -> None:
             _check_none(node, "in a subquery of an expression")
         case WindowFunc():
             _check_none(node, "in a window function")
+        case ScalarArrayOpExpr():
+            _check_none(node, f"with {'ANY' if node.any else 'ALL'}")
+        case FuncExpr(name=name) if not (is_cast(node) or _takes_effects(node)):
+            _check_none(node.arguments, f"in an argument of {name}")
+        case FuncExpr(oid=oid) | OperatorCall(function=oid) if _is_null_at_once(node, oid):
+            _check_none(node, "beside a constant NULL")
+        case Aggref() if node.distinct and node.arguments[0].type == VOID:
+            raise _incomparable("equality")
         case Aggref() if node.filter is not None or node.order:
             _check_none(node, "in an aggregate with FILTER or ORDER BY")
     for child in children(node):
         _check_expression(child)
+
+
+def _takes_effects(node: FuncExpr) -> bool:
+    return node.name in _TAKE_EFFECTS or _effect(replace(node, arguments=())) is not None
+
+
+def _is_null_at_once(node: FuncExpr | OperatorCall, oid: int) -> bool:
+    """Whether PostgreSQL knows without calling anything that it is NULL (simplify_function)."""
+    called = functions().get(oid)
+    strict = called is not None and called.strict
+    return strict and any(map(_is_constant_null, node.arguments))
+
+
+def _is_constant_null(node: Node) -> bool:
+    match node:
+        case Const(text=text):
+            return text is None
+        case Coercion(argument=argument) | CollateExpr(argument=argument):
+            return _is_constant_null(argument)
+        case FuncExpr(arguments=(argument, *_)) if is_cast(node):
+            return _is_constant_null(argument)
+    return False
 
 
 def _check_none(item: Any, place: str) -> None:
@@ -211,6 +268,10 @@ def _refused(name: str | None, place: str) -> FeatureNotSupported:
         f"{name} is not supported {place}",
         hint="Call it by itself in the select list of the statement.",
     )
+
+
+def _incomparable(operator: str) -> UndefinedFunction:
+    return UndefinedFunction(f"could not identify an {operator} operator for type void")
 
 
 def _reads(node: Node, column: Var) -> bool:
