@@ -38,6 +38,7 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 
@@ -46,7 +47,8 @@ class PenstockError(Exception):
 
     ``alter``: for errors that do not know which subscription they are of, how the statement that
     helps goes on after ALTER SUBSCRIPTION and its name (``with_statement``). ``context``: what was
-    being done, for the log.
+    being done, for the log. ``objects``: names of what it is about, by "schema", "table", "column"
+    and "constraint" (errtable, errtablecol, errtableconstraint).
     """
 
     default_sqlstate: ClassVar[str] = "XX000"
@@ -60,6 +62,7 @@ class PenstockError(Exception):
         sqlstate: str | None = None,
         alter: str | None = None,
         context: str | None = None,
+        objects: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -68,6 +71,7 @@ class PenstockError(Exception):
         self.sqlstate = sqlstate or self.default_sqlstate
         self.alter = alter
         self.context = context
+        self.objects = objects
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._fields())
@@ -80,6 +84,7 @@ class PenstockError(Exception):
             "sqlstate": self.sqlstate,
             "alter": self.alter,
             "context": self.context,
+            "objects": self.objects,
         }
 
     def changed(self, **fields: str | None) -> Self:

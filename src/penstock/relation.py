@@ -66,7 +66,8 @@ class AttGenerated(StrEnum):
 @dataclass(frozen=True, slots=True)
 class TableColumn:
     """A column of a table, as pg_attribute and pg_attrdef have it. ``default``: a constant as SQL
-    writes it; ``generation``: the expression where the node generates it."""
+    writes it; ``generation``: the expression where the node generates it; ``not_null``: NOT NULL
+    was said of it."""
 
     name: str
     type_oid: int
@@ -75,6 +76,7 @@ class TableColumn:
     collation: str = "default"
     default: str | None = None
     generation: str | None = None
+    not_null: bool = False
 
 
 @dataclass(frozen=True, slots=True)

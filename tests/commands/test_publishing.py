@@ -70,9 +70,21 @@ def test_a_created_table_is_a_delta_table_with_postgresql_types(node: Ours) -> N
     )
 
 
-def test_not_null_is_read_and_said_not_to_hold(node: Ours) -> None:
-    ((severity, _, message, *_),) = node.run("CREATE TABLE t (a int NOT NULL, b int PRIMARY KEY)")
-    assert (severity, message) == ("NOTICE", 'NOT NULL of "a" is not enforced')
+def test_not_null_is_kept_with_the_table(node: Ours) -> None:
+    """In the metadata of its columns, where Delta's writers see nothing of it."""
+    done(
+        node,
+        "CREATE TABLE t (a int NOT NULL, b int PRIMARY KEY, s serial, c int)",
+        "CREATE TABLE liked (LIKE t)",
+        "ALTER TABLE t ADD COLUMN d int NOT NULL DEFAULT 1",
+    )
+    for name, missing in (("t", ["a", "s", "d"]), ("liked", ["a", "b", "s"])):
+        columns = table_columns(node.scope, lake_table(node, name))
+        assert [column.name for column in columns if column.not_null] == missing
+        delta = warehouse(node).open("public", name)
+        assert delta is not None
+        fields = json.loads(delta.schema.delta_json())["fields"]
+        assert all(field["nullable"] for field in fields)
 
 
 def test_columns_are_added_to_a_table_and_its_partitions(node: Ours) -> None:

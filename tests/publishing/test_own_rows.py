@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
+import psycopg
 import pytest
 
+from faults.heavy import part_of_make_faults
+from faults.node_process import NodeProcess
 from fix_postgres import Database
-from penstock.embedded import wait_until
-from publishing.lake_node import LakeNode
+from penstock.embedded import free_port, wait_until
+from penstock.failpoint import BEFORE_CUT
+from publishing.lake_node import PASSWORD, LakeNode
 from publishing.test_cascade import follows
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -72,3 +78,58 @@ def test_own_rows_go_to_every_subscriber(
     every.execute("DROP SUBSCRIPTION own_any")
     none.execute("DROP SUBSCRIPTION own_none")
     lake.node.sql("DROP SUBSCRIPTION own")
+
+
+@part_of_make_faults
+@pytest.mark.faults
+def test_a_row_that_is_written_after_a_kill(
+    tmp_path: Path, subscriber: Callable[..., Database]
+) -> None:
+    """It comes between two commits of the subscription that have no cut between them, and reaches
+    origin = none all the same."""
+    source, none = subscriber(18), subscriber(18)
+    for database in (source, none):
+        database.execute(_TABLE)
+    source.execute("CREATE PUBLICATION own FOR TABLE own.t")
+    port, node = free_port(), NodeProcess(tmp_path / "node")
+    conninfo = f"host=127.0.0.1 port={port} dbname=lake user=lake password='{PASSWORD}'"
+    quoted = conninfo.replace("'", "''")
+    try:
+        node.init({"port": port})
+        node.sql(
+            f"CREATE SUBSCRIPTION own CONNECTION '{source.conninfo}' PUBLICATION own;"
+            f"CREATE ROLE lake LOGIN REPLICATION SUPERUSER PASSWORD '{PASSWORD}'"
+        )
+        node.start()
+        node.wait_for("the first cut", lambda: node.status()[0]["cut_lsn"], 180)
+        node.sql("CREATE PUBLICATION own FOR TABLE own.t")
+        wait_until(lambda: _listens(port), "the port")
+        none.execute(
+            f"CREATE SUBSCRIPTION own CONNECTION '{quoted}' PUBLICATION own"
+            " WITH (copy_data = false, origin = none)"
+        )
+        node.kill9()
+        node.start(f"{BEFORE_CUT}:1")
+        source.execute("INSERT INTO own.t VALUES (1, 'source')")
+        assert node.wait_end(180) == -9, node.log_tail()
+        node.sql("ALTER SUBSCRIPTION own DISABLE")
+        node.start()
+        wait_until(lambda: _listens(port), "the port")
+        with psycopg.connect(conninfo, autocommit=True) as session:
+            session.execute("INSERT INTO own.t VALUES (9001, 'local')")
+            node.sql("ALTER SUBSCRIPTION own ENABLE")
+            source.execute("INSERT INTO own.t VALUES (2, 'source')")
+            rows = "SELECT id FROM own.t ORDER BY id"
+            wait_until(
+                lambda: session.execute(rows).fetchall() == [(1,), (2,), (9001,)],
+                "the publisher's rows",
+            )
+        wait_until(lambda: none.rows(_ALL) == [(9001, "local")], "the row of the session")
+        none.execute("DROP SUBSCRIPTION own")
+    finally:
+        node.close()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

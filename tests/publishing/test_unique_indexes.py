@@ -110,9 +110,10 @@ def test_a_subscriber_finds_rows_by_the_index(
 def test_a_null_in_the_identity_stops_the_stream(
     lake: LakeNode, subscriber: Callable[..., Database]
 ) -> None:
-    """No column is NOT NULL here: as with a primary key, it is looked at where it counts."""
+    """No column needs to be NOT NULL here: as with a primary key that other writers do not obey, it
+    is looked at where it counts."""
     lake.execute(
-        "CREATE TABLE nulls (a int NOT NULL, b text)",
+        "CREATE TABLE nulls (a int, b text)",
         "CREATE UNIQUE INDEX nulls_a ON nulls (a)",
         "ALTER TABLE nulls REPLICA IDENTITY USING INDEX nulls_a",
         "INSERT INTO nulls VALUES (NULL, 'x'), (1, 'y')",

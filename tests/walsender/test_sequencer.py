@@ -280,9 +280,8 @@ def test_others_between_commits_without_a_cut_between_them(
     catalog: Catalog,
     warehouse: Warehouse,
     followed: tuple[Sequencer, str],
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After a crash: transactions stay whole, and it is said that the origin is not right."""
+    """After a crash: the cut is taken apart, so that theirs have no origin."""
     sequencer, app_id = followed
     apply(warehouse, "a", app_id, 200)
     write(warehouse, "public.a", 1)
@@ -290,8 +289,43 @@ def test_others_between_commits_without_a_cut_between_them(
     cut(warehouse, app_id, 300, a=3, b=0)
     cut(warehouse, app_id, 400, a=3, b=0)
     sequencer.step()
-    assert told(catalog) == [(300, {"a": (0, 3)})]
-    assert "others have committed to public.a" in caplog.text
+    assert told(catalog) == [
+        (200, {"a": (0, 1)}),
+        (None, {"a": (1, 2)}),
+        (300, {"a": (2, 3)}),
+    ]
+    write(warehouse, "public.a", 1)
+    sequencer.step()
+    assert told(catalog)[3:] == [(None, {"a": (3, 4)})]
+
+
+def test_others_between_commits_to_several_tables(
+    catalog: Catalog, warehouse: Warehouse, followed: tuple[Sequencer, str]
+) -> None:
+    """What the subscription has committed up to one position goes together, as far as others let
+    it."""
+    _, app_id = followed
+    apply(warehouse, "b", app_id, 150)
+    apply(warehouse, "a", app_id, 200)
+    apply(warehouse, "b", app_id, 200)
+    write(warehouse, "public.a", 1)
+    write(warehouse, "public.a", 2)
+    apply(warehouse, "b", app_id, 250)
+    write(warehouse, "public.b", 1)
+    apply(warehouse, "a", app_id, 300)
+    apply(warehouse, "b", app_id, 300)
+    write(warehouse, "public.b", 2)
+    cut(warehouse, app_id, 300, a=4, b=5)
+    Sequencer(catalog, warehouse).step()
+    assert told(catalog) == [
+        (200, {"a": (0, 1), "b": (0, 2)}),
+        (None, {"a": (1, 2)}),
+        (None, {"a": (2, 3)}),
+        (250, {"b": (2, 3)}),
+        (None, {"b": (3, 4)}),
+        (300, {"a": (3, 4), "b": (4, 5)}),
+        (None, {"b": (5, 6)}),
+    ]
 
 
 def test_a_cut_that_comes_while_logs_are_looked_at_is_for_the_next_look(

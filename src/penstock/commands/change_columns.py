@@ -177,6 +177,7 @@ def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
             default=c.default,
             generated=c.generation,
             virtual=c.generated is AttGenerated.VIRTUAL,
+            not_null=c.not_null,
         )
         for c in changes.added
         if c.name not in known

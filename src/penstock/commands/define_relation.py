@@ -85,7 +85,7 @@ def define(
         check_not_virtual(key, columns, "primary keys")
         for unique in uniques:
             check_not_virtual(unique.columns, columns, "unique constraints")
-        notices = (*_not_null_notice(statement), *_references(transaction, scope, statement))
+        notices = _references(transaction, scope, statement)
         notices += _storage_notices(statement)
         referring = [item.name for item in statement.columns if item.references is not None]
         check_not_virtual(referring, columns, "foreign key constraints")
@@ -127,6 +127,7 @@ def column(transaction: CatalogTransaction, scope: CommandScope, item: ColumnDef
         generated=AttGenerated.NOT if generation is None else generation.kind,
         default=NEXTVAL if has_sequence(item) else item.default,
         generation=None if generation is None else generation.expression,
+        not_null=item.not_null or has_sequence(item),
     )
 
 
@@ -175,13 +176,24 @@ def _with_defaults(
 def _own_and_liked(
     transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
 ) -> tuple[TableColumn, ...]:
-    """Columns as written; those of LIKE come without their defaults, expressions and keys."""
+    """Columns as written; those of LIKE come without their defaults, expressions and keys, and stay
+    NOT NULL."""
     own = [column(transaction, scope, item) for item in statement.columns]
     if statement.like is None:
         return tuple(own)
-    liked = table_columns(scope, get_table(transaction, scope, statement.like))
+    source = get_table(transaction, scope, statement.like)
+    liked = table_columns(scope, source)
     at = statement.like_at
-    plain = (replace(c, default=None, generated=AttGenerated.NOT, generation=None) for c in liked)
+    plain = (
+        replace(
+            c,
+            default=None,
+            generated=AttGenerated.NOT,
+            generation=None,
+            not_null=c.not_null or c.name in source.primary_key,
+        )
+        for c in liked
+    )
     return (*own[:at], *plain, *own[at:])
 
 
@@ -300,14 +312,6 @@ def _references(
         "REFERENCES",
         written,
         "Rows of the lake's tables are not looked up in others, since Spark writes them too.",
-    )
-
-
-def _not_null_notice(statement: CreateTable) -> tuple[Notice, ...]:
-    return _not_enforced(
-        "NOT NULL",
-        [item.name for item in statement.columns if item.not_null],
-        "Columns of the lake's tables may hold NULL, since Spark writes them too.",
     )
 
 

@@ -16,7 +16,7 @@ from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.delta_types import arrow_type
 from penstock.lakehouse.describe import TableDescription, describe, source_name, table_names
 from penstock.lakehouse.log import list_log
-from penstock.lakehouse.schema import DEFAULT, GENERATED, attgenerated, recorded_type
+from penstock.lakehouse.schema import DEFAULT, GENERATED, NOT_NULL, attgenerated, recorded_type
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.pg_type import TEXT
@@ -181,6 +181,7 @@ def columns_of(description: TableDescription) -> tuple[TableColumn, ...]:
                 generated=attgenerated(metadata),
                 default=metadata.get(DEFAULT),
                 generation=metadata.get(GENERATED),
+                not_null=metadata.get(NOT_NULL) == "true",
             )
         )
     return tuple(columns)

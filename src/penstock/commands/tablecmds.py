@@ -163,6 +163,7 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
             default=defined[c.source].default,
             generated=defined[c.source].generation,
             virtual=defined[c.source].generated is AttGenerated.VIRTUAL,
+            not_null=defined[c.source].not_null,
         )
         for c in made.columns
     ]

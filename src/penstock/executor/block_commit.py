@@ -32,6 +32,7 @@ from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows
 from penstock.executor.kept_files import Keeps, Kept
 from penstock.executor.new_tables import NewTables, names_of
+from penstock.executor.unique_keys import UniqueKeys
 from penstock.executor.unknown_end import LOOK_AT_IT, unknown
 from penstock.failpoint import (
     AFTER_BLOCK_COMMITS,
@@ -45,7 +46,7 @@ from penstock.lakehouse.staged_change import StagedChange, changes_in, content_o
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.sqlstate import DuplicateTable, SerializationFailure
+from penstock.sqlstate import DuplicateTable, SerializationFailure, UniqueViolation
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.two_phase import note_commit, put_prepare, put_rollback, put_without_rows
 
@@ -63,23 +64,31 @@ class CommitBlocks:
     """For every session."""
 
     def __init__(
-        self, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer, held: HeldRows
+        self,
+        warehouse: Warehouse,
+        catalog: Catalog,
+        sequencer: Sequencer,
+        held: HeldRows,
+        unique: UniqueKeys,
     ) -> None:
         self._warehouse: Final = warehouse
         self._catalog: Final = catalog
         self._sequencer: Final = sequencer
         self._held: Final = held
+        self._unique: Final = unique
         self._new: Final = NewTables(warehouse)
 
     def commit(self, block: LakeBlock) -> None:
         """What it has staged. Raises PenstockError: nothing of it (40001: others were first at some
-        row, 42P07: at some name); what a store raises leaves it open until ``finish``."""
+        row, 23505: at some key, 42P07: at some name); what a store raises leaves it open until
+        ``finish``."""
         changes, tables, messages = block.changes, block.made, block.staged.messages
         if not (changes or tables or messages):
             return
         if messages:
             self._sequencer.step()  # what was committed before stands before them
-        with self._sequencer.one_transaction():
+        keyed = self._unique.turn(change.relation for change in changes if change.added)
+        with keyed, self._sequencer.one_transaction():
             self._finish_before(changes, tables)
             self._held.now(_tables(changes)).check_changes(changes)
             made = self._commit(block, changes, tables=tables, messages=messages)
@@ -87,7 +96,7 @@ class CommitBlocks:
 
     def prepare(self, prepared_id: str, changes: Sequence[StagedChange]) -> None:
         """What is being prepared is prepared, if it could be committed now, and the log says so.
-        Raises PenstockError (40001)."""
+        Raises PenstockError (23505, 40001)."""
         with self._sequencer.one_transaction():
             self._finish_before(changes)
             block = BlockCommit("", tuple(_tables(changes)), "")
@@ -133,11 +142,9 @@ class CommitBlocks:
                 with self._catalog.read() as t:
                     messages = t.block_messages.of(prepared.id)
                 made = self._commit(Kept(), changes, prepared.id, messages=messages)
-            except SerializationFailure as error:
-                raise SerializationFailure(
-                    error.message,
-                    detail=error.detail,
-                    hint="The transaction is prepared still; ROLLBACK PREPARED ends it.",
+            except (SerializationFailure, UniqueViolation) as error:
+                raise error.changed(
+                    hint="The transaction is prepared still; ROLLBACK PREPARED ends it."
                 ) from None
         self._after(made)
 
@@ -262,7 +269,7 @@ class CommitBlocks:
     def _put_one(staged: Keeps, commit: StagedCommit, state: TableState) -> int:
         try:
             return commit.put(state)
-        except CommitConflict:
+        except (CommitConflict, UniqueViolation):
             staged.keep(())  # nothing names its files
             raise
         except StorageError as error:
@@ -361,13 +368,17 @@ class CommitBlocks:
         try:
             self._put_all(block, commits, [None] * len(commits))
             log.info("a transaction block over %d tables was committed", len(commits))
-        except (CommitConflict, DuplicateTable, FeatureNotSupported) as error:
+        except (CommitConflict, DuplicateTable, FeatureNotSupported, UniqueViolation) as error:
             log.warning("a transaction block was rolled back: %s", error.report())
 
     def _commits(self, block: BlockCommit, changes: Sequence[StagedChange]) -> list[StagedCommit]:
         storage, store = self._warehouse.storage, self._warehouse.store
         group = None if block.is_alone else block.block
-        return [StagedCommit(storage, store, change, group, block.relations) for change in changes]
+        check = self._unique.check_staged
+        return [
+            StagedCommit(storage, store, change, group, block.relations, check)
+            for change in changes
+        ]
 
     def _keep(self, block: BlockCommit) -> None:
         with self._catalog.write() as t:

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import FeatureNotSupported
 from penstock.executor.block import LakeBlock, not_in_a_block
+from penstock.executor.held_rows import HeldRows
 from penstock.executor.insert import write_rows
 from penstock.executor.routes import Route, check_columns, route
 from penstock.executor.row_work import LeafWork
@@ -20,6 +21,8 @@ from penstock.executor.rows import NewRows, RowChange
 from penstock.executor.small_rewrites import has_change_feed
 from penstock.executor.spark_rewrites import Rewrites
 from penstock.executor.tables import LakeTables
+from penstock.executor.unique_keys import UniqueKeys, unique_keys
+from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.staged_change import INSERT, MOVE
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.query import Interrupts
@@ -34,15 +37,31 @@ _MAX_BYTES: Final = 1 << 30
 class BlockStatements:
     """For every session."""
 
-    def __init__(self, catalog: Catalog, tables: LakeTables, rewrites: Rewrites) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        tables: LakeTables,
+        rewrites: Rewrites,
+        held: HeldRows,
+        unique: UniqueKeys,
+    ) -> None:
+        self._held = held
+        self._unique = unique
         self._catalog = catalog
         self._tables = tables
         self._rewrites = rewrites
 
     def insert(self, table: LakeTable, rows: NewRows, at: Position, block: LakeBlock) -> int:
-        """Raises PenstockError (0A000, 23514, 40001)."""
+        """Raises PenstockError (0A000, 23502, 23505, 23514, 40001)."""
         found, opened = self._open("INSERT", table, rows.known, at, block)
-        files = write_rows(found, opened, rows)
+        keyed = [leaf.oid for leaf in found.leaves if unique_keys(leaf, rows.known)]
+
+        def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
+            held = self._held.now(keyed)
+            for number, keys in self._unique.of_files(found, opened, files, rows.known):
+                keys.check(opened[number].files.values(), held)
+
+        files = write_rows(found, opened, rows, check if keyed else lambda _: None)
         for number, leaf in enumerate(found.leaves):
             mine = [file for to, file in files if to == number]
             if mine:
@@ -57,7 +76,7 @@ class BlockStatements:
         interrupts: Interrupts,
         block: LakeBlock,
     ) -> int:
-        """UPDATE or DELETE. Raises PenstockError (0A000, 23514, 40001, 55000)."""
+        """UPDATE or DELETE. Raises PenstockError (0A000, 23502, 23505, 23514, 40001, 55000)."""
         what = change.kind.upper()
         self._rewrites.check_identity(self._tables.leaves(table), Operation(change.kind))
         found, opened = self._open(what, table, change.known, at, block)
@@ -65,11 +84,14 @@ class BlockStatements:
             raise not_in_a_block(f"{what} of tables of more than {_MAX_BYTES >> 20} MB")
         if any(map(has_change_feed, opened)):
             raise not_in_a_block(f"{what} of tables with a change data feed")
+        keyed = self._unique.keyed(found.leaves, change.known)
         works: list[LeafWork] = []
         try:
             for number in range(len(opened)):
-                works.append(LeafWork(found, number, opened, change, interrupts))
+                works.append(LeafWork(found, number, opened, change, interrupts, keyed=keyed))
                 works[-1].run()
+            held = self._held.now({leaf.oid for leaf in found.leaves})
+            self._unique.check_works(found, works, change.known, held)
             pairs = [work.write_pairs() for work in works]
         except BaseException:
             for work in works:

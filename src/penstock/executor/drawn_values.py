@@ -2,7 +2,7 @@
 
 In: batches with NULL in their place. Out: the same with values, in the order of the rows, each of
 them the rows' own even if the statement fails; and with generated columns, which may be made of
-them. A NULL that is given to such a column is PostgreSQL's error (23502).
+them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PenstockError, ValueNotRepresentable
-from penstock.executor.shown_rows import show_values
 from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.generated import generated_columns
-from penstock.sqlstate import NotNullViolation
 
 Take = Callable[[int], Sequence[int]]
 """The next values of a sequence."""
@@ -66,7 +64,7 @@ class DrawnRows:
 
     def complete(self, rows: pa.RecordBatch, kept: Sequence[pa.Array]) -> pa.RecordBatch:
         """The columns ``made``, as c1 and so on. ``kept``: the rows' as the table keeps them.
-        Raises PenstockError (2200H, 23502, and of generated columns)."""
+        Raises PenstockError (2200H, and of generated columns)."""
         given = list(kept)
         for column in self.columns:
             given[column.place] = column.filled(given[column.place], rows)
@@ -80,21 +78,5 @@ class DrawnRows:
         except ValueNotRepresentable as error:
             raise PenstockError(error.message, sqlstate=error.sqlstate) from None
         arrays = [column.combine_chunks() for column in made.columns]
-        self._check(pa.RecordBatch.from_arrays(arrays, schema=schema))
         names = [f"c{number}" for number, _ in enumerate(self.made, 1)]
         return pa.RecordBatch.from_arrays([arrays[place] for place in self.made], names=names)
-
-    def _check(self, rows: pa.RecordBatch) -> None:
-        """ExecConstraints, of columns with sequences."""
-        for column in self.columns:
-            field = self.schema.arrow().get_field_index(self.written[column.place])
-            values = rows.column(field)
-            if values.null_count:
-                at = values.is_null().index(True).as_py()
-                shown = ", ".join(show_values(rows.slice(at, 1).columns))
-                name = self.schema.columns[field].source
-                raise NotNullViolation(
-                    f'null value in column "{name}" of relation "{self.table}" violates '
-                    "not-null constraint",
-                    detail=f"Failing row contains ({shown}).",
-                )

@@ -49,7 +49,7 @@ class Held:
             if change.relation == relation and any(
                 path in gone and gone[path] & loss.positions for path, loss in change.gone.items()
             ):
-                raise _held(gid, change)
+                raise held_error(gid, change)
 
     def check_changes(self, changes: Iterable[StagedChange]) -> None:
         """Of a block. Raises SerializationFailure."""
@@ -62,13 +62,13 @@ class Held:
         """Where it is not known which rows will be changed. Raises SerializationFailure."""
         for gid, change in self.changes:
             if change.gone:
-                raise _held(gid, change)
+                raise held_error(gid, change)
 
     def check_emptied(self) -> None:
         """Where all rows go. Those that are prepared would come afterwards; and subscribers that
         have prepared them too would wait for themselves. Raises SerializationFailure."""
         for gid, change in self.changes:
-            raise _held(gid, change)
+            raise held_error(gid, change)
 
 
 class HeldRows:
@@ -81,12 +81,13 @@ class HeldRows:
         self._ended = threading.Condition()
 
     @contextmanager
-    def changing(self, relations: Iterable[int], *, empties: bool = False) -> Iterator[Held]:
+    def changing(self, relations: Iterable[int], *, new_rows: bool = False) -> Iterator[Held]:
         """A statement that finds its rows, and commits, inside. What is prepared from now on waits
-        for its end (``wait_for_statements``). ``empties``: it takes all rows."""
+        for its end (``wait_for_statements``). ``new_rows``: rows that come concern it, too, as it
+        takes all of them, or looks whether keys are there."""
         number, tables = next(self._numbers), frozenset(relations)
         with self._ended:
-            self._running[number] = tables, empties
+            self._running[number] = tables, new_rows
         try:
             yield self.now(tables)
         finally:
@@ -106,15 +107,16 @@ class HeldRows:
         with self._ended:
             before = {
                 number
-                for number, (tables, empties) in self._running.items()
-                if any(touched[oid] or empties for oid in touched.keys() & tables)
+                for number, (tables, new_rows) in self._running.items()
+                if any(touched[oid] or new_rows for oid in touched.keys() & tables)
             }
             while not before.isdisjoint(self._running):
                 interrupts.check()
                 self._ended.wait(_POLL_S)
 
 
-def _held(gid: str, change: StagedChange) -> SerializationFailure:
+def held_error(gid: str, change: StagedChange) -> SerializationFailure:
+    """For who would change, or bring, what a prepared transaction does."""
     return SerializationFailure(
         "could not serialize access due to concurrent update",
         detail=f'The prepared transaction "{gid}" changes rows of table "{change.name}".',

@@ -8,14 +8,16 @@ committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported, ReplicationConflict
 from penstock.executor.constraints import ROUTE, check_found, check_partition
+from penstock.executor.held_rows import HeldRows
 from penstock.executor.partitions import PartitionRules, Routing
 from penstock.executor.routes import (
     OpenTable,
@@ -26,34 +28,70 @@ from penstock.executor.routes import (
     route,
     schema_of,
 )
-from penstock.executor.rows import Change, NewRows, altered_error, delta_table
+from penstock.executor.rows import (
+    Change,
+    NewRows,
+    altered_error,
+    delta_table,
+    serialization_failure,
+)
+from penstock.executor.shown_rows import first_null, null_error
 from penstock.executor.tables import LakeTables, is_partitioned
+from penstock.executor.unique_by_spark import check_unique, live_rows
+from penstock.executor.unique_keys import UniqueKeys, unique_keys
 from penstock.lakehouse.append import Append
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.query import Interrupts
 from penstock.pipeline.routed_writer import RoutedWriter
+from penstock.sqlstate import NotNullViolation, UniqueViolation
 
 
 class InsertByFiles:
     """For every session."""
 
-    def __init__(self, warehouse: Warehouse, catalog: Catalog, tables: LakeTables) -> None:
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        catalog: Catalog,
+        tables: LakeTables,
+        held: HeldRows,
+        unique: UniqueKeys,
+    ) -> None:
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
+        self._held = held
+        self._unique = unique
 
-    def insert(self, table: LakeTable, rows: NewRows) -> int | None:
-        """Raises PenstockError (23514; 40001, 40003: a table was altered meanwhile)."""
+    def insert(self, table: LakeTable, rows: NewRows, interrupts: Interrupts) -> int | None:
+        """Raises PenstockError (23502, 23505, 23514; 40001, 40003: a table was altered meanwhile,
+        or somebody has brought one of the keys when a part was done)."""
         try:
             routed = route(self._catalog, self._tables, table, rows.known)
             appends = [self._open(leaf) for leaf in routed.leaves]
         except FeatureNotSupported:
             return None
         check_columns(self._tables, table, rows.known, appends)
-        files = write_rows(routed, appends, rows)
-        self._commit(table, appends, files)
+        keyed = [leaf.oid for leaf in routed.leaves if unique_keys(leaf, rows.known)]
+        if not keyed:
+            files = write_rows(routed, appends, rows, lambda _: None)
+            self._commit(table, appends, files)
+            return sum(file.rows for _, file in files)
+        with self._held.changing(keyed, new_rows=True) as held, ExitStack() as stack:
+
+            def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
+                stack.enter_context(self._unique.turn(keyed, interrupts.check))
+                for number, keys in self._unique.of_files(routed, appends, files, rows.known):
+                    appends[number].check(partial(keys.check, held=held), keys.check_files)
+
+            try:
+                files = write_rows(routed, appends, rows, check)
+            except CommitConflict:
+                raise altered_error(table) from None
+            self._commit(table, appends, files)
         return sum(file.rows for _, file in files)
 
     def _open(self, leaf: LakeTable) -> Append:
@@ -77,52 +115,71 @@ class InsertByFiles:
                     appends[number].remove(rest)
                 if isinstance(error, (CommitConflict, FeatureNotSupported)):
                     raise altered_error(table, done) from None
+                if done and isinstance(error, UniqueViolation):
+                    raise serialization_failure(error.detail, done) from None
                 raise
 
 
 def write_rows(
-    routed: Route, opened: Sequence[OpenTable], rows: NewRows
+    routed: Route,
+    opened: Sequence[OpenTable],
+    rows: NewRows,
+    check: Callable[[Sequence[tuple[int, WrittenFile]]], None],
 ) -> list[tuple[int, WrittenFile]]:
-    """Files in the folders of the leaves, with the number of each file's. Raises PenstockError;
-    nothing is left then."""
+    """Files in the folders of the leaves, with the number of each file's. ``check``: is asked of
+    them, whether their rows may come, before a NULL in a later row is an error. Raises
+    PenstockError; nothing is left then."""
     schema = schema_of(rows.known).arrow()
     destinations = [destination(leaf, schema) for leaf in opened]
     writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
+    missing: NotNullViolation | None = None
     try:
         with writer:
-            for batch in _whole(rows, schema):
-                routed.check(batch)
-                writer.add(batch)
+            for batch in rows.whole(schema):
+                leaves = routed.leaves_of(batch)
+                at = first_null(rows.known, rows.required, batch)
+                if at is not None:
+                    leaf = routed.table if leaves is None else routed.leaves[int(leaves[at])]
+                    missing = null_error(leaf, rows.known, rows.required, batch.slice(at, 1))
+                    batch, leaves = batch.slice(0, at), None if leaves is None else leaves[:at]
+                writer.add(batch, leaves)
+                if missing is not None:
+                    break
     except ReplicationConflict as error:
         raise not_of_replication(error) from None
+    try:
+        check(writer.files)
+        if missing is not None:
+            raise missing
+    except BaseException:
+        for to, file in writer.files:
+            opened[to].storage.remove(f"{opened[to].uri}/{file.path}")
+        raise
     return writer.files
-
-
-def _whole(rows: NewRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """With every column of the table: NULL in those that the rows have not."""
-    at = {column.delta: number for number, column in enumerate(rows.columns)}
-    for batch in rows.batches:
-        columns = [
-            batch.column(at[field.name])
-            if field.name in at
-            else pa.nulls(batch.num_rows, field.type)
-            for field in schema
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class InsertBySpark:
     """Where only Delta itself knows what a table asks of its writers; for every session."""
 
-    def __init__(self, spark: Spark, catalog: Catalog, tables: LakeTables) -> None:
+    def __init__(
+        self, spark: Spark, catalog: Catalog, tables: LakeTables, unique: UniqueKeys
+    ) -> None:
+        self._unique = unique
         self._spark = spark
         self._catalog = catalog
         self._tables = tables
 
-    def insert(self, table: LakeTable, change: Change) -> int:
-        """The number of rows. Raises PenstockError (23514), PySparkException."""
+    def insert(self, table: LakeTable, change: Change, interrupts: Interrupts) -> int:
+        """The number of rows. Raises PenstockError (23505, 23514), PySparkException."""
+        columns = self._tables.columns(table)
+        keyed = [leaf for leaf in self._tables.leaves(table) if unique_keys(leaf, columns)]
+        with self._unique.turn((leaf.oid for leaf in keyed), interrupts.check):
+            return self._insert(table, change)
+
+    def _insert(self, table: LakeTable, change: Change) -> int:
         session = session_of_a_statement(self._spark)
         if not is_partitioned(table):
+            self._check(session.sql(change.rows), table)
             session.sql(change.on(delta_table(table)))
             return change.count
         columns = self._tables.columns(table)
@@ -151,6 +208,16 @@ class InsertBySpark:
         check_found(rows, counts, routing, partitions)
         for number, leaf in enumerate(routing.leaves):
             if number in counts:
+                self._check(rows.where(f"{ROUTE} = {number}"), leaf)
+        for number, leaf in enumerate(routing.leaves):
+            if number in counts:
                 part = rows.where(f"{ROUTE} = {number}").drop(ROUTE)
                 part.write.format("delta").mode("append").save(leaf.uri)
         return int(sum(counts.values()))
+
+    def _check(self, rows: DataFrame, leaf: LakeTable) -> None:
+        """``rows``: that are to go there; what they lack is NULL. Raises UniqueViolation."""
+        known = unique_keys(leaf, self._tables.columns(leaf))
+        keys = [key for key in known if set(key.names) <= set(rows.columns)]
+        if keys:
+            check_unique(rows, live_rows(leaf, rows.sparkSession), leaf, keys)

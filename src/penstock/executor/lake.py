@@ -24,6 +24,7 @@ from penstock.executor.modify import ModifyTables
 from penstock.executor.select import LakeSelect
 from penstock.executor.tables import LakeTables
 from penstock.executor.two_phase import TwoPhase
+from penstock.executor.unique_keys import UniqueKeys
 from penstock.executor.writer import Writer
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
@@ -31,6 +32,7 @@ from penstock.lsn import Lsn
 from penstock.pgtypes.text_output import text_cast, text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
 from penstock.pipeline.evaluate import error_in_text
+from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.answers import CommandOutcome, CopyOut, Rows
@@ -63,7 +65,7 @@ class CopyRequest:
 
 class SparkLake:
     """``services.Lake``; for every session. ``max_prepared``: transactions. ``oldest``: from where
-    on slots need the log."""
+    on slots need the log. ``indexes``: of the files' keys."""
 
     def __init__(
         self,
@@ -73,12 +75,14 @@ class SparkLake:
         sequencer: Sequencer,
         max_prepared: int = 0,
         oldest: Callable[[], Lsn | None] = lambda: None,
+        indexes: KeyIndexes | None = None,
     ) -> None:
         self._spark = spark
         self._catalog = catalog
         self._sequencer = sequencer
         self._held = HeldRows(catalog)
-        self.blocks: Final = CommitBlocks(warehouse, catalog, sequencer, self._held)
+        self._unique = UniqueKeys(spark, warehouse.storage, catalog, indexes)
+        self.blocks: Final = CommitBlocks(warehouse, catalog, sequencer, self._held, self._unique)
         self.prepared: Final = TwoPhase(
             warehouse, catalog, self.blocks, self._held, max_prepared, oldest
         )
@@ -98,6 +102,7 @@ class SparkLake:
             self._select,
             self.blocks,
             self._held,
+            self._unique,
         )
 
     def within(self, block: LakeBlock) -> SparkLake:

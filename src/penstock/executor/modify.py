@@ -23,6 +23,7 @@ from penstock.executor.select import LakeSelect
 from penstock.executor.spark_rewrites import Rewrites
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.truncate import TruncateTables
+from penstock.executor.unique_keys import UniqueKeys
 from penstock.executor.writer import Writer
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.session import session_of_a_statement
@@ -47,13 +48,14 @@ class ModifyTables:
         select: LakeSelect,
         blocks: CommitBlocks,
         held: HeldRows,
+        unique: UniqueKeys,
     ) -> None:
         self._rows = LakeRows(warehouse, tables, select)
-        self._inserts = InsertByFiles(warehouse, catalog, tables)
-        self._spark_inserts = InsertBySpark(spark, catalog, tables)
+        self._inserts = InsertByFiles(warehouse, catalog, tables, held, unique)
+        self._spark_inserts = InsertBySpark(spark, catalog, tables, unique)
         self._truncates = TruncateTables(spark, warehouse, sequencer)
-        self._rewrites = Rewrites(warehouse, catalog, sequencer, tables, blocks, held)
-        self._of_blocks = BlockStatements(catalog, tables, self._rewrites)
+        self._rewrites = Rewrites(warehouse, catalog, sequencer, tables, blocks, held, unique)
+        self._of_blocks = BlockStatements(catalog, tables, self._rewrites, held, unique)
         self._spark = spark
         self._sequencer = sequencer
         self._blocks = blocks
@@ -70,10 +72,10 @@ class ModifyTables:
         with ExitStack() as stack:
             if isinstance(statement, InsertStmt):
                 new = self._rows.new_rows(statement, table, at, writer)
-                count = self._inserts.insert(table, new)
+                count = self._inserts.insert(table, new, writer.interrupts)
                 if count is None:
                     staged = stack.enter_context(self._rows.staged(new, table))
-                    count = self._spark_inserts.insert(table, staged)
+                    count = self._spark_inserts.insert(table, staged, writer.interrupts)
                 tag = f"INSERT 0 {count}"
             else:
                 planned = self._rows.plan(statement, table, at, writer)
@@ -85,7 +87,7 @@ class ModifyTables:
                     session = session_of_a_statement(self._spark)
                     functions = as_functions(planned, session, tolerant=is_partitioned(table))
                     change = stack.enter_context(functions)
-                    count = self._rewrites.run_by_spark(table, change, session)
+                    count = self._rewrites.run_by_spark(table, change, session, writer.interrupts)
                 tag = f"{planned.kind.upper()} {count}"
         self._sequencer.step()
         return CommandOutcome(tag)
@@ -113,7 +115,7 @@ class ModifyTables:
         """
         tables = [self._tables.find(relation, role, owner=True) for relation in relations]
         members = {m.oid: m for table in tables for m in self._tables.tree(table)}
-        with self._held.changing(members, empties=True) as held:
+        with self._held.changing(members, new_rows=True) as held:
             held.check_emptied()
             self._blocks.finish_those_of(members)
             self._truncates.run(members)

@@ -20,6 +20,7 @@ from penstock.executor.routes import Route, destination, not_of_replication, sch
 from penstock.executor.row_moves import APP_ID
 from penstock.executor.row_pairs import distinct_rows, pair_schema, paired_columns
 from penstock.executor.rows import Computed, RowChange
+from penstock.executor.shown_rows import first_null, null_error
 from penstock.executor.skipping import wanted_keys
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import TARGET_FILE_BYTES, FileWriter, WrittenFile
@@ -40,7 +41,9 @@ _ROWS: Final = 10_000
 
 class LeafWork:
     """One attempt on one leaf. ``gone``: path -> positions; ``files``: by the number of the leaf
-    that they are for; ``stay``: rows that would move are left as they are.
+    that they are for; ``stay``: rows that would move are left as they are. ``keyed``: columns of
+    the leaves' unique keys, by their names in Delta; ``came`` and ``went`` tell of each row what
+    these become, with the leaf that it goes to, and where it was, where the change is about them.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class LeafWork:
         interrupts: Interrupts,
         *,
         stay: bool = False,
+        keyed: frozenset[str] = frozenset(),
     ) -> None:
         self.number: Final = number
         self.opened: Final = opened
@@ -65,6 +69,10 @@ class LeafWork:
         self._schema = schema_of(change.known).arrow()
         changed = {column.delta for column, _ in change.settings}
         self._routed = bool(changed & route.keys)
+        tracked = keyed if self._routed or changed & keyed else ()
+        self._tracked = [name for name in self._schema.names if name in tracked]
+        self.came: Final[list[tuple[pa.RecordBatch, Integers | None]]] = []
+        self.went: Final[list[tuple[str, Integers]]] = []
         self._paired = paired_columns(route.leaves[number], change.known, changed)
         self._pairs: list[pa.Table] = []
         self._pair_files: list[WrittenFile] = []
@@ -158,7 +166,11 @@ class LeafWork:
                         meant, rows, new = self._staying(meant, rows, new)
                     elif self._routed:
                         leaves = self._route.leaves_of(new)
+                    self._check_not_null(new, leaves)
                     self._pair(rows, new, leaves)
+                    if self._tracked and len(meant):
+                        self.came.append((new.select(self._tracked), leaves))
+                        self.went.append((path, meant))
                     yield new, leaves
                 if len(meant):
                     self.gone.setdefault(path, BitMap()).update(meant.tolist())
@@ -186,6 +198,14 @@ class LeafWork:
             for name in self._schema.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _check_not_null(self, new: pa.RecordBatch, leaves: Integers | None) -> None:
+        known, required = self._change.known, self._change.required
+        at = first_null(known, required, new)
+        if at is not None:
+            number = self.number if leaves is None else int(leaves[at])
+            leaf = self._route.leaves[number]
+            raise null_error(leaf, known, required, new.slice(at, 1))
 
     def _values(self, computed: Computed, rows: pa.RecordBatch) -> pa.Array:
         """Of each row. Raises PenstockError (57014: it was cancelled meanwhile)."""

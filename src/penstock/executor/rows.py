@@ -26,6 +26,7 @@ from penstock.catalog.sequences import no_sequence
 from penstock.errors import PenstockError
 from penstock.executor.drawn_values import DrawnColumn, DrawnRows
 from penstock.executor.select import LakeSelect
+from penstock.executor.shown_rows import first_null, null_error
 from penstock.executor.tables import LakeTables
 from penstock.executor.writer import Writer
 from penstock.identifiers import simple_quote_literal
@@ -63,7 +64,8 @@ class Change:
 
     ``columns`` and ``rows``: what an INSERT writes and the SELECT that gives it, by those names,
     ``count`` of them. ``settings``: (column, value) of an UPDATE; ``tried``: the same, of rows that
-    may not be meant: NULL instead of an error. ``where``: "" for every row.
+    may not be meant: NULL instead of an error. ``where``: "" for every row. ``required``: columns,
+    by PostgreSQL's names, that an UPDATE sets and that hold no NULL.
     """
 
     kind: str
@@ -73,6 +75,7 @@ class Change:
     settings: tuple[tuple[str, str], ...] = ()
     tried: tuple[tuple[str, str], ...] = ()
     where: str = ""
+    required: frozenset[str] = frozenset()
 
     @property
     def condition(self) -> str:
@@ -94,11 +97,24 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class NewRows:
     """Rows of an INSERT. ``known``: the table's columns when they were planned; ``columns``: those
-    that they have, in ``batches`` as c1 and so on."""
+    that they have, in ``batches`` as c1 and so on. ``required``: columns that hold no NULL."""
 
     known: tuple[LakeColumn, ...]
     columns: tuple[LakeColumn, ...]
     batches: Iterator[pa.RecordBatch]
+    required: frozenset[str]
+
+    def whole(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """With every column of the table: NULL in those that the rows have not."""
+        at = {column.delta: number for number, column in enumerate(self.columns)}
+        for batch in self.batches:
+            columns = [
+                batch.column(at[field.name])
+                if field.name in at
+                else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +129,14 @@ class Computed:
 class RowChange:
     """UPDATE or DELETE. ``kind``: update or delete; ``known``: the table's columns when it was
     planned; ``where`` None: every row. ``equal``: columns that it wants to be a constant, with its
-    text."""
+    text. ``required``: columns that it sets and that hold no NULL."""
 
     kind: str
     known: tuple[LakeColumn, ...]
     settings: tuple[tuple[LakeColumn, Computed], ...]
     where: Computed | None
     equal: tuple[tuple[str, str], ...] = ()
+    required: frozenset[str] = frozenset()
 
 
 @contextmanager
@@ -143,7 +160,13 @@ def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) ->
             (column.delta, call(value, tolerant=True))
             for column, value in (change.settings if tolerant else ())
         )
-        yield Change(change.kind, settings=settings, tried=tried, where=where)
+        yield Change(
+            change.kind,
+            settings=settings,
+            tried=tried,
+            where=where,
+            required=change.required,
+        )
     finally:
         for name in functions:
             session.sql(f"DROP TEMPORARY FUNCTION {name}")
@@ -184,8 +207,9 @@ class LakeRows:
         written = tuple(by_name[name] for name in plan.columns)
         compiled = compile_insert(plan, writer.values)
         batches = self._select.batches(compiled, at, writer.role, writer.interrupts)
+        required = _required(table, columns, sequences)
         if not sequences and not plan.drawn:
-            return NewRows(columns, written, map(_as_columns(written), batches))
+            return NewRows(columns, written, map(_as_columns(written), batches), required)
         drawn = self._drawn(table, columns, plan, sequences, writer)
 
         def completed(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -193,7 +217,7 @@ class LakeRows:
             return drawn.complete(batch, kept)
 
         made = tuple(columns[place] for place in drawn.made)
-        return NewRows(columns, made, map(completed, batches))
+        return NewRows(columns, made, map(completed, batches), required)
 
     def _drawn(
         self,
@@ -228,7 +252,7 @@ class LakeRows:
         """The rows are in the staging area while inside. Raises PenstockError."""
         folder = f"{self._warehouse.staging}/{uuid.uuid4()}"
         try:
-            count = _write(f"{folder}/rows.parquet", rows)
+            count = _write(f"{folder}/rows.parquet", rows, table)
             if self._tables.columns(table) != rows.known:
                 raise altered_error(table)  # Spark would leave NULL where a column has a default
             values = ", ".join(
@@ -248,11 +272,11 @@ class LakeRows:
         writer: Writer,
     ) -> RowChange:
         """What an UPDATE or DELETE computes. Raises PenstockError."""
-        known = self._tables.columns(table)
+        known, sequences = self._tables.columns(table), self._tables.sequences(table)
         columns = {column.name: column for column in known}
         plan = analyze_change(
             statement,
-            _output(known, self._tables.sequences(table), writer.values.started),
+            _output(known, sequences, writer.values.started),
             self._select.find_table(at, writer.role),
         )
 
@@ -273,6 +297,7 @@ class LakeRows:
             tuple((columns[name], computed(node, columns[name])) for name, node in plan.settings),
             None if plan.where is None else computed(plan.where, None),
             equal_to(plan.target.columns, conjuncts(plan.where)),
+            _required(table, known, sequences) & {name for name, _ in plan.settings},
         )
 
     def _ship(
@@ -310,8 +335,18 @@ def _as_columns(columns: Sequence[LakeColumn]) -> Callable[[pa.RecordBatch], pa.
     return converted
 
 
-def _write(uri: str, rows: NewRows) -> int:
-    """A Parquet file with columns c1 and so on; the number of rows."""
+def _required(
+    table: LakeTable, columns: Iterable[LakeColumn], sequences: Iterable[str]
+) -> frozenset[str]:
+    """The columns of a table that hold no NULL."""
+    return frozenset({*table.primary_key, *sequences, *(c.name for c in columns if c.not_null)})
+
+
+def _write(uri: str, rows: NewRows, table: LakeTable) -> int:
+    """A Parquet file with columns c1 and so on; the number of rows. Raises NotNullViolation."""
+    names = [f"c{number}" for number, _ in enumerate(rows.columns, 1)]
+    places = [rows.known.index(column) for column in rows.columns]
+    whole = complete_schema(rows.known).arrow()
     schema = pa.schema([(f"c{number}", c.type) for number, c in enumerate(rows.columns, 1)])
     count = 0
     make_folder(uri.rpartition("/")[0])
@@ -321,8 +356,13 @@ def _write(uri: str, rows: NewRows) -> int:
             filesystem.open_output_stream(path) as target,
             pq.ParquetWriter(target, schema) as writer,
         ):
-            for batch in rows.batches:
-                writer.write_batch(batch)
+            for batch in rows.whole(whole):
+                at = first_null(rows.known, rows.required, batch)
+                if at is not None:
+                    raise null_error(table, rows.known, rows.required, batch.slice(at, 1))
+                writer.write_batch(
+                    pa.RecordBatch.from_arrays([batch.column(place) for place in places], names)
+                )
                 count += batch.num_rows
     return count
 

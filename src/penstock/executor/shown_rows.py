@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from penstock.catalog import LakeTable
 from penstock.pgtypes.text_output import text_output
+from penstock.sqlstate import NotNullViolation
+from penstock.walsender.lake_columns import LakeColumn
 
 _SHOWN: Final = 64
 """Characters of a value in a message."""
+
+
+def first_null(
+    columns: Sequence[LakeColumn], required: Container[str], rows: pa.RecordBatch
+) -> int | None:
+    """The first row with NULL in one of the columns ``required`` (PostgreSQL's names). ``rows``:
+    with all ``columns``, in their order."""
+    held = zip(columns, rows.columns, strict=True)
+    missing = [values for column, values in held if column.name in required and values.null_count]
+    return min((each.is_null().index(True).as_py() for each in missing), default=None)
+
+
+def null_error(
+    table: LakeTable, columns: Sequence[LakeColumn], required: Container[str], row: pa.RecordBatch
+) -> NotNullViolation:
+    """ExecConstraints, of such a row."""
+    held = zip(columns, row.columns, strict=True)
+    name = next(c.name for c, value in held if c.name in required and value.null_count)
+    return NotNullViolation(
+        f'null value in column "{name}" of relation "{table.name}" violates not-null constraint',
+        detail=f"Failing row contains ({', '.join(show_values(row.columns))}).",
+        objects={"schema": table.schema, "table": table.name, "column": name},
+    )
 
 
 def show_values(row: Sequence[pa.Array]) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.catalog import Catalog, LakeTable
-from penstock.errors import CommitConflict, FeatureNotSupported
+from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
 from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.held_rows import Held, HeldRows
 from penstock.executor.routes import Route, check_columns, route
@@ -21,12 +21,13 @@ from penstock.executor.row_moves import Departures, RowMoves, check_not_filled
 from penstock.executor.row_work import LeafWork
 from penstock.executor.rows import RowChange, outrun, serialization_failure
 from penstock.executor.tables import LakeTables
+from penstock.executor.unique_keys import UniqueKeys
 from penstock.lakehouse.row_moves import Arrivals
 from penstock.lakehouse.schema import check_lengths
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.query import Interrupts
-from penstock.sqlstate import SerializationFailure, UndefinedTable
+from penstock.sqlstate import SerializationFailure, UndefinedTable, UniqueViolation
 
 MAX_BYTES: Final = 8 << 20
 """Of the files of all tables: rows of so much are read and written here before Spark has begun."""
@@ -52,7 +53,9 @@ class SmallRewrites:
         moves: RowMoves,
         blocks: CommitBlocks,
         held: HeldRows,
+        unique: UniqueKeys,
     ) -> None:
+        self._unique = unique
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
@@ -63,18 +66,22 @@ class SmallRewrites:
     def run(
         self, table: LakeTable, change: RowChange, interrupts: Interrupts, *, filled: bool
     ) -> int | None:
-        """``filled``: by a subscription, so that no row may move. Raises PenstockError (23514;
-        40001: the table was altered, or others were always first; 40003: when a part was done)."""
+        """``filled``: by a subscription, so that no row may move. Raises PenstockError (23502,
+        23505, 23514; 40001: the table was altered, or others were always first; 40003: when a part
+        was done)."""
         try:
             found = route(self._catalog, self._tables, table, change.known)
         except FeatureNotSupported:
             return None
-        with self._held.changing(leaf.oid for leaf in found.leaves) as held:
+        leaves = [leaf.oid for leaf in found.leaves]
+        keyed = self._unique.concerns(found, change)
+        turn = self._unique.turn(leaves if keyed else (), interrupts.check)
+        with self._held.changing(leaves, new_rows=keyed) as held, turn:
             for _ in range(_TRIES):
                 opened = self._open(found.leaves)
                 if opened is None:
                     return None
-                if not self._blocks.settled(leaf.oid for leaf in found.leaves):
+                if not self._blocks.settled(leaves):
                     continue
                 check_columns(self._tables, found.table, change.known, opened)
                 try:
@@ -114,12 +121,14 @@ class SmallRewrites:
     ) -> int:
         """Everything is computed before anything is committed. Raises CommitConflict: nothing was
         done."""
+        keyed = self._unique.keyed(found.leaves, change.known)
         works: list[LeafWork] = []
         try:
             for number in range(len(opened)):
-                works.append(LeafWork(found, number, opened, change, interrupts))
+                works.append(LeafWork(found, number, opened, change, interrupts, keyed=keyed))
                 works[-1].run()
                 held.check(found.leaves[number].oid, works[-1].gone)
+            self._unique.check_works(found, works, change.known, held)
             touched = [work for work in works if work.count]
             moves = any(work.leaves for work in touched)
             if moves:
@@ -195,12 +204,16 @@ class SmallRewrites:
             if not self._blocks.settled(leaf.oid for leaf in found.leaves):
                 continue
             check_columns(self._tables, found.table, change.known, opened)
-            work = LeafWork(found, number, opened, change, interrupts, stay=True)
+            keyed = self._unique.keyed(found.leaves, change.known)
+            work = LeafWork(found, number, opened, change, interrupts, stay=True, keyed=keyed)
             try:
                 work.run()
                 held.check(found.leaves[number].oid, work.gone)
-            except SerializationFailure:
+                self._unique.check_works(found, [work], change.known, held)
+            except PenstockError as error:
                 work.remove()
+                if isinstance(error, UniqueViolation):  # of a row that has come meanwhile
+                    raise SerializationFailure(error.message, detail=error.detail) from None
                 raise
             try:
                 return work.commit()

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,6 +34,8 @@ from penstock.executor.row_pairs import paired_columns, write_pairs
 from penstock.executor.rows import Change, RowChange, delta_table, quoted
 from penstock.executor.small_rewrites import SmallRewrites
 from penstock.executor.tables import LakeTables
+from penstock.executor.unique_by_spark import check_not_null, check_unique, live_rows
+from penstock.executor.unique_keys import UniqueKeys, unique_keys
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.protocol import ENABLE_VECTORS
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
@@ -102,12 +105,14 @@ class Rewrites:
         tables: LakeTables,
         blocks: CommitBlocks,
         held: HeldRows,
+        unique: UniqueKeys,
     ) -> None:
+        self._unique = unique
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
         self._moves = RowMoves(warehouse, sequencer)
-        self._small = SmallRewrites(warehouse, catalog, tables, self._moves, blocks, held)
+        self._small = SmallRewrites(warehouse, catalog, tables, self._moves, blocks, held, unique)
 
     def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
         """None: it is left to Spark, and nothing was done. Raises PenstockError."""
@@ -115,10 +120,34 @@ class Rewrites:
         filled = self.is_filled(table)
         return self._small.run(table, change, interrupts, filled=filled)
 
-    def run_by_spark(self, table: LakeTable, change: Change, session: SparkSession) -> int:
+    def run_by_spark(
+        self, table: LakeTable, change: Change, session: SparkSession, interrupts: Interrupts
+    ) -> int:
         """``session``: has the change's functions. Raises PenstockError, PySparkException."""
         leaves = self._tables.leaves(table)
         columns = self._tables.columns(table)
+        changed = {name for name, _ in change.settings}
+        keys = [key for key in unique_keys(table, columns) if changed & set(key.names)]
+        with self._unique.turn((leaf.oid for leaf in leaves if keys), interrupts.check):
+            if keys or change.required:
+                rows = [self._changed_rows(leaf, change, session) for leaf in leaves]
+                for leaf, mine in zip(leaves, rows, strict=True):
+                    check_not_null(mine, leaf, columns, change.required)
+                but = change.where or "true"
+                others = [live_rows(leaf, session, but) for leaf in leaves]
+                names = [quoted(column.delta) for column in columns]
+                stay = reduce(DataFrame.union, (frame.select(*names) for frame in others))
+                check_unique(reduce(DataFrame.union, rows), stay, table, keys)
+            return self._run_by_spark(table, leaves, columns, change, session)
+
+    def _run_by_spark(
+        self,
+        table: LakeTable,
+        leaves: Sequence[LakeTable],
+        columns: Sequence[LakeColumn],
+        change: Change,
+        session: SparkSession,
+    ) -> int:
         with self._catalog.read() as t:
             partitions = PartitionRules(t.tables.all(), columns)
         filled = self.is_filled(table)

@@ -7,7 +7,7 @@ In: a table, later files with rows in its columns. Out: one version with them, d
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from penstock.errors import CommitConflict, PenstockError
@@ -16,7 +16,7 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.log_store import LogStore, may_be_there
 from penstock.lakehouse.schema import TableSchema, check_lengths
-from penstock.lakehouse.state import TableState, load
+from penstock.lakehouse.state import TableState, load, refresh
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import check_layout
 from penstock.sqlstate import UndefinedTable
@@ -28,6 +28,10 @@ _DEFAULT_INTERVAL: Final = "10"
 """Commits between two checkpoints (Delta's default)."""
 
 log = logging.getLogger(__name__)
+
+
+Check = Callable[[Collection[DataFile]], None]
+"""Raises what forbids the append, given files of the table."""
 
 
 class Append:
@@ -48,14 +52,26 @@ class Append:
         )
         check_layout(name, self.state.layout, self.schema.arrow())
         self._may_be_there = False
+        self._before = self.state
+        self._again: Check = lambda _: None
+
+    def check(self, check: Check, again: Check) -> None:
+        """Ask ``check`` of all files that the table has now, and ``again`` of those that others add
+        before the commit. Raises CommitConflict as ``commit``, and what ``check`` raises."""
+        newest = self._before.copy()
+        if refresh(self.storage, self.uri, newest):
+            protocol.check_appendable(self.name, newest.protocol, newest.metadata)
+            self._check_same(newest)
+        self._before, self._again = newest, again
+        check(newest.files.values())
 
     def commit(self, files: Sequence[WrittenFile]) -> int:
         """Add files; returns the version that has them.
 
         Raises CommitConflict where the table has other columns by now, or is another one,
         FeatureNotSupported where it promises more, UndefinedObject where it is gone. The files are
-        removed then, and after an error of a store (StorageError) unless it is not known whether
-        the version is there.
+        removed then, after what a ``Check`` raises, and after an error of a store (StorageError)
+        unless it is not known whether the version is there.
         """
         self._may_be_there = False
         try:
@@ -75,7 +91,7 @@ class Append:
         added = [
             actions.add(DataFile.of_written(file, now), None, data_change=True) for file in files
         ]
-        before = self.state
+        before = self._before
         while True:
             info = actions.commit_info(
                 _OPERATION,
@@ -87,8 +103,9 @@ class Append:
             try:
                 self._put(before.version + 1, actions.lines([info, *added]))
             except CommitConflict:
-                before = self._load()
+                known, before = before.files, self._load()
                 self._check_same(before)
+                self._again([f for f in before.files.values() if not _same_rows(f, known)])
                 continue
             self._checkpoint(before.version + 1, before)
             return before.version + 1
@@ -125,3 +142,11 @@ class Append:
             self._store.checkpoint(self.uri, state.properties)
         except PenstockError as error:
             log.warning('checkpoint of table "%s": %s', self.name, error.message)
+
+
+def _same_rows(file: DataFile, known: Mapping[str, DataFile]) -> bool:
+    """Whether a file was there before, with no row that was deleted then."""
+    before = known.get(file.path)
+    return before is not None and (
+        before.descriptor is None or before.descriptor == file.descriptor
+    )

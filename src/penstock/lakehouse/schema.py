@@ -46,6 +46,8 @@ GENERATED: Final = "penstock.generated"
 """Metadata: such a column's expression, where its values are made of the others of the row."""
 VIRTUAL: Final = "penstock.virtual"
 """Metadata: such a column is VIRTUAL to PostgreSQL; files have its values all the same."""
+NOT_NULL: Final = "penstock.notNull"
+"""Metadata: sessions of the node put no NULL there. Delta itself knows nothing of it."""
 STAMP: Final = "penstock.stamp"
 """Metadata: such a column tells which change wrote its row (``metadata_columns``)."""
 DELETED_AT: Final = "_deleted_at"
@@ -79,7 +81,8 @@ class Column:
     one has had it; ``default``: for rows without a value then. ``generated``: the expression, in
     PostgreSQL's words and names, that makes its values; ``virtual``: it is VIRTUAL to PostgreSQL.
     ``stamp``: it tells which change wrote its row. ``as_text``: a subscription has made it to have
-    the texts of values that their own type here might not hold.
+    the texts of values that their own type here might not hold. ``not_null``: NOT NULL was said
+    of it on the node.
     """
 
     name: str
@@ -95,6 +98,7 @@ class Column:
     primary: bool = False
     stamp: bool = False
     as_text: bool = False
+    not_null: bool = False
 
     @property
     def converts(self) -> bool:
@@ -357,6 +361,8 @@ def _field(column: Column) -> dict[str, Any]:
         metadata[STAMP] = "true"
     if column.as_text:
         metadata[AS_TEXT] = "true"
+    if column.not_null:
+        metadata[NOT_NULL] = "true"
     return {
         "name": column.name,
         "type": delta_type(column.type),
@@ -392,4 +398,5 @@ def _column(field: Mapping[str, Any]) -> Column:
         primary=metadata.get(PRIMARY) == "true",
         stamp=metadata.get(STAMP) == "true",
         as_text=metadata.get(AS_TEXT) == "true",
+        not_null=metadata.get(NOT_NULL) == "true",
     )

@@ -47,9 +47,9 @@ class Loss:
 @dataclass(frozen=True)
 class StagedChange:
     """``relation``: the table's oid. ``table_id``, ``schema`` and ``partition_by``: of the table
-    that was read, ``version``: at which. ``gone``: by path. ``added``: own files with rows that
-    are left, by path, with their vectors in line. ``kinds``: of its statements. ``pairs``: files
-    that say which new row was which old one.
+    that was read, ``version``: at which, ``since``: at which by its first statement. ``gone``: by
+    path. ``added``: own files with rows that are left, by path, with their vectors in line.
+    ``kinds``: of its statements. ``pairs``: files that say which new row was which old one.
     """
 
     relation: int
@@ -63,6 +63,7 @@ class StagedChange:
     added: Mapping[str, DataFile] = field(default_factory=dict)
     kinds: frozenset[str] = frozenset()
     pairs: tuple[WrittenFile, ...] = ()
+    since: int = -1
 
     @classmethod
     def of(cls, relation: int, uri: str, name: str, state: TableState) -> StagedChange:
@@ -76,6 +77,7 @@ class StagedChange:
             metadata["schemaString"],
             tuple(state.layout.partition_by),
             state.version,
+            since=state.version,
         )
 
     @property
@@ -224,6 +226,7 @@ def to_json(change: StagedChange) -> dict[str, Any]:
         "schema": change.schema,
         "partition_by": list(change.partition_by),
         "version": change.version,
+        "since": change.since,
         "gone": [[_body(loss.file), inline(loss.positions)] for loss in change.gone.values()],
         "added": [_body(file) for file in change.added.values()],
         "kinds": sorted(change.kinds),
@@ -262,6 +265,7 @@ def from_json(found: Mapping[str, Any]) -> StagedChange:
         schema=found["schema"],
         partition_by=tuple(found["partition_by"]),
         version=found["version"],
+        since=found.get("since", -1),
         gone={loss.file.path: loss for loss in gone},
         added={file.path: file for file in added},
         kinds=frozenset(found["kinds"]),

@@ -30,6 +30,8 @@ from penstock.lakehouse.user_metadata import block_mark, group_of, is_undone
 
 log = logging.getLogger(__name__)
 
+CheckRows = Callable[[StagedChange, TableState], None]
+"""Raises what forbids the rows of a change after a version."""
 MakeEntry = Callable[[VectorFile], Sequence[Action]]
 """The actions of an entry, whose vectors go to a file of their own at every try."""
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
@@ -52,8 +54,10 @@ class StagedCommit:
         change: StagedChange,
         group: str | None = None,
         relations: Collection[int] = (),
+        check_rows: CheckRows = lambda *_: None,
     ) -> None:
         self.change: Final = change
+        self._check_rows = check_rows
         self._storage = storage
         self._store = store
         self._group = group
@@ -62,7 +66,8 @@ class StagedCommit:
         """The last entry that was to be put, and its version; None: another one is there."""
 
     def check(self) -> TableState:
-        """Whether it can be committed now; to which version. Raises CommitConflict."""
+        """Whether it can be committed now; to which version. Raises CommitConflict, and what
+        ``check_rows`` raises."""
         state = load(self._storage, self.change.uri)
         if state is None or state.version < self.change.version:
             raise CommitConflict(f'table "{self.change.name}" was dropped')
@@ -72,7 +77,8 @@ class StagedCommit:
     def put(self, state: TableState | None = None) -> int:
         """The version that has it. ``state``: what ``check`` gave, just now, before the first try.
 
-        Raises CommitConflict: nothing was put; StorageError: it may have been.
+        Raises CommitConflict, and what ``check_rows`` raises: nothing was put; StorageError: it may
+        have been.
         """
         while True:
             if state is None and self._group is not None:
@@ -157,6 +163,7 @@ class StagedCommit:
         if self._group is not None and not self.change.paths().isdisjoint(state.files):
             raise CommitConflict(f'table "{self.change.name}" has rows of this transaction already')
         self._check_files()
+        self._check_rows(self.change, state)
 
     def _check_files(self) -> None:
         """Where they have waited for long, VACUUM takes them for what nobody needs."""

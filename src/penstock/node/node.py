@@ -46,6 +46,7 @@ from penstock.node.status import SubscriptionStatus, read_status
 from penstock.node.verification import Verification
 from penstock.node.verify import Verifier, VerifyOptions, check_follows
 from penstock.pg_catalog.connections import Connections
+from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.relation import TableName
 from penstock.sql import QueryStatement, parse_script
 from penstock.sql.grammar.statements import Statement
@@ -232,7 +233,15 @@ class Node:
             take_warehouse(self._catalog, self._warehouse)
             subscriptions = self._catalog.subscriptions()
             self._warehouse.cuts.adopt([CutOwner(s.name, s.app_id) for s in subscriptions])
-            shared = (self._live, self._cluster, self._warehouse, self._catalog, Sessions())
+            indexes = KeyIndexes(self.folder / "key_index", self.parameters.key_index_size)
+            shared = (
+                self._live,
+                self._cluster,
+                self._warehouse,
+                self._catalog,
+                Sessions(),
+                indexes,
+            )
             self._running = RunningNode(self.folder, *shared)
             if self.parameters.port:
                 self.serving = ServingNode(self.folder, *shared, self._connections)

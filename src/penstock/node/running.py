@@ -126,8 +126,9 @@ class RunningNode:
         warehouse: Warehouse,
         catalog: Catalog,
         sessions: Sessions,
+        indexes: KeyIndexes,
     ) -> None:
-        """``sessions``: where workers are shown."""
+        """``sessions``: where workers are shown. ``indexes``: closed by ``stop``."""
         self.ended: Callable[[], None] = lambda: None
         """Called where an error ends the launcher: another process may run the node now."""
         self._live = parameters
@@ -136,7 +137,7 @@ class RunningNode:
         self._catalog = catalog
         self._sessions = sessions
         self._spool = folder / "spool"
-        self._indexes = KeyIndexes(folder / "key_index", self._parameters.key_index_size)
+        self._indexes = indexes
         self._launcher = Launcher(
             self._wanted,
             self._make_worker,

@@ -34,6 +34,7 @@ from penstock.node.reloading import LiveParameters, reload_told
 from penstock.node.session_commands import SessionCommands
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
+from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.protocol.answers import StatementRunner
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.retention import Retention
@@ -61,12 +62,13 @@ class ServingNode:
         warehouse: Warehouse,
         catalog: Catalog,
         sessions: Sessions,
+        indexes: KeyIndexes,
         connections: Connections,
     ) -> None:
-        """``sessions``: where they are shown, beside workers; ``connections``: for catalog
-        queries. Raises ConfigurationError: rules,
+        """``sessions``: where they are shown, beside workers; ``indexes``: of keys of files, which
+        workers use as well; ``connections``: for catalog queries. Raises ConfigurationError: rules,
         certificate or version make no sense."""
-        self._connections = connections
+        self._connections, self._indexes = connections, indexes
         self._catalog = catalog
         self._folder, self._live = folder, parameters
         self._warehouse = warehouse
@@ -175,6 +177,7 @@ class ServingNode:
             self.sequencer,
             parameters.max_prepared_transactions,
             self.slots.oldest,
+            self._indexes,
         )
         self._blocks, self._prepared = lake.blocks, lake.prepared
         commands = SessionCommands(

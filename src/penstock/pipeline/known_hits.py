@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +29,23 @@ from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_codes import KeyCodes, encode, is_wide, kinds
 from penstock.pipeline.key_index import FileIndex, IndexItem
 from penstock.pipeline.key_indexes import KeyIndexes, Time
-from penstock.pipeline.parts import Part
 
 FileName = tuple[int, str]
 """Which of the work's tables a file is of, and its path there."""
+
+
+class Searched(Protocol):
+    """A table with rows of a relation (``parts.Part``)."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def uri(self) -> str: ...
+    @property
+    def names(self) -> Mapping[str, str]: ...
+    @property
+    def deleted_at(self) -> str | None: ...
+
 
 _LOOKUPS: Final = 10_000_000
 """Keys times files, at most: a second of this process."""
@@ -47,7 +60,7 @@ def known_hits(
     spark: Spark,
     schema: TableSchema,
     keys: pa.Table,
-    files: Sequence[tuple[Part, DataFile]],
+    files: Sequence[tuple[Searched, DataFile]],
 ) -> Mapping[FileName, Hits]:
     """By part and path; files that are not there are to be searched. ``keys``: of rows of the
     relation, which have a key."""
@@ -61,7 +74,7 @@ def known_hits(
         names = tuple(part.names[name] for name in keys.column_names)
         if part.deleted_at is not None or set(names) & set(file.partition_values or ()):
             continue
-        item = IndexItem(part.table.uri, file.path, file.rows, names, compared)
+        item = IndexItem(part.uri, file.path, file.rows, names, compared)
         index = _index(indexes, spark, item, left)
         if index is None:
             continue
@@ -76,7 +89,7 @@ def known_hits(
     return found
 
 
-def _is_quick(keys: int, files: Sequence[tuple[Part, DataFile]], *, long: bool) -> bool:
+def _is_quick(keys: int, files: Sequence[tuple[Searched, DataFile]], *, long: bool) -> bool:
     """Whether indexes are quicker than a look at every row: of numbers not for many keys."""
     lookups, rows = keys * len(files), sum(file.rows for _, file in files)
     searched = len(files) * _SECONDS_PER_FILE + rows * _SECONDS_PER_ROW[long]
@@ -103,7 +116,7 @@ def _is_there(item: IndexItem, file: DataFile) -> bool:
 def prepare(
     indexes: KeyIndexes,
     spark: Spark,
-    part: Part,
+    part: Searched,
     schema: TableSchema,
     files: Sequence[WrittenFile],
 ) -> None:
@@ -113,7 +126,7 @@ def prepare(
     compared = _kinds(schema, schema.identity)
     if compared is not None and part.deleted_at is None:
         for file in files:
-            indexes.prepare(IndexItem(part.table.uri, file.path, file.rows, names, compared), spark)
+            indexes.prepare(IndexItem(part.uri, file.path, file.rows, names, compared), spark)
 
 
 def _kinds(schema: TableSchema, names: Sequence[str]) -> tuple[str, ...] | None:

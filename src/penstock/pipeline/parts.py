@@ -69,6 +69,11 @@ class Part:
         return {c.name: here[c.source].name for c in self.relation.columns}
 
     @property
+    def uri(self) -> str:
+        """Where it lies."""
+        return self.table.uri
+
+    @property
     def deleted_at(self) -> str | None:
         """What the column that is NULL in live rows is called here, if there is one."""
         name = self.relation.deleted_at

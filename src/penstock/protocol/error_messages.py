@@ -38,6 +38,7 @@ def error_response(
     encoding: ClientEncoding = UTF8,
 ) -> bytes:
     """``position``: character of the query at which the error is, counted from 1."""
+    objects = error.objects or {}
     fields = [
         ("S", severity.value),
         ("V", severity.value),
@@ -47,6 +48,10 @@ def error_response(
         ("H", error.hint),
         ("P", None if position is None else str(position)),
         ("W", error.context),
+        ("s", objects.get("schema")),
+        ("t", objects.get("table")),
+        ("c", objects.get("column")),
+        ("n", objects.get("constraint")),
     ]
     return frame(b"E", _fields(fields, encoding))
 

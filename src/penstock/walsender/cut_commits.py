@@ -3,7 +3,8 @@
 In: the cuts table, the subscriptions that there are. Out: for each one the transaction from where
 its tables are in the log to its last cut, over all its tables, with the subscription as its origin.
 Where others have committed between commits of the subscription (``own_commits``), it goes to the
-newest cut before that, so that theirs is a transaction of its own, in its place.
+newest cut before that, so that theirs is a transaction of its own, in its place; where there is no
+such cut, it is taken apart.
 A cut counts for a subscription and its own tables only: one that a dropped subscription has left
 behind says nothing of a table that has another owner, or none, now. What a subscription wrote to a
 table that has left it since goes into the log commit by commit, and has an origin still: else it

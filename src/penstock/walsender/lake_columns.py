@@ -22,6 +22,7 @@ from penstock.lakehouse.protocol import check_readable
 from penstock.lakehouse.schema import (
     DEFAULT,
     GENERATED,
+    NOT_NULL,
     PHYSICAL_NAME,
     SOURCE,
     attgenerated,
@@ -73,7 +74,7 @@ def _column(field: Mapping[str, Any]) -> LakeColumn:
         type=arrow_type(field["type"]),
         type_oid=oid,
         typmod=typmod,
-        not_null=field.get("nullable") is False,
+        not_null=field.get("nullable") is False or metadata.get(NOT_NULL) == "true",
         generated=attgenerated(metadata),
         default=metadata.get(DEFAULT),
         generation=metadata.get(GENERATED),

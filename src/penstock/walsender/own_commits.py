@@ -4,14 +4,17 @@ In: the logs of such tables from where they are in the log of transactions. Out:
 up to the first one of the subscription, each a transaction of its own, without an origin or with
 that of its writer; and which tables a cut moves on from there. What the subscription has committed
 is for ``cut_commits``: a cut is all of it or nothing. So a row that was written here goes to every
-subscriber, with origin = none too, as soon as it is committed.
+subscriber, with origin = none too, as soon as it is committed. Where a crash has left commits of
+the subscription without a cut, and others came between them, the cut is taken apart (``in_turn``):
+whose a commit is, its marker tells.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from penstock.catalog import LakeTable, Member, Sequenced, Subscription
 from penstock.lakehouse.cuts import Cut, CutTable
@@ -19,8 +22,6 @@ from penstock.lsn import Lsn
 from penstock.walsender.commit_order import Found
 from penstock.walsender.commits import TableCommit
 from penstock.walsender.table_logs import TableLogs
-
-log = logging.getLogger(__name__)
 
 Owners = Mapping[tuple[str, str], int]
 """(schema, table) -> oid of the subscription that maintains it."""
@@ -58,6 +59,64 @@ class OwnedTable:
     others: tuple[Found, ...]
     at: Sequenced
     mixed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Commits of tables that follow one another. ``others``: one of somebody else; ``lsn``: up to
+    where those of the subscription go, None: to the cut."""
+
+    commits: tuple[tuple[CutMember, tuple[TableCommit, ...]], ...]
+    others: bool = False
+    lsn: Lsn | None = None
+
+
+def in_turn(
+    parts: Sequence[tuple[CutMember, Sequence[TableCommit]]], app_id: str
+) -> Iterator[Turn]:
+    """What a cut moves on, in an order that keeps each table's, with commits of others by
+    themselves: what the subscription has committed before one goes before it, up to the same
+    position in every table."""
+    left = [(member, list(commits)) for member, commits in parts]
+    while first := min(filter(None, map(partial(_next_of_others, app_id), left)), default=None):
+        lsn, oid = first
+        taken = []
+        for member, commits in left:
+            ready = itertools.takewhile(partial(_is_upto, app_id, lsn), commits)
+            if own := tuple(ready):
+                taken.append((member, own))
+                del commits[: len(own)]
+        if taken:
+            yield Turn(tuple(taken), lsn=lsn)
+        member, commits = next(part for part in left if part[0].table.oid == oid)
+        while commits and _is_of_others(app_id, commits[0]):
+            yield Turn(((member, (commits.pop(0),)),), others=True)
+    rest = tuple((member, tuple(commits)) for member, commits in left if commits)
+    if rest:
+        yield Turn(rest)
+
+
+def _is_of_others(app_id: str, commit: TableCommit) -> bool:
+    return commit.changes and (commit.applied is None or commit.applied[0] != app_id)
+
+
+def _is_upto(app_id: str, lsn: Lsn, commit: TableCommit) -> bool:
+    if _is_of_others(app_id, commit):
+        return False
+    return commit.applied is None or commit.applied[0] != app_id or commit.applied[1] <= lsn
+
+
+def _next_of_others(
+    app_id: str, part: tuple[CutMember, Sequence[TableCommit]]
+) -> tuple[Lsn, int] | None:
+    """After which position of the subscription others have committed to a table, and its oid."""
+    lsn = Lsn(0)
+    for commit in part[1]:
+        if _is_of_others(app_id, commit):
+            return lsn, part[0].table.oid
+        if commit.applied is not None and commit.applied[0] == app_id:
+            lsn = max(lsn, commit.applied[1])
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,13 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, EmittedMessage, Member
 from penstock.errors import StorageError
 from penstock.failpoint import AFTER_EMIT, AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
+from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.block_order import one_by_block, waited_for, whole_blocks
@@ -40,10 +42,11 @@ from penstock.walsender.commit_order import (
     now,
     together,
 )
+from penstock.walsender.commits import TableCommit
 from penstock.walsender.cut_commits import CutCommits, transaction
-from penstock.walsender.following import CUTS_NAME, Following
+from penstock.walsender.following import CUTS_NAME, Followed, Following
 from penstock.walsender.lost_blocks import LostBlocks
-from penstock.walsender.own_commits import CutMember, Owned
+from penstock.walsender.own_commits import CutMember, Owned, Turn, found_alone, in_turn
 from penstock.walsender.table_looks import TableLooks
 from penstock.walsender.troubles import Troubles
 from penstock.walsender.two_phase import (
@@ -297,7 +300,7 @@ class Sequencer:
         own = {oid: found for oid, found in first.items() if found}
         owned = self._looks.owned(followed, grown)
         self._mixed = any(table.mixed is not None for table in owned.tables)
-        cuts = list(self._between_cuts(owned))
+        cuts = list(self._between_cuts(owned, followed))
         moments = {m.relation: found.moment for found in cuts for m in found.members}
         first |= owned.before(moments)
         if cuts:
@@ -316,41 +319,29 @@ class Sequencer:
         waiting = waited_for(there, own_tables | followed.made)
         return whole_blocks(there, waiting, self._lost_blocks.lost(there, waiting, followed))
 
-    def _between_cuts(self, owned: Owned) -> Iterable[Found]:
+    def _between_cuts(self, owned: Owned, followed: Followed) -> Iterable[Found]:
         for oid, cut, moved in self._cuts.moved(owned):
-            self._say_mixed(owned, moved)
             parts = [part for item in moved if (part := self._part(item)) is not None]
-            if parts:
-                size = sum(size for _, size, _ in parts)
-                whole = transaction(oid, cut, [member for member, _, _ in parts], size)
-                yield replace(whole, blocks=frozenset[str]().union(*(b for _, _, b in parts)))
+            app_id = next(s.app_id for s in followed.subscriptions if s.oid == oid)
+            whole = [Turn(tuple(parts))] if parts else []
+            for turn in in_turn(parts, app_id) if owned.mixed(moved) else whole:
+                if turn.others:
+                    ((member, (commit,)),) = turn.commits
+                    moment = round(cut.cut_time.timestamp() * 1e6)
+                    yield found_alone(member.table, commit, moment, followed.subscriptions)
+                else:
+                    yield _of_cut(oid, cut, turn)
 
-    @staticmethod
-    def _say_mixed(owned: Owned, moved: Sequence[CutMember]) -> None:
-        if owned.mixed(moved):
-            log.warning(
-                "others have committed to %s between two commits of its subscription, with no cut "
-                "between them: it is all sent with the subscription's origin",
-                ", ".join(member.table.qualified_name for member in moved),
-            )
-
-    def _part(self, moved: CutMember) -> tuple[Member, int, frozenset[str]] | None:
-        """A table's part of a cut with its size, and with ids of transaction blocks that are in it;
-        None where it is no longer that table."""
+    def _part(self, moved: CutMember) -> tuple[CutMember, tuple[TableCommit, ...]] | None:
+        """A table's commits in a cut; None where it is no longer that table."""
         table, at = moved.table, moved.at
-        size, table_id, whole = 0, at.table_id, False
-        blocks: frozenset[str] = frozenset()
+        commits: tuple[TableCommit, ...] | None = None
         with self.troubles.kept("commits", table.qualified_name):
-            for commit, _ in self._logs.after(table, at.version):
-                if commit.version > moved.to_version:
-                    break
-                size, table_id = size + commit.size, commit.table_id or table_id
-                blocks |= commit.blocks
-            whole = True
-        if not whole or not self._following.goes_on(table, at, moved.to_version):
+            after = (commit for commit, _ in self._logs.after(table, at.version))
+            commits = tuple(takewhile(lambda c: c.version <= moved.to_version, after))
+        if commits is None or not self._following.goes_on(table, at, moved.to_version):
             return None
-        member = Member(table.oid, table.uri or "", at.version, moved.to_version, table_id)
-        return member, size, blocks
+        return moved, commits
 
     def _append(self, found: Sequence[Found]) -> bool:
         """Whether it was done: else another process has put commits of these tables into the log
@@ -399,3 +390,20 @@ class Sequencer:
         self._following.moved(moved, before, end)
         self._looks.changed(relations)
         return True
+
+
+def _of_cut(subscription: int, cut: Cut, turn: Turn) -> Found:
+    """A cut, or a part of it that others have committed after."""
+    members, size, blocks = [], 0, frozenset[str]()
+    for moved, commits in turn.commits:
+        at, table = moved.at, moved.table
+        first, last = commits[0].version - 1 if commits else at.version, moved.to_version
+        if turn.lsn is not None and commits:
+            last = commits[-1].version
+        ids = [commit.table_id for commit in commits if commit.table_id]
+        table_id = ids[-1] if ids else None  # else as it is in the log
+        members.append(Member(table.oid, table.uri or "", first, last, table_id))
+        size += sum(commit.size for commit in commits)
+        blocks = blocks.union(*(commit.blocks for commit in commits))
+    whole = transaction(subscription, cut, members, size)
+    return replace(whole, blocks=blocks, origin_lsn=turn.lsn or cut.lsn)

@@ -1,0 +1,371 @@
+"""Primary keys, UNIQUE and unique indexes of tables, for rows that sessions write (nbtinsert.c,
+_bt_check_unique).
+
+In: new rows of a leaf, rows that they take the place of, files of a version. Out: nothing, or
+PostgreSQL's error (23505) for the first row whose key is there. A row's turn comes as in a server:
+keys of rows that the same UPDATE changes later are there still. Whoever loses a race asks again
+of the files that are new. Others who write the tables by themselves obey no key.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.catalog import Catalog, LakeTable
+from penstock.executor.held_rows import Held, held_error
+from penstock.executor.routes import OpenTable, Route
+from penstock.executor.row_work import LeafWork
+from penstock.executor.rows import RowChange
+from penstock.identifiers import quoted
+from penstock.lakehouse.bitmaps import numbers_of
+from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.staged_change import StagedChange
+from penstock.lakehouse.state import TableState
+from penstock.lakehouse.storage import Storage
+from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.columns import Integers
+from penstock.pipeline.duck import lent, read_into
+from penstock.pipeline.hits import Hits
+from penstock.pipeline.key_indexes import KeyIndexes
+from penstock.pipeline.rows_with_keys import KeyedTable, columns_of_files, rows_with_keys
+from penstock.pipeline.scan import ScanColumn
+from penstock.sql.text.quoting import quote_identifier
+from penstock.sqlstate import UniqueViolation
+from penstock.walsender.lake_columns import LakeColumn, columns_of
+
+_ORDER: Final = "penstock: order"
+"""Column: when a row's turn comes."""
+_BEFORE: Final = -1
+"""The turn of rows that have gone before."""
+_POLL_S: Final = 0.1
+"""How often one who waits looks whether it was cancelled."""
+
+
+@dataclass(frozen=True)
+class UniqueKey:
+    """``name``: of the constraint, or of its index."""
+
+    name: str
+    columns: tuple[LakeColumn, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In Delta."""
+        return tuple(column.delta for column in self.columns)
+
+
+def unique_keys(leaf: LakeTable, columns: Iterable[LakeColumn]) -> tuple[UniqueKey, ...]:
+    """In the order in which a server asks them. One whose columns others have dropped is none."""
+    known = {column.name: column for column in columns}
+    declared = [(index.name, index.columns) for index in leaf.indexes]
+    if leaf.primary_key:
+        declared.insert(0, (leaf.primary_key_name, leaf.primary_key))
+    return tuple(
+        UniqueKey(name, tuple(known[column] for column in key))
+        for name, key in declared
+        if known.keys() >= set(key)
+    )
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Rows of a file that go. ``position``: ascending; ``order``: when."""
+
+    position: Integers
+    order: Integers
+
+    def is_there(self, position: Integers, order: Integers) -> np.ndarray:
+        """Whether rows at these positions are there still, and another row, at those turns."""
+        at = np.searchsorted(self.position, position)
+        at[at == len(self.position)] = 0
+        goes = self.position[at] == position
+        return np.asarray(~goes | (self.order[at] > order))
+
+
+@dataclass(frozen=True)
+class IncomingRows:
+    """Rows that come to a leaf: some of their columns, by the names in Delta, and when each row's
+    turn comes. ``leaving``: rows that go from it, by path."""
+
+    read: Callable[[Sequence[LakeColumn]], Iterator[tuple[pa.Table, Integers]]]
+    leaving: Mapping[str, Leaving] = field(default_factory=dict)
+
+
+Violation = tuple[int, int, pa.Table]
+"""A row's turn, the number of the key, the row's key."""
+
+
+class LeafKeys:
+    """The keys of one leaf, and rows that come to it."""
+
+    def __init__(
+        self,
+        leaf: LakeTable,
+        keys: Sequence[UniqueKey],
+        table: tuple[Storage, str, TableSchema],
+        new: IncomingRows,
+        search: UniqueKeys,
+    ) -> None:
+        self._leaf = leaf
+        self._keys = keys
+        self._table = table
+        self._new = new
+        self._search = search
+
+    def check(self, files: Collection[DataFile], held: Held) -> None:
+        """Raises UniqueViolation for the first row whose key is there when its turn comes, in these
+        files of the leaf or in a row before it, and SerializationFailure for keys that a prepared
+        transaction brings."""
+        self._raise([*self._twice(), *self._there(files)])
+        for gid, change in held.changes:
+            if change.relation == self._leaf.oid and any(self._there(change.added.values())):
+                raise held_error(gid, change)
+
+    def check_files(self, files: Collection[DataFile]) -> None:
+        """Raises UniqueViolation for keys that are in files of others."""
+        self._raise(list(self._there(files)))
+
+    def _there(self, files: Iterable[DataFile]) -> Iterator[Violation]:
+        files = tuple(files)
+        for number, key in enumerate(self._keys if files else ()):
+            storage, uri, schema = self._table
+            table = KeyedTable(storage, uri, TableSchema(schema.columns, key.names))
+            for rows, order in self._whole(key):
+                hits = self._search.find(table, files, rows)
+                for path, found in hits.items():
+                    probe = np.asarray(found.probe)
+                    if (leaving := self._new.leaving.get(path)) is not None:
+                        probe = probe[leaving.is_there(found.position, order[probe])]
+                    if len(probe):
+                        first = int(probe[np.argmin(order[probe])])
+                        yield int(order[first]), number, rows.slice(first, 1)
+
+    def _twice(self) -> Iterator[Violation]:
+        """Rows with the key of one before them."""
+        for number, key in enumerate(self._keys):
+            names = list(key.names)
+            schema = pa.schema([(c.delta, c.type) for c in key.columns])
+            schema = schema.append(pa.field(_ORDER, pa.int64()))
+            parts = self._whole(key)
+            begin = list(itertools.islice(parts, 2))
+            if sum(rows.num_rows for rows, _ in begin) < 2:
+                continue
+            columns = ", ".join(map(quoted, names))
+            turn = quoted(_ORDER)
+            with lent() as duck:
+                read_into(duck, "new_keys", schema, _batches(itertools.chain(begin, parts), schema))
+                try:
+                    twice = duck.execute(
+                        f"SELECT 1 FROM new_keys GROUP BY {columns} HAVING count(*) > 1 LIMIT 1"
+                    ).fetchall()
+                    if twice:
+                        row = duck.sql(
+                            f"SELECT {columns}, {turn} FROM new_keys QUALIFY row_number() OVER "
+                            f"(PARTITION BY {columns} ORDER BY {turn}) > 1 ORDER BY {turn} LIMIT 1"
+                        ).to_arrow_table()
+                        yield row.column(_ORDER)[0].as_py(), number, row.select(names)
+                finally:
+                    duck.execute("DROP TABLE new_keys")
+
+    def _whole(self, key: UniqueKey) -> Iterator[tuple[pa.Table, Integers]]:
+        """Rows without NULL in their key: others are like no row."""
+        for rows, order in self._new.read(key.columns):
+            valid = np.ones(rows.num_rows, bool)
+            for column in rows.columns:
+                if column.null_count:
+                    valid &= column.is_valid().to_numpy()
+            if not valid.all():
+                rows, order = rows.filter(pa.array(valid)), order[valid]
+            if rows.num_rows:
+                yield rows, order
+
+    def _raise(self, found: Sequence[Violation]) -> None:
+        if not found:
+            return
+        _, number, row = min(found, key=lambda each: each[:2])
+        raise duplicate_error(self._leaf, self._keys[number], row)
+
+
+def duplicate_error(leaf: LakeTable, key: UniqueKey, row: pa.Table) -> UniqueViolation:
+    """``row``: with the columns of the key alone."""
+    names = ", ".join(quote_identifier(column.name) for column in key.columns)
+    cells = [text_output(column.combine_chunks())[0].as_py() for column in row.columns]
+    values = ", ".join(cell.decode() for cell in cells)
+    return UniqueViolation(
+        f'duplicate key value violates unique constraint "{key.name}"',
+        detail=f"Key ({names})=({values}) already exists.",
+        objects={"schema": leaf.schema, "table": leaf.name, "constraint": key.name},
+    )
+
+
+def _batches(
+    parts: Iterable[tuple[pa.Table, Integers]], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    for rows, order in parts:
+        whole = rows.append_column(_ORDER, pa.array(order))
+        yield from pa.Table.from_arrays(whole.columns, schema=schema).to_batches()
+
+
+def _coming(
+    works: Sequence[LeafWork], turns: Mapping[int, int], number: int
+) -> Callable[[Sequence[LakeColumn]], Iterator[tuple[pa.Table, Integers]]]:
+    """Rows that an UPDATE puts into one leaf, or leaves there."""
+
+    def read(columns: Sequence[LakeColumn]) -> Iterator[tuple[pa.Table, Integers]]:
+        names = [column.delta for column in columns]
+        parts, orders = [], []
+        for work in works:
+            turn = turns[work.number]
+            for batch, leaves in work.came:
+                order = np.arange(turn, turn + batch.num_rows)
+                turn += batch.num_rows
+                goes = np.full(batch.num_rows, work.number) if leaves is None else leaves
+                if (mine := goes == number).any():
+                    parts.append(batch.select(names).filter(pa.array(mine)))
+                    orders.append(order[mine])
+        if parts:
+            yield pa.Table.from_batches(parts), np.concatenate(orders)
+
+    return read
+
+
+def _going(work: LeafWork, turn: int) -> dict[str, Leaving]:
+    found: dict[str, list[tuple[Integers, Integers]]] = {}
+    for path, position in work.went:
+        order = np.arange(turn, turn + len(position))
+        turn += len(position)
+        found.setdefault(path, []).append((np.asarray(position, np.int64), order))
+    return {
+        path: Leaving(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        for path, parts in found.items()
+    }
+
+
+def _of_files(
+    storage: Storage, uri: str, files: Sequence[DataFile]
+) -> Callable[[Sequence[LakeColumn]], Iterator[tuple[pa.Table, Integers]]]:
+    """Rows that are in files already."""
+
+    def read(columns: Sequence[LakeColumn]) -> Iterator[tuple[pa.Table, Integers]]:
+        scanned = [ScanColumn(column.delta, column.stored, column.type) for column in columns]
+        return columns_of_files(storage, uri, files, scanned)
+
+    return read
+
+
+class UniqueKeys:
+    """For every session of the node. ``indexes``: of files; None: these are read."""
+
+    def __init__(
+        self, spark: Spark, storage: Storage, catalog: Catalog, indexes: KeyIndexes | None
+    ) -> None:
+        self._spark = spark
+        self._storage = storage
+        self._catalog = catalog
+        self._indexes = indexes
+        self._turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+
+    @contextmanager
+    def turn(
+        self, relations: Iterable[int], check: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
+        """Sessions that put keys into these tables do so one after another: what Spark writes, and
+        rows that move, cannot be looked at again where another one was first. ``check``: raises
+        where the statement is cancelled."""
+        with ExitStack() as stack:
+            for oid in sorted(set(relations)):
+                lock = self._turns[oid]
+                while not lock.acquire(timeout=_POLL_S):
+                    check()
+                stack.callback(lock.release)
+            yield
+
+    def find(self, table: KeyedTable, files: Iterable[DataFile], keys: pa.Table) -> dict[str, Hits]:
+        """By path, rows with these keys."""
+        return rows_with_keys(table, files, keys, self._spark, self._indexes)
+
+    def of(
+        self, leaf: LakeTable, table: OpenTable, known: Sequence[LakeColumn], new: IncomingRows
+    ) -> LeafKeys | None:
+        """None: the leaf has no unique key."""
+        keys = unique_keys(leaf, known)
+        if not keys:
+            return None
+        return LeafKeys(leaf, keys, (table.storage, table.uri, table.schema), new, self)
+
+    def of_files(
+        self,
+        routed: Route,
+        opened: Sequence[OpenTable],
+        files: Sequence[tuple[int, WrittenFile]],
+        known: Sequence[LakeColumn],
+    ) -> Iterator[tuple[int, LeafKeys]]:
+        """Of new rows of an INSERT, which are in files by the numbers of leaves."""
+        for number, leaf in enumerate(routed.leaves):
+            mine = [DataFile.of_written(file, 0) for to, file in files if to == number]
+            table = opened[number]
+            new = IncomingRows(_of_files(table.storage, table.uri, mine))
+            if mine and (keys := self.of(leaf, table, known, new)) is not None:
+                yield number, keys
+
+    def keyed(self, leaves: Iterable[LakeTable], known: Sequence[LakeColumn]) -> frozenset[str]:
+        """The columns of all keys, by their names in Delta."""
+        keys = (key for leaf in leaves for key in unique_keys(leaf, known))
+        return frozenset(name for key in keys for name in key.names)
+
+    def concerns(self, routed: Route, change: RowChange) -> bool:
+        """Whether an UPDATE may bring a key."""
+        changed = {column.delta for column, _ in change.settings}
+        keyed = self.keyed(routed.leaves, change.known)
+        return bool(keyed) and not changed.isdisjoint(keyed | routed.keys)
+
+    def check_works(
+        self, routed: Route, works: Sequence[LeafWork], known: Sequence[LakeColumn], held: Held
+    ) -> None:
+        """Of an UPDATE, on the files that its leaves were opened with. Raises as ``check``."""
+        starts = np.cumsum([0, *(sum(len(at) for _, at in work.went) for work in works)])
+        if not starts[-1]:
+            return
+        turns = {work.number: int(start) for work, start in zip(works, starts, strict=False)}
+        for number, leaf in enumerate(routed.leaves):
+            coming = _coming(works, turns, number)
+            mine = next((work for work in works if work.number == number), None)
+            going = {} if mine is None else _going(mine, turns[number])
+            table = works[0].opened[number]
+            new = IncomingRows(coming, going)
+            if (keys := self.of(leaf, table, known, new)) is not None:
+                keys.check(table.state.files.values(), held)
+
+    def check_staged(self, change: StagedChange, state: TableState) -> None:
+        """Whether what a block has staged can be committed after a version, as far as others have
+        committed since the block has looked. Raises UniqueViolation."""
+        if not change.added or state.version == change.since:
+            return
+        with self._catalog.read() as t:
+            leaf = t.tables.find_oid(change.relation)
+        columns = columns_of(state)
+        keys = () if leaf is None else unique_keys(leaf, columns)
+        if leaf is None or not keys:
+            return
+        mine = [file for file in change.added.values() if file.live_rows]
+        gone = {
+            path: Leaving(numbers_of(loss.positions), np.full(len(loss.positions), _BEFORE))
+            for path, loss in change.gone.items()
+        }
+        storage = self._storage
+        schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
+        new = IncomingRows(_of_files(storage, change.uri, mine), gone)
+        others = [file for path, file in state.files.items() if path not in change.added]
+        LeafKeys(leaf, keys, (storage, change.uri, schema), new, self).check_files(others)
