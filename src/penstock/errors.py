@@ -22,6 +22,7 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
     ├── ConfigurationError            F0000
     ├── ConfigurationLimitExceeded    53400   a limit of the node's
     ├── ValueNotRepresentable         22003   a value that the target type cannot hold
+    │   └── UnknownLabel              22P02   that the target's enum does not have
     ├── ConnectionFailure             08006   publisher out of reach, connection broken
     │   └── AuthenticationFailure     28P01   a retry cannot heal it
     ├── PublisherError                (the server's own SQLSTATE)
@@ -46,7 +47,7 @@ class PenstockError(Exception):
 
     ``alter``: for errors that do not know which subscription they are of, how the statement that
     helps goes on after ALTER SUBSCRIPTION and its name (``with_statement``). ``context``: what was
-    being done, for the log.
+    being done, for the log. ``column``: the publisher's, whose value it is about.
     """
 
     default_sqlstate: ClassVar[str] = "XX000"
@@ -60,6 +61,7 @@ class PenstockError(Exception):
         sqlstate: str | None = None,
         alter: str | None = None,
         context: str | None = None,
+        column: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -68,6 +70,7 @@ class PenstockError(Exception):
         self.sqlstate = sqlstate or self.default_sqlstate
         self.alter = alter
         self.context = context
+        self.column = column
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._fields())
@@ -80,6 +83,7 @@ class PenstockError(Exception):
             "sqlstate": self.sqlstate,
             "alter": self.alter,
             "context": self.context,
+            "column": self.column,
         }
 
     def changed(self, **fields: str | None) -> Self:
@@ -214,6 +218,12 @@ class ValueNotRepresentable(PenstockError):
     """A value that the target type cannot hold (infinity, NaN in a decimal, year 10000)."""
 
     default_sqlstate = "22003"
+
+
+class UnknownLabel(ValueNotRepresentable):
+    """A value for which the enum of a column here has no label. It may get one."""
+
+    default_sqlstate = "22P02"
 
 
 class ConnectionFailure(PenstockError):

@@ -25,6 +25,7 @@ _INTEGER: Final = re.compile(
     r"([+-]?)(\d+(?:_\d+)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)",
     re.ASCII,
 )
+_DIGITS: Final = re.compile(r"[+-]?(\d{1,1000})", re.ASCII)
 _NUMERIC: Final = re.compile(
     r"[+-]?(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+(?:_\d+)*)?",
     re.ASCII,
@@ -39,6 +40,10 @@ def integer_reader(bits: int, name: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         match = _INTEGER.fullmatch(text.strip(SPACE))
         if match is None:
+            begun = _DIGITS.match(text.strip(SPACE))
+            if begun and int(begun[1][:-1] or 0) > (1 << bits - 1) // 10:
+                # too many digits are noticed before what follows them
+                raise NumericValueOutOfRange(f'value "{text}" is out of range for type {name}')
             raise invalid(name, text)
         digits = match[2]
         _check_length(digits)
