@@ -14,10 +14,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from faults.heavy import HEAVY
 from fix_postgres import Database
 from penstock.enum_type import EnumLabel, EnumType
 from penstock.errors import ValueNotRepresentable
-from penstock.lakehouse.conversion import converted, refusal, takes
+from penstock.lakehouse.conversion import converted, kept_as_text, refusal, takes
 from penstock.lakehouse.schema import Column
 from penstock.pgtypes import arrow_type, find
 from penstock.pgtypes.as_text import may_not_fit
@@ -43,24 +44,123 @@ _TEXTS = (
     *("10", "102", "x1f", "08:00:2b:01:02:03", "0800.2b01.0203", "08:00:2b:01:02:zz", "{1,2,NULL}"),
     *("{a,b}", "{1", "\\x6162", "\\xzz", "a\\134b", "16/B374D848", "happy", "Happy", "infinity"),
 )
+_EDGES = (
+    # characters are more than bytes; only blanks are cut off
+    *("äöü", "äöüß", "äöü  ", "ab \t", "abc\u00a0", "😀😀😀", "e\u0301e\u0301", "ä" * 40, "abc\n"),
+    # edges of dates and times
+    *("epoch", "now", "today", "0044-03-15 BC", "0044-03-15 12:00:00 BC", "9999-12-31", "24:00:00"),
+    *("10000-01-01", "294276-12-31 23:59:59.999999", "-infinity", "+infinity", "23:59:60", "24:01"),
+    *("2024-02-29 24:00", "2024-02-29 23:59:59.9999999", "12:34:56.9999999", "0001-01-01 00:00-02"),
+    *("2024-02-29 12:34:56+16:00", "2024-02-29 12:34 Europe/Berlin", "Feb 29 2024", "2024-2-9"),
+    *("2024-060", "20240229", "20240229T123456", "12:34 PM", "0000-01-01", "5874898-01-01"),
+    # edges of numbers
+    *(
+        "9.995",
+        "99999999.994",
+        "99999999.995",
+        "1e38",
+        "-1e39",
+        "0x1F",
+        "1_000",
+        "1e-400",
+        "-0",
+        "+5",
+    ),
+    *(
+        "- 5",
+        ".",
+        "1.5e",
+        "inf",
+        "nan",
+        "3.5e38",
+        "1e-50",
+        "0.5",
+        "1.5",
+        "-0.5",
+        "2147483648",
+        "1__0",
+    ),
+    *("T", "yes", " on ", "y", "tr", "2"),
+    *(
+        "{{1,2},{3,4}}",
+        "[2:3]={1,2}",
+        "{1, 2 }",
+        '{"a\\"b"}',
+        "NULL",
+        "{NULL}",
+        '{"NULL"}',
+        " {1} ",
+    ),
+    *("{}", "{1,}", "{abcd,ab}", '{"ab  "}', "{1.26,12.34}", "{2024-02-29,infinity}", "{happy,x}"),
+    *(
+        "1 mon",
+        "P1Y2M",
+        "1-2",
+        "@ 1 day ago",
+        "-1 days +02:03",
+        "1.5 days",
+        "1 year -1 mon",
+        "1e3 s",
+    ),
+    *("::ffff:1.2.3.4", "10.1", "10.0.0.1/33", "010.0.0.1", "10.0.0.1/8 ", "::/0", "2001:DB8::1"),
+    *("a0eebc999c0b4ef8bb6d6bb9bd380a11", "{a0eebc99-9c0b4ef8-bb6d6bb9-bd380a11}", "a0eebc99"),
+    *(
+        '{"a":1,"a":2}',
+        '"\\u0000"',
+        '"\\ud800"',
+        "1e1000",
+        ' {"a" : 1 } ',
+        "tru",
+        "1 2",
+        "01",
+        '"\n"',
+    ),
+    *('[{"b":[]}]', '"\\u00e4"', "-0.0", "1E5", '{"a"}', "[1,]", "{}", "[]"),
+    *(
+        "0/0",
+        "FFFFFFFF/FFFFFFFF",
+        "1/G",
+        "123456789/0",
+        "\\x6",
+        "\\x 61",
+        "\\",
+        "\\\\",
+        "\\400",
+        "é",
+    ),
+    *("b", "x", "X1g", "B102", "", "10 ", " 10"),
+)
 _SOURCES = {
     "smallint": ("0", "-32768", "32767"),
     "integer": ("1", "-2147483648", "2147483647", "101"),
     "bigint": ("0", "123", "9223372036854775807"),
-    "real": ("0.1", "1e20", "NaN", "3"),
-    "double precision": ("0.1", "1e300", "-Infinity", "5"),
-    "numeric": ("1.260", "12345678901234567890", "NaN", "7"),
-    "numeric(10,2)": ("1.26", "-0.05", "1234567.89", "3.00"),
+    "real": ("0.1", "1e20", "NaN", "3", "Infinity", "-0", "1e15", "1e-10", "16777216"),
+    "double precision": ("0.1", "1e300", "-Infinity", "5", "NaN", "-0", "1e15", "1e-7", "1e16"),
+    "numeric": (
+        "1.260",
+        "12345678901234567890",
+        "NaN",
+        "7",
+        "Infinity",
+        "0.00001",
+        "-9.95",
+        "1e-20",
+    ),
+    "numeric(10,2)": ("1.26", "-0.05", "1234567.89", "3.00", "NaN", "99999999.99"),
     "numeric(40,5)": ("1.25", "99999999999999999999"),
     "boolean": ("t", "f"),
-    "text": _TEXTS,
+    "text": (*_TEXTS, *(_EDGES if HEAVY else ())),
     "varchar(20)": ("abcd", "12", "2024-02-29"),
-    "char(5)": ("abc", "1"),
+    "char(5)": ("abc", "1", "äöüß", "abcd", ""),
     "name": ("abcd", "7"),
     "bytea": ("\\x6162",),
-    "date": ("2024-02-29", "0001-01-01"),
-    "timestamp": ("2024-02-29 12:34:56.789", "1999-12-31 23:59:59.999999"),
-    "timestamptz": ("2024-02-29 12:34:56.789+00",),
+    "date": ("2024-02-29", "0001-01-01", "infinity", "0044-03-15 BC", "10000-01-01"),
+    "timestamp": (
+        *("2024-02-29 12:34:56.789", "1999-12-31 23:59:59.999999", "9999-12-31 23:59:59.999999"),
+        *("-infinity", "0044-03-15 12:00 BC", "10000-01-01", "0001-01-01"),
+    ),
+    "timestamp(3)": ("2024-02-29 12:34:56.7896",),
+    "timestamptz": ("2024-02-29 12:34:56.789+00", "infinity", "9999-12-31 23:59:59.99+00"),
     "uuid": ("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",),
     "json": ('{"b": 1,  "a": 2}', "12", "true"),
     "jsonb": ('{"a": 1.50}', "12"),
@@ -81,7 +181,7 @@ _SOURCES = {
     "integer[]": ("{1,2,NULL}", "{}"),
     "text[]": ('{a,"b c",NULL}', "{1}"),
     "numeric(10,2)[]": ("{1.26,3.00}",),
-    "timestamp[]": ('{"2024-02-29 12:34:56.789"}',),
+    "timestamp[]": ('{"2024-02-29 12:34:56.789"}', "{infinity}"),
 }
 _TARGETS = (
     *("smallint", "integer", "bigint", "real", "double precision", "numeric", "numeric(10,2)"),
@@ -94,6 +194,8 @@ _TARGETS = (
 _READ_PARTLY = {
     *("numeric(10,2)", "numeric(5,-2)", "numeric(2,5)", "date", "timestamp", "timestamp(1)"),
     *("timestamptz", "timestamptz(0)", "time", "time(1)", "timetz", "interval", "cidr", "macaddr"),
+    *("inet", "real", "double precision", "smallint[]", "bigint[]", "text[]", "varchar(3)[]"),
+    *("numeric(4,1)[]", "date[]"),
 }
 _ONLY_THEMSELVES = ("money", "point", "int4range", "tsvector", "interval(0)", "xml", "tsquery")
 _CSV = "(FORMAT csv, QUOTE '\x02')"
@@ -160,9 +262,11 @@ def _published(server: psycopg.Connection[Any], source: str, value: str) -> tupl
     row = server.execute(f"SELECT format('%%s', %s::{source})", (value,)).fetchone()
     assert row is not None
     cells, (oid, typmod) = cells_of(pa.array([str(row[0])])), _type(server, source)
-    if may_not_fit(oid, typmod) and str(row[0]) in ("NaN", "-Infinity"):
+    try:
+        return str(row[0]), find(oid).text_column(cells, typmod)
+    except ValueNotRepresentable:
+        assert may_not_fit(oid, typmod)
         return str(row[0]), OUTPUT_TEXT.text_column(cells, typmod)
-    return str(row[0]), find(oid).text_column(cells, typmod)
 
 
 def test_every_pair_is_converted_as_a_server_does(server: psycopg.Connection[Any]) -> None:
@@ -182,6 +286,8 @@ def test_every_pair_is_converted_as_a_server_does(server: psycopg.Connection[Any
             for number, (name, column) in enumerate(columns.items()):
                 assert takes(column, sent), (source, name)
                 wanted = _copied(server, f"target{number}", text)
+                if array.type != arrow_type(oid, typmod) and not kept_as_text(column, sent):
+                    continue  # is refused as it comes
                 found = _ours(array, sent, column)
                 if found == wanted:
                     equal += 1
@@ -192,8 +298,10 @@ def test_every_pair_is_converted_as_a_server_does(server: psycopg.Connection[Any
     assert not wrong, "\n".join(map(str, wrong))
     assert equal > 5000
     # What PostgreSQL takes and is not read here: infinities and NaN that the lake's types have
-    # not, and forms that no output function of the type prints.
-    assert {name for name, what in refused if what == "value"} == _READ_PARTLY
+    # not, arrays of several dimensions, and forms that no output function of the type prints.
+    partly = {name for name, what in refused if what == "value"}
+    assert partly <= _READ_PARTLY
+    assert partly == _READ_PARTLY or not HEAVY
 
 
 def test_types_that_take_values_of_their_own_type_alone(server: psycopg.Connection[Any]) -> None:

@@ -22,17 +22,21 @@ _MAC: Final = (
     ),
 )
 _OCTET: Final = 255
+_SHORT: Final = re.compile(r"(?!\d*\.\d*\.\d*\.\d*(?:/|\Z))(?:[0-9.]+|0[xX][0-9a-fA-F]+)(?:/\d+)?")
+"""Addresses of IPv4 that lack some of their four numbers, or are written otherwise."""
 
 
 def read_inet(text: str) -> str:
-    """Raises 22P02."""
+    """Raises 22P02, FeatureNotSupported for addresses that are not written whole."""
+    if _SHORT.fullmatch(text) and "/" in text:
+        raise FeatureNotSupported(f'"{text}" is not supported as an inet')
     address, bits = _address(text, "inet")
     return str_of(address) if bits == address.max_prefixlen else f"{str_of(address)}/{bits}"
 
 
 def read_cidr(text: str) -> str:
     """Raises 22P02, FeatureNotSupported for addresses that are not written whole."""
-    if re.fullmatch(r"[0-9.]+(?:/\d+)?", text) and text.partition("/")[0].count(".") != 3:
+    if _SHORT.fullmatch(text):
         raise FeatureNotSupported(f'"{text}" is not supported as a cidr')
     address, bits = _address(text, "cidr")
     if int(address) & ((1 << address.max_prefixlen - bits) - 1):

@@ -31,6 +31,7 @@ _NUMERIC: Final = re.compile(
     re.ASCII,
 )
 _FLOAT: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_HEX_FLOAT: Final = re.compile(r"[+-]?0[xX]")
 _MAX_SHIFT: Final = 16_000
 _SPECIAL: Final = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _UNSIGNED: Final = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F]+)|0([0-7]+)|([1-9]\d*|0))", re.ASCII)
@@ -103,6 +104,8 @@ def float_reader(sql_name: str, kind: pa.DataType) -> Callable[[str], str]:
         special = _special(stripped)
         if special is not None:
             return special
+        if _HEX_FLOAT.match(stripped):
+            raise FeatureNotSupported(f'"{text}" is not supported as a {sql_name}')
         if not _FLOAT.fullmatch(stripped):
             raise invalid(sql_name, text)
         try:

@@ -43,8 +43,8 @@ def read_time(text: str, *, zone: bool, digits: int = _MAX_PRECISION) -> str:
     if minute > 59 or second > 60 or clock > DAY:
         raise DatetimeFieldOverflow(f'date/time field value out of range: "{text}"')
     unit = 10 ** (_MAX_PRECISION - digits)
-    shown = print_time((clock + unit // 2) // unit * unit)
-    return shown + _offset(match, text) if zone else shown
+    shown, offset = print_time((clock + unit // 2) // unit * unit), _offset(match, text)
+    return shown + offset if zone else shown
 
 
 def _offset(match: re.Match[str], text: str) -> str:
@@ -64,6 +64,6 @@ def _unread(text: str, zone: bool) -> Exception:
     invalid = InvalidDatetimeFormat(f'invalid input syntax for type {_SQL_NAMES[zone]}: "{text}"')
     if _DATE.fullmatch(text):
         return invalid
-    if re.search(r"\d", text) or any(word in text.lower() for word in _WORDS):
+    if re.search(r"[\d/]", text) or any(word in text.lower() for word in _WORDS):
         return FeatureNotSupported(f'"{text}" is not supported as a {_SQL_NAMES[zone]}')
     return invalid
