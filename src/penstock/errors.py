@@ -22,6 +22,7 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
     ├── ConfigurationError            F0000
     ├── ConfigurationLimitExceeded    53400   a limit of the node's
     ├── ValueNotRepresentable         22003   a value that the target type cannot hold
+    │   └── UnknownLabel              22P02   that the target's enum does not have
     ├── ConnectionFailure             08006   publisher out of reach, connection broken
     │   └── AuthenticationFailure     28P01   a retry cannot heal it
     ├── PublisherError                (the server's own SQLSTATE)
@@ -48,7 +49,8 @@ class PenstockError(Exception):
     ``alter``: for errors that do not know which subscription they are of, how the statement that
     helps goes on after ALTER SUBSCRIPTION and its name (``with_statement``). ``context``: what was
     being done, for the log. ``objects``: names of what it is about, by "schema", "table", "column"
-    and "constraint" (errtable, errtablecol, errtableconstraint).
+    and "constraint" (errtable, errtablecol, errtableconstraint). ``column``: the publisher's, whose
+    value it is about.
     """
 
     default_sqlstate: ClassVar[str] = "XX000"
@@ -63,6 +65,7 @@ class PenstockError(Exception):
         alter: str | None = None,
         context: str | None = None,
         objects: Mapping[str, str] | None = None,
+        column: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -72,6 +75,7 @@ class PenstockError(Exception):
         self.alter = alter
         self.context = context
         self.objects = objects
+        self.column = column
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._fields())
@@ -85,6 +89,7 @@ class PenstockError(Exception):
             "alter": self.alter,
             "context": self.context,
             "objects": self.objects,
+            "column": self.column,
         }
 
     def changed(self, **fields: str | None) -> Self:
@@ -219,6 +224,12 @@ class ValueNotRepresentable(PenstockError):
     """A value that the target type cannot hold (infinity, NaN in a decimal, year 10000)."""
 
     default_sqlstate = "22003"
+
+
+class UnknownLabel(ValueNotRepresentable):
+    """A value for which the enum of a column here has no label. It may get one."""
+
+    default_sqlstate = "22P02"
 
 
 class ConnectionFailure(PenstockError):

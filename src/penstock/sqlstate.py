@@ -67,6 +67,10 @@ class InvalidEscapeSequence(InvalidParameterValue):
     default_sqlstate = "22025"
 
 
+class StringDataLengthMismatch(PenstockError):
+    default_sqlstate = "22026"
+
+
 class InvalidTextRepresentation(InvalidParameterValue):
     default_sqlstate = "22P02"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +12,7 @@ import pytest
 
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from penstock.node.status import SubscriptionStatus
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -21,8 +23,6 @@ _CHANGES = (
     "UPDATE t SET m = '' WHERE id = 1",
     "UPDATE t SET m = NULL WHERE id = 2",
     "DELETE FROM t WHERE id = 4",
-    "ALTER TYPE mood ADD VALUE 'late'",
-    "INSERT INTO t VALUES (5, 'late', NULL)",
 )
 
 
@@ -47,6 +47,16 @@ def test_an_enum_fills_the_nodes_enum(
     assert _rows(node) == publisher.rows("SELECT id, m::text, n FROM t ORDER BY id")
     assert {row["own"] for row in _all(node)} == {"x"}
     assert _types(node) == [("own", "first"), ("id", "integer"), ("n", "text"), ("m", "mood")]
+    # A label that the node's enum does not have stops the subscription, as a server's.
+    publisher.execute("ALTER TYPE mood ADD VALUE 'it''s late'")
+    publisher.execute("INSERT INTO t VALUES (5, 'it''s late', NULL)")
+    status = node.stopped("enums")
+    assert status.error == 'invalid input value for enum mood: "it\'s late"'
+    (statement,) = re.findall(r"(ALTER TYPE .*?)\. Then run ALTER SUBSCRIPTION", _hint(status))
+    node.node.sql(statement)
+    node.node.sql("ALTER SUBSCRIPTION enums ENABLE")
+    node.caught_up("enums", publisher)
+    assert _rows(node) == publisher.rows("SELECT id, m::text, n FROM t ORDER BY id")
     # Copied again, the columns keep their types.
     node.node.sql("ALTER SUBSCRIPTION enums REFRESH TABLE t")
     node.caught_up("enums", publisher)
@@ -74,6 +84,10 @@ def test_a_publishers_enum_is_none_of_the_nodes(
     assert node.node.sql("SELECT oid FROM pg_type WHERE typname = 'other'").rows == ((theirs,),)
     assert ("m", "other") not in _types(node)
     node.node.sql("DROP TYPE other")
+
+
+def _hint(status: SubscriptionStatus) -> str:
+    return str(status.error_hint)
 
 
 def _types(node: LocalNode) -> list[tuple[Any, ...]]:

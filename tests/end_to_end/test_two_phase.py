@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database, _database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import InvalidParameterValue, NotInPrerequisiteState
@@ -140,6 +140,26 @@ def test_from_prepare_to_the_second_phase(
     wait_until(lambda: gids(node) == [], "the end of them all")
     assert kept(node) == []
     assert not list(node.folder.rglob("*.frames"))
+
+
+@part_of_make_faults
+def test_a_type_that_is_read_as_text_only_is_not_kept_in_binary(
+    local_node: Callable[..., LocalNode], publisher: Callable[..., Database]
+) -> None:
+    """What is prepared is not sent again."""
+    database = publisher()
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+    node = local_node()
+    follows(node, database, "two_phase = true, binary = true")
+    prepare(database, "made", "ALTER TABLE b ADD m mood", "INSERT INTO b VALUES (1, 'x', 'sad')")
+    prepare(database, "other", "UPDATE a SET v = 'other'")
+    node.caught_up("s", database)
+    database.execute("COMMIT PREPARED 'other'")
+    database.execute("COMMIT PREPARED 'made'")
+    node.caught_up("s", database)
+    assert node.rows("b") == [(1, "x", "sad")]
+    assert set(node.rows("a")) == set(database.rows("SELECT * FROM a"))
+    assert node.status("s").error_count == 0
 
 
 def test_it_is_kept_over_restarts_of_both(

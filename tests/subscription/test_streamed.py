@@ -374,6 +374,34 @@ def test_the_newest_definition_that_came_holds_after_a_commit(tmp_path: Path) ->
     assert streamed.surplus == 0
 
 
+def test_each_definition_is_checked_before_it_goes_on(tmp_path: Path) -> None:
+    """In ordinary transactions, in blocks, in prepared ones, and in a backlog."""
+    node, seen = Receiving(tmp_path), list[bytes]()
+    streamed = StreamedTransactions(
+        *(node.inbox, node.spool, node.prepared),
+        piece_bytes=1000,
+        piece_frames=10,
+        check=seen.append,
+    )
+    definitions = [relation(oid, "a") for oid in range(4)]
+    messages: list[Message] = [
+        Begin(Lsn(10), 7, 6), definitions[0], insert(1), Commit(Lsn(10), Lsn(11), 7),
+        StreamStart(5, True), replace(definitions[1], xid=5), replace(insert(1), xid=5),
+        StreamStop(),
+        BeginPrepare(*PREPARED), definitions[2], insert(1), Prepare(*PREPARED),
+    ]  # fmt: skip
+    streamed.add([frame(message) for message in messages], 0.0)
+    backlog: list[Message] = [
+        Begin(Lsn(50), 7, 7),
+        definitions[3],
+        insert(1),
+        Commit(Lsn(50), Lsn(51), 7),
+    ]
+    streamed.clear()
+    streamed.add(MessageChunk.of_messages([encode(message) for message in backlog]), 0.0)
+    assert seen == [encode(definition) for definition in definitions]
+
+
 def test_a_definition_goes_with_the_subtransaction_that_it_came_in(tmp_path: Path) -> None:
     node = Receiving(tmp_path)
     inbox, streamed = node.inbox, node.streamed

@@ -31,6 +31,7 @@ from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.sequences import Sequences
 from penstock.catalog.store import Store
 from penstock.catalog.transaction import CatalogTransaction, catalog_transaction
+from penstock.enum_type import EnumType
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import INVALID, Lsn
 from penstock.relation import TableName
@@ -163,6 +164,11 @@ class Catalog:
             if root is None or root.partition_key is None:
                 return ()
             return transaction.tables.family(root)
+
+    def enum_types(self) -> tuple[EnumType, ...]:
+        """The node's own types."""
+        with self.read() as transaction:
+            return transaction.types.all()
 
     def cut_requests(self, subid: int) -> tuple[CutRequest, ...]:
         """Where cuts of a subscription are wanted."""

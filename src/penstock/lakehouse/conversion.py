@@ -2,116 +2,240 @@
 
 In: a column that somebody else than a subscription has made (CREATE TABLE on the node, Spark), and
 a published one. Out: whether it takes values of it; such values in its type. A PostgreSQL
-subscriber gives each value's text to the input function of its own column, so what comes out is
-what that makes of it: 0.1 of a real is 0.1 in a double precision, not 0.10000000149; and a bigint
-goes into an integer until one comes that is out of its range. Types that would lose digits in
-silence are not among them.
+subscriber gives each value's text to the input function of its own column, and so does this: 0.1 of
+a real is 0.1 in a double precision, not 0.10000000149; a bigint goes into an integer until one
+comes that is out of its range; a numeric(10,1) rounds 1.26 to 1.3; a text goes into a jsonb if it
+is one. Where both types make the same of a value, nothing is read again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.errors import ProtocolViolation, ValueNotRepresentable
+from penstock.errors import (
+    FeatureNotSupported,
+    PenstockError,
+    UnknownLabel,
+    ValueNotRepresentable,
+)
+from penstock.identifiers import quote_literal
 from penstock.lakehouse.delta_types import TIMESTAMP_NTZ
-from penstock.lakehouse.schema import Column
+from penstock.lakehouse.schema import FIRST_NORMAL_OID, Column
 from penstock.pgtypes.as_text import may_not_fit
-from penstock.pgtypes.family import CORRECT
+from penstock.pgtypes.family import Unfit, shown
 from penstock.pgtypes.gather import cells_of
-from penstock.pgtypes.pg_type import JSONB, NUMERIC, TEXT, VARCHAR
-from penstock.pgtypes.registry import arrow_type, find, type_of_arrow
+from penstock.pgtypes.pg_type import (
+    BPCHAR,
+    JSON,
+    JSONB,
+    NAME,
+    NUMERIC,
+    TEXT,
+    TIME,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    TIMETZ,
+    VARBIT,
+    VARCHAR,
+)
+from penstock.pgtypes.registry import find, type_of_arrow
 from penstock.pgtypes.text_output import text_output
+from penstock.pgtypes.type_names import length_of, numeric_modifiers
 from penstock.pgtypes.variant import KEEP_TEXT, VARIANT, variants
+from penstock.relation import Attribute
+from penstock.sql.text.quoting import type_text
+from penstock.sql.typed.input_functions import has_input, input_function
 
-_DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
-_NARROW: Final = (pa.int16(), pa.int32())
-"""Integers with an input function: Spark's tinyint has none."""
+_DIGITS: Final = {pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 _EXACT: Final = {pa.float32(): 5, pa.float64(): 10}
 """Digits of the largest integer type that a floating one holds whole."""
+_ANY_NUMERIC: Final = (NUMERIC, -1)
+_ANY_PRECISION: Final = (-1, 6)
+_SHORTER_FIT: Final = frozenset({VARCHAR, TIMESTAMP, TIMESTAMPTZ, TIME, TIMETZ, VARBIT})
+"""Types of which every value is one of the same type with a larger modifier."""
+_CORRECT: Final = (
+    "Correct the value at the publisher, or leave it out with a row filter or a column list of the "
+    "publication. Or drop the table on the node and make it again with a column that takes it."
+)
+_UTC: Final = pa.timestamp("us", "UTC")
 
 
-def takes(column: Column, published: pa.DataType, type_oid: int) -> bool:
-    """Whether values of a published column go into one here: all, or what ``converted`` takes."""
-    own = column.type
-    if own == VARIANT:
-        return type_oid == JSONB
-    if own == published or _by_input(own, published):
-        return True
-    if pa.types.is_string(own):
-        return _is_text(column, published)
-    if published in _DIGITS:
-        digits = _DIGITS[published]
-        if pa.types.is_decimal128(own):
-            return bool(own.precision - own.scale >= digits)
-        return digits <= _DIGITS.get(own, _EXACT.get(own, 0))
-    if pa.types.is_decimal128(published) and pa.types.is_decimal128(own):
-        whole = own.precision - own.scale >= published.precision - published.scale
-        return bool(whole and own.scale >= published.scale)
-    return (published, own) in (
-        (pa.float32(), pa.float64()),
-        (pa.date32(), TIMESTAMP_NTZ),
+def takes(column: Column, sent: Attribute) -> bool:
+    """Whether values of a published column go into one here: all, or those that the input function
+    of its type reads."""
+    if column.type == VARIANT:
+        return sent.type_oid == JSONB
+    own = _own_type(column)
+    if own is None:
+        return False
+    enum = column.local and own[0] >= FIRST_NORMAL_OID
+    return enum or _is_same(own, sent) or _takes_texts(own) or has_input(*own)
+
+
+def refusal(column: Column, sent: Attribute) -> str:
+    """The detail of an error about a column that does not take a published one."""
+    own = _own_type(column)
+    mine = str(column.type) if own is None else type_text(*own)
+    return (
+        f'The target table\'s column "{column.name}" is {mine}, which has no conversion from '
+        f"{_published_name(sent)} here."
     )
 
 
-def _is_text(column: Column, published: pa.DataType) -> bool:
-    """Not each string is: it may be a uuid, json or an enum to PostgreSQL."""
-    if column.type_oid == NUMERIC and column.typmod < 0:
-        return published in _DIGITS or pa.types.is_decimal128(published)
-    return column.type_oid in (0, TEXT) or (column.type_oid == VARCHAR and column.typmod < 0)
-
-
-def kept_as_text(column: Column, type_oid: int, typmod: int) -> bool:
+def kept_as_text(column: Column, sent: Attribute) -> bool:
     """Whether a column takes the text of each published value, so that those which their type here
-    has not are among them."""
-    if not (column.converts and pa.types.is_string(column.type)):
+    has not are among them: it has texts itself, or numbers as large as PostgreSQL's."""
+    if not column.converts or not may_not_fit(sent.type_oid, sent.typmod) or column.type == VARIANT:
         return False
-    published = arrow_type(type_oid, typmod)
-    return may_not_fit(type_oid, typmod) and _is_text(column, published)
+    return bool(pa.types.is_string(column.type) or pa.types.is_floating(column.type))
 
 
-def _by_input(own: pa.DataType, published: pa.DataType) -> bool:
-    """Whether the input function decides on each value, as integerin and byteain do."""
-    if pa.types.is_string(published):
-        return bool(pa.types.is_binary(own))
-    return own in _NARROW and _DIGITS[own] < _DIGITS.get(published, 0)
+def converted(array: pa.Array, sent: Attribute, column: Column, *, table: str) -> pa.Array:
+    """Values of a published column in the type of one that ``takes`` them. The node's own enums are
+    known to the thread (``known_enums``).
 
-
-def converted(array: pa.Array, column: Column, *, table: str) -> pa.Array:
-    """Values of a published column in the type of one that ``takes`` them.
-
-    Raises ValueNotRepresentable as the input function of the type does (22003: an integer that is
-    out of its range; 22P02: no bytea).
+    Raises ValueNotRepresentable as the input function of the type does (22P02, 22003, 22001 ...).
     """
-    own = column.type
-    if array.type == own:
-        return array
-    if own == VARIANT:
-        return _variants(array, column, table)
-    if _by_input(own, array.type):
-        try:
-            return find(type_of_arrow(own)[0]).text_column(cells_of(text_output(array)), -1)
-        except ProtocolViolation as error:
-            where = f'Table "{table}", column "{column.source}".'
-            raise ValueNotRepresentable(
-                error.message, detail=where, hint=CORRECT, sqlstate=error.sqlstate
-            ) from None
-    if pa.types.is_string(own):
-        return text_output(array).cast(pa.string())
-    if pa.types.is_float32(array.type):
-        return text_output(array).cast(pa.string()).cast(own)
-    return array.cast(own)
-
-
-def _variants(array: pa.Array, column: Column, table: str) -> pa.Array:
+    if not column.converts:
+        return array if array.type == column.type else array.cast(column.type)
     try:
-        return variants(array)
-    except (ProtocolViolation, ValueNotRepresentable) as error:
-        where = f'Table "{table}", column "{column.source}".'
-        raise ValueNotRepresentable(
-            error.message,
-            detail=" ".join(filter(None, (where, error.detail))),
-            hint=error.hint or KEEP_TEXT,
-            sqlstate=error.sqlstate,
-        ) from None
+        if column.type == VARIANT:
+            return array if array.type == VARIANT else variants(array)
+        own = _own_type(column)
+        if own is None or (_is_same(own, sent) and array.type == column.type):
+            return array
+        found = _at_once(array, column.type, own)
+        return _by_input(array, column.type, own) if found is None else found
+    except (PenstockError, pa.ArrowInvalid) as error:
+        raise _told(error, column, table) from None
+
+
+def _own_type(column: Column) -> tuple[int, int] | None:
+    """OID and modifier; those that Arrow's type means where another writer has made the column.
+    None: no type of PostgreSQL's is like it."""
+    if column.type_oid:
+        return column.type_oid, column.typmod
+    try:
+        return None if column.type == pa.int8() else type_of_arrow(column.type)
+    except FeatureNotSupported:
+        return None
+
+
+def _is_same(own: tuple[int, int], sent: Attribute) -> bool:
+    """Whether the input function would give every value back: the types are the same, or one is
+    wider. Types that users make have other OIDs on each server."""
+    oid, modifier = own
+    if oid != sent.type_oid or oid >= FIRST_NORMAL_OID:
+        return (sent.type_oid, oid) == (JSONB, JSON) or (oid == TEXT and sent.type_oid == NAME)
+    if modifier in (-1, sent.typmod):
+        return True
+    return oid in _SHORTER_FIT and 0 <= sent.typmod <= modifier
+
+
+def _takes_texts(own: tuple[int, int]) -> bool:
+    """Whether it holds any text."""
+    return own[0] == TEXT or (own[0] in (VARCHAR, BPCHAR) and own[1] < 0)
+
+
+def _at_once(array: pa.Array, to: pa.DataType, own: tuple[int, int]) -> pa.Array | None:
+    """The values where no input function has to look at one after the other; else None."""
+    kind = array.type
+    if _takes_texts(own):
+        return text_output(array).cast(pa.string())
+    if own[0] in (VARCHAR, BPCHAR) and pa.types.is_string(kind):
+        return _of_length(array, *own)
+    if kind in _DIGITS:
+        return _number_at_once(array, to, own)
+    if pa.types.is_decimal128(kind) and own == _ANY_NUMERIC:
+        return text_output(array).cast(pa.string())
+    if pa.types.is_decimal128(kind) and pa.types.is_decimal128(to):
+        whole = to.precision - to.scale >= kind.precision - kind.scale
+        plain = numeric_modifiers(own[1]) == (to.precision, to.scale)
+        return array.cast(to) if whole and plain and to.scale >= kind.scale else None
+    if (kind, to) == (pa.float32(), pa.float64()):
+        return text_output(array).cast(pa.string()).cast(to)
+    if (kind, to) == (pa.date32(), TIMESTAMP_NTZ):
+        return array.cast(to)
+    if {kind, to} == {_UTC, TIMESTAMP_NTZ} and own[1] in _ANY_PRECISION:
+        return array.cast(to)  # sessions are in UTC
+    return None
+
+
+def _number_at_once(array: pa.Array, to: pa.DataType, own: tuple[int, int]) -> pa.Array | None:
+    digits = _DIGITS[array.type]
+    if own == _ANY_NUMERIC:
+        return text_output(array).cast(pa.string())
+    if pa.types.is_decimal128(to):
+        plain = numeric_modifiers(own[1]) == (to.precision, to.scale)
+        return array.cast(to) if plain and to.precision - to.scale >= digits else None
+    if to in _DIGITS:
+        if _DIGITS[to] >= digits:
+            return array.cast(to)
+        return find(own[0]).text_column(cells_of(text_output(array)), -1)
+    return array.cast(to) if digits <= _EXACT.get(to, 0) else None
+
+
+def _of_length(array: pa.Array, type_oid: int, typmod: int) -> pa.Array | None:
+    """Texts that are no longer than allowed, as the type holds them."""
+    length = length_of(typmod)
+    longest = pc.max(pc.utf8_length(array)).as_py()
+    if longest is not None and longest > length:
+        return None
+    return pc.utf8_rpad(array, length, " ") if type_oid == BPCHAR else array
+
+
+def _by_input(array: pa.Array, to: pa.DataType, own: tuple[int, int]) -> pa.Array:
+    """Each value's text read by the input function, once for equal ones."""
+    read = input_function(*own)
+    texts = text_output(array).cast(pa.string()).dictionary_encode()
+    found = pa.array([_read(text, read, own) for text in texts.dictionary.to_pylist()], pa.string())
+    family = find(own[0])
+    values = found if pa.types.is_string(to) else family.text_column(cells_of(found), own[1])
+    return values.cast(to).take(texts.indices)
+
+
+def _read(text: str, read: Callable[[str], str], own: tuple[int, int]) -> str:
+    try:
+        return read(text)
+    except FeatureNotSupported:
+        message = f'value "{shown(text)}" cannot be converted to type {type_text(*own)}'
+        raise ValueNotRepresentable(message, sqlstate="0A000") from None
+    except PenstockError as error:
+        if own[0] >= FIRST_NORMAL_OID:
+            raise UnknownLabel(error.message, hint=_no_label(text, own)) from None
+        if shown(text) in error.message:
+            raise
+        value = f'The value is "{shown(text)}".'
+        raise error.changed(detail=f"{error.detail} {value}" if error.detail else value) from None
+
+
+def _no_label(text: str, own: tuple[int, int]) -> str:
+    added = f"ALTER TYPE {type_text(*own)} ADD VALUE {quote_literal(text)}"
+    return f"Add the label to the node's type: {added}."
+
+
+def _told(error: Exception, column: Column, table: str) -> ValueNotRepresentable:
+    """With the column. To be raised."""
+    where = f'Table "{table}", column "{column.source}".'
+    if not isinstance(error, PenstockError):
+        return ValueNotRepresentable(str(error), detail=where, hint=_CORRECT, column=column.source)
+    kind = UnknownLabel if isinstance(error, UnknownLabel) else ValueNotRepresentable
+    hint = KEEP_TEXT if column.type == VARIANT else _CORRECT
+    return kind(
+        error.message,
+        detail=f"{where} {error.detail}" if error.detail else where,
+        # out_of_range does not change what the target's own type cannot hold
+        hint=hint if isinstance(error, Unfit) else error.hint or hint,
+        sqlstate=error.sqlstate,
+        column=column.source,
+    )
+
+
+def _published_name(sent: Attribute) -> str:
+    """Of the publisher's own types only the OID is known."""
+    own = sent.type_oid >= FIRST_NORMAL_OID
+    return f"type {sent.type_oid}" if own else type_text(sent.type_oid, sent.typmod)

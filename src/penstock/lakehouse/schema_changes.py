@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from penstock.errors import RelationChanged, SchemaChanged
-from penstock.lakehouse.conversion import takes
+from penstock.errors import FeatureNotSupported, RelationChanged, SchemaChanged
+from penstock.lakehouse.conversion import refusal, takes
 from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.new_columns import AS_TYPES_ARE, NewColumns, check_no_variant
 from penstock.lakehouse.schema import ROW, Column, TableSchema
+from penstock.relation import Attribute
 
 
 def copied_again(
@@ -22,13 +23,14 @@ def copied_again(
     """``wanted``, as ``new`` columns are made, with what the node's own CREATE TABLE has made
     beside it.
 
-    Raises RelationChanged where one of the two would be lost, and as ``check_no_variant``.
+    Raises RelationChanged where one of the two would be lost, FeatureNotSupported where values do
+    not go into a column of the node's own, and as ``check_no_variant``.
     """
     _check_not_generated(have, wanted, table)
     own = have.by_source
     made = new.schema(wanted)
     columns = [
-        _keep_own_type(own[c.source], c) if c.source in own and own[c.source].local else m
+        _keep_own_type(own[c.source], c, table) if c.source in own and own[c.source].local else m
         for c, m in zip(wanted.columns, made.columns, strict=True)
     ]
     rest = [
@@ -92,11 +94,20 @@ def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> 
         )
 
 
-def _keep_own_type(own: Column, wanted: Column) -> Column:
-    """A column that CREATE TABLE has made: with its own type, unless that cannot hold the rows."""
-    if takes(own, wanted.type, wanted.type_oid):
-        wanted = replace(wanted, type=own.type, type_oid=own.type_oid, typmod=own.typmod)
-    return replace(wanted, local=True, published=True, default=own.default, primary=own.primary)
+def _keep_own_type(own: Column, wanted: Column, table: str) -> Column:
+    """A column that CREATE TABLE has made keeps the type that was chosen there. Raises
+    FeatureNotSupported where values do not go into it."""
+    _check_taken(own, _sent(wanted), table)
+    return replace(
+        wanted,
+        type=own.type,
+        type_oid=own.type_oid,
+        typmod=own.typmod,
+        local=True,
+        published=True,
+        default=own.default,
+        primary=own.primary,
+    )
 
 
 def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, own: bool) -> None:
@@ -129,12 +140,32 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
                 detail="The target table's own column of that name tells of its rows.",
             )
         theirs = type_text(delta_type(other.type))
-        if mine != theirs and not (column.converts and takes(column, other.type, other.type_oid)):
+        if column.own:
+            _check_taken(column, _sent(other), table)
+        elif mine != theirs and not (column.converts and takes(column, _sent(other))):
             raise SchemaChanged(
                 f'column "{column.source}" of relation "{table}" has changed its type',
                 detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "
                 f"needs {theirs}.",
             )
+
+
+def _check_taken(column: Column, sent: Attribute, table: str) -> None:
+    """A column of a type that somebody has chosen for it, which a new copy of the table keeps, too.
+    Raises FeatureNotSupported where values do not go into it."""
+    if not takes(column, sent):
+        raise FeatureNotSupported(
+            f'column "{column.source}" of relation "{table}" cannot be converted to the type of '
+            "the target's column",
+            detail=refusal(column, sent),
+            hint="Give the column the publisher's type on the node, or text: drop the table there, "
+            "and make it again.",
+        )
+
+
+def _sent(column: Column) -> Attribute:
+    """A published column of that type."""
+    return Attribute(column.source, column.type_oid, column.typmod)
 
 
 def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> SchemaChanged:

@@ -246,6 +246,7 @@ class RunningNode:
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
                 partition_tree=self._catalog.partition_tree,
+                enum_types=self._catalog.enum_types,
                 next_values=self._catalog.next_values,
                 restart_sequences=self._catalog.restart_sequences,
                 primary_key_name=self._primary_key_name,

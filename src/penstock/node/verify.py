@@ -333,7 +333,9 @@ class Verifier:
         way = self._subscription.out_of_range
         if self._background is not None:
             info = _without(info, table)
-        source = CopySource(info, table, leaves, tree, out_of_range=way)
+        source = CopySource(
+            *(info, table, leaves, tree), out_of_range=way, enums=self._catalog.enum_types()
+        )
         for each in source.tables:
             others = living(each, app_id, self._catalog.subscription_name)
             if others and each.filled_by(app_id, others):

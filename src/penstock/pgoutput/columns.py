@@ -121,4 +121,5 @@ def _located(
     error: ValueNotRepresentable | ProtocolViolation, relation: Relation, attribute: Attribute
 ) -> ValueNotRepresentable | ProtocolViolation:
     where = f'Table "{relation.qualified_name}", column "{attribute.name}".'
-    return error.changed(detail=f"{where} {error.detail}" if error.detail else where)
+    detail = f"{where} {error.detail}" if error.detail else where
+    return error.changed(detail=detail, column=attribute.name)

@@ -26,7 +26,7 @@ from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values
 from penstock.pipeline.net_change import KEPT, LocalRows, Met, OriginDiffers, Skipped
-from penstock.relation import Relation
+from penstock.relation import Attribute, Relation
 
 INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
@@ -229,12 +229,12 @@ def _map(
 ) -> Changes:
     _check_columns(table, schema, batch.relation)
     rows = len(batch.operation) - first
-    oids = {attribute.name: attribute.type_oid for attribute in batch.relation.attributes}
+    types = {attribute.name: attribute for attribute in batch.relation.attributes}
     inserted = batch.operation[first:] == INSERT
-    new = _columns(table, schema, batch.new.slice(first), inserted, oids, draw)
+    new = _columns(table, schema, batch.new.slice(first), inserted, types, draw)
     old = batch.old if batch.old is None else batch.old.slice(first)
     none = np.zeros(rows, bool)
-    old = None if old is None else _columns(table, schema, old, none, oids, draw)
+    old = None if old is None else _columns(table, schema, old, none, types, draw)
     old_kind = batch.old_kind[first:]
     unchanged = {}
     replica_key = set(batch.relation.key)
@@ -307,11 +307,11 @@ def _columns(
     schema: TableSchema,
     batch: pa.RecordBatch,
     inserted: Mask,
-    oids: Mapping[str, int],
+    types: Mapping[str, Attribute],
     draw: Draw,
 ) -> pa.Table:
-    """``inserted``: which of the rows get values of sequences; ``oids``: of its columns' types."""
-    arrays = [_column(table, column, batch, inserted, oids, draw) for column in schema.columns]
+    """``inserted``: which of the rows get values of sequences; ``types``: the batch's columns."""
+    arrays = [_column(table, column, batch, inserted, types, draw) for column in schema.columns]
     return pa.Table.from_arrays(arrays, schema=schema.arrow())
 
 
@@ -320,7 +320,7 @@ def _column(
     column: Column,
     batch: pa.RecordBatch,
     inserted: Mask,
-    oids: Mapping[str, int],
+    types: Mapping[str, Attribute],
     draw: Draw,
 ) -> pa.Array:
     position = batch.schema.get_field_index(column.source)
@@ -332,13 +332,14 @@ def _column(
     array = batch.column(position)
     if not column.own and is_wider(array.type, column.type):
         return array.cast(column.type)  # sent before the column got its type
-    fits = column.converts and takes(column, array.type, oids[column.source])
-    if array.type != column.type and not fits:
+    sent = types[column.source]
+    fits = column.converts and takes(column, sent)
+    if not fits and (column.converts or array.type != column.type):
         raise SchemaChanged(
             f'column "{column.source}" of table "{table}" has another type at the publisher now',
             detail=f"The target holds {column.type}, the publisher sends {array.type}.",
         )
-    return converted(array, column, table=table)
+    return converted(array, sent, column, table=table)
 
 
 def _nulls(schema: TableSchema, count: int) -> pa.Table:

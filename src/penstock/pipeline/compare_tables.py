@@ -213,6 +213,7 @@ class Comparison:
                 doing="read",
                 out_of_range=source.out_of_range,
                 key=frozenset(source.table.schema.source_key),
+                enums=source.enums,
             )
             yield unit.size, DigestItem(number, task, ())
 

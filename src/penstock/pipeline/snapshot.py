@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from penstock.catalog import LakeTable
+from penstock.enum_type import EnumType
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.failpoint import INSIDE_COPY, failpoint
 from penstock.lakehouse.cluster import Spark
@@ -92,7 +93,8 @@ class CopySource:
     """A published table and the Delta table that it is copied into. ``leaves``: of a partitioned
     one, which hold its rows; ``tree``: the tables of the catalog that they come from; ``point``:
     what the copy's snapshot holds; ``out_of_range``: what becomes of values that are; ``draw``: of
-    the target's sequences. ``rows``: only those are compared; None: all."""
+    the target's sequences; ``enums``: the node's own types. ``rows``: only those are compared, all
+    for None."""
 
     info: RemoteTable
     table: DeltaTable
@@ -102,6 +104,7 @@ class CopySource:
     out_of_range: str = ERROR
     draw: Draw = no_draw
     rows: KeyRange | None = None
+    enums: tuple[EnumType, ...] = ()
 
     @property
     def tables(self) -> tuple[DeltaTable, ...]:
@@ -349,6 +352,7 @@ def _task_maker(
             table_uri=table.uri,
             point=source.point,
             out_of_range=source.out_of_range,
+            enums=source.enums,
             key=frozenset(table.schema.source_key),
             batch_bytes=options.batch_bytes,
             target_file_bytes=options.target_file_bytes,
@@ -385,7 +389,7 @@ def published_columns(source: CopySource) -> tuple[Attribute, ...]:
 
 
 def _as_read(column: Column, attribute: Attribute) -> Attribute:
-    if not kept_as_text(column, attribute.type_oid, attribute.typmod):
+    if not kept_as_text(column, attribute):
         return attribute
     return replace(attribute, type_oid=AS_TEXT, typmod=-1)
 

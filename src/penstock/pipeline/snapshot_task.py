@@ -19,6 +19,7 @@ import pyarrow as pa
 
 import penstock.pgtypes as pgtypes
 from penstock.cells import Cells
+from penstock.enum_type import EnumType
 from penstock.errors import (
     ConnectionFailure,
     PenstockError,
@@ -41,6 +42,7 @@ from penstock.pipeline.routing import Level
 from penstock.pipeline.write import Destination
 from penstock.protocol.copy_block import CopyBlock
 from penstock.relation import Attribute
+from penstock.sql.builtin.enum_types import known_enums
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.copy_blocks import blocks_of, start_copy
@@ -77,7 +79,7 @@ class CopyTask:
     ``application_name``: of its session. ``doing``: for errors. ``batch_bytes``: of PostgreSQL's
     binary format, read at once. ``target_file_bytes``: where a file ends and the next begins.
     ``out_of_range``: what becomes of values that are, but for those of the ``key``. ``drawn``:
-    values of sequences for the rows, as ``with_values`` sets them.
+    values of sequences for the rows, as ``with_values`` sets them. ``enums``: the node's types.
     """
 
     number: int
@@ -100,6 +102,7 @@ class CopyTask:
     point: Lsn = INVALID
     out_of_range: str = ERROR
     key: frozenset[str] = frozenset()
+    enums: tuple[EnumType, ...] = ()
     drawn: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
@@ -298,16 +301,17 @@ def _convert(block: CopyBlock, task: CopyTask, before: int) -> pa.RecordBatch:
     the unit came before them."""
     cells = block.cells(_fields(task))
     published = {
-        attribute.name: _column(column, attribute, task)
+        attribute.name: (_column(column, attribute, task), attribute)
         for column, attribute in zip(cells, task.columns, strict=False)
     }
     now = datetime.now(UTC)
-    arrays = [
-        converted(published[column.source], column, table=task.table)
-        if column.source in published
-        else _own_column(column, slice(before, before + len(block)), now, task)
-        for column in task.targets
-    ]
+    with known_enums(task.enums):
+        arrays = [
+            converted(*published[column.source], column, table=task.table)
+            if column.source in published
+            else _own_column(column, slice(before, before + len(block)), now, task)
+            for column in task.targets
+        ]
     return pa.RecordBatch.from_arrays(arrays, schema=task.schema)
 
 
@@ -328,6 +332,7 @@ def _column(cells: Cells, attribute: Attribute, task: CopyTask) -> pa.Array:
         error.detail = " ".join(
             filter(None, (f'Table "{task.table}", column "{attribute.name}".', error.detail))
         )
+        error.column = attribute.name
         raise
     except (pa.ArrowException, ValueError, OverflowError) as error:
         raise ValueNotRepresentable(

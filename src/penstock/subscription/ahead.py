@@ -41,6 +41,7 @@ from penstock.pipeline.net_change import LocalRows, NetChange, OriginDiffers
 from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.pipeline.tasks import Written
 from penstock.relation import Relation
+from penstock.sql.builtin.enum_types import known_enums
 from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.replica_identity import keeps_key
 from penstock.subscription.spool import SpooledFrames
@@ -202,7 +203,8 @@ class AheadWriter:
             # come a second time.
             raise _NotAhead("a sequence gives its values at the commit")
         resolution = self._targets.conflict_resolution
-        net = _fold(share, schema, resolution)
+        with known_enums(target.enums):
+            net = _fold(share, schema, resolution)
         if net.incomplete is not None:
             raise _NotAhead("values that were not sent come from old rows")
         mark = f"{uuid.uuid4().hex}-"
@@ -220,7 +222,8 @@ class AheadWriter:
             decoded, _ = self._decode(spooled, definitions)
             found = _shares(decoded, self._targets)
             mine = next(each for each in found if each.target is target)
-            return _fold(mine, schema, resolution)
+            with known_enums(target.enums):
+                return _fold(mine, schema, resolution)
 
         keys = self._without_rows(net, again)
         layout = table.layout

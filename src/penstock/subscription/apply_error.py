@@ -88,7 +88,8 @@ def with_context(
 ) -> Exception:
     """The error of the only transaction in a batch, with the way past it in its hint."""
     try:
-        context, finished = _context(batch, subid, rel)
+        column = error.column if isinstance(error, PenstockError) else None
+        context, finished = _context(batch, subid, rel, column)
     except struct.error:
         return error  # it is about a broken message
     if not isinstance(error, PenstockError):
@@ -104,19 +105,22 @@ def with_context(
     return error.changed(context=context, hint=hint)
 
 
-def _context(batch: Batch, subid: int, rel: SubscriptionRel | None) -> tuple[str, Lsn]:
+def _context(
+    batch: Batch, subid: int, rel: SubscriptionRel | None, column: str | None
+) -> tuple[str, Lsn]:
     """And the finish LSN. Raises struct.error."""
     begin = next((message for message in _messages(batch) if message[0] == _BEGIN), b"")
     final_lsn, _, xid = _BEGIN_FIELDS.unpack_from(begin, _BODY)
-    at, finished = "" if rel is None else _where(batch, rel), Lsn(final_lsn)
+    at, finished = "" if rel is None else _where(batch, rel, column), Lsn(final_lsn)
     told = f'processing remote data for replication origin "pg_{subid}"{at} in transaction {xid}'
     return f"{told}, finished at {finished}", finished
 
 
-def _where(batch: Batch, rel: SubscriptionRel) -> str:
+def _where(batch: Batch, rel: SubscriptionRel, column: str | None) -> str:
     kinds = set() if rel.relid is None else set(_kinds(batch, rel.relid))
     during = f' during message type "{_KINDS[kinds.pop()]}"' if len(kinds) == 1 else ""
-    return f'{during} for replication target relation "{rel.qualified_name}"'
+    at = "" if column is None else f' column "{column}"'
+    return f'{during} for replication target relation "{rel.qualified_name}"{at}'
 
 
 def _kinds(batch: Batch, relid: int) -> Iterator[int]:

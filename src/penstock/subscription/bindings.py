@@ -10,6 +10,7 @@ from typing import Protocol
 
 from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.enum_type import EnumType
 from penstock.relation import TableName
 
 
@@ -19,6 +20,10 @@ class Bindings(Protocol):
     @property
     def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
         """A partitioned table of the node with all its partitions, root first; () for others."""
+
+    @property
+    def enum_types(self) -> Callable[[], tuple[EnumType, ...]]:
+        """The node's own types."""
 
     @property
     def next_values(self) -> Callable[[TableName, str, int], Sequence[int]]:

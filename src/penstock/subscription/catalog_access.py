@@ -14,6 +14,7 @@ from penstock.catalog import LakeTable, SubscriptionCounts
 from penstock.catalog.pg_subscription import DroppedSubscription, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity
+from penstock.enum_type import EnumType
 from penstock.lsn import Lsn
 from penstock.relation import TableName
 from penstock.subscription.advanced import AdvancedOrigin
@@ -50,6 +51,8 @@ class CatalogAccess:
     sets the table's state."""
     partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
     """A partitioned table of the node with all its partitions, root first; () for others."""
+    enum_types: Callable[[], tuple[EnumType, ...]]
+    """The node's own types."""
     next_values: Callable[[TableName, str, int], Sequence[int]]
     """So many next values of the sequence of a table's column. Raises UndefinedTable (42P01),
     SequenceGeneratorLimitExceeded (2200H)."""

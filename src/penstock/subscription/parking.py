@@ -27,6 +27,7 @@ from penstock.errors import (
     StateMismatch,
     StorageError,
     UndefinedObject,
+    UnknownLabel,
     ValueNotRepresentable,
 )
 from penstock.lakehouse.warehouse import Warehouse
@@ -141,7 +142,7 @@ def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> Pen
         mended = _sentences(error.hint, _ALTERED.format(alter=begun, statement=error.alter))
     else:
         else_run = "Run" if error.hint is None else _MENDED.format(alter=begun)
-        if isinstance(error, ValueNotRepresentable):
+        if isinstance(error, ValueNotRepresentable) and not isinstance(error, UnknownLabel):
             else_run = _IN_THE_WAL
         mended = f"{_sentences(error.hint, else_run)} {_COPIED.format(alter=begun)}"
     hint = f"{mended} {_WITHOUT.format(alter=begun)}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -72,14 +72,16 @@ class StreamedTransactions:
         piece_bytes: int,
         piece_frames: int,
         ahead: AheadWriter | None = None,
+        check: Callable[[bytes], None] | None = None,
     ) -> None:
         """``piece_bytes``: so much memory is for all transactions together, too. ``ahead``: begins
-        with runs of open transactions."""
+        with runs of open transactions. ``check``: raises for a Relation message that is not to go
+        on."""
         self._inbox = inbox
         self._prepared = prepared
         self._spool_folder = spool_folder
         self.limit(piece_bytes, piece_frames)
-        self._ahead = ahead
+        self._ahead, self._check = ahead, check
         self._open: dict[int, OpenTransaction] = {}
         self._block: OpenTransaction | None = None
         self.clear()
@@ -107,7 +109,10 @@ class StreamedTransactions:
 
     def add(self, messages: Sequence[bytes] | MessageChunk, now: float) -> None:
         """Take frames from the stream, or messages of a backlog. Raises ProtocolViolation,
-        StorageError."""
+        StorageError, and what the check of definitions raises."""
+        if self._check is not None and isinstance(messages, MessageChunk):
+            for index in np.flatnonzero(messages.kinds == ord(_RELATION)).tolist():
+                self._check(messages.message(index))
         if not isinstance(messages, MessageChunk):
             self._add(messages, now)
         elif self._block is not None or self._untold or _SEEN[messages.kinds].any():
@@ -153,6 +158,8 @@ class StreamedTransactions:
     def _definition(self, frame: bytes, place: int = 0) -> SentRelation:
         if len(frame) < XLOGDATA_HEADER + 1 + _OID.size:
             raise ProtocolViolation("insufficient data left in message")
+        if self._check is not None:
+            self._check(frame[XLOGDATA_HEADER:])
         self._arrivals += 1
         (oid,) = _OID.unpack_from(frame, XLOGDATA_HEADER + 1)
         return SentRelation(oid, frame, self._arrivals, place)

@@ -25,6 +25,7 @@ from penstock.subscription.advanced import AdvancedOrigin, advance_to, are_beyon
 from penstock.subscription.ahead import AheadWriter, writes_ahead
 from penstock.subscription.apply import Applier
 from penstock.subscription.apply_error import Parts
+from penstock.subscription.binary_stream import BinaryStream
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Inbox
 from penstock.subscription.parking import Parking
@@ -64,7 +65,7 @@ class ApplyStream:
         spark: Spark,
         warehouse: Warehouse,
         targets: Targets,
-        binary: bool,
+        binary: BinaryStream | None,
         options: Callable[[], StreamOptions],
         status: WorkerStatus,
         copy_began_at: Callable[[], Lsn | None],
@@ -83,7 +84,7 @@ class ApplyStream:
         ``members_hold``: once it is false there are no more cuts, and the session is to end.
         ``origin_of``: the name of a subscription's replication origin by its app id.
         ``check_connection``: raises StateMismatch for another server. ``requested``: cuts.
-        ``options``: as they are now."""
+        ``options``: as they are now. ``binary``: where the stream is to be."""
         self._requested, self._two_phase, self._parking = requested, two_phase, parking
         self._check_connection, self._subscription = check_connection, subscription
         self._targets, self._binary, self._status = targets, binary, status
@@ -107,13 +108,14 @@ class ApplyStream:
         spool_folder, now = two_phase.store.spool_folder, self._options
         pieces = {"piece_bytes": now.piece_bytes, "piece_frames": now.piece_frames}
         self._inbox = Inbox(spool_folder, **pieces, memory_bytes=now.queue_bytes)
-        self._prepared = PreparedTransactions(two_phase.store)
+        prepared = self._prepared = PreparedTransactions(two_phase.store)
         ahead = AheadWriter(spark, targets, now.apply, spool_folder)
         self._ahead = ahead if writes_ahead(subscription) else None
         self._frames, self._parallel, self._taken_back = 0, False, False
         self._backlog_by_copy = not available()
+        check = None if binary is None else binary.check
         self._streamed = StreamedTransactions(
-            self._inbox, spool_folder, self._prepared, **pieces, ahead=self._ahead
+            self._inbox, spool_folder, prepared, **pieces, ahead=self._ahead, check=check
         )
 
     def run(self, told_to_end: Callable[[], bool]) -> None:
@@ -204,7 +206,7 @@ class ApplyStream:
         return subscriber_options(
             publisher_version,
             subscription.publications,
-            binary=self._binary,
+            binary=self._binary is not None,
             streaming=subscription.streaming,
             two_phase=self._two_phase.enable,  # once: the slot remembers it
             origin=subscription.origin,

@@ -26,6 +26,7 @@ from typing import Final, Protocol
 from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.enum_type import EnumType
 from penstock.errors import (
     ConnectionFailure,
     NotInPrerequisiteState,
@@ -105,6 +106,10 @@ class RelStates(Protocol):
     @property
     def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
         """A partitioned table of the node with all its partitions, root first; () for others."""
+
+    @property
+    def enum_types(self) -> Callable[[], tuple[EnumType, ...]]:
+        """The node's own types."""
 
     @property
     def next_values(self) -> Callable[[TableName, str, int], Sequence[int]]:
@@ -365,7 +370,12 @@ def _prepare(
         else:
             way = work.subscription.out_of_range
             draw = partial(work.states.next_values, rel.table_name)
-            source = CopySource(info, table, leaves, tree, out_of_range=way, draw=draw)
+            source = CopySource(
+                *(info, table, leaves, tree),
+                out_of_range=way,
+                draw=draw,
+                enums=work.states.enum_types(),
+            )
             sources.append((rel, source))
     return sources
 

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.enum_type import EnumType
 from penstock.lakehouse.cuts import CutTable
 from penstock.lakehouse.defaults import Draw, draws, no_draw
 from penstock.lakehouse.history_table import history_of
+from penstock.lakehouse.schema import FIRST_NORMAL_OID
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import Lsn
 from penstock.pipeline.parts import Leaves
@@ -27,7 +29,8 @@ class Target:
     """One table. ``ready``: part of the cuts; ``marker``: its own LSN; ``followed``: the definition
     of the newest change in it, if this session has seen any; ``partitions``: of a partitioned one,
     which has its rows there; ``history``: the table that keeps its changes, if it has one;
-    ``draw``: what its columns' sequences give; ``restart``: has them begin again."""
+    ``draw``: what its columns' sequences give; ``restart``: has them begin again; ``enum_types``:
+    the node's own types."""
 
     rel: SubscriptionRel
     table: DeltaTable
@@ -35,6 +38,7 @@ class Target:
     marker: Lsn | None
     draw: Draw = no_draw
     restart: Callable[[], object] = lambda: None
+    enum_types: Callable[[], tuple[EnumType, ...]] = tuple
     rows_applied: int = field(default=0)
     followed: Relation | None = field(default=None)
     partitions: Partitions | None = field(default=None)
@@ -64,6 +68,13 @@ class Target:
         kept = None if self.history is None else self.history.transaction_version(app_id)
         ahead = [Lsn(point) for point in (self.ahead, kept) if point is not None]
         return TableProgress(self.ready, self.marker, max(ahead, default=None))
+
+    @property
+    def enums(self) -> tuple[EnumType, ...]:
+        """The node's types, where columns that CREATE TABLE has made may be of some of them."""
+        columns = self.table.schema.columns
+        own = any(column.local and column.type_oid >= FIRST_NORMAL_OID for column in columns)
+        return self.enum_types() if own else ()
 
     @property
     def ahead(self) -> Lsn | None:

@@ -183,6 +183,7 @@ class Targets:
             marker=None if marker is None else Lsn(marker),
             draw=partial(self._bindings.next_values, rel.table_name),
             restart=partial(self._bindings.restart_sequences, rel.table_name),
+            enum_types=self._bindings.enum_types,
         )
         self._open_partitions(target)
         if rel.relid is not None:
@@ -220,7 +221,7 @@ class Targets:
             a.name: AsText(find(a.type_oid))
             for a in relation.attributes
             if may_not_fit(a.type_oid, a.typmod)
-            and (kept_as_text(have[a.name], a.type_oid, a.typmod) if a.name in have else made)
+            and (kept_as_text(have[a.name], a) if a.name in have else made)
         }
 
     def name_of(self, table: str) -> TableName | None:

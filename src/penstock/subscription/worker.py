@@ -23,7 +23,7 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.subscription.apply_error import log_stop, text_of
-from penstock.subscription.binary_stream import reads_binary
+from penstock.subscription.binary_stream import BinaryStream, NotInBinary
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import NOT_COPIED, Copies, SyncOptions
 from penstock.subscription.copy_target import ensure_table, layouts_of, new_columns_of
@@ -96,6 +96,7 @@ class ApplyWorker:
         self.gave_way_until: float | None = None
         """Where it has ended for others: when its next try is due (``time.monotonic``)."""
         self._unanswered = unanswered
+        self._asks_for_binary = subscription.binary
         self._parking: Parking | None = None
         """The session's; it knows the table whose error has ended it."""
         self._copies = Copies(
@@ -260,9 +261,8 @@ class ApplyWorker:
             timeline.begin(publisher.connection, self._witness.server)
             self._look_at_definitions(publisher, targets, parking)
             self._copies.start(members.sync_ids)
-            binary = self.subscription.binary and reads_binary(
-                self.subscription, publisher, targets
-            )
+            binary = BinaryStream(self.subscription, targets)
+            in_binary = self._asks_for_binary and binary.begins(publisher)
         if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
             stream = ApplyStream(
@@ -270,7 +270,7 @@ class ApplyWorker:
                 spark=self._spark,
                 warehouse=self._warehouse,
                 targets=targets,
-                binary=binary,
+                binary=binary if in_binary else None,
                 options=self._stream_options,
                 status=self.status,
                 copy_began_at=lambda: self._copies.began_at,
@@ -287,6 +287,10 @@ class ApplyWorker:
             )
             try:
                 stream.run(self._told_to_end)
+            except NotInBinary as found:
+                # What was sent of it is in the WAL as it was then, whatever its columns are now.
+                self._asks_for_binary = False
+                log.warning("%s", found)
             except Exception as error:
                 # What has left meanwhile may have been dropped under it.
                 if self._members_hold(members):

@@ -27,6 +27,7 @@ from penstock.pipeline.history import HistoryWork, Stamps
 from penstock.pipeline.net_change import NetChange
 from penstock.pipeline.table_work import TableWork
 from penstock.pipeline.versions import Versions
+from penstock.sql.builtin.enum_types import known_enums
 from penstock.subscription.relation_map import Share, first_message
 
 _END: Final = np.iinfo(np.int64).max
@@ -83,17 +84,18 @@ def _works(
                 continue
             truncates = ()
             to = None if history is None else HistoryWork(history, stamps, first)
-        net = fold(
-            changes,
-            schema,
-            truncates=truncates,
-            from_sequence=start,
-            with_versions=history is not None,
-            stamped=stamps.columns,
-            resolution=resolution,
-            soft_delete=soft_delete,
-            draw=draw,
-        )
+        with known_enums(target.enums):
+            net = fold(
+                changes,
+                schema,
+                truncates=truncates,
+                from_sequence=start,
+                with_versions=history is not None,
+                stamped=stamps.columns,
+                resolution=resolution,
+                soft_delete=soft_delete,
+                draw=draw,
+            )
         yield TableWork(target.table, net, leaves=target.leaves, history=to)
 
 

@@ -8,7 +8,7 @@ written, are read by ``pgtypes.array_text``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
@@ -26,13 +26,17 @@ _QUOTING: Final = "Incorrectly quoted array element."
 
 def split_array(text: str) -> list[str | None]:
     """The elements of an array's text, None for NULL. Raises 22P02, 0A000."""
+    return list(_elements(text))
+
+
+def _elements(text: str) -> Iterator[str | None]:
+    """ReadArrayStr, which has each element read before it looks at the next one."""
     at = _after_blanks(text, 0)
     if text[at : at + 1] == "[":
         raise FeatureNotSupported("array constants with bounds are not supported")
     if text[at : at + 1] != "{":
         raise _malformed(text, 'Array value must start with "{" or dimension information.')
-    items: list[str | None] = []
-    complete, at = False, _after_blanks(text, at + 1)
+    some, complete, at = False, False, _after_blanks(text, at + 1)
     while (character := text[at : at + 1]) != "}":
         if character == "":
             raise _malformed(text, _END)
@@ -46,13 +50,12 @@ def split_array(text: str) -> list[str | None]:
         item, at = _quoted_item(text, at) if character == '"' else _plain_item(text, at)
         if complete:
             raise _malformed(text, "Unexpected array element.")
-        items.append(item)
-        complete = True
-    if items and not complete:
+        yield item
+        some = complete = True
+    if some and not complete:
         raise _malformed(text, 'Unexpected "}" character.')
     if _after_blanks(text, at + 1) != len(text):
         raise _malformed(text, "Junk after closing right brace.")
-    return items
 
 
 def join_array(items: Iterable[str | None]) -> str:
@@ -62,7 +65,7 @@ def join_array(items: Iterable[str | None]) -> str:
 
 def read_array(text: str, canonical: Callable[[str], str]) -> str:
     """The text that array_out prints, with every element read."""
-    return join_array(None if item is None else canonical(item) for item in split_array(text))
+    return join_array(None if item is None else canonical(item) for item in _elements(text))
 
 
 def _after_blanks(text: str, at: int) -> int:

@@ -158,7 +158,7 @@ def _checked(
 
 def _unread(text: str, lowered: str) -> Exception:
     """To be raised: for what PostgreSQL may read, and for what it does not."""
-    if re.search(r"\d|infinity", lowered):
+    if re.search(r"\d|infinity|^\.$", lowered):
         return FeatureNotSupported(
             f'"{text}" is not supported as a constant of type interval',
             hint="Write numbers with units, as in '1 day 2 hours'.",

@@ -25,11 +25,13 @@ _INTEGER: Final = re.compile(
     r"([+-]?)(\d+(?:_\d+)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)",
     re.ASCII,
 )
+_DIGITS: Final = re.compile(r"[+-]?(\d{1,1000})", re.ASCII)
 _NUMERIC: Final = re.compile(
     r"[+-]?(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+(?:_\d+)*)?",
     re.ASCII,
 )
 _FLOAT: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_HEX_FLOAT: Final = re.compile(r"[+-]?0[xX]")
 _MAX_SHIFT: Final = 16_000
 _SPECIAL: Final = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _UNSIGNED: Final = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F]+)|0([0-7]+)|([1-9]\d*|0))", re.ASCII)
@@ -39,6 +41,10 @@ def integer_reader(bits: int, name: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         match = _INTEGER.fullmatch(text.strip(SPACE))
         if match is None:
+            begun = _DIGITS.match(text.strip(SPACE))
+            if begun and int(begun[1][:-1] or 0) > (1 << bits - 1) // 10:
+                # too many digits are noticed before what follows them
+                raise NumericValueOutOfRange(f'value "{text}" is out of range for type {name}')
             raise invalid(name, text)
         digits = match[2]
         _check_length(digits)
@@ -98,6 +104,8 @@ def float_reader(sql_name: str, kind: pa.DataType) -> Callable[[str], str]:
         special = _special(stripped)
         if special is not None:
             return special
+        if _HEX_FLOAT.match(stripped):
+            raise FeatureNotSupported(f'"{text}" is not supported as a {sql_name}')
         if not _FLOAT.fullmatch(stripped):
             raise invalid(sql_name, text)
         try:
