@@ -175,6 +175,7 @@ def test_subscription_options() -> None:
         "jsonb_as",
         "verify_interval",
         "verify_rate",
+        "copy_target",
         "disable_on_error",
         "synchronous_commit",
         "origin",

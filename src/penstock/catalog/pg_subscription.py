@@ -90,6 +90,7 @@ _TABLE = Table(
     Column("subunsentchanges", String(5)),
     Column("subupgradedlsn", LsnColumn),
     Column("subupgradedxid", BigInteger),
+    Column("subcopytarget", String(7)),
 )
 
 _DROPPED = Table(
@@ -122,6 +123,14 @@ UNSENT_CHANGES: Final = ("error", KEEP)
 ``schema_change`` says; rows here stay as they are, and the log tells it."""
 FOLLOWING: Final = (FOLLOW, WIDEN)
 """Those with which no change stops."""
+
+
+EMPTY: Final = "empty"
+APPEND: Final = "append"
+REPLACE: Final = "replace"
+COPY_TARGETS: Final = (EMPTY, APPEND, REPLACE)
+"""Values of the option copy_target: what a copy does where the target has rows. It is refused, adds
+to them as PostgreSQL's COPY, or takes their place."""
 
 
 VERIFY_RATE: Final = 2 << 20
@@ -177,7 +186,8 @@ class Subscription:
     ``soft_delete``: whether rows that the publisher deletes stay. ``origin_lsn``: where its origin
     was put, INVALID: the last cut tells. ``owner``: a role's oid, None for the node itself.
     ``jsonb_as``: one of JSONB_AS. ``verify_interval``: seconds, 0: never; ``verify_rate``: bytes of
-    the publisher's tables a second: how often they are compared, at which pace.
+    the publisher's tables a second: how often they are compared, at which pace. ``copy_target``:
+    one of COPY_TARGETS.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -221,6 +231,7 @@ class Subscription:
     origin_lsn: Lsn = field(default=INVALID, compare=False)
     verify_interval: int = field(default=0, compare=False)
     verify_rate: int = field(default=VERIFY_RATE, compare=False)
+    copy_target: str = EMPTY
 
     @property
     def own_changes_only(self) -> bool:
@@ -423,6 +434,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subjsonbas": subscription.jsonb_as,
         "subverifyinterval": subscription.verify_interval,
         "subverifyrate": subscription.verify_rate,
+        "subcopytarget": subscription.copy_target,
     }
 
 
@@ -482,4 +494,5 @@ def _subscription(row: RowMapping) -> Subscription:
         jsonb_as=row["subjsonbas"] or "text",
         verify_interval=row["subverifyinterval"] or 0,
         verify_rate=row["subverifyrate"] or VERIFY_RATE,
+        copy_target=row["subcopytarget"] or EMPTY,
     )

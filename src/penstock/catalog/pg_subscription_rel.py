@@ -62,6 +62,7 @@ _TABLE = Table(
     Column("srconflict", Text),
     Column("srreturned", Boolean),
     Column("srdefinition", Text),
+    Column("srcopytarget", String(7)),
 )
 
 _FORMER = Table(
@@ -118,7 +119,8 @@ class SubscriptionRel:
     replace. ``returned``: the table, the same relation, had left the subscription since that copy;
     where nothing is copied, a table of that name. ``conflict``: why the relation may be another one
     now; ``error``: why the table is parked. REFRESH PUBLICATION copies it again. ``definition``:
-    what the rows depend on at the publisher (``subscription.definitions``).
+    what the rows depend on at the publisher (``subscription.definitions``). ``copy_target``: one of
+    COPY_TARGETS, of the copy that is to be made; None: as the subscription says.
     """
 
     subid: int
@@ -133,6 +135,7 @@ class SubscriptionRel:
     returned: bool = False
     error: RecordedError | None = field(default=None, compare=False)
     definition: str | None = field(default=None, compare=False, repr=False)
+    copy_target: str | None = field(default=None, compare=False)
 
     @property
     def qualified_name(self) -> str:
@@ -217,6 +220,7 @@ class PgSubscriptionRel:
             returned=returned and not anothers,
             error=None,
             definition=None,
+            copy_target=None,
         )
         self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(again)))
         return again
@@ -233,6 +237,12 @@ class PgSubscriptionRel:
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
         """Record that the relation may be another one now. No effect when the row is gone."""
         self._change(rel, conflict=conflict)
+
+    def set_copy_target(self, subid: int, copy_target: str) -> None:
+        """Of all tables of a subscription that are not copied yet."""
+        for rel in self.all(subid):
+            if rel.state in _NOT_COPIED:
+                self._change(rel, copy_target=copy_target)
 
     def record_definition(self, rel: SubscriptionRel, definition: str) -> None:
         """Record what the rows depend on at the publisher. No effect when the row is gone."""
@@ -319,6 +329,7 @@ def _values(rel: SubscriptionRel) -> dict[str, Any]:
         "srconflict": rel.conflict,
         "srreturned": rel.returned,
         "srdefinition": rel.definition,
+        "srcopytarget": rel.copy_target,
     }
 
 
@@ -336,4 +347,5 @@ def _rel(row: RowMapping) -> SubscriptionRel:
         conflict=row["srconflict"],
         returned=bool(row["srreturned"]),
         definition=row["srdefinition"],
+        copy_target=row["srcopytarget"],
     )

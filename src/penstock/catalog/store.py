@@ -111,6 +111,7 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     # What the rows of followed tables depend on at the publisher.
     # Where the PREPARE of a publisher's transaction finishes, and whether its rows are left out.
     # Since when publications are what they are, and what they were.
+    # What a copy does where its target has rows.
     26: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""

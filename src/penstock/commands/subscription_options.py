@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock import guc
-from penstock.catalog.pg_subscription import ADD, SCHEMA_CHANGES, UNSENT_CHANGES, VERIFY_RATE
+from penstock.catalog.pg_subscription import (
+    ADD,
+    COPY_TARGETS,
+    EMPTY,
+    SCHEMA_CHANGES,
+    UNSENT_CHANGES,
+    VERIFY_RATE,
+)
 from penstock.catalog.table_choice import NONE, TableChoice, read_choice
 from penstock.commands.define import (
     conflicting_options,
@@ -50,6 +57,7 @@ class SubscriptionOptions:
     create_slot: bool = True
     slot_name: str | None = None
     copy_data: bool = True
+    copy_target: str = EMPTY
     refresh: bool = True
     binary: bool = False
     synchronous_commit: str = "off"
@@ -90,7 +98,7 @@ CREATE: Final = frozenset(
     | {"history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"}
     | {"soft_delete"}
     | {PARTITION_BY, CLUSTER_BY}
-    | {"jsonb_as", "verify_interval", "verify_rate", "unsent_changes"}
+    | {"jsonb_as", "verify_interval", "verify_rate", "unsent_changes", "copy_target"}
 )
 SYSTEM_IDENTIFIER: Final = "system_identifier"
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"} | {SYSTEM_IDENTIFIER}
@@ -100,12 +108,12 @@ KEPT: Final = (
     *("history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"),
     "soft_delete",
     *(PARTITION_BY, CLUSTER_BY),
-    *("jsonb_as", "verify_interval", "verify_rate", "unsent_changes"),
+    *("jsonb_as", "verify_interval", "verify_rate", "unsent_changes", "copy_target"),
 )
 """Options that are written into the row as they are, under their own names."""
-REFRESH: Final = frozenset({"copy_data"})
+REFRESH: Final = frozenset({"copy_data", "copy_target"})
 SKIP: Final = frozenset({"lsn"})
-SET_PUBLICATION: Final = frozenset({"copy_data", "refresh"})
+SET_PUBLICATION: Final = frozenset({"copy_data", "copy_target", "refresh"})
 
 
 def parse_subscription_options(
@@ -252,6 +260,7 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "synchronous_commit": _synchronous_commit,
     "streaming": def_get_streaming_mode,
     "origin": _origin,
+    "copy_target": _one_of(COPY_TARGETS),
     "on_table_error": _one_of(("stop", "park")),
     "schema_change": _one_of(SCHEMA_CHANGES),
     "unsent_changes": _one_of(UNSENT_CHANGES),

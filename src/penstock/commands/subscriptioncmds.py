@@ -196,6 +196,8 @@ def take_in(
     kept = [(known[table], oid) for table, oid in found.tables.items() if table in known]
     notices = notices_of_returned(added)
     notices += take_in_again(transaction, subscription, kept, options)
+    if "copy_target" in options.specified:
+        transaction.relations.set_copy_target(subscription.oid, options.copy_target)
     unwarned = [table for table in found.without_identity if table in new]
     notices += different_origin(subscription.name, found.different_origin)
     return [*notices, *without_identity(unwarned)]

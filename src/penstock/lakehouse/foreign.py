@@ -34,6 +34,8 @@ RESTORE: Final = "RESTORE"
 
 COPY: Final = "COPY"
 """commitInfo.operation of our copies, which leave no row that was there before them."""
+ADDING_COPY: Final = "COPY APPEND"
+"""The same of those that leave all of them."""
 
 Rows = frozenset[tuple[str, str]]
 """Files with their deletion vectors: two versions with the same have the same rows."""

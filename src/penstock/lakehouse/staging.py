@@ -38,6 +38,12 @@ class Staging:
         return MappingProxyType(self._files)
 
     @property
+    def added(self) -> tuple[DataFile, ...]:
+        """Files that the current version has not."""
+        new = (path for path, before in self._before.items() if before is None)
+        return tuple(self._files[path] for path in new if path in self._files)
+
+    @property
     def changed(self) -> bool:
         """True when the next version differs in its files."""
         return bool(self._before)

@@ -140,6 +140,17 @@ class DeltaTable:
         return self._staging.files
 
     @property
+    def added(self) -> tuple[DataFile, ...]:
+        """Files that are staged."""
+        return self._staging.added
+
+    @property
+    def kept(self) -> tuple[DataFile, ...]:
+        """Files with rows that are there before what is staged, and stay."""
+        new = {file.path for file in self.added}
+        return tuple(f for path, f in self.files.items() if path not in new and f.live_rows)
+
+    @property
     def rows(self) -> int:
         """Rows that readers of the next version will see."""
         return sum(file.live_rows for file in self.files.values())
@@ -281,6 +292,18 @@ class DeltaTable:
         ``app_id``: whose first commit may come after ``since``.
         """
         check_restored(self.storage, self.uri, self.name, since, self.version, app_id)
+
+    def reload_below(self) -> None:
+        """Load the newest version, and stage on it what was staged, which only adds rows and
+        columns. Raises CommitConflict where it has other columns by now, and as ``reload``."""
+        added, known = self.added, (self.id, self._state.metadata["schemaString"])
+        staged = self._staged_schema, self._staged_unfilled, self._staged_properties
+        self.reload()
+        for file in added:
+            self._staging.add(file)
+        if known != (self.id, self._state.metadata["schemaString"]):
+            raise CommitConflict(f'table "{self.name}" was altered')
+        self._staged_schema, self._staged_unfilled, self._staged_properties = staged
 
     def changed_by_others(self, app_id: str) -> bool:
         """Whether others have changed rows since the last commit of an app id."""

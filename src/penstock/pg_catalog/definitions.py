@@ -31,7 +31,7 @@ _OURS: Final[dict[str, str]] = {
     "schema_change:text unsent_changes:text history:text messages:bool metadata_columns:bool "
     "conflict_resolution:text out_of_range:text values_out_of_range:int8 "
     "soft_delete:bool partition_by:text cluster_by:text "
-    "jsonb_as:text verify_interval:int8 verify_rate:int8 "
+    "jsonb_as:text verify_interval:int8 verify_rate:int8 copy_target:text "
     "stopped:bool error:text "
     "error_detail:text error_hint:text error_time:timestamptz state:text "
     "applied_lsn:pg_lsn cut_lsn:pg_lsn publisher_lsn:pg_lsn "

@@ -194,6 +194,7 @@ def stat_lake_subscription(
             "jsonb_as": subscription.jsonb_as,
             "verify_interval": subscription.verify_interval,
             "verify_rate": subscription.verify_rate,
+            "copy_target": subscription.copy_target,
             "values_out_of_range": _counted(counts, subscription).values_out_of_range,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),

@@ -3,9 +3,9 @@
 In: files of which somebody looks for a few keys. Out: their indexes, or None, and then the file
 itself is to be searched. A small file is read at once, in this process, as far as the batch has
 time for it, and its index stays in memory while it is used; where that is full, and for a large
-file, an index is a file, which the system maps into memory. A large file is read by a Spark job
-beside the batches once it was asked for a few times. All of it can be lost and is made again:
-nothing is forced to disk, and what is damaged is not used.
+file, an index is a file, which the system maps into memory. A large file is read beside the
+batches, a very large one by a Spark job, once it was asked for a few times. All of it can be lost
+and is made again: nothing is forced to disk, and what is damaged is not used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.cluster import Spark
-from penstock.pipeline.job import HERE_SECONDS, run_job
+from penstock.pipeline.job import run_job
 from penstock.pipeline.key_index import FileIndex, IndexItem, build, build_bytes
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,9 @@ _ASKED: Final = 2
 """Searches of a file that come before its index: a batch now and then is not worth one."""
 _TRIED_AGAIN_S: Final = 600.0
 _SECONDS_PER_ROW: Final = 1e-6
+_HERE_SECONDS: Final = 1.0
+"""An index that takes no longer is made beside the batches in this process: Spark need not have
+begun where sessions alone write."""
 _SUFFIX: Final = ".index"
 
 _Key = tuple[str, str, tuple[str, ...], tuple[str, ...]]
@@ -224,7 +227,7 @@ class KeyIndexes:
     def _build_large(self, spark: Spark, item: IndexItem) -> None:
         cost = item.rows * _SECONDS_PER_ROW
         name = f"penstock: key index {item.path}"[:200]
-        results = run_job(spark, [(cost, item)], build_bytes, name, here=HERE_SECONDS)
+        results = run_job(spark, [(cost, item)], build_bytes, name, here=_HERE_SECONDS)
         if results:
             self._write(item, results[0])
         self._hold(_key(item), self._mapped(item) if results else None, 0)

@@ -3,7 +3,8 @@
 In: what the publisher says of a table, its row of pg_subscription_rel, the warehouse. Out: an open
 Delta table, and those of its partitions where it is partitioned on the node, prepared so that one
 commit of each replaces what an earlier copy has left. Rows that are not the subscription's own are
-never replaced. When a copy is made, and what is committed with it, is ``tablesync``'s.
+never replaced, unless its option copy_target says so. When a copy is made, and what is committed
+with it, is ``tablesync``'s.
 
 Several subscriptions may fill one table, as shards of it. Each applies its own changes, but a copy
 takes the place of all rows: those of another publisher would be gone, and nobody sends them again.
@@ -21,9 +22,15 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.catalog import LakeTable
-from penstock.catalog.pg_subscription import Subscription, is_app_id
+from penstock.catalog.pg_subscription import APPEND, EMPTY, REPLACE, Subscription, is_app_id
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
-from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChanged
+from penstock.errors import (
+    CommitConflict,
+    NotInPrerequisiteState,
+    PenstockError,
+    RelationChanged,
+)
+from penstock.lakehouse.foreign import ADDING_COPY
 from penstock.lakehouse.layout_options import NO_LAYOUTS, NewTableLayouts
 from penstock.lakehouse.new_columns import (
     AS_TYPES_ARE,
@@ -130,16 +137,23 @@ def copy_target(
     layouts: NewTableLayouts = NO_LAYOUTS,
     *,
     new: NewColumns = AS_TYPES_ARE,
+    mode: str = EMPTY,
 ) -> DeltaTable:
-    """The table that a copy goes to. ``new``: how columns are that it makes. The Delta table of
-    this row's earlier copy is replaced by it, in the copy's one commit; its older versions stay.
+    """The table that a copy goes to. ``new``: how columns are that it makes. ``mode``: one of
+    COPY_TARGETS. The Delta table of this row's earlier copy is replaced by it, in the copy's one
+    commit; its older versions stay.
 
     Raises what ``ensure_table`` and ``check_alone`` raise, and own errors of a table that lies
     there and cannot be read or written."""
     relation = info.relation
-    table = _replaceable(warehouse, relation, rel, app_id, name_of)
+    table = _replaceable(warehouse, relation, rel, app_id, name_of, mode)
     if table is None:
-        return ensure_table(warehouse, info, must_be_empty=True, layouts=layouts, new=new)
+        there = warehouse.open(relation.schema, relation.name) if mode == REPLACE else None
+        if there is not None:
+            check_alone(there, app_id, name_of)
+        return ensure_table(
+            warehouse, info, must_be_empty=True, layouts=layouts, new=new, mode=mode
+        )
     if table.app_ids:
         log.info(
             'table "%s" is copied again: %d rows of version %d at %s are replaced',
@@ -159,12 +173,17 @@ def _replaceable(
     rel: SubscriptionRel,
     app_id: str,
     name_of: Callable[[str], str | None],
+    mode: str,
 ) -> DeltaTable | None:
     uri = warehouse.table_uri(relation.schema, relation.name)
     try:
         table = warehouse.open(relation.schema, relation.name)
         if table is None or table.id != rel.table_id:
             return None
+        if mode == APPEND and table.transaction_version(app_id) is None:
+            return None
+        if mode != REPLACE and _holds_others(table, app_id):
+            raise _others_rows(table)
         check_alone(table, app_id, name_of)
         return table if _is_ours(table, relation, rel, app_id, name_of) else None
     except PenstockError as error:
@@ -172,6 +191,31 @@ def _replaceable(
             raise
         mended = "" if error.hint is None else f"{error.hint.rstrip('.')}. Or: "
         raise error.changed(hint=f"{mended}{_MOVE_AWAY.format(uri=uri)}") from None
+
+
+def added_marker(app_id: str) -> str:
+    """The name of the marker of copies that have added to rows of others."""
+    return f"{app_id}/added"
+
+
+def replaced_marker(app_id: str) -> str:
+    """Of copies that have taken the place of all rows."""
+    return f"{app_id}/replaced"
+
+
+def _holds_others(table: DeltaTable, app_id: str) -> bool:
+    """Whether a copy was added to rows that were there, which another one would take away."""
+    added = table.transaction_version(added_marker(app_id)) or 0
+    return added > (table.transaction_version(replaced_marker(app_id)) or 0)
+
+
+def _others_rows(table: DeltaTable) -> NotInPrerequisiteState:
+    return NotInPrerequisiteState(
+        f'target table "{table.name}" has rows that its copy was added to',
+        detail="The copy would take the place of all rows, and nobody can tell whose they are.",
+        hint="With copy_target = replace the rows of others go, too.",
+        alter="SET (copy_target = replace)",
+    )
 
 
 def _is_ours(
@@ -206,11 +250,13 @@ def copy_leaves(
     rel: SubscriptionRel,
     app_id: str,
     name_of: Callable[[str], str | None],
+    mode: str = EMPTY,
 ) -> Leaves | None:
     """The partitions that a copy goes to; None where the table has its rows itself.
 
-    ``root``: prepared for the copy. Rows of this row's earlier copy, whole or not, are replaced.
-    Raises NotInPrerequisiteState where a partition holds others; as ``open_partitions``.
+    ``root``: prepared for the copy. Rows of this row's earlier copy, whole or not, are replaced,
+    and those of others where ``mode`` says so. Raises NotInPrerequisiteState where a partition
+    holds others; as ``open_partitions``.
     """
     if not tree:
         return None
@@ -224,17 +270,32 @@ def copy_leaves(
     changed = rel.returned and any(leaf.changed_by_others(app_id) for leaf in leaves)
     for leaf in leaves:
         begun = leaf.transaction_version(copy_marker(rel, app_id)) is not None
+        adds = mode == APPEND and not earlier
+        if adds and begun:
+            take_back_copy(leaf, copy_marker(rel, app_id))
         begun = begun or (same and _is_of_a_copy(leaf, app_id))
-        if leaf.rows and not begun and (changed or not earlier):
+        if mode == EMPTY and leaf.rows and not begun and (changed or not earlier):
             raise _not_empty(leaf)
-        if leaf.rows:
+        if leaf.rows and not adds:
             check_alone(leaf, app_id, name_of)
         made = leaf.schema.as_leaf_of(root.schema)
-        if leaf.rows or made != leaf.schema:
+        if (leaf.rows and not adds) or (made != leaf.schema and not leaf.rows):
             leaf.replace(made)
         leaf.add_columns(leaf.schema.lacking(root.schema.columns))
         check_columns(leaf, root.schema)
     return Leaves(leaves, routing)
+
+
+def take_back_copy(leaf: DeltaTable, marker: str) -> None:
+    """Take away what a copy has added to a partition before a crash, where others have not got it.
+    Raises NotInPrerequisiteState, StorageError."""
+    while (found := leaf.reversal(marker, 0, ADDING_COPY)) is not None:
+        try:
+            leaf.reverse(marker, found)
+        except CommitConflict:
+            continue
+        log.info('what was copied to partition "%s" is taken back: it is copied again', leaf.name)
+        return
 
 
 def _is_of_a_copy(leaf: DeltaTable, app_id: str) -> bool:
@@ -248,7 +309,9 @@ def _not_empty(table: DeltaTable) -> NotInPrerequisiteState:
     return NotInPrerequisiteState(
         f'target table "{table.name}" is not empty',
         detail=f"It holds {table.rows} rows at {table.uri}.",
-        hint="Remove or rename it, or subscribe WITH (copy_data = false).",
+        hint="Remove or rename it, or subscribe WITH (copy_data = false). Or set copy_target = "
+        "append, which adds the copy to these rows, or copy_target = replace, which puts it in "
+        "their place.",
     )
 
 
@@ -259,9 +322,10 @@ def ensure_table(
     must_be_empty: bool,
     layouts: NewTableLayouts = NO_LAYOUTS,
     new: NewColumns = AS_TYPES_ARE,
+    mode: str = EMPTY,
 ) -> DeltaTable:
     """Open the target of a published table, or create it, laid out as ``layouts`` says.
-    ``new``: as ``copy_target``.
+    ``new``, ``mode``: as ``copy_target``.
 
     Raises NotInPrerequisiteState when rows would be copied into a table that has some,
     RelationChanged when its columns do not fit; InvalidParameterValue, FeatureNotSupported for a
@@ -279,8 +343,10 @@ def ensure_table(
         check_no_variant(made, table=relation.qualified_name)
         layout = layouts.layout_of((relation.schema, relation.name), made)
         return warehouse.create(relation.schema, relation.name, made.with_row(), layout)
-    if must_be_empty and table.rows:
+    if must_be_empty and table.rows and mode == EMPTY:
         raise _not_empty(table)
+    if must_be_empty and table.rows and mode == REPLACE:
+        table.replace(table.schema)
     table.mark(table.schema.taken())
     if must_be_empty:
         _take_key(table, wanted)
@@ -300,8 +366,8 @@ def ensure_table(
 
 
 def _take_key(table: DeltaTable, wanted: TableSchema) -> None:
-    """An empty table that CREATE TABLE on the node or another writer has made gets the publisher's
-    key: rows of the stream are found by it."""
+    """A table that CREATE TABLE on the node or another writer has made gets the publisher's key by
+    its first copy: rows of the stream are found by it."""
     schema, own = table.schema, table.schema.by_source
     made_here = all(column.local for column in schema.columns)
     known = all(source in own for source in wanted.source_key)
@@ -309,4 +375,7 @@ def _take_key(table: DeltaTable, wanted: TableSchema) -> None:
         key = tuple(own[source].name for source in wanted.source_key)
         taken = TableSchema(schema.columns, key)
         check_no_variant(taken, table=table.name)
-        table.replace(taken)
+        if table.rows:
+            table.mark(taken)
+        else:
+            table.replace(taken)

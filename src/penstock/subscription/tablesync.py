@@ -34,7 +34,7 @@ from penstock.errors import (
 )
 from penstock.failpoint import AFTER_COPY_COMMIT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cluster import Spark
-from penstock.lakehouse.foreign import COPY
+from penstock.lakehouse.foreign import ADDING_COPY, COPY
 from penstock.lakehouse.metadata_columns import add_metadata_columns
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -42,12 +42,15 @@ from penstock.lsn import Lsn
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
 from penstock.relation import TableName
+from penstock.subscription.added_copy import AddedCopy
 from penstock.subscription.copy_target import (
+    added_marker,
     copy_leaves,
     copy_marker,
     copy_target,
     layouts_of,
     new_columns_of,
+    replaced_marker,
 )
 from penstock.subscription.definitions import (
     HeldColumns,
@@ -114,6 +117,10 @@ class RelStates(Protocol):
     @property
     def next_values(self) -> Callable[[TableName, str, int], Sequence[int]]:
         """So many next values of the sequence of a table's column."""
+
+    @property
+    def primary_key_name(self) -> Callable[[TableName], str | None]:
+        """The name of a table's primary key, where the catalog has one."""
 
     @property
     def subscription_name(self) -> Callable[[str], str | None]:
@@ -353,13 +360,15 @@ def _prepare(
             tree = work.states.partition_tree(rel.table_name)
             layouts = layouts_of(work.subscription)
             new = new_columns_of(work.subscription)
-            table = copy_target(*(work.warehouse, info, rel, app_id, name_of, layouts), new=new)
+            mode = rel.copy_target or work.subscription.copy_target
+            target = (work.warehouse, info, rel, app_id, name_of, layouts)
+            table = copy_target(*target, new=new, mode=mode)
             add_metadata_columns(
                 table,
                 metadata_columns=work.subscription.metadata_columns,
                 soft_delete=work.subscription.soft_delete,
             )
-            leaves = copy_leaves(work.warehouse, tree, table, rel, app_id, name_of)
+            leaves = copy_leaves(work.warehouse, tree, table, rel, app_id, name_of, mode)
             for each in (table, *(() if leaves is None else leaves.tables)):
                 generated_columns(each.schema, each.name)  # what is wrong there is its own error
         except ConnectionFailure:
@@ -384,6 +393,11 @@ def _finish(work: CopyRound, rel: SubscriptionRel, source: CopySource, point: Ls
     """One Delta commit holds the copy, the table's LSN and the proof of this copy. A partitioned
     table's is its own, after those of the partitions, which alone have rows."""
     app_id = work.subscription.app_id
+    added: AddedCopy | None = None
+    if any(table.kept for table in source.tables):
+        name = work.states.primary_key_name(rel.table_name)
+        added = AddedCopy(work.spark, source, name)
+        added.check()
     with work.states.member(rel, work.subscription) as record:
         if work.states.partition_tree(rel.table_name) != source.tree:
             raise NotInPrerequisiteState(
@@ -391,12 +405,22 @@ def _finish(work: CopyRound, rel: SubscriptionRel, source: CopySource, point: Ls
                 "copied"
             )
         for table in source.tables:
-            table.commit(
+            markers = {copy_marker(rel, app_id): point}
+            if added is not None:
+                markers[added_marker(app_id)] = point
+            elif table.transaction_version(added_marker(app_id)) is not None:
+                markers[replaced_marker(app_id)] = point
+            commit = partial(
+                table.commit,
                 app_id=app_id,
                 version_marker=point,
-                operation=COPY,
-                extra_markers={copy_marker(rel, app_id): point},
+                operation=COPY if added is None else ADDING_COPY,
+                extra_markers=markers,
             )
+            if added is None:
+                commit()
+            else:
+                added.commit(table, commit)
             if table is not source.table:
                 failpoint(BETWEEN_COMMITS)
         failpoint(AFTER_COPY_COMMIT)
