@@ -359,6 +359,7 @@ def test_rows_that_go_and_come_with_partitions(
     database.execute("INSERT INTO root VALUES (2, 'two'), (25, 'new') ON CONFLICT DO NOTHING")
     node.caught_up("s", database)
     database.execute("TRUNCATE root")
+    database.execute("BEGIN; SAVEPOINT a; TRUNCATE root; RELEASE a; COMMIT")
     database.execute("INSERT INTO root SELECT i, 'v' FROM generate_series(1, 15) i")
     node.caught_up("s", database)
     node.node.stop()  # it looks when it is back

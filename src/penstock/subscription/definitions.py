@@ -63,6 +63,8 @@ _SHARE: Final = 50
 """A look that takes long comes so much more seldom: at most a fiftieth of the time is spent."""
 
 
+_XIDS: Final = 2**32
+
 _TRUNCATES: Final = 16
 """TRUNCATEs of a table that are kept in mind: a look comes before so many more do."""
 
@@ -104,7 +106,7 @@ class Known:
     ``xid``: a transaction that was not seen then. ``origins``: the publisher's column that the
     values of each column here came from; ``fills``: columns that were added since the copy, by
     number. ``left``: the table was found in no publication. ``labels``: what was renamed in rows
-    here. ``truncated``: the last transactions whose TRUNCATE of the table was sent. ``attached``:
+    here. ``truncated``: transactions whose TRUNCATE of the table was sent since. ``attached``:
     partitions whose rows may all be updated since, up to where the stream has to be read to know.
     """
 
@@ -244,14 +246,14 @@ def compare(
     raw = changed.without_pending(raw, known.raw)
     after = Known(
         found.lsn,
-        found.xid,
+        known.xid if changed.pending else found.xid,  # what is pending is older
         # what it was published by until it left is compared with what it is published by then
         {**raw, "memberships": known.raw.get("memberships", [])} if left else raw,
         _origins(known, now, held),
         fills,
         left,
         _labels(known, found, labels),
-        known.truncated,
+        known.truncated if changed.pending else (),
         {**known.attached, **dict.fromkeys(changed.attached, found.lsn)},
     )
     emptied = tuple(_emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending)
@@ -481,7 +483,7 @@ def _changed_leaves(
     gone = [leaf for oid, leaf in earlier.items() if oid not in leaves]
     reasons = [f'Partition "{leaf.name}" was dropped or detached' for leaf in gone]
     places = {(link.child, link.attached) for link in before.links}
-    attached, pending = [], set()
+    attached, pending, told = [], set(), _emptied_together(known, now)
     for oid, leaf in leaves.items():
         new = [link for link in now.path(oid) if (link.child, link.attached) not in places]
         brought = [link for link in new if not link.born]
@@ -493,7 +495,7 @@ def _changed_leaves(
             attached.append(leaf.name)
         # a new table's file has its OID as its number
         elif leaf.filenode != (earlier[oid].filenode if oid in earlier else oid):
-            if leaf.changed in known.truncated:
+            if leaf.changed in told:
                 continue
             if oid in earlier and ask.has_older_rows(oid, known.xid):
                 continue
@@ -502,6 +504,17 @@ def _changed_leaves(
             else:
                 reasons.append(_emptied(leaf))
     return _LeafChanges(tuple(reasons), tuple(attached), frozenset(pending))
+
+
+def _emptied_together(known: Known, now: TableDefinition) -> set[int]:
+    """Return the transactions that have emptied leaves by a TRUNCATE of the whole table that was
+    sent. A subtransaction has another number than the stream tells: one that has emptied all leaves
+    was begun after its transaction."""
+    changed = {leaf.changed for leaf in now.leaves}
+    within = len(changed) == 1 and any(
+        (xid - top) % _XIDS < _XIDS // 2 for xid in changed for top in known.truncated
+    )
+    return {*known.truncated, *(changed if within else ())}
 
 
 def _changed_memberships(
