@@ -358,7 +358,11 @@ class Applier:
         return None
 
     def _stage_ahead(self, done: RunAhead, touched: dict[TableName, Target]) -> int:
-        self._look((each.target for each in done.tables), touched)
+        try:
+            self._look((each.target for each in done.tables), touched)
+        except BaseException:
+            done.remove()
+            raise
         self._decoder.relations = {**self._decoder.relations, **done.relations}
         touched.update({t.target.rel.table_name: t.target for t in done.tables})
         for each in done.tables:
