@@ -26,8 +26,9 @@ from penstock.lakehouse.schema import DELETED_AT
 _OURS: Final = (DELETED_AT, COMMIT_LSN, COMMIT_TIMESTAMP)
 Row = tuple[Any, ...]
 
-# What the type's output function says; a cast to text says something else of an inet.
-_OUTPUT: Final[LiteralString] = "CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END"
+# What the type's output function says; a cast to text says something else of an inet. A
+# row with a field that is NULL is not null, and not "IS NOT NULL" either.
+_OUTPUT: Final[LiteralString] = "CASE WHEN {0} IS DISTINCT FROM NULL THEN format('%s', {0}) END"
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,12 @@ def live_rows(uri: str, version: int | None = None) -> list[Row]:
     live = f"{DELETED_AT} IS NULL" if DELETED_AT in ours else "true"
     kept = f"SELECT * EXCEPT ({', '.join(ours)}) FROM t WHERE {live}"
     return [tuple(map(_plain, row)) for row in _rows(query(kept, t=table))]
+
+
+def live_columns(uri: str, version: int | None = None) -> tuple[str, ...]:
+    """The columns of ``live_rows``."""
+    names = (field.name for field in DeltaTable(uri, version=version).schema().fields)
+    return tuple(name for name in names if name not in _OURS)
 
 
 def publisher_rows(

@@ -14,11 +14,21 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
-from end_to_end.compare import Row, publisher_rows
+from end_to_end.compare import Row, column_names, publisher_rows
+from end_to_end.story_definitions import (
+    EXTRA,
+    TYPES,
+    Back,
+    Definition,
+    Doubt,
+    random_definition,
+    touches,
+    truncated,
+)
 from end_to_end.story_tables import (
     IDENTITIES,
     KEYED,
@@ -32,6 +42,24 @@ from end_to_end.story_tables import (
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
+_MET: Final = ("met", "along")
+"""Tables of keys that are there already, and of what the same transactions change beside."""
+
+_REFUSED: Final = (
+    psycopg.errors.FeatureNotSupported,
+    psycopg.errors.CheckViolation,
+    psycopg.errors.DependentObjectsStillExist,
+)
+"""Of DDL that something else depends on; of rows without a partition."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a table holds."""
+
+    columns: tuple[str, ...]
+    rows: Counter[Row]
+
 
 @dataclass(frozen=True)
 class State:
@@ -41,13 +69,16 @@ class State:
     before: int
     after: int
     step: int
-    tables: Mapping[str, Counter[Row]]
+    tables: Mapping[str, Rows]
 
 
 class Story:
-    """The publisher's side. ``tables`` are published when it begins, ``late`` join later."""
+    """The publisher's side. ``tables`` are published when it begins, ``late`` join later; others
+    come to ``met`` before the publisher does. ``definitions``: DDL that no message tells of."""
 
-    def __init__(self, database: Database, seed: int, *, two_phase: bool) -> None:
+    def __init__(
+        self, database: Database, seed: int, *, two_phase: bool, definitions: bool = False
+    ) -> None:
         self.database = database
         self.seed = seed
         self.two_phase = two_phase
@@ -68,13 +99,27 @@ class Story:
         self.favourites = rng.sample(self.tables, 3)
         """Much happens to a few tables: changes of one row follow one another."""
         self.late = [random_table(rng, f"late{n}", rng.choice([*IDENTITIES])) for n in range(2)]
-        database.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
-        for table in (*self.tables, *self.late):
+        self.met = [Table(name, "primary key", [], (name,)) for name in _MET] if definitions else []
+        self.doubts: list[Doubt] = []
+        self.away: Back | None = None
+        self.local: set[int] = set()
+        """Keys that others have put into ``met``; of these: whose conflict is over, and whose
+        transaction is skipped."""
+        self.ended: set[int] = set()
+        self.skipped: set[int] = set()
+        if definitions:
+            for table in (*self.tables, *self.late):
+                table.columns.append(random_column(rng, "own", EXTRA))
+        database.execute(TYPES)
+        for table in (*self.tables, *self.late, *self.met):
             database.execute(table.definition())
-        names = ", ".join(table.name for table in self.tables[:-1])
+        names = ", ".join(table.name for table in (*self.tables[:-1], *self.met))
+        stored = definitions and database.server.version >= 18
+        generated = "publish_generated_columns = stored" if stored else ""
         database.execute(
-            f"CREATE PUBLICATION p FOR TABLE {names};"
-            "CREATE PUBLICATION q FOR TABLE root WITH (publish_via_partition_root = true)"
+            f"CREATE PUBLICATION p FOR TABLE {names} {generated and f'WITH ({generated})'};"
+            "CREATE PUBLICATION q FOR TABLE root WITH (publish_via_partition_root = true"
+            f"{generated and f', {generated}'})"
         )
         self.observer = database.connect()
         self.observer.execute("SET lock_timeout = '20ms'")
@@ -82,7 +127,7 @@ class Story:
         for table in self.tables:
             for writer in range(WRITERS):
                 self.observer.execute(insert(table, writer, 0, 60, "0"))
-        everything = frozenset(t.name for t in (*self.tables, *self.late))
+        everything = frozenset(t.name for t in (*self.tables, *self.late, *self.met))
         self.commits(self.observer, "SELECT 'everything before'", everything)
         self.writers = [Writer(self, number) for number in range(WRITERS)]
 
@@ -107,7 +152,7 @@ class Story:
         connection.execute(statement)
         after = self.insert_lsn()
         now = dict(self.states[-1].tables)
-        for table in (*self.tables, *self.late):
+        for table in (*self.tables, *self.late, *self.met):
             if table.name in tables:
                 # Where another transaction has it locked, this one has rolled its part back.
                 with contextlib.suppress(psycopg.errors.LockNotAvailable):
@@ -147,6 +192,71 @@ class Story:
         table.columns.append(column)
         self.tell("ADD COLUMN", statement)
 
+    def define(self, rng: random.Random) -> None:
+        """DDL of a session of its own; not where somebody has the table."""
+        version = self.database.server.version
+        found = random_definition(rng, version, self.tables, self.number)
+        if self.away is not None and rng.random() < 0.5:
+            self.bring_back()
+            return
+        if (self.away is not None and found.alone) or not self._free(found):
+            return
+        changed = found.changed | {table.name for table in self.late if found.of_type}
+        for number, statement in enumerate(found.transactions):
+            try:
+                self.commits(self.observer, statement, changed)
+            except (psycopg.errors.LockNotAvailable, *_REFUSED) as error:
+                self.tell("failed", f"{error.sqlstate} {statement}")
+                self.observer.execute("ROLLBACK")
+                if not number:
+                    return
+            else:
+                self.tell(found.kind, statement)
+            if not number:
+                self.doubts += found.doubts
+        found.done()
+        self.away = self.away or found.back
+
+    def _free(self, found: Definition) -> bool:
+        """Whether all of a change can be done, and the rows be read after it: a type is changed
+        under the tables of open transactions, too."""
+        mode = "ACCESS SHARE" if found.of_type else "SHARE ROW EXCLUSIVE"
+        try:
+            with self.observer.transaction():
+                for name in sorted(found.changed):
+                    self.observer.execute(f"LOCK TABLE {name} IN {mode} MODE NOWAIT")
+        except psycopg.errors.LockNotAvailable:
+            return False
+        return True
+
+    def bring_back(self) -> None:
+        """What was away for a time is there again."""
+        back, self.away = self.away, None
+        if back is None:
+            return
+        try:
+            self.commits(self.observer, back.statement, back.changed)
+            self.tell("back", back.statement)
+        except psycopg.errors.DatatypeMismatch:  # columns were added meanwhile
+            self.commits(self.observer, back.else_made, back.changed)
+            self.tell("back", back.else_made)
+
+    def touch(self) -> None:
+        """Change all tables whose definitions may be unknown to the node."""
+        doubtful = {target for doubt in self.doubts for target in doubt.targets}
+        for table in self.tables:
+            if doubtful.intersection(table.targets):
+                for statement in touches(table, self.number):
+                    self.commits(self.observer, statement, frozenset((table.name,)))
+
+    def meet(self, key: int) -> None:
+        """Bring a key that somebody else has put into one of the tables."""
+        statement = "; ".join(
+            f"INSERT INTO {table.name} VALUES ({key}, 'theirs')" for table in reversed(self.met)
+        )
+        self.tell("meet", statement)
+        self.commits(self.observer, statement, frozenset(_MET))
+
     def publish_late(self) -> None:
         """With rows from before where it is copied. No effect where it has been tried before."""
         table = self.late[-1]
@@ -164,18 +274,25 @@ class Story:
         self.tables.append(self.late.pop())
         self.tell("REFRESH", "ALTER SUBSCRIPTION s REFRESH PUBLICATION")
 
+    def finish(self, rng: random.Random) -> None:
+        """End what the writers have begun."""
+        for writer in self.writers:
+            writer.finish(rng.choice(["COMMIT", "COMMIT", "ROLLBACK"]))
+
     def end(self) -> None:
         """No transaction is left."""
         for writer in self.writers:
             writer.finish("COMMIT")
+        self.bring_back()
         for gid, tables in self.prepared.items():
             self.commits(self.observer, f"COMMIT PREPARED '{gid}'", tables)
         self.prepared.clear()
 
-    def _rows(self, table: Table, target: str) -> Counter[Row]:
+    def _rows(self, table: Table, target: str) -> Rows:
         as_text = [column.name for column in table.columns if column.as_text]
-        rows = publisher_rows(self.observer, f"public.{target}", as_text=as_text)
-        return Counter(self._interned.setdefault(row, row) for row in rows)
+        columns = tuple(column_names(self.observer, f"public.{target}"))
+        rows = publisher_rows(self.observer, f"public.{target}", columns=columns, as_text=as_text)
+        return Rows(columns, Counter(self._interned.setdefault(row, row) for row in rows))
 
 
 class Writer:
@@ -189,6 +306,7 @@ class Writer:
         self.open = False
         self.savepoints: list[str] = []
         self.touched: set[str] = set()
+        self.truncated: set[str] = set()
 
     def step(self, rng: random.Random) -> None:
         if not self.open:
@@ -238,7 +356,11 @@ class Writer:
                 self.connection.execute(statement)
             if guarded:
                 self.connection.execute("RELEASE SAVEPOINT guard")
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.UniqueViolation) as error:
+        except (
+            psycopg.errors.LockNotAvailable,
+            psycopg.errors.UniqueViolation,
+            *_REFUSED,
+        ) as error:
             self.story.tell("failed", f"writer {self.number}: {error.sqlstate} {statements}")
             if guarded:
                 self.connection.execute("ROLLBACK TO SAVEPOINT guard; RELEASE SAVEPOINT guard")
@@ -246,6 +368,7 @@ class Writer:
                 self.finish("ROLLBACK")
             return
         self.touched |= tables
+        self.truncated |= tables if kind == "TRUNCATE" else set()
         mark = " (in a subtransaction)" if guarded else ""
         self.story.tell(kind, f"writer {self.number}{mark}: {'; '.join(statements)}")
         if alone:
@@ -258,8 +381,10 @@ class Writer:
             return
         story, tables = self.story, frozenset(self.touched)
         self.open, self.touched, self.savepoints = False, set(), []
+        self.truncated, truncates = set(), self.truncated
         if how == "COMMIT":
             story.tell(how, f"writer {self.number}: COMMIT")
+            story.doubts += [truncated(t) for t in story.tables if t.name in truncates]
             story.commits(self.connection, "COMMIT", tables)
         elif how == "PREPARE":
             gid = f"g{story.number}"

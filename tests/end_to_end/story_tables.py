@@ -45,7 +45,7 @@ _TYPES: Final[Sequence[tuple[str, str, bool]]] = (
     ("text[]", "ARRAY['a,b', NULL, '\"x\"', 'é' || {i}]", False),
     ("interval", "{i} * interval '1 day 2 hours'", True),
     ("inet", "('10.0.0.' || {i} % 250)::inet", True),
-    ("mood", "(ARRAY['sad', 'happy'])[1 + {i} % 2]::mood", True),
+    ("mood", "(enum_range(NULL::mood))[1 + {i} % 2]", True),
 )
 """Name, value by a number, whether Penstock keeps it as PostgreSQL's text."""
 
@@ -71,13 +71,14 @@ class Column:
 @dataclass
 class Table:
     """A table of the story. ``targets``: the tables of the node with its rows, which are its
-    partitions where they are published as themselves."""
+    partitions where they are published as themselves. ``generated``: its generated column."""
 
     name: str
     identity: str
     columns: list[Column]
     targets: tuple[str, ...]
     partitioned: bool = False
+    generated: str | None = None
 
     @property
     def keyless(self) -> bool:
@@ -96,14 +97,14 @@ class Table:
         lines = [f"{made};"]
         names = [self.name]
         if self.partitioned:
-            for name, bounds in _partitions(self.name).items():
+            for name, bounds in partitions(self.name).items():
                 lines.append(f"CREATE TABLE {name} PARTITION OF {self.name} FOR VALUES {bounds};")
                 names.append(name)
         lines += [f"ALTER TABLE {name} ALTER big SET STORAGE EXTERNAL;" for name in names]
         return "".join(lines) + "".join(alter.format(name) for name in names)
 
 
-def _partitions(table: str) -> dict[str, str]:
+def partitions(table: str) -> dict[str, str]:
     """An UPDATE of a key moves most rows between them."""
     return {
         f"{table}_low": "FROM (MINVALUE) TO (40)",
@@ -118,12 +119,14 @@ KEYED: Final = [identity for identity in IDENTITIES if identity not in ("index",
 
 def random_table(rng: random.Random, name: str, identity: str, partitioned: bool = False) -> Table:
     columns = [random_column(rng, f"c{n}") for n in range(rng.randint(1, 3))]
-    targets = tuple(_partitions(name)) if partitioned else (name,)
+    targets = tuple(partitions(name)) if partitioned else (name,)
     return Table(name, identity, columns, targets, partitioned)
 
 
-def random_column(rng: random.Random, name: str) -> Column:
-    type_name, value, as_text = rng.choice(_TYPES)
+def random_column(
+    rng: random.Random, name: str, types: Sequence[tuple[str, str, bool]] = _TYPES
+) -> Column:
+    type_name, value, as_text = rng.choice(types)
     return Column(name, type_name, f"CASE WHEN {{i}} % 5 > 0 THEN {value} END", as_text)
 
 

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from end_to_end.compare import Row, delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -328,6 +329,21 @@ _PARTITIONED = (
             "ALTER TABLE root ATTACH PARTITION stands FOR VALUES FROM (30) TO (40)",
             '"stands" was attached with rows',
         ),
+        (
+            "ALTER TABLE root ATTACH PARTITION stands FOR VALUES FROM (30) TO (40);"
+            "UPDATE root SET v = v || ' of later'",
+            '"stands" was attached with rows',
+        ),
+        in_make_faults(
+            "CREATE TABLE l (id int PRIMARY KEY, v text); SAVEPOINT a; INSERT INTO l VALUES (41);"
+            "RELEASE a; ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (40) TO (50)",
+            '"l" was attached with rows',
+        ),
+        in_make_faults(
+            "ALTER TABLE root DETACH PARTITION m2; UPDATE m2 SET v = 'changed' WHERE id = 11;"
+            "ALTER TABLE root ATTACH PARTITION m2 FOR VALUES FROM (10) TO (20)",
+            '"m2" was detached and attached again',
+        ),
     ],
 )
 def test_rows_that_go_and_come_with_partitions(
@@ -342,7 +358,14 @@ def test_rows_that_go_and_come_with_partitions(
     database.execute("CREATE TABLE m3 PARTITION OF root FOR VALUES FROM (20) TO (30)")
     database.execute("INSERT INTO root VALUES (2, 'two'), (25, 'new') ON CONFLICT DO NOTHING")
     node.caught_up("s", database)
-    database.execute(change)
+    database.execute("TRUNCATE root")
+    database.execute("BEGIN; SAVEPOINT a; TRUNCATE root; RELEASE a; COMMIT")
+    database.execute("INSERT INTO root SELECT i, 'v' FROM generate_series(1, 15) i")
+    node.caught_up("s", database)
+    node.node.stop()  # it looks when it is back
+    node.node.start()
+    node.caught_up("s", database)
+    database.execute(f"BEGIN; {change}; COMMIT")
     stopped = node.stopped("s")
     assert reason in f"{stopped.error} {stopped.error_detail}"
     assert "took effect between" in f"{stopped.error_detail}"

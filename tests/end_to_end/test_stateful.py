@@ -1,13 +1,17 @@
 """Random histories of a stock server, and a node that is disturbed meanwhile: equal at every cut.
 
 ``story`` makes the history and knows what each table held at each position. Here is what happens to
-the node, and the comparison. Not hypothesis: a step costs a server and a node some tens of
-milliseconds, and its shrinking some hundreds of stories. A failed story prints its steps and how to
-run it again, whole, shorter, or without some of its steps, which leaves the others as they are::
+the node, and the comparison. Where definitions change without a message, the columns that may
+differ are left out until the node has settled: by itself, or as its error says.
+
+Not hypothesis: a step costs a server and a node some tens of milliseconds, and its shrinking some
+hundreds of stories. A failed story prints its steps and how to run it again, whole, shorter, or
+without some of its steps, which leaves the others as they are::
 
     PENSTOCK_STORY=18/3/40/7,12 python -m pytest -n0 tests/end_to_end/test_stateful.py -k again
 
-is seed 3 on PostgreSQL 18, 40 steps, without the 7th and the 12th. Several, with blanks between.
+is seed 3 on PostgreSQL 18, 40 steps, without the 7th and the 12th; ``18/3/40/definitions`` is one
+whose definitions change. Several, with blanks between.
 """
 
 from __future__ import annotations
@@ -16,16 +20,19 @@ import contextlib
 import json
 import os
 import random
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
-from end_to_end.compare import Row, difference, live_rows
+from end_to_end.compare import Row, difference, live_columns, live_rows
 from end_to_end.local_node import LocalNode
-from end_to_end.story import Story
+from end_to_end.story import Rows, State, Story
 from faults.heavy import in_make_faults
 from fix_postgres import Database, _database
 from penstock import Node
@@ -100,8 +107,10 @@ class Disturbed:
         self.spark = spark
         self.enabled = True
         self.checked = 0
+        self.options: dict[str, str] = {}
+        self.stops: Counter[str] = Counter()
         self._last: Cut | None = None
-        self._read: dict[tuple[str, int], Counter[Row]] = {}
+        self._read: dict[tuple[str, int], Rows] = {}
 
     def subscribe(self) -> None:
         story, rng = self.story, self.story.rng("options")
@@ -115,6 +124,11 @@ class Disturbed:
             "conflict_resolution": rng.choice(["error", "apply_remote", "keep_local"]),
             "jsonb_as": rng.choice(["text", "variant", "variant"]),
         }
+        if story.met:
+            options["schema_change"] = rng.choice(["add", "add", "follow", "widen"])
+            options["on_table_error"] = rng.choice(["stop", "stop", "park"])
+            options["conflict_resolution"] = rng.choice(["error", "error", "apply_remote"])
+        self.options = options
         text = ", ".join(f"{name} = {value}" for name, value in options.items())
         story.tell("subscribe", text)
         self.local.subscribe("s", story.database, "p, q", text)
@@ -186,12 +200,135 @@ class Disturbed:
     def catch_up(self) -> None:
         """Until a cut has everything that is committed; copies may go on."""
         self.enable()
-        target = int(self.story.database.value("SELECT pg_current_wal_flush_lsn() - '0/0'"))
+        target = self._end()
 
         def reached(status: SubscriptionStatus) -> bool:
             return status.cut_lsn is not None and status.cut_lsn >= target
 
-        self.local.wait_for("s", f"a cut at {target} or after", reached, 90)
+        self._wait_for(f"a cut at {target} or after", reached, 90)
+
+    def _end(self) -> int:
+        return int(self.story.database.value("SELECT pg_current_wal_flush_lsn() - '0/0'"))
+
+    def _wait_for(
+        self, what: str, state: Callable[[SubscriptionStatus], bool], timeout: float
+    ) -> None:
+        """Wait for a state, and go on as an error says that the story knows the reason of."""
+
+        def look() -> bool:
+            status = self.local.status("s")
+            if status.stopped and self.story.met:
+                self._go_on(status)
+                return False
+            assert not status.stopped, f"waiting for {what}: {status}"
+            return state(status)
+
+        try:
+            wait_until(look, what, timeout, state=lambda: self.local.status("s"))
+        except (AssertionError, TimeoutError) as error:
+            raise AssertionError(f"{error}\n{self.how_to_run_it_again()}") from None
+
+    def _go_on(self, status: SubscriptionStatus) -> None:
+        """By the statements of the hint, once the error is known to be right."""
+        text, hint = f"{status.error}. {status.error_detail}", f"{status.error_hint}"
+        self.check()
+        if "conflict detected" in text and f'"public.{self.story.met[0].name}"' in text:
+            self._end_conflict(hint)
+            return
+        self._expect(text)
+        self.story.tell("stopped", text)
+        self._run_hint("REFRESH PUBLICATION", hint)
+        self._run_hint("ENABLE", hint)
+
+    def _run_hint(self, what: str, hint: str) -> None:
+        found = re.search(rf"ALTER SUBSCRIPTION s {what}", hint)
+        assert found is not None, f"no {what} in {hint}"
+        self.story.finish(self.story.rng("finish"))  # a copy waits for who is at work
+        self.local.node.sql(found[0])
+
+    def _expect(self, text: str) -> None:
+        """An error names a table, and a change of it."""
+        named = re.search(r'(?:relation|table) "public\.(\w+)"', text)
+        assert named is not None, f"no table in {text}\n{self.how_to_run_it_again()}"
+        doubts = [doubt for doubt in self.story.doubts if named[1] in doubt.targets]
+        why = [doubt.reasons for doubt in doubts if re.search(doubt.reasons, text)]
+        assert why, f"no such change: {text}; {doubts}\n{self.how_to_run_it_again()}"
+        self.stops[why[0]] += 1
+
+    def settle(self) -> None:
+        """Every change of definitions has had its effect here, or stops the subscription or the
+        table, which goes on as the error says. Then all rows are as at the publisher."""
+        story = self.story
+        story.finish(story.rng("settle"))
+        story.bring_back()
+        story.touch()
+        story.tell("settle", "settle")
+        self.enable()
+        target = self._end()
+
+        def settled(status: SubscriptionStatus) -> bool:
+            self.check()
+            parked = [table for table in status.tables if table.parked]
+            for table in parked:
+                if table.name == f"public.{story.met[0].name}":
+                    story.ended |= story.local  # by its copy
+                    continue
+                self._expect(f"{table.error}. {table.error_detail}")
+                story.tell("parked", f"{table.error} {table.error_detail}")
+            names = {table.name.removeprefix("public.") for table in status.tables}
+            if parked or not {name for t in story.tables for name in t.targets} <= names:
+                self.local.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+                return False
+            joined = all(table.ready for table in status.tables)
+            if not joined or status.cut_lsn is None or status.cut_lsn < target:
+                return False
+            return not self._unequal(self.local.cut(), settled=True)
+
+        try:
+            self._wait_for("rows as at the publisher", settled, 60)
+        except (AssertionError, TimeoutError) as error:
+            found = self._unequal(self.local.cut(), settled=True)
+            end = self.how_to_run_it_again()
+            raise AssertionError(f"{error}\n{found}\n{end}") from None
+        self.check()
+        story.doubts.clear()
+
+    def meet(self) -> None:
+        """Somebody else has put a key into a table before the publisher's transaction brings it."""
+        story, key = self.story, 10_000 + self.story.number
+        self.catch_up()
+        name = self.story.met[0].name
+        at = self.local.cut().tables.get(("public", name))
+        if at is None:  # parked by the conflict before
+            return
+        row = {"id": [key], "kind": ["local"]}
+        table = DeltaTable(at.uri)
+        schema = pa.schema(table.schema().to_arrow())
+        lacking = {f.name: pa.nulls(1, f.type) for f in schema if f.name not in row}
+        write_deltalake(table, pa.table({**row, **lacking}).select(schema.names).cast(schema),
+                        mode="append")  # fmt: skip
+        story.local.add(key)
+        story.tell("local", f"{name} gets ({key}, 'local') from somebody else")
+        story.meet(key)
+
+    def _end_conflict(self, hint: str) -> None:
+        """What comes first in the WAL stops first. None of its transaction is in any table."""
+        story = self.story
+        met, along = (self.local.cut().tables["public", table.name].uri for table in story.met)
+        key = min(story.local - story.ended)
+        kept = {row[0] for row in live_rows(along)}
+        assert key not in kept, f"{key} of the failed transaction is in a table"
+        story.ended.add(key)
+        found = re.search(r"ALTER SUBSCRIPTION s SKIP \(lsn = '[0-9A-F/]+'\)", hint)
+        assert found is not None, hint
+        if story.rng("conflict").random() < 0.5:
+            story.tell("conflict: SKIP", found[0])
+            story.skipped.add(key)
+            self.local.node.sql(found[0])
+        else:
+            story.tell("conflict: DELETE", f"the local row of {key} is deleted")
+            DeltaTable(met).delete(f"id = {key}")
+        self.local.node.sql("ALTER SUBSCRIPTION s ENABLE")
 
     def check(self) -> None:
         """Every cut since the last time holds, in every table, what the publisher had there."""
@@ -202,17 +339,23 @@ class Disturbed:
             wrong = self._unequal(cut)
             assert not wrong, f"{wrong}\n{self.how_to_run_it_again()}"
             lost = set() if self._last is None else set(self._last.tables) - set(cut.tables)
+            doubtful = {target for doubt in self.story.doubts for target in doubt.targets}
+            if self.story.local - self.story.ended:
+                doubtful.add(self.story.met[0].name)
+            lost = {(schema, name) for schema, name in lost
+                    if name.removesuffix("__history") not in doubtful}  # fmt: skip
             assert not lost, f"{lost} left the cuts\n{self.how_to_run_it_again()}"
             self._last, self.checked = cut, self.checked + 1
 
-    def _unequal(self, cut: Cut) -> str:
-        """How a cut differs from the state at its position; empty where it does not."""
+    def _unequal(self, cut: Cut, *, settled: bool = False) -> str:
+        """How a cut differs from the state at its position; empty where it does not. ``settled``:
+        in what was in doubt, too."""
         texts = []
         for state in self.story.candidates(cut.lsn):
             found = [
                 str(lack)
                 for name, pin in _tables(cut)
-                if (lack := _difference(name, state.tables[name], self._rows(pin.uri, pin.version)))
+                if (lack := self._unequal_table(state, name, pin, settled=settled))
             ]
             if not found:
                 return ""
@@ -223,14 +366,37 @@ class Disturbed:
             )
         return "\n".join(texts)
 
-    def _rows(self, uri: str, version: int) -> Counter[Row]:
+    def _unequal_table(self, state: State, name: str, pin: CutTable, *, settled: bool) -> str:
+        doubts = [doubt for doubt in self.story.doubts if name in doubt.targets and not settled]
+        if any(doubt.columns is None for doubt in doubts):
+            return ""
+        without = {column for doubt in doubts for column in doubt.columns or ()}
+        wanted, found = state.tables[name], self._rows(pin.uri, pin.version)
+        if name in (table.name for table in self.story.met):
+            wanted = self._met(name, wanted, settled)
+            found = found if settled else self._met(name, found, settled)
+        return _difference(name, wanted, found, without)
+
+    def _met(self, name: str, rows: Rows, settled: bool) -> Rows:
+        """Without the keys that others have put there, as long as it is open how that ends. Of a
+        transaction that is skipped nothing is here."""
+        at = rows.columns.index("id")
+        left = self.story.skipped if settled else self.story.local
+        kept = Counter({row: n for row, n in rows.rows.items() if row[at] not in left})
+        if settled and name == self.story.met[0].name:
+            kept.update((key, "local", None, None) for key in left)
+        return Rows(rows.columns, kept)
+
+    def _rows(self, uri: str, version: int) -> Rows:
         if (uri, version) not in self._read:
-            self._read[uri, version] = Counter(live_rows(uri, version))
+            columns = live_columns(uri, version)
+            self._read[uri, version] = Rows(columns, Counter(live_rows(uri, version)))
         return self._read[uri, version]
 
     def how_to_run_it_again(self) -> str:
         story = self.story
-        name = f"{story.database.server.version}/{story.seed}/{story.number}"
+        which = "/definitions" if story.met else ""
+        name = f"{story.database.server.version}/{story.seed}/{story.number}{which}"
         return "\n".join([*story.told, f"Run it again: PENSTOCK_STORY={name}"])
 
 
@@ -241,15 +407,17 @@ def _tables(cut: Cut) -> Iterator[tuple[str, CutTable]]:
             yield name, pin
 
 
-def _difference(name: str, wanted: Counter[Row], found: Counter[Row]) -> str:
-    """A column that was added after the node's last change of the table is not there yet."""
-    width = len(next(iter(wanted), ()))
-    padded: Counter[Row] = Counter()
-    for row, count in found.items():
-        padded[row + (None,) * (width - len(row))] += count
-    if padded == wanted:
-        return ""
-    return str(difference(name, [*wanted.elements()], [*padded.elements()]))
+def _difference(name: str, wanted: Rows, found: Rows, without: Collection[str] = ()) -> str:
+    """A column that was added after the node's last change of the table is not there yet; one that
+    was dropped stays."""
+    columns = [column for column in wanted.columns if column not in without]
+    rows = (_columns(each, columns) for each in (wanted, found))
+    return str(difference(name, *rows) or "")
+
+
+def _columns(rows: Rows, columns: Sequence[str]) -> list[Row]:
+    places = [rows.columns.index(c) if c in rows.columns else None for c in columns]
+    return [tuple(None if at is None else row[at] for at in places) for row in rows.rows.elements()]
 
 
 def write_parameters(node: LocalNode, rng: random.Random) -> None:
@@ -276,6 +444,8 @@ def tell_story(
     seed: int,
     steps: int = _STEPS,
     without: frozenset[int] = frozenset(),
+    *,
+    definitions: bool = False,
 ) -> Disturbed:
     """A story from its beginning to its end, with all cuts checked."""
     dice = random.Random(seed)
@@ -283,8 +453,8 @@ def tell_story(
         database.execute(
             f"ALTER DATABASE {database.name} SET debug_logical_replication_streaming = 'immediate'"
         )
-    two_phase = seed % 2 == 1 and database.server.version >= 15
-    story = Story(database, seed, two_phase=two_phase)
+    two_phase = seed % 2 == 1 and database.server.version >= 15 and not definitions
+    story = Story(database, seed, two_phase=two_phase, definitions=definitions)
     with LocalNode(folder, spark) as local:
         node = Disturbed(local, story, spark)
         node.restart(dice)
@@ -297,13 +467,15 @@ def tell_story(
         story.end()
         node.enable()
         node.late()
+        if definitions:
+            node.settle()
         try:
             local.caught_up("s", database)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{node.how_to_run_it_again()}") from None
         node.check()
         last = local.cut()
-        targets = {target for table in story.tables for target in table.targets}
+        targets = {target for t in (*story.tables, *story.met) for target in t.targets}
         assert {name for name, _ in _tables(last)} == targets
         return node
 
@@ -313,6 +485,8 @@ def _step(story: Story, node: Disturbed) -> None:
     kinds = {"writer": 80, "column": 3, "node": 9}
     if story.prepared:
         kinds["prepared"] = 15
+    if story.met:
+        kinds |= {"define": 14, "settle": 4, "meet": 2}
     (kind,) = rng.choices([*kinds], [*kinds.values()])
     match kind:
         case "writer":
@@ -321,6 +495,12 @@ def _step(story: Story, node: Disturbed) -> None:
             story.end_prepared(rng)
         case "column":
             story.add_column(rng)
+        case "define":
+            story.define(rng)
+        case "settle":
+            node.settle()
+        case "meet":
+            node.meet()
         case "node":
             node.step(rng)
 
@@ -344,12 +524,31 @@ def test_every_cut_is_a_state_of_the_publisher(
         assert database.value("SELECT max(stream_txns) FROM pg_stat_replication_slots") > 5
 
 
+@pytest.mark.parametrize(
+    ("version", "seed"),
+    [
+        (18, 10),
+        *(in_make_faults(18, seed) for seed in (1, 2, 3, 5, 9, 12, 15)),
+        *(in_make_faults(*each) for each in ((17, 4), (16, 11), (15, 7), (14, 13))),
+    ],
+)
+def test_definitions_change_amid(
+    tmp_path: Path, spark: Any, publisher: Callable[[int], Database], version: int, seed: int
+) -> None:
+    """Equal at every cut but for what no message has told yet, or stopped with an error that names
+    the change, and equal after what the error says."""
+    node = tell_story(tmp_path / "node", spark, publisher(version), seed, definitions=True)
+    assert node.checked > 5
+
+
 @pytest.mark.parametrize("story", _AGAIN)
 def test_again(
     tmp_path: Path, spark: Any, publisher: Callable[[int], Database], story: str
 ) -> None:
     version, seed, steps, *rest = story.split("/")
-    without = frozenset(int(number) for number in ",".join(rest).split(",") if number)
-    told = (int(seed), int(steps), without)
-    node = tell_story(tmp_path / "node", spark, publisher(int(version)), *told)
-    print(f"{node.checked} cuts were equal:", dict(node.story.done))
+    definitions = "definitions" in rest
+    numbers = ",".join(each for each in rest if each != "definitions").split(",")
+    told = (int(seed), int(steps), frozenset(int(number) for number in numbers if number))
+    made = publisher(int(version))
+    node = tell_story(tmp_path / "node", spark, made, *told, definitions=definitions)
+    print(f"{node.checked} cuts were equal:", dict(node.story.done), node.options, node.stops)

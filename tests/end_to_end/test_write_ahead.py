@@ -155,6 +155,24 @@ def test_what_does_not_fit_at_the_commit_is_done_from_the_changes(
     assert told in str(node.stopped("s").error_detail)
 
 
+def test_files_are_removed_when_definitions_have_changed(
+    local_node: Callable[..., LocalNode], publisher: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The look before the commit stops the subscription."""
+    caplog.set_level(logging.DEBUG, "penstock.subscription.ahead")
+    node = local_node(logical_decoding_work_mem="64kB")
+    node.subscribe("s", publisher, "p")
+    node.caught_up("s", publisher)
+    with publisher.connect(autocommit=False) as connection:
+        connection.execute("UPDATE a SET v = repeat('y', 2000)")
+        wait_until(lambda: caplog.text.count(_AHEAD) > 1, "files of the open transaction")
+        publisher.execute("ALTER PUBLICATION p DROP TABLE a")
+        publisher.execute("ALTER PUBLICATION p ADD TABLE a")
+        connection.commit()
+    assert "added again" in f"{node.stopped('s').error_detail}"
+    wait_until(lambda: not litter(node.warehouse), "the end of files that nobody needs", 20)
+
+
 def test_a_node_that_is_killed_leaves_no_files(tmp_path: Path, publisher: Database) -> None:
     node = NodeProcess(tmp_path / "node")
     try:

@@ -292,7 +292,7 @@ def test_a_commit_is_where_its_begin_said() -> None:
 
 def test_a_failed_chunk_leaves_the_relation_map_alone() -> None:
     decoder = ColumnarDecoder(find)
-    broken: list[m.Message] = [m.RelationMessage(T), m.Insert(16384, (Text(b"x"), NULL))]
+    broken: list[m.Message] = [m.RelationMessage(T), m.Insert(16385, ROW)]
     with pytest.raises(ProtocolViolation):
         decoder.decode(MessageChunk.from_copy_data(frames(broken)))
     assert decoder.relations == {}
@@ -318,6 +318,20 @@ def test_a_value_that_cannot_be_held_concerns_its_relation_alone() -> None:
     )
     assert [(b.relation, b.sequence.tolist()) for b in decoded.changes] == [(T, [2, 4])]
     assert [u.relation for u in decoded.unreadable] == [days]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(Text(b"x"), "invalid input syntax"), (Binary(b"123"), "incorrect binary data format")],
+)
+def test_a_value_that_its_type_cannot_read_concerns_its_relation_alone(
+    value: Text | Binary, message: str
+) -> None:
+    """It may be a table's that nobody follows."""
+    decoded = decode(m.RelationMessage(T), m.Insert(16384, (value, NULL)))
+    (found,) = decoded.unreadable
+    assert found.relation == T
+    assert message in found.error.message
 
 
 @pytest.mark.parametrize(

@@ -87,26 +87,67 @@ def test_a_partitioned_table_has_its_leaves(database: Database) -> None:
     assert after.leaves[0].filenode != before.leaves[0].filenode
 
 
+def came_with(database: Database, leaf: str, role: str = "") -> bool:
+    """Whether a partition of root has come with rows, as of now."""
+    (root,) = look(database, "root")
+    oid = database.value(f"SELECT '{leaf}'::regclass::oid::int")
+    links = [link for link in root.path(oid) if not link.born]
+    with Publisher.connect(database.conninfo, "looks") as publisher:
+        if role:
+            publisher.connection.query(f"SET ROLE {role}")
+        return bool(links) and rows_came_with(publisher.connection, oid, links)
+
+
 def test_rows_that_came_with_their_partition(database: Database) -> None:
     database.execute("CREATE TABLE l2 (id int, v text); INSERT INTO l2 VALUES (11)")
     database.execute("ALTER TABLE branch ATTACH PARTITION l2 FOR VALUES FROM (10) TO (15)")
-    database.execute("CREATE TABLE l3 PARTITION OF branch FOR VALUES FROM (15) TO (20)")
-    database.execute("INSERT INTO root VALUES (12), (16)")
-    with Publisher.connect(database.conninfo, "looks") as publisher:
-        for leaf, wanted in (("l2", True), ("l3", False)):
-            oid = database.value(f"SELECT '{leaf}'::regclass::oid::int")
-            assert rows_came_with(publisher.connection, oid) is wanted
+    database.execute(
+        "CREATE TABLE l3 PARTITION OF branch (v DEFAULT 'x', PRIMARY KEY (id))"
+        " FOR VALUES FROM (15) TO (20)"
+    )
+    database.execute("CREATE TABLE l4 (id int, v text)")
+    database.execute("ALTER TABLE root ATTACH PARTITION l4 FOR VALUES FROM (20) TO (30)")
+    inserts = "; ".join(f"INSERT INTO root VALUES ({i})" for i in (12, 16, 21, 17, 22, 18))
+    database.execute(f"BEGIN; {inserts}; COMMIT")
+    assert [came_with(database, leaf) for leaf in ("leaf", "l2", "l3", "l4")] == [
+        *(False, True, False, False)
+    ]
+
+
+@pytest.mark.parametrize("filled", ["INSERT INTO l2 VALUES (21)", "SAVEPOINT a; {0}; RELEASE a"])
+@pytest.mark.parametrize("made", ["CREATE TABLE l2 (id int, v text)", "ALTER TABLE l2 ADD v text"])
+def test_rows_of_the_transaction_that_attached(
+    database_on: Callable[..., Database], filled: str, made: str
+) -> None:
+    """Before it did, in subtransactions, too, which have greater numbers than it."""
+    database = database_on(18)
+    database.execute(SCHEMA)
+    if made.startswith("ALTER"):
+        database.execute("CREATE TABLE l2 (id int)")
+    insert = "INSERT INTO l2 VALUES (21)"
+    attach = "ALTER TABLE root ATTACH PARTITION l2 FOR VALUES FROM (20) TO (30)"
+    database.execute(f"BEGIN; {made}; {filled.format(insert)}; {attach}; COMMIT")
+    assert came_with(database, "l2")
+
+
+def test_rows_that_came_with_a_branch(database: Database) -> None:
+    """The leaf's own place in its branch is older than they are."""
+    database.execute("CREATE TABLE b2 (id int, v text) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE l2 PARTITION OF b2 FOR VALUES FROM (20) TO (30)")
+    database.execute("INSERT INTO b2 VALUES (21)")
+    database.execute("ALTER TABLE root ATTACH PARTITION b2 FOR VALUES FROM (20) TO (40)")
+    assert came_with(database, "l2")
 
 
 def test_rows_of_partitions_that_may_not_be_read(database: Database) -> None:
     database.execute("CREATE TABLE l2 (id int, v text)")
     database.execute("ALTER TABLE branch ATTACH PARTITION l2 FOR VALUES FROM (10) TO (15)")
     database.execute("CREATE TABLE l3 PARTITION OF branch FOR VALUES FROM (15) TO (20)")
+    for leaf, wanted in (("l2", True), ("l3", False)):
+        assert came_with(database, leaf, "pg_monitor") is wanted
     with Publisher.connect(database.conninfo, "looks") as publisher:
         publisher.connection.query("SET ROLE pg_monitor")
-        for leaf, wanted in (("l2", True), ("l3", False)):
-            oid = database.value(f"SELECT '{leaf}'::regclass::oid::int")
-            assert rows_came_with(publisher.connection, oid) is wanted
+        oid = database.value("SELECT 'l3'::regclass::oid::int")
         assert not rows_are_older(publisher.connection, oid, 3)
 
 

@@ -156,7 +156,7 @@ class Unreadable:
 
     relation: Relation
     sequence: NDArray[np.int64]
-    error: ValueNotRepresentable
+    error: ValueNotRepresentable | ProtocolViolation
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,10 @@ _KNOWN: Final = _ROWS | _RARE | np.isin(np.arange(256), (_BEGIN, _COMMIT, _ORIGI
 _MIN_ROW_SIZE: Final = TUPLE_KIND_AT + 1 + 2
 
 
+_OF_VALUES: Final = ("22P02", "22P03")
+"""A value that its type cannot read concerns nobody who does not follow the table."""
+
+
 class ColumnarDecoder:
     """``find``: the reader of a type (``penstock.pgtypes.find``); ``find_key``: in columns of a
     replica identity that is not FULL, where it is another; ``instead``: of columns that are read in
@@ -93,7 +97,9 @@ class ColumnarDecoder:
                 changes.append(
                     change_batch(relation, rows, buffer, starts[rows], ends[rows], self._find)
                 )
-            except ValueNotRepresentable as error:
+            except (ValueNotRepresentable, ProtocolViolation) as error:
+                if isinstance(error, ProtocolViolation) and error.sqlstate not in _OF_VALUES:
+                    raise
                 unreadable.append(Unreadable(relation, rows, error))
         changes.sort(key=lambda change: int(change.sequence[0]))
         self.relations = definitions.newest()

@@ -110,14 +110,19 @@ class Stamps:
         chunk = self.chunk
         commit = np.searchsorted(chunk.commit_sequence, sequence)
         begin = np.searchsorted(chunk.begin_sequence, sequence, side="right")
-        xid = np.append(self.xid, chunk.xid)[begin]
         since = np.append(-self.messages, chunk.begin_sequence)[begin]
         return {
             COMMIT_LSN: pa.array(np.append(chunk.end_lsn, int(self.end))[commit]),
             COMMIT_TIMESTAMP: pa.array(np.append(chunk.commit_time, self.time)[commit]),
-            XID: pa.array(xid),
+            XID: pa.array(self.xids(sequence)),
             POSITION: pa.array(sequence - since),
         }
+
+    def xids(self, sequence: Integers) -> Integers:
+        """For messages: the numbers of their transactions."""
+        begin = np.searchsorted(self.chunk.begin_sequence, sequence, side="right")
+        found: Integers = np.append(self.xid, self.chunk.xid)[begin]
+        return found
 
     def finish_lsns(self, sequence: Integers) -> Integers:
         """For messages: where their transactions' commit records begin, as SKIP takes it."""

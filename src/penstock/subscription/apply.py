@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CommitConflict, PenstockError, RelationChanged, ReplicationConflict
@@ -258,9 +259,7 @@ class Applier:
                 raise _OtherTables
             if self._targets.with_other_partitions():
                 raise CommitConflict("partitions were attached or detached")
-            # A row may be missing because a label that it holds has another name there by now.
-            told = {each.table for each in self._outcomes if each.conflicts}
-            self._look([t for t in touched.values() if t.table.name in told], touched)
+            self._look_after_conflicts(touched)
         except BaseException:
             for target in touched.values():
                 target.discard()
@@ -296,6 +295,7 @@ class Applier:
         it is durable before either; not where the error is still to be looked for."""
         if isinstance(error, ReplicationConflict):
             self._check_current([target])
+            error = self._targets.definitions.unproven(target) or error
         if isinstance(error, RelationChanged):
             self._targets.check_newest(target)
         if self._piece is not None and (not self._divided or self._parking.parks(error)):
@@ -318,7 +318,7 @@ class Applier:
         Raises CommitConflict where rows here were changed in place."""
         definitions = self._targets.definitions
         due = [t for t in targets if t is not None and not definitions.covers(t, self._end_lsn)]
-        for target, difference in definitions.look(due):
+        for target, difference in definitions.look(due, self.last_cut or INVALID):
             if self._targets.named(target.rel.table_name) is not target:
                 continue
             version = target.table.version
@@ -327,6 +327,17 @@ class Applier:
                 self._refuse(target, error, touched)
             elif target.table.version != version:
                 raise CommitConflict(f'table "{target.table.name}" has another version by now')
+
+    def _look_after_conflicts(self, touched: dict[TableName, Target]) -> None:
+        """A row may be missing because a label that it holds has another name at the publisher by
+        now, or because it came with a partition."""
+        told = {each.table for each in self._outcomes if each.conflicts}
+        lacking = [t for t in touched.values() if t.table.name in told]
+        self._look(lacking, touched)
+        for target in lacking:
+            error = self._targets.definitions.unproven(target)
+            if error is not None and target.rel.table_name in touched:
+                self._refuse(target, error, touched)
 
     def _look_at_partitions(self, touched: dict[TableName, Target]) -> None:
         for target in self._targets.with_other_partitions():
@@ -347,7 +358,11 @@ class Applier:
         return None
 
     def _stage_ahead(self, done: RunAhead, touched: dict[TableName, Target]) -> int:
-        self._look((each.target for each in done.tables), touched)
+        try:
+            self._look((each.target for each in done.tables), touched)
+        except BaseException:
+            done.remove()
+            raise
         self._decoder.relations = {**self._decoder.relations, **done.relations}
         touched.update({t.target.rel.table_name: t.target for t in done.tables})
         for each in done.tables:
@@ -434,6 +449,9 @@ class Applier:
             for work in works:
                 if work.leaves is not None:
                     target.partitions.touched |= work.leaves.touched(work.net)
+        if share.truncates:
+            xids = stamps.xids(np.array(share.truncates))
+            self._targets.definitions.truncated(target, [int(xid) for xid in xids])
         target.rows_applied += share.rows
         return works
 

@@ -43,7 +43,9 @@ from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.table_definition import (
     AttributeDefinition,
     Definitions,
+    LeafDefinition,
     Membership,
+    PartitionLink,
     Raw,
     TableDefinition,
     TypeDefinition,
@@ -62,6 +64,12 @@ LOOK_INTERVAL: Final = 5.0
 
 _SHARE: Final = 50
 """A look that takes long comes so much more seldom: at most a fiftieth of the time is spent."""
+
+
+_XIDS: Final = 2**32
+
+_TRUNCATES: Final = 16
+"""TRUNCATEs of a table that are kept in mind: a look comes before so many more do."""
 
 
 class FillKind(Enum):
@@ -101,7 +109,9 @@ class Known:
     ``xid``: a transaction that was not seen then. ``origins``: the publisher's column that the
     values of each column here came from; ``fills``: columns that were added since the copy, by
     number. ``left``: the table was found in no publication. ``labels``: what was renamed in rows
-    here."""
+    here. ``truncated``: transactions whose TRUNCATE of the table was sent since. ``attached``:
+    partitions whose rows may all be updated since, up to where the stream has to be read to know.
+    """
 
     lsn: Lsn
     xid: int
@@ -110,6 +120,8 @@ class Known:
     fills: Mapping[int, Fill]
     left: bool = False
     labels: tuple[Labels, ...] = ()
+    truncated: tuple[int, ...] = ()
+    attached: Mapping[str, Lsn] = field(default_factory=dict)
 
     @property
     def definition(self) -> TableDefinition:
@@ -134,6 +146,8 @@ class Known:
             "origins": kept,
             "fills": fills,
             "labels": [[str(each.until), each.xid, each.renamed] for each in self.labels],
+            "truncated": self.truncated,
+            "attached": {name: str(until) for name, until in self.attached.items()},
         }
         return json.dumps(stored, separators=(",", ":"))
 
@@ -149,6 +163,8 @@ class Known:
             {int(n): Fill(FillKind(kind), value) for n, (kind, value) in stored["fills"].items()},
             stored["left"],
             tuple(Labels(Lsn.parse(until), xid, each) for until, xid, each in stored["labels"]),
+            tuple(stored["truncated"]),
+            {name: Lsn.parse(until) for name, until in stored["attached"].items()},
         )
 
 
@@ -176,16 +192,19 @@ class HeldColumns:
 
 @dataclass(frozen=True)
 class LeafQuestions:
-    """What only rows can answer: see ``rows_came_with`` and ``rows_are_older``."""
+    """What only rows can answer: see ``rows_came_with`` and ``rows_are_older``. ``may_be_told``:
+    whether a TRUNCATE of the whole table, which is sent, may still come that has given a leaf a
+    file node."""
 
-    came_with_rows: Callable[[int], bool]
+    came_with_rows: Callable[[int, Sequence[PartitionLink]], bool]
     has_older_rows: Callable[[int, int], bool]
+    may_be_told: Callable[[int, int], bool] = lambda leaf, filenode: False
 
 
 def questions(connection: Connection) -> LeafQuestions:
     """Ask by a session on the publisher."""
     return LeafQuestions(
-        lambda leaf: rows_came_with(connection, leaf),
+        lambda leaf, links: rows_came_with(connection, leaf, links),
         lambda leaf, xid: rows_are_older(connection, leaf, xid),
     )
 
@@ -194,12 +213,14 @@ def questions(connection: Connection) -> LeafQuestions:
 class Difference:
     """What a look has found. ``known``: from now on; ``reasons``: why rows here are not as the
     publisher's; ``labels``: labels of enums with another name, by column; ``notices``: what later
-    rows are chosen by, and earlier ones are not."""
+    rows are chosen by, and earlier ones are not; ``pending``: reasons that the stream may take
+    away."""
 
     known: Known
     reasons: tuple[str, ...] = ()
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
 
 
 def compare(
@@ -222,19 +243,28 @@ def compare(
     reasons += of_types
     fills = _fills(known, before, now)
     reasons += _unsent_columns(now, fills, held)
-    reasons += _changed_leaves(known, before, now, leaves)
+    changed = _changed_leaves(known, before, now, leaves)
+    reasons += changed.reasons
     left, gaps, notices = _changed_memberships(known, before, now, publications)
+    raw = changed.without_pending(raw, known.raw)
     after = Known(
         found.lsn,
-        found.xid,
+        known.xid if changed.pending else found.xid,  # what is pending is older
         # what it was published by until it left is compared with what it is published by then
         {**raw, "memberships": known.raw.get("memberships", [])} if left else raw,
         _origins(known, now, held),
         fills,
         left,
         _labels(known, found, labels),
+        known.truncated if changed.pending else (),
+        {**known.attached, **dict.fromkeys(changed.attached, found.lsn)},
     )
-    return Difference(after, (*reasons, *gaps), labels, notices)
+    emptied = tuple(_emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending)
+    return Difference(after, (*reasons, *gaps), labels, notices, emptied)
+
+
+def _emptied(leaf: LeafDefinition) -> str:
+    return f'Partition "{leaf.name}" was emptied'
 
 
 def _labels(
@@ -427,19 +457,67 @@ def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
     return oid if oid in types and types[oid].labels else None
 
 
+@dataclass(frozen=True)
+class _LeafChanges:
+    """``attached``: names of partitions that have no row from before; ``pending``: leaves with
+    another file node, which a TRUNCATE that is still to come may have given them."""
+
+    reasons: tuple[str, ...]
+    attached: tuple[str, ...] = ()
+    pending: frozenset[int] = frozenset()
+
+    def without_pending(self, now: Raw, before: Raw) -> Raw:
+        """Keep what was known of leaves that are pending, so that the next look finds them."""
+        if not self.pending:
+            return now
+        kept = {
+            kind: [each for each in now.get(kind, []) if each[0] not in self.pending]
+            + [each for each in before.get(kind, []) if each[0] in self.pending]
+            for kind in ("leaves", "links")
+        }
+        return {**now, **kept}
+
+
 def _changed_leaves(
     known: Known, before: TableDefinition, now: TableDefinition, ask: LeafQuestions
-) -> Iterator[str]:
+) -> _LeafChanges:
     earlier = {leaf.oid: leaf for leaf in before.leaves}
     leaves = {leaf.oid: leaf for leaf in now.leaves}
-    for oid, leaf in earlier.items():
-        if oid not in leaves:
-            yield f'Partition "{leaf.name}" was dropped or detached'
-        elif leaves[oid].filenode != leaf.filenode and not ask.has_older_rows(oid, known.xid):
-            yield f'Partition "{leaf.name}" was emptied'
+    gone = [leaf for oid, leaf in earlier.items() if oid not in leaves]
+    reasons = [f'Partition "{leaf.name}" was dropped or detached' for leaf in gone]
+    places = {(link.child, link.attached) for link in before.links}
+    attached, pending, told = [], set(), _emptied_together(known, now)
     for oid, leaf in leaves.items():
-        if oid not in earlier and ask.came_with_rows(oid):
-            yield f'Partition "{leaf.name}" was attached with rows'
+        new = [link for link in now.path(oid) if (link.child, link.attached) not in places]
+        brought = [link for link in new if not link.born]
+        if brought and oid in earlier:
+            reasons.append(f'Partition "{leaf.name}" was detached and attached again')
+        elif brought and ask.came_with_rows(oid, brought):
+            reasons.append(f'Partition "{leaf.name}" was attached with rows')
+        elif brought:
+            attached.append(leaf.name)
+        # a new table's file has its OID as its number
+        elif leaf.filenode != (earlier[oid].filenode if oid in earlier else oid):
+            if leaf.changed in told:
+                continue
+            if oid in earlier and ask.has_older_rows(oid, known.xid):
+                continue
+            if ask.may_be_told(oid, leaf.filenode):
+                pending.add(oid)
+            else:
+                reasons.append(_emptied(leaf))
+    return _LeafChanges(tuple(reasons), tuple(attached), frozenset(pending))
+
+
+def _emptied_together(known: Known, now: TableDefinition) -> set[int]:
+    """Return the transactions that have emptied leaves by a TRUNCATE of the whole table that was
+    sent. A subtransaction has another number than the stream tells: one that has emptied all leaves
+    was begun after its transaction."""
+    changed = {leaf.changed for leaf in now.leaves}
+    within = len(changed) == 1 and any(
+        (xid - top) % _XIDS < _XIDS // 2 for xid in changed for top in known.truncated
+    )
+    return {*known.truncated, *(changed if within else ())}
 
 
 def _changed_memberships(
@@ -589,6 +667,10 @@ class DefinitionWatch:
         self._save, self._connect = save, connect
         self._connection: Connection | None = None
         self._known: dict[str, Known] = {}
+        self._first_seen: dict[tuple[str, int, int], Lsn] = {}
+        """Where file nodes of leaves were found first."""
+        self._pending: dict[str, tuple[str, ...]] = {}
+        """Why tables would be errors if no TRUNCATE came for them."""
         self._due = time.monotonic() + LOOK_INTERVAL
         self._blind = False
         """The publisher is a node, whose catalogs do not tell."""
@@ -600,14 +682,14 @@ class DefinitionWatch:
             connection.close()
 
     def begin(
-        self, connection: Connection, targets: Sequence[_Target]
+        self, connection: Connection, targets: Sequence[_Target], applied: Lsn
     ) -> list[tuple[_Target, Difference]]:
         """Take up what is known, and look once by the session's own connection. A table of which
         nothing is known is taken as it is."""
         for target in targets:
             if target.rel.definition is not None:
                 self._known[target.rel.sync_id] = Known.parse(target.rel.definition)
-        return self._look(connection, targets)
+        return self._look(connection, targets, applied)
 
     def covers(self, target: WatchedTarget, lsn: Lsn) -> bool:
         """Whether it was looked at since the publisher had reached a position."""
@@ -633,24 +715,27 @@ class DefinitionWatch:
         """Whether all tables are to be looked at again."""
         return not self._blind and time.monotonic() >= self._due
 
-    def look(self, targets: Sequence[_Target]) -> list[tuple[_Target, Difference]]:
-        """Look at tables; what differs. Raises PublisherError, ConnectionFailure."""
+    def look(self, targets: Sequence[_Target], applied: Lsn) -> list[tuple[_Target, Difference]]:
+        """Look at tables, and return what differs. ``applied``: up to where the stream is applied,
+        of tables whose own position is not later. Raises PublisherError, ConnectionFailure."""
         if self._blind or not targets:
             return []
         try:
             if self._connection is None or not self._connection.is_open:
                 self._connection = self._connect()
-            return self._look(self._connection, targets)
+            return self._look(self._connection, targets, applied)
         except PenstockError:
             self.close()
             raise
 
-    def look_at_all(self, targets: Sequence[_Target]) -> list[tuple[_Target, Difference]]:
+    def look_at_all(
+        self, targets: Sequence[_Target], applied: Lsn
+    ) -> list[tuple[_Target, Difference]]:
         """Look as ``look`` does, and set when the next look is due. A publisher that does not
         answer now is asked again then: what depends on the answer asks for itself."""
         began = time.monotonic()
         try:
-            return self.look(targets)
+            return self.look(targets, applied)
         except ConnectionFailure as error:
             log.warning("definitions at the publisher could not be read: %s", error.message)
             return []
@@ -658,26 +743,48 @@ class DefinitionWatch:
             ended = time.monotonic()
             self._due = ended + max(LOOK_INTERVAL, _SHARE * (ended - began))
 
+    def truncated(self, target: WatchedTarget, xids: Collection[int]) -> None:
+        """Note that TRUNCATEs of a table were sent, before they are applied."""
+        known = self._known.get(target.rel.sync_id)
+        new = [xid for xid in xids if known is not None and xid not in known.truncated]
+        if known is not None and known.definition.leaves and new:
+            known = replace(known, truncated=(*known.truncated, *new)[-_TRUNCATES:])
+            self.accept(target, Difference(known))
+
+    def unproven(self, target: WatchedTarget) -> SchemaChanged | None:
+        """Return the error of a table with a conflict that a partition explains: all its rows may
+        be updated since it was attached with them, or it was emptied."""
+        known = self._known.get(target.rel.sync_id)
+        if known is None:
+            return None
+        marker = target.marker or INVALID
+        attached = (name for name, until in known.attached.items() if until > marker)
+        reasons = [f'Partition "{name}" was attached with rows' for name in attached]
+        reasons += self._pending.get(target.rel.sync_id, ())
+        return self.error(target, Difference(known, tuple(reasons))) if reasons else None
+
     def accept(self, target: WatchedTarget, difference: Difference) -> None:
         """Go on from a difference: rows here are as it says by now."""
-        before = self._known.get(target.rel.sync_id)
-        known = replace(difference.known, labels=_coming(difference.known, target))
+        before, marker = self._known.get(target.rel.sync_id), target.marker or INVALID
+        known = difference.known
+        attached = {name: until for name, until in known.attached.items() if until > marker}
+        known = replace(known, labels=_coming(known, target), attached=attached)
         self._known[target.rel.sync_id] = known
         if before is None or _stored(before) != _stored(known):
             self._save(target.rel, known.text())
 
     def _look(
-        self, connection: Connection, targets: Sequence[_Target]
+        self, connection: Connection, targets: Sequence[_Target], applied: Lsn
     ) -> list[tuple[_Target, Difference]]:
         oids = {t.rel.relid: t for t in targets if t.rel.relid is not None}
         found = read_definitions(connection, self._subscription.publications, list(oids))
         if found is None:
             self._blind = True
             return []
-        ask = questions(connection)
         upgrade, since = self._subscription.upgraded, None
         differences = []
         for oid, target in oids.items():
+            ask = self._questions(connection, target, found.lsn, applied)
             if oid not in found.tables:
                 continue  # dropped: its rows stay, as a subscriber's do
             known = self._known.get(target.rel.sync_id)
@@ -693,11 +800,22 @@ class DefinitionWatch:
             publications = self._subscription.publications
             widens = self._subscription.schema_change == WIDEN
             difference = compare(known, found, oid, target.held, publications, ask, widens=widens)
+            self._pending[target.rel.sync_id] = difference.pending
             if difference.reasons or difference.labels or difference.notices:
                 differences.append((target, difference))
             else:
                 self.accept(target, difference)
         return differences
+
+    def _questions(
+        self, connection: Connection, target: WatchedTarget, lsn: Lsn, applied: Lsn
+    ) -> LeafQuestions:
+        sync_id, reached = target.rel.sync_id, max(applied, target.marker or INVALID)
+
+        def may_be_told(leaf: int, filenode: int) -> bool:
+            return self._first_seen.setdefault((sync_id, leaf, filenode), lsn) > reached
+
+        return replace(questions(connection), may_be_told=may_be_told)
 
     def error(self, target: WatchedTarget, difference: Difference) -> SchemaChanged | None:
         """What stops or parks the table, or has it copied again; None where later rows alone are

@@ -295,7 +295,8 @@ class ApplyStream:
     def _look_at_definitions(self) -> None:
         """Between two batches. Raises the error of a table, unless it is parked."""
         targets = self._targets
-        for target, difference in targets.definitions.look_at_all(list(targets)):
+        applied = self._applier.last_cut or INVALID
+        for target, difference in targets.definitions.look_at_all(list(targets), applied):
             error = targets.settle(target, difference)
             if error is not None:
                 self._parking.refuse(target.rel, error)

@@ -21,7 +21,7 @@ from penstock.catalog.publisher_identity import alter
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.subscription.apply_error import log_stop, text_of
 from penstock.subscription.binary_stream import BinaryStream, NotInBinary
 from penstock.subscription.catalog_access import CatalogAccess
@@ -421,7 +421,8 @@ class ApplyWorker:
     ) -> None:
         """What changed while the node was away. Raises the error of a table, unless it is
         parked."""
-        for target, difference in targets.definitions.begin(publisher.connection, list(targets)):
+        last_cut, definitions = targets.last_cut or INVALID, targets.definitions
+        for target, difference in definitions.begin(publisher.connection, list(targets), last_cut):
             error = targets.settle(target, difference)
             if error is not None:
                 parking.refuse(target.rel, error)

@@ -3,9 +3,9 @@
 In: OIDs of published tables and the names of a subscription's publications. Out: for each table a
 ``TableDefinition``: its file node, the numbers of its columns with types, modifiers, generation
 expressions and missing values, the labels and attributes of the types that the columns use, the
-publications that it is in, and its partitions. Some of these change what rows hold at the
-publisher without any change message, so a subscriber has to look. What a difference means is
-decided by ``subscription.definitions``.
+publications that it is in, and its partitions with their places in the tree. Some of these change
+what rows hold at the publisher without any change message, so a subscriber has to look. What a
+difference means is decided by ``subscription.definitions``.
 
 One query reads all tables, from catalogs alone: it takes no lock on any of them.
 
@@ -89,13 +89,27 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class LeafDefinition:
-    """A partition with rows of its own. ``missing``: columns that have a missing value in it."""
+    """A partition with rows of its own. ``missing``: columns that have a missing value in it;
+    ``changed``: the transaction that wrote its row in pg_class last."""
 
     oid: int
     name: str
     filenode: int
     toast: int
     missing: frozenset[str]
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLink:
+    """The place of a partition in its tree (pg_inherits), ``attached`` by a transaction, in its
+    ``command``. ``born``: by CREATE TABLE ... PARTITION OF, so that no row was in it before."""
+
+    child: int
+    parent: int
+    attached: int
+    command: int
+    born: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +125,16 @@ class TableDefinition:
     types: tuple[TypeDefinition, ...]
     memberships: tuple[Membership, ...]
     leaves: tuple[LeafDefinition, ...]
+    links: tuple[PartitionLink, ...]
+
+    def path(self, leaf: int) -> tuple[PartitionLink, ...]:
+        """Return the links by which a leaf is in the tree, its own one first."""
+        links = {link.child: link for link in self.links}
+        found = []
+        while (link := links.get(leaf)) is not None:
+            found.append(link)
+            leaf = link.parent
+        return tuple(found)
 
     @property
     def by_name(self) -> dict[str, AttributeDefinition]:
@@ -162,31 +186,27 @@ def parse_definition(raw: Raw) -> TableDefinition:
         ),
         tuple(Membership(*each) for each in raw.get("memberships", ())),
         tuple(
-            LeafDefinition(oid, name, filenode, toast, frozenset(missing or ()))
-            for oid, name, filenode, toast, missing in raw.get("leaves", ())
+            LeafDefinition(oid, name, filenode, toast, frozenset(missing or ()), changed)
+            for oid, name, filenode, toast, missing, changed in raw.get("leaves", ())
         ),
+        tuple(PartitionLink(*each) for each in raw.get("links", ())),
     )
 
 
-def rows_came_with(connection: Connection, leaf: int) -> bool:
-    """Tell whether a partition has rows that are not younger than its place in the tree: they came
-    to the root without a message. Where its rows may not be read, or have no age (a foreign table),
-    one that was not made by the transaction that attached it counts as such. Raises PublisherError,
-    ConnectionFailure."""
-    rows = connection.query(
-        "SELECT i.xmin::text, i.cmin::text, a.xmin = i.xmin FROM pg_catalog.pg_inherits i"
-        " JOIN pg_catalog.pg_attribute a ON a.attrelid = i.inhrelid"
-        f" WHERE i.inhrelid = {leaf} ORDER BY a.attnum LIMIT 1"
+def rows_came_with(connection: Connection, leaf: int, links: Sequence[PartitionLink]) -> bool:
+    """Tell whether a partition has rows from before one of the links was made: they came to the
+    root without a message. True where its rows may not be read, or have no age (a foreign table).
+
+    The transaction that attached it may have written such rows in subtransactions, whose numbers
+    are greater than its own. It counts its commands through them, so a row of a command before the
+    link's is taken for one. Raises PublisherError, ConnectionFailure.
+    """
+    before = " OR ".join(
+        f"pg_catalog.age(xmin) > pg_catalog.age('{link.attached}'::pg_catalog.xid)"
+        f" OR cmin::text::bigint < {link.command}"
+        for link in links
     )
-    if not rows:
-        return True
-    attached, command, made_so = rows[0]
-    xid = f"'{attached}'::pg_catalog.xid"
-    before = (
-        f"pg_catalog.age(xmin) > pg_catalog.age({xid})"
-        f" OR (xmin = {xid} AND cmin::text::bigint < {command})"
-    )
-    return _has_rows(connection, leaf, before, unread=made_so != "t")
+    return _has_rows(connection, leaf, before, unread=True)
 
 
 def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool:
@@ -292,10 +312,11 @@ WITH RECURSIVE followed AS (
     JOIN pg_catalog.pg_class c ON c.oid = a.ancestor AND c.relispartition
     JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.ancestor
 ), below AS (
-  SELECT f.oid AS relid, i.inhrelid AS leaf FROM followed f
+  SELECT f.oid AS relid, i.inhrelid AS leaf, i.inhparent AS parent, i.xmin AS attached,
+         i.cmin AS command FROM followed f
     JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid WHERE f.relkind = 'p'
   UNION ALL
-  SELECT b.relid, i.inhrelid FROM below b
+  SELECT b.relid, i.inhrelid, i.inhparent, i.xmin, i.cmin FROM below b
     JOIN pg_catalog.pg_inherits i ON i.inhparent = b.leaf
 ), used AS (
   SELECT a.attrelid AS relid, a.atttypid AS typ FROM pg_catalog.pg_attribute a
@@ -352,8 +373,17 @@ SELECT 'leaves', b.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
          b.leaf::bigint, c.relname, c.relfilenode::bigint,
          c.reltoastrelid::bigint,
          (SELECT pg_catalog.json_agg(a.attname) FROM pg_catalog.pg_attribute a
-           WHERE a.attrelid = b.leaf AND a.atthasmissing)) ORDER BY b.leaf)::text
+           WHERE a.attrelid = b.leaf AND a.atthasmissing),
+         c.xmin::text::bigint) ORDER BY b.leaf)::text
   FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.leaf AND c.relkind <> 'p' GROUP BY 2
+UNION ALL
+SELECT 'links', b.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
+         b.leaf::bigint, b.parent::bigint, b.attached::text::bigint, b.command::text::bigint,
+         -- ATTACH writes each column again
+         EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                  WHERE a.attrelid = b.leaf AND a.attnum > 0 AND a.xmin = b.attached
+                    AND a.cmin::text::bigint < b.command::text::bigint)) ORDER BY b.leaf)::text
+  FROM below b GROUP BY 2
 UNION ALL
 SELECT 'memberships', m.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
          p.oid::bigint, p.pubname, m.entry::bigint, p.xmin::text::bigint, p.pubowner::bigint,
