@@ -18,9 +18,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from end_to_end.compare import Row, delta_rows, query
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import free_port, wait_until
+from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.history_table import history_of
 from penstock.lsn import Lsn
 
@@ -229,3 +230,30 @@ def test_a_parked_table_leaves_the_transaction_to_the_others(
     node.caught_up_but_parked("s", database)
     node.wait_for("s", "the parking", lambda s: "p" in {t.state for t in s.tables})
     assert sorted(node.rows("other")) == [(0, None), (1, "x"), (2, "x"), (4, "x")]
+
+
+@part_of_make_faults
+def test_what_a_cut_holds_is_not_taken_back(
+    local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cut is durable, and an error comes in place of its answer."""
+    node = local_node()
+    database.execute(f"{TABLES} CREATE PUBLICATION p FOR TABLE other, sk")
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    append, lost = Cuts.append, list[int]()
+
+    def unanswered(self: Cuts, owner: Any, lsn: Lsn, commit_time: int | None, tables: Any) -> int:
+        version = append(self, owner, lsn, commit_time, tables)
+        if commit_time is not None and not lost:
+            lost.append(version)
+            raise ValueError("no answer")
+        return version
+
+    monkeypatch.setattr(Cuts, "append", unanswered)
+    database.execute("BEGIN; INSERT INTO other VALUES (1); INSERT INTO sk VALUES (1); COMMIT")
+    wait_until(lambda: bool(lost), "the error", 60)
+    database.execute("INSERT INTO other VALUES (2)")
+    node.caught_up("s", database)
+    assert sorted(newest(node, "other")) == [(1, None), (2, None)]
+    assert sorted(newest(node, "sk")) == [(1, None)]

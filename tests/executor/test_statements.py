@@ -347,6 +347,30 @@ SELECT coalesce(max(p), 0) FROM m WHERE id > 100
 SELECT id, coalesce(max(p), 0) FROM m GROUP BY id ORDER BY id
 SELECT DISTINCT ON (id) coalesce(p, 0) FROM m ORDER BY id
 SELECT lag(id) OVER (ORDER BY coalesce(p, 0), id), coalesce(p, 0) FROM m ORDER BY id
+SELECT DISTINCT coalesce(p, 0) FROM m ORDER BY 1
+SELECT DISTINCT a, a > 1 FROM (VALUES (1::numeric), (2.50), (2.50)) AS v(a) ORDER BY a DESC
+SELECT DISTINCT a FROM (VALUES (1::numeric), (2.50)) AS v(a)
+SELECT coalesce(p, 0), count(*), max(id) FROM m GROUP BY coalesce(p, 0) ORDER BY 1
+SELECT a, a > 1, count(*) FROM (VALUES (1::numeric), (2.50), (1)) AS v(a) GROUP BY a ORDER BY a
+SELECT a FROM (VALUES (1::numeric), (2.50), (1)) AS v(a) GROUP BY a HAVING count(*) = 1
+SELECT 1::numeric AS n UNION SELECT 2.50 UNION SELECT 1 ORDER BY n
+SELECT n, n > 2 FROM (SELECT p AS n FROM m UNION SELECT q FROM m) AS s ORDER BY n
+SELECT count(*) FROM (SELECT p AS n FROM m UNION SELECT q FROM m) AS s
+SELECT greatest(1::numeric, 2.50), least(1::numeric, 2.50), greatest(NULL, 1.0, 1.00, 0.123)
+SELECT id, greatest(p, q, 3), least(p, q, 3), greatest(p, NULL::numeric) FROM m ORDER BY id
+SELECT greatest(p, 1)::text, least(coalesce(p, 5), q) FROM m ORDER BY id
+SELECT least(greatest(p, 1), 1.5000) FROM m ORDER BY id
+SELECT ARRAY[1::numeric, 2.50, NULL], ARRAY[1, 2.5]::numeric[], ARRAY[0.5, 10]
+SELECT id, ARRAY[p, q, 0.1] FROM m ORDER BY id
+SELECT a FROM (VALUES (ARRAY[1::numeric, 2.50]), (ARRAY[3.000])) AS v(a)
+SELECT ARRAY[1::numeric, 2.50] UNION ALL SELECT ARRAY[0.001]
+SELECT min(a), max(a), count(a) FROM (VALUES (1::numeric), (2.50), (NULL)) AS v(a)
+SELECT min(a), max(a) FILTER (WHERE a < 2) FROM (VALUES (1::numeric), (2.50)) AS v(a)
+SELECT max(a) OVER (ORDER BY a), lag(a) OVER (ORDER BY a) FROM (VALUES (1::numeric), (2.50)) AS v(a)
+SELECT first_value(a) OVER (ORDER BY a DESC) FROM (VALUES (1::numeric), (2.50)) AS v(a)
+SELECT array_agg(a ORDER BY a DESC) FROM (VALUES (1::numeric), (2.50)) AS v(a)
+SELECT id % 2, max(coalesce(p, 0)) FROM m GROUP BY id % 2 ORDER BY 1
+WITH q AS (SELECT DISTINCT coalesce(p, 0) AS n FROM m) SELECT n FROM q ORDER BY n
 """
 
 
@@ -373,6 +397,10 @@ INSERT INTO w WITH q AS (SELECT 1, 1000.0 UNION ALL SELECT 2, 0.001) SELECT * FR
 INSERT INTO w SELECT id, coalesce(p, 0) FROM m
 INSERT INTO w SELECT id, CASE WHEN id > 2 THEN p ELSE 1 END FROM m
 INSERT INTO w SELECT id, coalesce(p, q) FROM m ORDER BY 2
+INSERT INTO w SELECT id, greatest(p, q) FROM m
+INSERT INTO w SELECT DISTINCT id, coalesce(p, 0) FROM m
+INSERT INTO w SELECT 1, 1000 UNION SELECT 2, 0.001
+INSERT INTO w SELECT id, max(coalesce(p, 0)) FROM m GROUP BY id
 """
 
 

@@ -188,8 +188,13 @@ class Applier:
     def take_back(self) -> bool:
         """Bring all tables back to the last cut; whether any was beyond it, and is not any more.
         They have to be opened again then. Raises what ``DeltaTable.commit`` and ``reload`` raise.
+
+        The last cut is the one that is in the cuts table: an error may have come between that and
+        its answer, and what a cut holds does not come again.
         """
-        return self._commits.take_back(self.last_cut or INVALID)
+        there = self._cuts.last(CutOwner(self._subscription, self._app_id))
+        known = self.last_cut or INVALID
+        return self._commits.take_back(known if there is None else max(known, there.lsn))
 
     def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
         """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined,

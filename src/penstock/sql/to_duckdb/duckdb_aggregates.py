@@ -72,7 +72,10 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
             return Value(call("string_agg", values[1].sql), TEXT, None, fails)
         case "array_agg" if not element(first.type):
             order = order or (f" ORDER BY {first.sql} NULLS LAST" if distinct else "")
-            return Value(call("list"), node.type, first.shape, fails)
+            texts = None
+            if first.printed is not None and not distinct:
+                texts = f"list({first.printed}{order}){tail}"
+            return Value(call("list"), node.type, first.shape, fails, texts)
     raise _refused(node, values)
 
 
@@ -114,7 +117,10 @@ def _in_range(sql: str, too_great: str, call: Callable[[str], str]) -> Value:
 
 def _extreme(node: Aggref, value: Value, sql: str, tail: str, fails: bool) -> Value:
     if value.type in PLAIN or value.shape is not None:
-        return Value(sql, node.type, value.shape, fails)
+        printed = None
+        if value.printed is not None:
+            printed = f"{_EXTREMES[node.name]}({value.printed}, {value.sql}){tail}"
+        return Value(sql, node.type, value.shape, fails, printed)
     if (value.type == NUMERIC or is_enum(value.type)) and not node.distinct:
         key = comparable(value, value)[0]
         return Value(f"{_EXTREMES[node.name]}({value.sql}, {key}){tail}", node.type, None, fails)
@@ -130,16 +136,23 @@ def window_function(node: Aggref, values: Sequence[Value], over: str) -> Value:
         _check_positive(node.arguments[0], "argument of ntile must be greater than zero", "22014")
         return Value(f"CAST(ntile({values[0].sql}){over} AS INTEGER)", node.type)
     if name in _VALUES:
-        return Value(f"{name}({values[0].sql}){over}", node.type, values[0].shape, fails)
+        return _of_window(name, node, values, over, fails)
     constant = all(isinstance(argument, Const) for argument in node.arguments[1:2])
     if name in _NEIGHBOURS and constant and len(values) < 3:
-        arguments = ", ".join(value.sql for value in values)
         if name == "nth_value":
             _check_positive(
                 node.arguments[1], "argument of nth_value must be greater than zero", "22016"
             )
-        return Value(f"{name}({arguments}){over}", node.type, values[0].shape, fails)
+        return _of_window(name, node, values, over, fails)
     raise _refused(node, values)
+
+
+def _of_window(name: str, node: Aggref, values: Sequence[Value], over: str, fails: bool) -> Value:
+    """A value of another row."""
+    first, *more = values
+    after = "".join(f", {value.sql}" for value in more)
+    printed = None if first.printed is None else f"{name}({first.printed}{after}){over}"
+    return Value(f"{name}({first.sql}{after}){over}", node.type, first.shape, fails, printed)
 
 
 def _check_positive(node: Node, message: str, sqlstate: str) -> None:

@@ -329,7 +329,13 @@ class ExpressionCompiler:
         if node.type not in PLAIN | FLOATS and shape is None:
             raise refused(f"{name.upper()} of {type_name(node.type)}")
         sql = f"{name}({', '.join(value.sql for value in values)})"
-        return Value(sql, node.type, shape, any(value.fails for value in values))
+        texts = texts_of(values)
+        printed = None
+        if texts is not None:  # the first of those that are equal
+            whens = zip(values, texts, strict=True)
+            cases = " ".join(f"WHEN {value.sql} = {sql} THEN {text}" for value, text in whens)
+            printed = f"CASE {cases} END"
+        return Value(sql, node.type, shape, any(value.fails for value in values), printed)
 
 
 def _first_known(values: list[Value], shown: list[str]) -> str:

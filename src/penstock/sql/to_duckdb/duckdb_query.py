@@ -273,14 +273,14 @@ class QueryCompiler(NumericCompiler):
         keys = [self.value(node) for node in query.distinct_on]
         for target in targets if query.distinct else keys:
             check_groupable(target)
-        # What is grouped by its value has no text of its own.
-        grouped = query.distinct or any(self.value(node).printed for node in query.group)
-        texts = self._texts(targets) if printed and not grouped else {}
+        texts = self._target_texts(query, targets) if printed else {}
         columns = [f"{value.sql} AS c{number}" for number, value in _numbered(targets)]
         shown = ", ".join(columns + [f"{text} AS {_text(n)}" for n, text in texts.items()])
         distinct = "DISTINCT " if query.distinct else ""
         if keys:
             distinct = f"DISTINCT ON ({', '.join(key.sql for key in keys)}) "
+        elif query.distinct and texts:
+            distinct = f"DISTINCT ON ({', '.join(target.sql for target in targets)}) "
         sql = " ".join([f"SELECT {distinct}{shown or '1'}", *clauses])
         sql = f"{with_}{sql}{self._sorted(query)}"
         if query.limit is not None:
@@ -291,6 +291,18 @@ class QueryCompiler(NumericCompiler):
             replace(value, sql=f"c{n}", printed=_text(n) if n in texts else None)
             for n, value in _numbered(targets)
         )
+
+    def _target_texts(self, query: Query, targets: Sequence[Value]) -> dict[int, str]:
+        """Of the rows of a group one has its text; what is computed from several has none."""
+        texts = self._texts(targets)
+        if not any(self.value(node).printed for node in query.group):
+            return texts
+        nodes = dict(_numbered(query.targets))
+        return {
+            n: text if isinstance(nodes[n], Aggref) else f"min({text})"
+            for n, text in texts.items()
+            if isinstance(nodes[n], Aggref) or nodes[n] in query.group
+        }
 
     def _number(self, count: int | Node, word: str) -> str:
         if isinstance(count, int):
@@ -423,17 +435,24 @@ class QueryCompiler(NumericCompiler):
             first.append(f"{one.sql} AS c{number}")
             second.append(f"{other.sql} AS c{number}")
             exposed.append(Value("", one.type, shape))
-            texts = self._texts([one, other]) if every else {}
+            texts = self._texts([one, other]) if node.operation is SetOperation.UNION else {}
             if texts:
                 first.append(f"{texts[1]} AS {_text(number)}")
                 second.append(f"{texts[2]} AS {_text(number)}")
                 exposed[-1] = replace(exposed[-1], printed=texts[1])
         self._expose(node.name, exposed)
         word = node.operation.value + (" ALL" if node.all else "")
-        return (
+        alike = any(value.printed for value in exposed) and not node.all
+        if alike:  # of those that are equal the first has its text
+            word = "UNION ALL"
+        both = (
             f"(SELECT {', '.join(first) or '1'} FROM ({left_sql}) {word}"
-            f" SELECT {', '.join(second) or '1'} FROM ({right_sql})) AS {node.name}"
+            f" SELECT {', '.join(second) or '1'} FROM ({right_sql}))"
         )
+        if alike:
+            columns = ", ".join(f"c{number}" for number, _ in _numbered(exposed))
+            both = f"(SELECT DISTINCT ON ({columns}) * FROM {both})"
+        return f"{both} AS {node.name}"
 
 
 def _text(number: int) -> str:

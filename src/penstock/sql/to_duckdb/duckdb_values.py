@@ -72,8 +72,8 @@ class Value:
     """An SQL text. ``type``: pg_type oid; ``shape``: precision and scale of a DECIMAL (or of an
     array's elements), None for numbers as text; ``fails``: evaluating it may raise an error.
 
-    ``printed``: numeric_out of it where a DECIMAL holds numbers of several scales; None: the
-    DECIMAL's own text."""
+    ``printed``: numeric_out of it, or of its elements, where a DECIMAL holds numbers of several
+    scales; None: the DECIMAL's own text."""
 
     sql: str
     type: int
@@ -140,7 +140,9 @@ def array(elements: list[Value], oid: int) -> Value:
     shape = shape if element(oid) == NUMERIC else None
     body = ", ".join(value.sql for value in elements)
     fails = any(value.fails for value in elements)
-    return Value(f"CAST([{body}] AS {duckdb_type(oid, shape)})", oid, shape, fails)
+    texts = texts_of(elements) if elements else None
+    printed = None if texts is None else f"[{', '.join(texts)}]"
+    return Value(f"CAST([{body}] AS {duckdb_type(oid, shape)})", oid, shape, fails, printed)
 
 
 def _numeric_constant(text: str | None) -> Value:
@@ -207,13 +209,15 @@ def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
 
 def _aligned_lists(values: list[Value]) -> tuple[list[Value], Shape | None]:
     shapes = {value.shape for value in values}
-    if len(shapes) == 1:
+    if len(shapes) == 1 and not any(value.printed for value in values):
         return values, shapes.pop()
     return [Value(list_text(value), value.type, None, value.fails) for value in values], None
 
 
 def list_text(value: Value) -> str:
     """A list of numerics as their texts."""
+    if value.printed is not None:
+        return value.printed
     if value.shape is None:
         return value.sql
     return f"list_transform({value.sql}, lambda item: {decimal_text('item', value.shape)})"
