@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
@@ -220,7 +220,7 @@ class Difference:
     reasons: tuple[str, ...] = ()
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
-    pending: tuple[str, ...] = ()
+    pending: Mapping[int, str] = field(default_factory=dict)
 
 
 def compare(
@@ -259,7 +259,7 @@ def compare(
         known.truncated if changed.pending else (),
         {**known.attached, **dict.fromkeys(changed.attached, found.lsn)},
     )
-    emptied = tuple(_emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending)
+    emptied = {leaf.oid: _emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending}
     return Difference(after, (*reasons, *gaps), labels, notices, emptied)
 
 
@@ -293,7 +293,7 @@ def _origins(
 
 
 def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
-    """Whether rows lie in other files. VACUUM FULL and CLUSTER keep the TOAST table, ALTER TABLE
+    """Tell whether rows lie in other files. VACUUM FULL and CLUSTER keep the TOAST table, ALTER TABLE
     makes another one, so that a table that has one tells them apart."""
     if before.toast and before.toast == now.toast:
         return False
@@ -337,7 +337,7 @@ def _other_type(origin: AttributeDefinition, column: AttributeDefinition) -> boo
 
 
 def _keeps_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
-    """Whether Delta's type is the same: another one is told by the Relation message."""
+    """Tell whether Delta's type is the same: the Relation message tells another one."""
     before = arrow_type(origin.type_oid, origin.typmod)
     return bool(before.equals(arrow_type(column.type_oid, column.typmod)))
 
@@ -523,8 +523,9 @@ def _emptied_together(known: Known, now: TableDefinition) -> set[int]:
 def _changed_memberships(
     known: Known, before: TableDefinition, now: TableDefinition, publications: Collection[str]
 ) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
-    """Whether it is in no publication, why changes may be missing, and what changes are chosen by
-    now. Publications that the subscription has by another statement here are its user's."""
+    """Return whether the table is in no publication, why changes may be missing, and notices of
+    what changes are chosen by now. Publications that the subscription has by another statement here
+    are its user's."""
     if not now.memberships:
         notice = "it is in none of the subscription's publications any more"
         return True, (), () if known.left or not before.memberships else (notice,)
@@ -536,25 +537,16 @@ def _changed_memberships(
             continue
         if _covered(entry, before.memberships, now.memberships):
             continue
-        after = [m for m in now.memberships if m.entry == entry.entry and m.name == entry.name]
-        if after and after[0].publication == entry.publication:
-            if after[0].selects != entry.selects:
-                notices.append(f'publication "{entry.name}" publishes other changes of it')
-            elif (after[0].owner, after[0].via_root) == (entry.owner, entry.via_root):
-                gaps.append(f'Publication "{entry.name}" was altered for a time')
-            continue
-        gap = _gap(entry, now.memberships)
-        if gap is not None:
-            gaps.append(gap)
-        else:
-            notices.append(f'publication "{entry.name}" publishes other changes of it')
+        gap, notice = _changed_membership(entry, now.memberships)
+        gaps += [] if gap is None else [gap]
+        notices += [] if notice is None else [notice]
     return False, tuple(gaps), tuple(notices)
 
 
 def _covered(
     entry: Membership, before: Collection[Membership], now: Collection[Membership]
 ) -> bool:
-    """Whether another publication has published all of it all the time."""
+    """Tell whether another publication has published all of it all the time."""
     return any(
         other in now
         and (other.columns, other.row_filter) == (None, None)
@@ -563,15 +555,26 @@ def _covered(
     )
 
 
-def _gap(entry: Membership, now: Iterable[Membership]) -> str | None:
-    for other in now:
-        if other.name != entry.name:
+def _changed_membership(
+    entry: Membership, now: Collection[Membership]
+) -> tuple[str | None, str | None]:
+    """Return why changes may be missing that an entry had published, or else a notice. Another
+    owner, and the place of partitions, change nothing of them."""
+    notice = f'publication "{entry.name}" publishes other changes of it'
+    named = [other for other in now if other.name == entry.name]
+    if any(other.publication != entry.publication for other in named):
+        return f'Publication "{entry.name}" was dropped and created again', None
+    for other in named:
+        if other.entry != entry.entry:
             continue
-        if other.publication != entry.publication:
-            return f'Publication "{entry.name}" was dropped and created again'
-        if other.selects == entry.selects:
-            return f'The table was dropped from publication "{entry.name}" and added again'
-    return None
+        if other.selects != entry.selects:
+            return None, notice
+        if (other.owner, other.via_root) != (entry.owner, entry.via_root):
+            return None, None
+        return f'Publication "{entry.name}" was altered for a time', None
+    if any(other.selects == entry.selects for other in named):
+        return f'The table was dropped from publication "{entry.name}" and added again', None
+    return None, notice
 
 
 def carried_over(
@@ -669,8 +672,8 @@ class DefinitionWatch:
         self._known: dict[str, Known] = {}
         self._first_seen: dict[tuple[str, int, int], Lsn] = {}
         """Where file nodes of leaves were found first."""
-        self._pending: dict[str, tuple[str, ...]] = {}
-        """Why tables would be errors if no TRUNCATE came for them."""
+        self._pending: dict[str, Mapping[int, str]] = {}
+        """Why tables would be errors if no TRUNCATE came for them, by leaf."""
         self._due = time.monotonic() + LOOK_INTERVAL
         self._blind = False
         """The publisher is a node, whose catalogs do not tell."""
@@ -692,7 +695,7 @@ class DefinitionWatch:
         return self._look(connection, targets, applied)
 
     def covers(self, target: WatchedTarget, lsn: Lsn) -> bool:
-        """Whether it was looked at since the publisher had reached a position."""
+        """Tell whether a table was looked at since the publisher had reached a position."""
         known = self._known.get(target.rel.sync_id)
         return self._blind or target.rel.relid is None or (known is not None and known.lsn >= lsn)
 
@@ -712,7 +715,7 @@ class DefinitionWatch:
         return () if known is None else _coming(known, target)
 
     def due(self) -> bool:
-        """Whether all tables are to be looked at again."""
+        """Tell whether all tables are to be looked at again."""
         return not self._blind and time.monotonic() >= self._due
 
     def look(self, targets: Sequence[_Target], applied: Lsn) -> list[tuple[_Target, Difference]]:
@@ -751,6 +754,17 @@ class DefinitionWatch:
             known = replace(known, truncated=(*known.truncated, *new)[-_TRUNCATES:])
             self.accept(target, Difference(known))
 
+    def sent(self, target: WatchedTarget, leaf: int, name: str) -> SchemaChanged | None:
+        """Return the error of a table with changes of a partition that no look has found since: it
+        was made and dropped between two. The table was looked at after these changes."""
+        known = self._known.get(target.rel.sync_id)
+        if known is None or leaf in self._pending.get(target.rel.sync_id, {}):
+            return None
+        if any(each.oid == leaf for each in known.definition.leaves):
+            return None
+        reason = f'Partition "{name}" was dropped or detached'
+        return self.error(target, Difference(known, (reason,)))
+
     def unproven(self, target: WatchedTarget) -> SchemaChanged | None:
         """Return the error of a table with a conflict that a partition explains: all its rows may
         be updated since it was attached with them, or it was emptied."""
@@ -760,7 +774,7 @@ class DefinitionWatch:
         marker = target.marker or INVALID
         attached = (name for name, until in known.attached.items() if until > marker)
         reasons = [f'Partition "{name}" was attached with rows' for name in attached]
-        reasons += self._pending.get(target.rel.sync_id, ())
+        reasons += self._pending.get(target.rel.sync_id, {}).values()
         return self.error(target, Difference(known, tuple(reasons))) if reasons else None
 
     def accept(self, target: WatchedTarget, difference: Difference) -> None:
