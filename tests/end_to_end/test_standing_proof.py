@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from end_to_end.compare import query
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import NodeProcess, wait_until
 from penstock.failpoint import INSIDE_VERIFICATION
@@ -87,6 +88,19 @@ def test_a_difference_put_in_by_hand_is_found_and_stops(
     node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION; ALTER SUBSCRIPTION s ENABLE")
     node.caught_up("s", database)
     proved(node)
+
+
+@part_of_make_faults
+def test_keys_that_the_node_has_as_texts_are_compared_in_ranges(
+    local_node: LocalNodes, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing_proof, "RANGE_BYTES", 100_000)
+    node = local_node()
+    node.node.sql("CREATE TABLE t (a varchar(9) PRIMARY KEY, b text)")
+    subscribed(node, database)
+    proved(node)
+    ranges = [row for row in told(node) if row["relation"] == "public.t"]
+    assert len({row["low"] for row in ranges}) > 2
 
 
 def test_a_difference_parks_where_the_subscription_says_so(

@@ -1,17 +1,21 @@
 """Which rows of a table are compared: those whose key lies between two numbers.
 
-In: an integer column that the table's key begins with, and bounds. Out: the same choice as a
-condition of SQL at the publisher, as a filter of Arrow batches at the node, and of its data files.
+In: a column, an integer at the publisher, that the table's key begins with, and bounds. Out: the
+same choice as a condition of SQL at the publisher, as a filter of Arrow batches at the node, and of
+its data files.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.identifiers import quoted
+
+_ANY_INTEGER: Final = pa.decimal128(19, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class KeyRange:
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Those of a batch; rows with NULL, which only other writers make, are of the first
         range."""
-        column = batch.column(self.column)
+        column = _numbers(batch.column(self.column))
         if self.low is not None:
             kept = pc.greater_equal(column, self.low)
             batch, column = batch.filter(kept), column.filter(kept)
@@ -50,3 +54,13 @@ class KeyRange:
         if bounds is None or self.low is None:
             return True
         return bounds[1] >= self.low and (self.high is None or bounds[0] < self.high)
+
+
+def _numbers(column: pa.Array) -> pa.Array:
+    """The publisher's integers, which a column of the node's own may hold as texts. What is none,
+    as only other writers make it, is as NULL."""
+    if not pa.types.is_string(column.type):
+        return column
+    texts = pc.utf8_rtrim_whitespace(column)
+    integer = pc.match_substring_regex(texts, r"^-?[0-9]{1,19}$")
+    return pc.if_else(integer, texts, pa.scalar(None, pa.string())).cast(_ANY_INTEGER)
