@@ -24,7 +24,7 @@ def test_keys_are_compared_as_numbers(keys: pa.Array) -> None:
     batch = pa.RecordBatch.from_arrays([keys], ["k"])
 
     def chosen(low: int | None, high: int | None) -> list[object]:
-        return KeyRange("k", low, high, 1).rows(batch).column(0).to_pylist()
+        return list(KeyRange("k", low, high, 1).rows(batch).column(0).to_pylist())
 
     values = keys.to_pylist()
     assert chosen(None, 10) == [*values[:2], None]
