@@ -92,6 +92,19 @@ def test_a_difference_put_in_by_hand_is_found_and_stops(
     proved(node)
 
 
+@part_of_make_faults
+def test_keys_that_the_node_has_as_texts_are_compared_in_ranges(
+    local_node: LocalNodes, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing_proof, "RANGE_BYTES", 100_000)
+    node = local_node()
+    node.node.sql("CREATE TABLE t (a varchar(9) PRIMARY KEY, b text)")
+    subscribed(node, database)
+    proved(node)
+    ranges = [row for row in told(node) if row["relation"] == "public.t"]
+    assert len({row["low"] for row in ranges}) > 2
+
+
 def test_a_difference_parks_where_the_subscription_says_so(
     local_node: LocalNodes, database: Database, spark: Any
 ) -> None:

@@ -26,6 +26,7 @@ def kept(keys: pa.Array, low: int | None, high: int | None) -> list[Any]:
     [
         pa.array(KEYS, pa.int64()),
         pa.array(list(map(str, KEYS))),
+        pa.array([f"{key:<20}" for key in KEYS]),
         pa.array(list(map(Decimal, KEYS)), pa.decimal128(19, 0)),
         pa.array([-300, -5, 0, 6, 7, 300], pa.int16()),
         pa.array([-2147483648.0, -5.0, 0.0, 6.0, 7.0, 2147483647.0]),

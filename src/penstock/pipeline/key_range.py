@@ -1,7 +1,8 @@
 """Which rows of a table are compared: those whose key lies between two numbers.
 
-In: an integer column that the table's key begins with, and bounds. Out: the same choice as a
-condition of SQL at the publisher, as a filter of Arrow batches at the node, and of its data files.
+In: a column, an integer at the publisher, that the table's key begins with, and bounds. Out: the
+same choice as a condition of SQL at the publisher, as a filter of Arrow batches at the node, and of
+its data files.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class KeyRange:
 
 def _numbers(column: pa.Array) -> pa.Array:
     """The column's values, of texts the numbers that they are of: a target may keep the key as
-    text. A text that is no integer is another writer's, and counts as NULL does."""
+    text, padded if it is a char. What is no integer is another writer's, and counts as NULL."""
     if not pa.types.is_string(column.type):
         return column
-    integers = pc.match_substring_regex(column, _INTEGER)
-    return pc.if_else(integers, column, pa.scalar(None, pa.string())).cast(_NUMBER)
+    texts = pc.utf8_rtrim_whitespace(column)
+    integers = pc.match_substring_regex(texts, _INTEGER)
+    return pc.if_else(integers, texts, pa.scalar(None, pa.string())).cast(_NUMBER)

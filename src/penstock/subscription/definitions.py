@@ -168,7 +168,7 @@ class Known:
         )
 
 
-def _fields(value: AttributeDefinition | Membership) -> list[object]:
+def _fields(value: AttributeDefinition | Membership | PartitionLink) -> list[object]:
     return [getattr(value, name) for name in value.__dataclass_fields__]
 
 
@@ -605,16 +605,33 @@ def carried_over(
         expression = new.expression if column.expression else ""
         return replace(column, changed=new.changed, expression=expression)
 
+    links = {(link.child, link.parent): link for link in now.links}
+
+    def place(link: PartitionLink) -> PartitionLink:
+        new = links.get((link.child, link.parent))
+        if new is None or since.has_written(new.attached):
+            return link
+        return replace(link, attached=new.attached, command=new.command)
+
     raw_now = {
         **known.raw,
         "attributes": [_fields(attribute(each)) for each in before.attributes],
+        "links": [_fields(place(each)) for each in before.links],
         "memberships": [
             _fields(_membership(each, now.memberships, since)) for each in before.memberships
         ],
     }
     origins = {name: attribute(origin) for name, origin in known.origins.items()}
     # Nothing of the former cluster is still to come, with which names ever.
-    return replace(known, lsn=upgrade.lsn, raw=raw_now, origins=origins, labels=())
+    return replace(
+        known,
+        lsn=upgrade.lsn,
+        raw=raw_now,
+        origins=origins,
+        labels=(),
+        truncated=(),
+        attached={},
+    )
 
 
 def _membership(
