@@ -227,6 +227,25 @@ def test_a_key_that_is_text_here_and_one_subscription_beside_another(
     )
 
 
+def test_a_large_table_does_not_keep_the_others_waiting(
+    local_node: LocalNodes, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing_proof, "RANGE_BYTES", 100_000)
+    database.execute(
+        "CREATE TABLE a (a integer PRIMARY KEY, b text); CREATE TABLE b (a integer PRIMARY KEY);"
+        "INSERT INTO a SELECT i, repeat('b', 200) FROM generate_series(1, 4000) i;"
+        "ANALYZE; CREATE PUBLICATION p FOR TABLE a, b"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p", "verify_rate = '1GB'")
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s SET (verify_interval = '1 hour')")
+    proved(node, 2)
+    ranges = sorted(told(node), key=lambda row: row["started"])
+    assert "public.b" in [row["relation"] for row in ranges[:3]]
+    assert len(ranges) > 4
+
+
 def test_a_pass_begins_anew_where_the_key_is_another(
     local_node: LocalNodes, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ In: subscriptions with ``verify_interval``. Out: rows of ``_penstock/verificatio
 table is (``catalog.verifications``), and the error of a table that differs. A round compares some
 ranges of tables at one LSN, as ``penstock verify`` does it (``verify``): its snapshot at the
 publisher lives as long as reading some megabytes takes, and the pause after it keeps the pace that
-``verify_rate`` allows. New tables come first, then those that were compared longest ago.
+``verify_rate`` allows. New tables come first, then those of which a range was compared longest ago.
 
 A difference is looked at twice, at two LSNs. One that stays is an error of the table, and
 ``on_table_error`` says what becomes of it.
@@ -76,6 +76,8 @@ class _Pace:
     told: str = ""
     later: dict[str, float] = field(default_factory=dict)
     """By sync id: tables that could not be compared, and when they are tried again."""
+    turns: dict[str, float] = field(default_factory=dict)
+    """By sync id: when a range of a table was compared last."""
 
 
 class StandingProof:
@@ -271,6 +273,7 @@ class _Round:
         found = {table.name: table for table in first.tables}
         compared = [(rel, found[rel.qualified_name]) for rel in due if rel.qualified_name in found]
         # Last what has to be looked at again: an error then costs no other table's result.
+        self._pace.turns.update((rel.sync_id, time.monotonic()) for rel, _ in compared)
         for rel, table in sorted(compared, key=lambda each: each[1].result == DIFFERENT):
             if table.result is None:
                 self._pace.later[rel.sync_id] = time.monotonic() + _LONGEST_PAUSE_S
@@ -293,8 +296,10 @@ class _Round:
             # A clock that was put back makes what was compared since due again.
             rests = 0 <= wall - last < self._subscription.verify_interval
             if state.began is not None or not rests:
-                found.append((last, rel.table_name, rel))
-        return [rel for _, _, rel in sorted(found, key=lambda each: each[:2])[:_TABLES]]
+                # A large table takes turns with others: they do not wait for the end of its pass.
+                turn = self._pace.turns.get(rel.sync_id, 0.0)
+                found.append((turn, last, rel.table_name, rel))
+        return [rel for *_, rel in sorted(found, key=lambda each: each[:3])[:_TABLES]]
 
     def _record(
         self,
