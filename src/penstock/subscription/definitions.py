@@ -293,8 +293,8 @@ def _origins(
 
 
 def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
-    """Tell whether rows lie in other files. VACUUM FULL and CLUSTER keep the TOAST table, ALTER TABLE
-    makes another one, so that a table that has one tells them apart."""
+    """Tell whether rows lie in other files. VACUUM FULL and CLUSTER keep the TOAST table, ALTER
+    TABLE makes another one, so that a table that has one tells them apart."""
     if before.toast and before.toast == now.toast:
         return False
     earlier = {leaf.oid: leaf for leaf in before.leaves}
@@ -527,8 +527,8 @@ def _changed_memberships(
     what changes are chosen by now. Publications that the subscription has by another statement here
     are its user's."""
     if not now.memberships:
-        notice = "it is in none of the subscription's publications any more"
-        return True, (), () if known.left or not before.memberships else (notice,)
+        gone = "it is in none of the subscription's publications any more"
+        return True, (), () if known.left or not before.memberships else (gone,)
     if known.left:
         return False, ("For a time the table was in none of the publications",), ()
     gaps, notices = [], []
@@ -635,7 +635,7 @@ def carried_over(
 
 
 def _membership(
-    entry: Membership, memberships: Iterable[Membership], since: WrittenSince
+    entry: Membership, memberships: Collection[Membership], since: WrittenSince
 ) -> Membership:
     """The same one in new numbers, unless its entry was made since."""
     for new in memberships:
