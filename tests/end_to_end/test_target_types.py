@@ -283,7 +283,8 @@ def test_a_type_without_an_input_function_is_refused_by_name(
 ) -> None:
     node = local_node()
     database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, c text); CREATE PUBLICATION p FOR TABLE t"
+        "CREATE TABLE t (id int PRIMARY KEY, c text); CREATE TABLE other (id int);"
+        "CREATE PUBLICATION p FOR TABLE t"
     )
     node.node.sql("CREATE TABLE t (id int PRIMARY KEY, c point)")
     node.subscribe("s", database, "p")
@@ -292,3 +293,13 @@ def test_a_type_without_an_input_function_is_refused_by_name(
     assert error == (
         'column "c" of relation "public.t" cannot be converted to the type of the target\'s column'
     )
+    # The hint, to the letter.
+    refresh = "ALTER SUBSCRIPTION s REFRESH PUBLICATION"
+    database.execute("INSERT INTO t VALUES (1, 'x'); ALTER PUBLICATION p SET TABLE other")
+    node.node.sql(refresh)
+    node.node.sql("DROP TABLE t")
+    node.node.sql("CREATE TABLE t (id int PRIMARY KEY, c varchar(1))")
+    database.execute("ALTER PUBLICATION p SET TABLE t")
+    node.node.sql(refresh)
+    node.caught_up("s", database)
+    assert node.rows("t") == [(1, "x")]

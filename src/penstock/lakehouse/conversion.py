@@ -57,9 +57,15 @@ _ANY_NUMERIC: Final = (NUMERIC, -1)
 _ANY_PRECISION: Final = (-1, 6)
 _SHORTER_FIT: Final = frozenset({VARCHAR, TIMESTAMP, TIMESTAMPTZ, TIME, TIMETZ, VARBIT})
 """Types of which every value is one of the same type with a larger modifier."""
+MAKE_AGAIN: Final = (
+    "take the table out of the publication, and out of the subscription with ALTER SUBSCRIPTION "
+    "... REFRESH PUBLICATION, drop it on the node and make it again, and bring it back in the same "
+    "way."
+)
+"""How a column gets another type: a table that is not copied yet cannot just be dropped."""
 _CORRECT: Final = (
     "Correct the value at the publisher, or leave it out with a row filter or a column list of the "
-    "publication. Or drop the table on the node and make it again with a column that takes it."
+    f"publication. Or give the table a column that takes it: {MAKE_AGAIN}"
 )
 _UTC: Final = pa.timestamp("us", "UTC")
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from penstock.errors import FeatureNotSupported, RelationChanged, SchemaChanged
-from penstock.lakehouse.conversion import refusal, takes
+from penstock.lakehouse.conversion import MAKE_AGAIN, refusal, takes
 from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.new_columns import AS_TYPES_ARE, NewColumns, check_no_variant
 from penstock.lakehouse.schema import ROW, Column, TableSchema
@@ -158,8 +158,7 @@ def _check_taken(column: Column, sent: Attribute, table: str) -> None:
             f'column "{column.source}" of relation "{table}" cannot be converted to the type of '
             "the target's column",
             detail=refusal(column, sent),
-            hint="Give the column the publisher's type on the node, or text: drop the table there, "
-            "and make it again.",
+            hint=f"Give the column the publisher's type on the node, or text: {MAKE_AGAIN}",
         )
 
 
