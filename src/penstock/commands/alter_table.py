@@ -46,6 +46,7 @@ from penstock.commands.namespace import (
     get_table,
     keep_former,
     names,
+    table_columns,
 )
 from penstock.commands.partition_rows import PartitionRows, RowsFirst
 from penstock.commands.scope import CommandResult, CommandScope, notice
@@ -63,6 +64,7 @@ from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
     InvalidParameterValue,
+    SqlSyntaxError,
     UndefinedObject,
     WrongObjectType,
 )
@@ -73,6 +75,7 @@ from penstock.sql import (
     AddColumn,
     AddPrimaryKey,
     AddUnique,
+    AlterNotNull,
     AlterTable,
     AlterTableCommand,
     AttachPartition,
@@ -191,6 +194,11 @@ def _execute(
             check_key(unique.columns, names(known), "unique")
             check_not_virtual(unique.columns, known, "unique constraints")
             return add_constraints(transaction, table, [unique])
+        case AlterNotNull(name, not_null):
+            check_columns(table, [name], names(changes.columns(scope, table)))
+            if not not_null:
+                _check_may_be_null(transaction, scope, table, name)
+            changes.not_null[name] = not_null
         case DropConstraint(name, missing_ok):
             if name == table.primary_key_name and table.primary_key:
                 return _with_key(scope, table, (), changes)
@@ -211,6 +219,28 @@ def _execute(
         case DetachPartition(relation):
             _detach(transaction, scope, table, get_table(transaction, scope, relation))
     return table
+
+
+def _check_may_be_null(
+    transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, name: str
+) -> None:
+    """ATExecDropNotNull"""
+    reason: str | None = None
+    sequences = {s.column: s for s in transaction.sequences.of_table(table.oid)}
+    if name in sequences and sequences[name].identity:
+        raise SqlSyntaxError(f'column "{name}" of relation "{table.name}" is an identity column')
+    parent = None if table.parent is None else transaction.tables.find_oid(table.parent)
+    if parent is not None:
+        known = {column.name: column.not_null for column in table_columns(scope, parent)}
+        if known.get(name) or name in parent.primary_key:
+            reason = f'column "{name}" is marked NOT NULL in parent table'
+    if reason is None and name in table.primary_key:
+        reason = f'column "{name}" is in a primary key'
+    by_index = any(index.replica_identity for index in table.indexes)
+    if reason is None and by_index and name in table.identity_key:
+        reason = f'column "{name}" is in index used as replica identity'
+    if reason is not None:
+        raise InvalidParameterValue(reason, sqlstate=INVALID_TABLE_DEFINITION)
 
 
 def _add_column(

@@ -23,6 +23,7 @@ from penstock.commands.namespace import (
 from penstock.commands.scope import CommandScope
 from penstock.commands.subscription_targets import check_between_batches
 from penstock.errors import CommitConflict, FeatureNotSupported, ObjectInUse, UndefinedObject
+from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.defaults import default_value
 from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.names import column_names
@@ -33,22 +34,25 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes import arrow_type
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.rewrite_columns import DDL_APP_ID, ColumnChange, ColumnRewrites
+from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.relation import AttGenerated, TableColumn, qualified
+from penstock.sqlstate import NotNullViolation
 
 
 @dataclass
 class ColumnChanges:
     """What a statement has done to columns so far, by PostgreSQL's names. Columns are dropped
     before any is added. ``at``: what now() gives to all rows; ``key``: the primary key, where it is
-    another one now."""
+    another one now; ``not_null``: columns that are NOT NULL from now on, or no more."""
 
     at: datetime
     dropped: list[str] = field(default_factory=list)
     added: list[TableColumn] = field(default_factory=list)
     key: tuple[str, ...] | None = None
+    not_null: dict[str, bool] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.dropped or self.added or self.key is not None)
+        return bool(self.dropped or self.added or self.key is not None or self.not_null)
 
     def columns(self, scope: CommandScope, table: LakeTable) -> list[TableColumn]:
         """The columns of a table after them."""
@@ -101,7 +105,8 @@ def change_columns(
         if change.table.is_behind():  # before any of them is changed
             raise CommitConflict(f'table "{change.table.name}" has another version by now')
     kind = "DROP" if changes.dropped else "ADD"
-    operation = f"{kind} COLUMNS" if changes.dropped or changes.added else "SET PRIMARY KEY"
+    operation = "SET PRIMARY KEY" if changes.key is not None else "CHANGE COLUMN"
+    operation = f"{kind} COLUMNS" if changes.dropped or changes.added else operation
     for change in reversed(staged):
         if not change.table.has_staged:
             continue  # an earlier attempt has changed it
@@ -151,6 +156,9 @@ def _stage(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> Col
         keyed = delta.schema.with_primary_key(changes.key)
         check_no_variant(keyed, table=table.name)
         delta.mark(keyed)
+    if changes.not_null:
+        delta.mark(delta.schema.with_not_null(changes.not_null))
+    _check_no_nulls(table, delta, changes)
     if delta.schema.has_variants:
         generated_columns(delta.schema, table.name)  # which may use one
     if dropped and delta.rows and not delta.schema.columns:
@@ -160,6 +168,33 @@ def _stage(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> Col
         )
     constants = {column.name: default_value(column, changes.at) for column in new}
     return ColumnChange(delta, dropped, constants)
+
+
+def _check_no_nulls(table: LakeTable, delta: DeltaTable, changes: ColumnChanges) -> None:
+    """ATRewriteTable, of columns that become NOT NULL. Raises NotNullViolation."""
+    added = {c.name for c in changes.added if c.not_null and (c.default or c.generation) is None}
+    for column in delta.schema.columns:
+        if column.source in added and delta.rows:
+            raise _contains_nulls(table, column)
+        if changes.not_null.get(column.source) and any(
+            _has_null(delta, file, column) for file in delta.files.values() if file.live_rows
+        ):
+            raise _contains_nulls(table, column)
+
+
+def _has_null(delta: DeltaTable, file: DataFile, column: Column) -> bool:
+    if (file.stats.get("nullCount") or {}).get(column.name) == 0:
+        return False
+    scanned = [ScanColumn(column.name, column.name, column.type)]
+    batches = scan(delta.storage, delta.uri, ScanFile.of(file), scanned)
+    return any(batch.column(0).null_count for batch in batches)
+
+
+def _contains_nulls(table: LakeTable, column: Column) -> NotNullViolation:
+    return NotNullViolation(
+        f'column "{column.source}" of relation "{table.name}" contains null values',
+        objects={"schema": table.schema, "table": table.name, "column": column.source},
+    )
 
 
 def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
@@ -192,7 +227,7 @@ def _open(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> Delt
         schema, name = table.folder_of or (table.schema, table.name)
         name = qualified(schema, name)
         reason = error.message.removeprefix(f'target table "{name}" ')
-        verb = "DROP" if changes.dropped else "ADD"
+        verb = "DROP" if changes.dropped else "ADD" if changes.added else "ALTER"
         raise FeatureNotSupported(
             f'ALTER TABLE ... {verb} COLUMN is not supported for table "{table.name}"',
             detail=f"Its Delta table {reason}.",

@@ -25,6 +25,7 @@ from penstock.executor.routes import (
     check_columns,
     destination,
     not_of_replication,
+    required_columns,
     route,
     schema_of,
 )
@@ -35,7 +36,7 @@ from penstock.executor.rows import (
     delta_table,
     serialization_failure,
 )
-from penstock.executor.shown_rows import first_null, null_error
+from penstock.executor.shown_rows import first_null_of_leaves, null_error
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.unique_by_spark import check_unique, live_rows
 from penstock.executor.unique_keys import UniqueKeys, unique_keys
@@ -85,12 +86,12 @@ class InsertByFiles:
             def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
                 stack.enter_context(self._unique.turn(keyed, interrupts.check))
                 for number, keys in self._unique.of_files(routed, appends, files, rows.known):
-                    appends[number].check(partial(keys.check, held=held), keys.check_files)
+                    try:
+                        appends[number].check(partial(keys.check, held=held), keys.check_files)
+                    except (CommitConflict, FeatureNotSupported):
+                        raise altered_error(table) from None
 
-            try:
-                files = write_rows(routed, appends, rows, check)
-            except CommitConflict:
-                raise altered_error(table) from None
+            files = write_rows(routed, appends, rows, check)
             self._commit(table, appends, files)
         return sum(file.rows for _, file in files)
 
@@ -132,15 +133,17 @@ def write_rows(
     schema = schema_of(rows.known).arrow()
     destinations = [destination(leaf, schema) for leaf in opened]
     writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
+    required = required_columns(routed, opened, rows.required)
     missing: NotNullViolation | None = None
     try:
         with writer:
             for batch in rows.whole(schema):
                 leaves = routed.leaves_of(batch)
-                at = first_null(rows.known, rows.required, batch)
+                at = first_null_of_leaves(rows.known, required, batch, leaves)
                 if at is not None:
-                    leaf = routed.table if leaves is None else routed.leaves[int(leaves[at])]
-                    missing = null_error(leaf, rows.known, rows.required, batch.slice(at, 1))
+                    number = 0 if leaves is None else int(leaves[at])
+                    row, leaf = batch.slice(at, 1), routed.leaves[number]
+                    missing = null_error(leaf, rows.known, required[number], row)
                     batch, leaves = batch.slice(0, at), None if leaves is None else leaves[:at]
                 writer.add(batch, leaves)
                 if missing is not None:

@@ -120,6 +120,16 @@ class OpenTable(Protocol):
     def schema(self) -> TableSchema: ...
 
 
+def required_columns(
+    routed: Route, opened: Sequence[OpenTable], required: frozenset[str]
+) -> list[frozenset[str]]:
+    """Columns that hold no NULL in each leaf; ``required``: those of the named table."""
+    return [
+        required | {*leaf.primary_key, *(c.source for c in table.schema.columns if c.not_null)}
+        for leaf, table in zip(routed.leaves, opened, strict=True)
+    ]
+
+
 def check_columns(
     tables: LakeTables, table: LakeTable, known: Sequence[LakeColumn], opened: Sequence[OpenTable]
 ) -> None:

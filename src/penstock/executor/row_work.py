@@ -16,11 +16,17 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError, ReplicationConflict
-from penstock.executor.routes import Route, destination, not_of_replication, schema_of
+from penstock.executor.routes import (
+    Route,
+    destination,
+    not_of_replication,
+    required_columns,
+    schema_of,
+)
 from penstock.executor.row_moves import APP_ID
 from penstock.executor.row_pairs import distinct_rows, pair_schema, paired_columns
 from penstock.executor.rows import Computed, RowChange
-from penstock.executor.shown_rows import first_null, null_error
+from penstock.executor.shown_rows import first_null_of_leaves, null_error
 from penstock.executor.skipping import wanted_keys
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import TARGET_FILE_BYTES, FileWriter, WrittenFile
@@ -200,12 +206,17 @@ class LeafWork:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _check_not_null(self, new: pa.RecordBatch, leaves: Integers | None) -> None:
-        known, required = self._change.known, self._change.required
-        at = first_null(known, required, new)
+        """Of rows that stay only what is set: others may have put NULL elsewhere."""
+        known = self._change.known
+        required = required_columns(self._route, self.opened, self._change.required)
+        required[self.number] &= {column.name for column, _ in self._change.settings}
+        if leaves is None:
+            leaves = np.full(new.num_rows, self.number)
+        at = first_null_of_leaves(known, required, new, leaves)
         if at is not None:
-            number = self.number if leaves is None else int(leaves[at])
+            number = int(leaves[at])
             leaf = self._route.leaves[number]
-            raise null_error(leaf, known, required, new.slice(at, 1))
+            raise null_error(leaf, known, required[number], new.slice(at, 1))
 
     def _values(self, computed: Computed, rows: pa.RecordBatch) -> pa.Array:
         """Of each row. Raises PenstockError (57014: it was cancelled meanwhile)."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.catalog import LakeTable
 from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.columns import Integers
 from penstock.sqlstate import NotNullViolation
 from penstock.walsender.lake_columns import LakeColumn
 
@@ -24,6 +26,24 @@ def first_null(
     held = zip(columns, rows.columns, strict=True)
     missing = [values for column, values in held if column.name in required and values.null_count]
     return min((each.is_null().index(True).as_py() for each in missing), default=None)
+
+
+def first_null_of_leaves(
+    columns: Sequence[LakeColumn],
+    required: Sequence[frozenset[str]],
+    rows: pa.RecordBatch,
+    leaves: Integers | None,
+) -> int | None:
+    """The same of rows that go to ``leaves``, each of which may have more columns ``required``;
+    ``leaves`` None: there is one."""
+    if leaves is None or len(set(required)) == 1:
+        return first_null(columns, required[0], rows)
+    found = []
+    for number in np.unique(leaves):
+        at = np.flatnonzero(leaves == number)
+        first = first_null(columns, required[number], rows.take(pa.array(at)))
+        found += [] if first is None else [int(at[first])]
+    return min(found, default=None)
 
 
 def null_error(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -275,7 +274,7 @@ class UniqueKeys:
         self._storage = storage
         self._catalog = catalog
         self._indexes = indexes
-        self._turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._turns: dict[int, threading.Lock] = {}
 
     @contextmanager
     def turn(
@@ -286,7 +285,7 @@ class UniqueKeys:
         where the statement is cancelled."""
         with ExitStack() as stack:
             for oid in sorted(set(relations)):
-                lock = self._turns[oid]
+                lock = self._turns.setdefault(oid, threading.Lock())
                 while not lock.acquire(timeout=_POLL_S):
                     check()
                 stack.callback(lock.release)

@@ -262,6 +262,11 @@ class TableSchema:
         names = {column.name for column in columns}
         return TableSchema(columns, self.key if names.issuperset(self.key) else ())
 
+    def with_not_null(self, not_null: Mapping[str, bool]) -> TableSchema:
+        """This schema with NOT NULL said of columns, or not, by their names at the publisher."""
+        columns = (replace(c, not_null=not_null.get(c.source, c.not_null)) for c in self.columns)
+        return TableSchema(tuple(columns), self.key)
+
     def with_primary_key(self, sources: Collection[str]) -> TableSchema:
         """This schema with another PRIMARY KEY of the node's own, which is the key of its rows from
         then on. Without one, the key that rows are known by stays."""
@@ -335,9 +340,10 @@ def _marked(field: dict[str, Any], column: Column) -> dict[str, Any]:
         field["metadata"][PUBLISHED] = "true"
     if column.local:
         field["metadata"][LOCAL] = "true"
-    field["metadata"].pop(PRIMARY, None)
-    if column.primary:
-        field["metadata"][PRIMARY] = "true"
+    for name, said in ((PRIMARY, column.primary), (NOT_NULL, column.not_null)):
+        field["metadata"].pop(name, None)
+        if said:
+            field["metadata"][name] = "true"
     return field
 
 

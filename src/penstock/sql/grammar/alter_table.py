@@ -45,6 +45,14 @@ class DropColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class AlterNotNull:
+    """ALTER [COLUMN] name { SET | DROP } NOT NULL"""
+
+    name: str
+    not_null: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AddPrimaryKey:
     """ADD [CONSTRAINT name] PRIMARY KEY (columns)"""
 
@@ -104,6 +112,7 @@ AlterTableCommand = (
     | AddPrimaryKey
     | AddUnique
     | DropConstraint
+    | AlterNotNull
     | SetReplicaIdentity
     | ChangeOwner
     | AttachPartition
@@ -149,7 +158,7 @@ class DropIndex(Statement):
 
 
 _METHOD: Final = "btree"
-_OF_A_COLUMN: Final = re.compile("AlterColumn|ColumnDefault|NotNull|Identity|Expression|Statistics")
+_OF_A_COLUMN: Final = re.compile("AlterColumn|ColumnDefault|Identity|Expression|Statistics")
 
 
 def _alter(raw: RawNode, source: Source) -> AlterTable:
@@ -175,6 +184,8 @@ def _command(raw: RawNode, source: Source) -> AlterTableCommand:
             found = AddUnique(key) if isinstance(key, Unique) else AddPrimaryKey(key)
         case "DropColumn":
             found = DropColumn(name, missing_ok, cascade)
+        case "SetNotNull" | "DropNotNull":
+            found = AlterNotNull(name, kind == "SetNotNull")
         case "DropConstraint":
             found = DropConstraint(name, missing_ok)
         case "ReplicaIdentity":
