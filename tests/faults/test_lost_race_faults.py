@@ -19,7 +19,7 @@ from faults.heavy import in_make_faults, part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint
-from penstock.embedded import wait_until
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.lakehouse.history_table import history_of
 from penstock.lsn import Lsn
 
@@ -56,13 +56,15 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
         made.close()
 
 
-def begin(node: NodeProcess, database: Database, options: str, made: str) -> None:
+def begin(
+    node: NodeProcess, database: Database, options: str, made: str, **parameters: str
+) -> None:
     """Follow the tables, and be killed."""
     for table in TABLES:
         database.execute(f"CREATE TABLE {table} (i int PRIMARY KEY, v text)")
         database.execute(f"INSERT INTO {table} VALUES {', '.join(map(str, COPIED))}")
     database.execute(f"CREATE PUBLICATION p FOR TABLE {', '.join(TABLES)}")
-    node.init({"apply_batch_delay": "3s"})
+    node.init({"apply_batch_delay": "3s", **parameters})
     if made:
         node.sql(made)
     node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p{options}")
@@ -269,3 +271,129 @@ def test_an_origin_is_put_past_what_some_tables_have(
     follow(node, database)
     node.kill9()
     check(node, "", [*COPIED, (4, "x")])
+
+
+@pytest.fixture
+def two_phase_database() -> Iterator[Database]:
+    with EmbeddedPostgres(18, settings={"max_prepared_transactions": 2}) as server:
+        yield Database(server, "postgres")
+
+
+def begin_with_two_phase(node: NodeProcess, database: Database, options: str) -> None:
+    begin(node, database, f" WITH (two_phase{options})", "", logical_decoding_work_mem="64kB")
+    node.start()
+    enabled = "SELECT subtwophasestate FROM pg_subscription"
+    wait_until(lambda: "\n e" in node.sql(enabled), "two-phase commit", 60)
+    follow(node, database)
+    node.kill9()
+
+
+def publish_prepared(
+    node: NodeProcess, database: Database, kept: bool, text: str = "x"
+) -> tuple[Lsn, Lsn]:
+    """As ``publish``, the second transaction in two phases: where its PREPARE finishes, and its
+    COMMIT PREPARED. ``kept``: a node that has ended has acknowledged the PREPARE; ``text``: in the
+    rows that the transaction inserts."""
+    first, second, third = ("; ".join(s.format(t) for t in TABLES) for s in SENT)
+    second = second.replace("'x'", f"'{text}'")
+    prepare = f"BEGIN; {second}; PREPARE TRANSACTION 'x'"
+    if not kept:
+        database.execute(f"BEGIN; {first}; COMMIT")
+    database.execute(prepare)
+    where = _finished(database, b"P")
+    if kept:
+        node.start()
+        follow(node, database)
+        node.kill9()
+        database.execute(f"BEGIN; {first}; COMMIT")
+    database.execute("COMMIT PREPARED 'x'")
+    database.execute(f"BEGIN; {third}; COMMIT")
+    return where, _finished(database, b"K")
+
+
+def _finished(database: Database, kind: bytes) -> Lsn:
+    """The LSN of the only message of a kind; no node runs."""
+    database.rows("SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots")
+    messages = database.rows(
+        "SELECT data FROM pg_logical_slot_peek_binary_changes('s', NULL, NULL,"
+        " 'proto_version', '3', 'publication_names', 'p')"
+    )
+    (found,) = [bytes(data) for (data,) in messages if bytes(data)[:1] == kind]
+    return Lsn(int.from_bytes(found[2:10], "big"))
+
+
+@pytest.mark.parametrize(
+    ("kept", "options", "by_prepare"),
+    [
+        (True, ", streaming = off", False),
+        in_make_faults(False, "", False),
+        in_make_faults(True, "", True),
+        in_make_faults(False, "", True),
+        in_make_faults(True, ", history = true", False),
+        in_make_faults(False, ", streaming = on", True),
+    ],
+)
+@pytest.mark.parametrize("text", ["x", in_make_faults("x" * 20_000, id="large")])
+def test_a_prepared_transaction_loses_the_race_at_its_commit(
+    node: NodeProcess,
+    two_phase_database: Database,
+    kept: bool,
+    options: str,
+    by_prepare: bool,
+    text: str,
+) -> None:
+    """``text``: a large one is in pieces on disk."""
+    database = two_phase_database
+    begin_with_two_phase(node, database, options)
+    prepared, committed = publish_prepared(node, database, kept, text)
+    node.start(f"{failpoint.BEFORE_COMMITS}:1:stop")
+    node.wait_stopped()
+    write_conflict(node, "f")
+    node.go_on()
+    stopped(node)
+    assert f"finished at {committed}" in node.log()
+    past(node, database, "f", prepared if by_prepare else committed, skip)
+    assert "0 rows" in node.sql("SELECT gid FROM pg_prepared_xacts")
+    kept_files = (node.warehouse / "_penstock" / "prepared").rglob("*")
+    assert not [path for path in kept_files if path.is_file()]
+
+
+@part_of_make_faults
+@pytest.mark.parametrize(
+    ("kept", "by_prepare", "kills"),
+    [(True, False, 1), (False, True, 1), (True, True, 0), (False, False, 0)],
+)
+def test_a_prepared_transaction_meets_a_conflict_after_a_kill_amid_its_commits(
+    node: NodeProcess, two_phase_database: Database, kept: bool, by_prepare: bool, kills: int
+) -> None:
+    """``kills``: while it is taken back."""
+    database = two_phase_database
+    begin_with_two_phase(node, database, "")
+    prepared, committed = publish_prepared(node, database, kept)
+    table = killed_amid_commits(node)
+    write_conflict(node, table)
+    for number in range(1, kills + 1):
+        node.start(f"{failpoint.AFTER_REVERSAL}:{number}")
+        assert node.wait_end(120) == -9, node.log_tail()
+    node.start()
+    stopped(node)
+    past(node, database, table, prepared if by_prepare else committed, skip)
+    assert "0 rows" in node.sql("SELECT gid FROM pg_prepared_xacts")
+
+
+@part_of_make_faults
+@pytest.mark.parametrize(("kept", "by_prepare"), [(True, True), (False, False)])
+def test_a_prepared_transaction_is_skipped_after_a_kill_amid_its_commits(
+    node: NodeProcess, two_phase_database: Database, kept: bool, by_prepare: bool
+) -> None:
+    """Without a conflict."""
+    database = two_phase_database
+    begin_with_two_phase(node, database, "")
+    prepared, committed = publish_prepared(node, database, kept)
+    killed_amid_commits(node)
+    lsn = prepared if by_prepare else committed
+    node.sql(f"ALTER SUBSCRIPTION s SKIP (lsn = '{lsn}')")
+    node.start()
+    follow(node, database)
+    node.kill9()
+    check(node, "", PASSED)

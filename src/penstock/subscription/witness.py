@@ -92,17 +92,23 @@ class TimelineWatch:
         slot is to tell the next session."""
         if self._timeline is None:
             return True
+        kept = self._connection is not None
         try:
-            if self._connection is None or not self._connection.is_open:
-                self._connection = self._connect()
-                if _started(self._connection) != self._started:
-                    raise ConnectionFailure("another server has answered")
-            return identify_system(self._connection).timeline == self._timeline
+            return self._ask() == self._timeline
         except (ConnectionFailure, PublisherError) as error:
-            log.warning("the publisher's timeline could not be read: %s", error.message)
             self.close()
+            if kept:  # it may have been ended while it was idle
+                return self.holds()
+            log.warning("the publisher's timeline could not be read: %s", error.message)
             self._unseen()
             return True
+
+    def _ask(self) -> int:
+        if self._connection is None:
+            self._connection = self._connect()
+            if _started(self._connection) != self._started:
+                raise ConnectionFailure("another server has answered")
+        return identify_system(self._connection, _ANSWER_S).timeline
 
     def close(self) -> None:
         """End the session on the publisher."""
@@ -126,6 +132,9 @@ def server_identity(connection: Connection) -> PublisherIdentity:
 
 
 log = logging.getLogger(__name__)
+
+_ANSWER_S: Final = 10.0
+"""Within which a publisher tells its timeline: no commit waits longer for it."""
 
 _JOINING_COMMITS: Final = 100
 """How many entries of a table that is in no cut yet are read; a cut comes long before."""

@@ -36,12 +36,13 @@ LOCK_PATIENCE: Final = "10s"
 from version 16 on every table of a publication to tell of one (pg_get_publication_tables)."""
 
 
-def identify_system(connection: Connection) -> SystemIdentity:
+def identify_system(connection: Connection, timeout_s: float | None = None) -> SystemIdentity:
     """Raises PublisherError, ConnectionFailure."""
     rows = connection.query(
         "IDENTIFY_SYSTEM",
         prefix="could not receive database system identifier and timeline ID "
         "from the primary server: ",
+        timeout_s=timeout_s,
     )
     system_id, timeline, position, name = rows[0][:4]
     return SystemIdentity(
