@@ -173,6 +173,31 @@ def test_known_lacks_are_no_difference(local_node: LocalNodes, database: Databas
     assert not node.status("s").stopped
 
 
+def test_operations_that_are_not_published_are_no_difference(
+    local_node: LocalNodes, database: Database, spark: Any
+) -> None:
+    node = local_node()
+    database.execute(
+        "CREATE TABLE t (a integer PRIMARY KEY, b text); CREATE TABLE u (a integer PRIMARY KEY);"
+        "INSERT INTO t SELECT i, 'b' FROM generate_series(1, 2000) i; INSERT INTO u VALUES (1);"
+        "CREATE PUBLICATION p FOR TABLE t WITH (publish = 'insert, update');"
+        "CREATE PUBLICATION q FOR TABLE u"
+    )
+    every = "verify_interval = '1 second', verify_rate = '1GB', on_table_error = park"
+    node.subscribe("s", database, "p, q", every)
+    node.caught_up("s", database)
+    proved(node)
+    database.execute("DELETE FROM t WHERE a <= 100; UPDATE t SET b = 'c' WHERE a = 200")
+    node.caught_up("s", database)
+    wait_until(lambda: results(node)["public.t"] == "partial", "a partial proof", 60)
+    assert results(node)["public.u"] == "equal"
+    damage(node, spark)  # what was left out explains no other kind
+    node.wait_for("s", "a parked table", lambda s: any(t.parked for t in s.tables))
+    (parked,) = (table for table in node.status("s").tables if table.parked)
+    assert "a = '1234' in b" in (parked.error_detail or "")
+    assert "extra" not in (parked.error_detail or "")
+
+
 def test_a_transaction_that_keeps_slots_waiting_holds_the_worker_for_seconds(
     local_node: LocalNodes, database: Database
 ) -> None:

@@ -22,12 +22,14 @@ DIFFERENT: Final = "different"
 @dataclass(frozen=True, slots=True)
 class VerifiedTable:
     """``reason``: why it was not compared, None where it was. ``lacking``: published columns that
-    the node's table does not have (yet), or that were left out for another reason."""
+    the node's table does not have (yet), or that were left out for another reason. ``by_design``:
+    rows differ as the publications leave out operations, and are not told of."""
 
     name: str
     reason: str | None = None
     difference: TableDifference | None = None
     lacking: tuple[str, ...] = ()
+    by_design: bool = False
 
     @property
     def result(self) -> str | None:
@@ -36,7 +38,7 @@ class VerifiedTable:
             return None
         if self.difference.kinds:
             return DIFFERENT
-        return PARTIAL if self.lacking else EQUAL
+        return PARTIAL if self.lacking or self.by_design else EQUAL
 
     @property
     def equal(self) -> bool:

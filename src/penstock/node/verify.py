@@ -81,6 +81,13 @@ _NOT_READY: Final[Mapping[SubscriptionRelState, str]] = {
     SubscriptionRelState.INIT: "its initial copy has not begun",
     SubscriptionRelState.DATASYNC: "its initial copy has not finished",
 }
+_BY_DESIGN: Final[Mapping[str, frozenset[str]]] = {
+    "insert": frozenset({"missing"}),
+    "update": frozenset({"different", "missing", "extra", "doubled"}),  # keys change, too
+    "delete": frozenset({"extra", "doubled"}),
+    "truncate": frozenset({"extra", "doubled"}),
+}
+"""Kinds of differences that come of an operation which no publication publishes."""
 _NOT_A_MEMBER: Final = "the subscription does not have it yet"
 _NOT_IN_CUTS: Final = "it is in no cut yet"
 
@@ -105,7 +112,8 @@ class InBackground:
     """What differs where nobody waits for the answer. ``choose``: of the tables that can be
     compared those that are, and which of their rows. ``request``: the id of the cut request, by
     which one that a crash has left is found. ``slot_s``: seconds that the publisher has to make
-    the slot. Columns of which it is known that rows lack values are left out."""
+    the slot. Columns of which it is known that rows lack values are left out, and so are rows that
+    differ because publications leave out operations."""
 
     choose: Callable[[Publisher, Mapping[TableName, RemoteTable]], Ranges]
     request: str
@@ -169,8 +177,10 @@ class Verifier:
             self._check_server(publisher.connection)
             results: dict[TableName, VerifiedTable] = {}
             infos = self._published(rels, wanted, publisher, locks, results)
+            left_out: Mapping[TableName, frozenset[str]] = {}
             ranges: Ranges = dict.fromkeys(infos)
             if self._background is not None:
+                left_out = publisher.operations_left_out(subscription.publications)
                 ranges = self._background.choose(publisher, infos)
                 infos = {name: infos[name] for name in ranges}
                 if not infos:
@@ -199,7 +209,8 @@ class Verifier:
             )
             found = comparison.run(list(sources.values()), examples=self._options.examples)
             for (name, source), one in zip(sources.items(), found, strict=True):
-                results[name] = _verified(name, source, infos[name], passed.get(name, one))
+                table = _verified(name, source, infos[name], passed.get(name, one))
+                results[name] = _without_kinds(table, left_out.get(name, frozenset()))
         ordered = tuple(results[name] for name in sorted(results))
         return Verification(subscription.name, cut.lsn, ordered)
 
@@ -417,3 +428,14 @@ def _verified(
     published = (attribute.name for attribute in info.relation.attributes)
     lacking = tuple(column for column in published if column not in compared)
     return VerifiedTable(qualified(*name), None, found, lacking)
+
+
+def _without_kinds(table: VerifiedTable, left_out: frozenset[str]) -> VerifiedTable:
+    """Without differences that come of these operations."""
+    found = table.difference
+    ignored = {kind for operation in left_out for kind in _BY_DESIGN[operation]}
+    if found is None or not ignored.intersection(found.kinds):
+        return table
+    kinds = {kind: count for kind, count in found.kinds.items() if kind not in ignored}
+    examples = tuple(each for each in found.examples if each.kind not in ignored)
+    return replace(table, difference=replace(found, kinds=kinds, examples=examples), by_design=True)

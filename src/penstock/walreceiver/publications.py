@@ -61,6 +61,14 @@ WHERE p.pubname IN ( {names} ) AND (p.pubupdate OR p.pubdelete)
 ORDER BY 1, 2
 """
 
+_OPERATIONS: Final = """\
+SELECT t.schemaname, t.tablename, bool_or(p.pubinsert), bool_or(p.pubupdate), bool_or(p.pubdelete),
+       bool_or(p.pubtruncate)
+FROM pg_catalog.pg_publication_tables t JOIN pg_catalog.pg_publication p USING (pubname)
+WHERE p.pubname IN ( {names} )
+GROUP BY t.schemaname, t.tablename
+"""
+
 _DIFFERENT_ORIGIN: Final = """\
 SELECT DISTINCT P.pubname AS pubname
 FROM pg_publication P,
@@ -132,6 +140,20 @@ def tables_without_replica_identity(
     """(schema, table) of tables whose updates and deletes are published, but would be refused."""
     rows = connection.query(_NO_IDENTITY.format(names=literal_list(publications)))
     return [(str(schema), str(table)) for schema, table in rows]
+
+
+def operations_left_out(
+    connection: Connection, publications: Sequence[str]
+) -> dict[TableName, frozenset[str]]:
+    """Of each table in the publications the operations that none of them publishes."""
+    words = ("insert", "update", "delete", "truncate")
+    rows = connection.query(_OPERATIONS.format(names=literal_list(publications)))
+    return {
+        (str(schema), str(table)): frozenset(
+            word for word, published in zip(words, flags, strict=True) if published != "t"
+        )
+        for schema, table, *flags in rows
+    }
 
 
 def not_found(schema: str, table: str) -> UndefinedObject:

@@ -146,6 +146,10 @@ class Publisher:
         """(schema, table) of those whose updates and deletes the publisher refuses."""
         return publications.tables_without_replica_identity(self.connection, names)
 
+    def operations_left_out(self, names: Sequence[str]) -> dict[TableName, frozenset[str]]:
+        """Of each table in the publications the operations that none of them publishes."""
+        return publications.operations_left_out(self.connection, names)
+
     def table_info(self, names: Sequence[str], schema: str, table: str) -> RemoteTable:
         return table_info.fetch_table_info(self.connection, names, schema, table)
 
