@@ -313,6 +313,7 @@ _PARTITIONED = (
     "CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
     "CREATE TABLE m1 PARTITION OF root FOR VALUES FROM (0) TO (10);"
     "CREATE TABLE m2 PARTITION OF root FOR VALUES FROM (10) TO (20);"
+    "CREATE TABLE rest PARTITION OF root FOR VALUES FROM (1000) TO (2000);"
     "INSERT INTO root SELECT i, 'v' || i FROM generate_series(1, 15) i;"
     "CREATE TABLE stands (id int PRIMARY KEY, v text); INSERT INTO stands VALUES (31, 'x');"
     "CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
@@ -333,6 +334,17 @@ _PARTITIONED = (
             "ALTER TABLE root ATTACH PARTITION stands FOR VALUES FROM (30) TO (40);"
             "UPDATE root SET v = v || ' of later'",
             '"stands" was attached with rows',
+        ),
+        (
+            "CREATE TABLE l PARTITION OF root FOR VALUES FROM (40) TO (50); COMMIT; BEGIN;"
+            "INSERT INTO root VALUES (41), (1000); COMMIT; BEGIN; DROP TABLE l;"
+            "INSERT INTO root VALUES (1001)",
+            '"l" was dropped or detached',
+        ),
+        in_make_faults(
+            "CREATE TABLE l PARTITION OF root FOR VALUES FROM (40) TO (50); COMMIT; BEGIN;"
+            "INSERT INTO root VALUES (41); COMMIT; BEGIN; TRUNCATE l",
+            '"l" was emptied',
         ),
         in_make_faults(
             "CREATE TABLE l (id int PRIMARY KEY, v text); SAVEPOINT a; INSERT INTO l VALUES (41);"

@@ -177,7 +177,8 @@ class DecodedChunk:
     ``begin_sequence``, ``final_lsn`` and ``xid`` are the same of each Begin message.
     ``unreadable`` must be looked at: it is the error of whom its relations concern. ``messages``:
     what sessions have emitted, by sequence. ``announced``: OIDs of all Relation messages, those
-    included that say again what was known.
+    included that say again what was known; ``announced_leaves``: of partitions whose changes are
+    published as their root's, each by sequence, with the OIDs of root and partition.
     ``changes`` are ordered by their first message. One entry per Commit message in
     ``commit_sequence``, ``commit_lsn``, ``end_lsn`` and ``commit_time`` (microseconds since the
     Unix epoch, UTC).
@@ -195,6 +196,7 @@ class DecodedChunk:
     final_lsn: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     xid: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     announced: frozenset[int] = frozenset()
+    announced_leaves: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def restarts(self) -> frozenset[int]:

@@ -8,7 +8,8 @@ messages in readable form are in ``decoder``, which a property test keeps equal 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -44,6 +45,7 @@ _BEGIN: Final = ord("B")
 _COMMIT: Final = ord("C")
 _ORIGIN: Final = ord("O")
 _ROWS: Final = np.isin(np.arange(256), (INSERT, UPDATE, DELETE))
+_CHANGES: Final = np.isin(np.arange(256), (INSERT, UPDATE, DELETE, *b"T"))
 _RARE: Final = np.isin(np.arange(256), tuple(b"RYTM"))
 _KNOWN: Final = _ROWS | _RARE | np.isin(np.arange(256), (_BEGIN, _COMMIT, _ORIGIN))
 
@@ -115,7 +117,8 @@ class ColumnarDecoder:
             np.flatnonzero(begins),
             final_lsn,
             xid,
-            frozenset(definitions.announced),
+            frozenset(oid for _, oid in definitions.announced),
+            tuple(_announced_leaves(definitions.announced, kind)),
         )
 
     def _rare(
@@ -141,16 +144,26 @@ class ColumnarDecoder:
                 )
 
 
+def _announced_leaves(
+    announced: Sequence[tuple[int, int]], kind: NDArray[np.uint8]
+) -> Iterator[tuple[int, int, int]]:
+    """A server announces a relation right before its change, and a partition right after the root
+    that its changes are published as."""
+    for (before, root), (index, leaf) in itertools.pairwise(announced):
+        if root != leaf and not _CHANGES[kind[before:index]].any():
+            yield index, root, leaf
+
+
 class _Definitions:
     """Relations with the message from which on they hold; -1 for those of earlier chunks."""
 
     def __init__(self, known: dict[int, Relation]) -> None:
         self._of = {oid: [(-1, relation)] for oid, relation in known.items()}
-        self.announced: set[int] = set()
+        self.announced: list[tuple[int, int]] = []
 
     def learn(self, index: int, relation: Relation) -> None:
         """A Relation message; the server repeats them, which changes nothing."""
-        self.announced.add(relation.oid)
+        self.announced.append((index, relation.oid))
         versions = self._of.setdefault(relation.oid, [])
         if not versions or versions[-1][1] != relation:
             versions.append((index, relation))

@@ -175,6 +175,8 @@ class AheadWriter:
         relations: dict[int, Relation] = {}
         try:
             decoded, relations = self._decode(spooled, definitions)
+            if decoded.announced_leaves:
+                raise _NotAhead("whether its partitions are there is asked at the commit")
             for share in _shares(decoded, self._targets):
                 tables.append(self._table(share, spooled, definitions))
         except _NotAhead as reason:

@@ -46,7 +46,7 @@ from penstock.subscription.in_place import with_labels
 from penstock.subscription.logical_messages import message_rows
 from penstock.subscription.parking import Parking
 from penstock.subscription.piece import Batch, Piece
-from penstock.subscription.relation_map import Share, shares
+from penstock.subscription.relation_map import Share, first_message, shares
 from penstock.subscription.skipping import Passing
 from penstock.subscription.target import Target
 from penstock.subscription.target_columns import EarlierRows
@@ -125,7 +125,7 @@ class Applier:
         self._messages: list[pa.Table] = []
         self._message_table = warehouse.messages
         self.committing = False
-        """Whether an error came when everything was staged: it is no single transaction's."""
+        """True once everything is staged: an error is no single transaction's then."""
         self.last_cut = None if last_cut is None else last_cut.lsn
         self._members = frozenset(() if last_cut is None else last_cut.tables)
 
@@ -214,7 +214,7 @@ class Applier:
         return joined
 
     def members_changed(self) -> bool:
-        """Whether a cut at the place of the last one would hold other tables than that one."""
+        """Tell whether a cut at the place of the last one would hold other tables than that one."""
         ready = [t for t in self._targets if t.ready]
         joining = () if self.last_cut is None else self._joining(self.last_cut)
         return frozenset(_in_cut([*ready, *joining])) != self._members
@@ -398,6 +398,7 @@ class Applier:
         works: dict[TableName, list[TableWork]] = {}
         rows: dict[TableName, int] = {}
         self._look((self._targets.of(oid) for oid in stamps.chunk.announced), touched)
+        self._check_leaves(stamps, touched)
         # All first: two tables that exchanged their names are told of together.
         for share in list(shares(stamps.chunk, self._targets, stamps.end)):
             target, name = share.target, share.target.rel.table_name
@@ -413,6 +414,17 @@ class Applier:
         while due := [mine.pop(0) for name, mine in works.items() if mine and name in touched]:
             self._run(due, touched)
         return sum(count for name, count in rows.items() if name in touched)
+
+    def _check_leaves(self, stamps: Stamps, touched: dict[TableName, Target]) -> None:
+        """Refuse tables that get changes of a partition which is not there any more."""
+        for sequence, root, leaf in stamps.chunk.announced_leaves:
+            target = self._targets.of(root)
+            if target is None or sequence < first_message(stamps.chunk, target.marker, stamps.end):
+                continue
+            name = self._decoder.relations[leaf].name
+            error = self._targets.definitions.sent(target, leaf, name)
+            if error is not None:
+                self._refuse(target, error, touched)
 
     def _works(self, share: Share, stamps: Stamps) -> list[TableWork]:
         """To be done one after the other."""

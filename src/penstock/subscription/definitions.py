@@ -27,7 +27,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
@@ -70,7 +70,7 @@ _TRUNCATES: Final = 16
 
 
 class FillKind(Enum):
-    """What rows from before a column was added hold in it at the publisher."""
+    """How the publisher fills an added column in rows from before."""
 
     NULL = "null"
     CONSTANT = "constant"
@@ -102,7 +102,7 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the rows of a table that are here depend on. ``lsn``: where it was last seen so;
+    """Definitions that the rows of a table here depend on. ``lsn``: where it was last seen so;
     ``xid``: a transaction that was not seen then. ``origins``: the publisher's column that the
     values of each column here came from; ``fills``: columns that were added since the copy, by
     number. ``left``: the table was found in no publication. ``labels``: what was renamed in rows
@@ -126,8 +126,8 @@ class Known:
         return parse_definition(self.raw)
 
     def fill(self, name: str) -> Fill:
-        """What rows from before hold in a column that is published from now on. One that was there
-        already may hold anything."""
+        """Return what rows from before hold in a column that is published from now on. One that was
+        there already may hold anything."""
         column = self.definition.by_name.get(name)
         return UNKNOWN if column is None else self.fills.get(column.number, UNKNOWN)
 
@@ -150,7 +150,7 @@ class Known:
 
     @classmethod
     def parse(cls, text: str) -> Known:
-        """What ``text`` has made."""
+        """Read what ``text`` has written."""
         stored: dict[str, Any] = json.loads(text)
         return cls(
             Lsn.parse(stored["lsn"]),
@@ -189,9 +189,9 @@ class HeldColumns:
 
 @dataclass(frozen=True)
 class LeafQuestions:
-    """What only rows can answer: see ``rows_came_with`` and ``rows_are_older``. ``may_be_told``:
-    whether a TRUNCATE of the whole table, which is sent, may still come that has given a leaf a
-    file node."""
+    """Questions that only rows can answer: see ``rows_came_with`` and ``rows_are_older``.
+    ``may_be_told``: whether a TRUNCATE of the whole table, which is sent, may still come that has
+    given a leaf a file node."""
 
     came_with_rows: Callable[[int, Sequence[PartitionLink]], bool]
     has_older_rows: Callable[[int, int], bool]
@@ -208,8 +208,8 @@ def questions(connection: Connection) -> LeafQuestions:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a look has found. ``known``: from now on; ``reasons``: why rows here are not as the
-    publisher's; ``labels``: labels of enums with another name, by column; ``notices``: what later
+    """A difference that a look has found. ``known``: from now on; ``reasons``: why rows here are
+    not as the publisher's; ``labels``: labels of enums with another name, by column; ``notices``: what later
     rows are chosen by, and earlier ones are not; ``pending``: reasons that the stream may take
     away."""
 
@@ -217,7 +217,7 @@ class Difference:
     reasons: tuple[str, ...] = ()
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
-    pending: tuple[str, ...] = ()
+    pending: Mapping[int, str] = field(default_factory=dict)
 
 
 def compare(
@@ -256,7 +256,7 @@ def compare(
         known.truncated if changed.pending else (),
         {**known.attached, **dict.fromkeys(changed.attached, found.lsn)},
     )
-    emptied = tuple(_emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending)
+    emptied = {leaf.oid: _emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending}
     return Difference(after, (*reasons, *gaps), labels, notices, emptied)
 
 
@@ -290,8 +290,8 @@ def _origins(
 
 
 def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
-    """Whether rows lie in other files. VACUUM FULL and CLUSTER keep the TOAST table, ALTER TABLE
-    makes another one, so that a table that has one tells them apart."""
+    """Tell whether rows lie in other files. VACUUM FULL and CLUSTER keep the TOAST table, ALTER
+    TABLE makes another one, so that a table that has one tells them apart."""
     if before.toast and before.toast == now.toast:
         return False
     earlier = {leaf.oid: leaf for leaf in before.leaves}
@@ -334,7 +334,7 @@ def _other_type(origin: AttributeDefinition, column: AttributeDefinition) -> boo
 
 
 def _keeps_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
-    """Whether Delta's type is the same: another one is told by the Relation message."""
+    """Tell whether Delta's type is the same: the Relation message tells another one."""
     before = arrow_type(origin.type_oid, origin.typmod)
     return bool(before.equals(arrow_type(column.type_oid, column.typmod)))
 
@@ -520,38 +520,31 @@ def _emptied_together(known: Known, now: TableDefinition) -> set[int]:
 def _changed_memberships(
     known: Known, before: TableDefinition, now: TableDefinition, publications: Collection[str]
 ) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
-    """Whether it is in no publication, why changes may be missing, and what changes are chosen by
-    now. Publications that the subscription has by another statement here are its user's."""
+    """Return whether the table is in no publication, why changes may be missing, and notices of
+    what changes are chosen by now. Publications that the subscription has by another statement here
+    are its user's."""
     if not now.memberships:
         notice = "it is in none of the subscription's publications any more"
         return True, (), () if known.left or not before.memberships else (notice,)
     if known.left:
         return False, ("For a time the table was in none of the publications",), ()
-    gaps, notices = [], []
+    gaps: list[str] = []
+    notices: list[str] = []
     for entry in before.memberships:
         if entry in now.memberships or entry.name not in publications:
             continue
         if _covered(entry, before.memberships, now.memberships):
             continue
-        after = [m for m in now.memberships if m.entry == entry.entry and m.name == entry.name]
-        if after and after[0].publication == entry.publication:
-            if after[0].selects != entry.selects:
-                notices.append(f'publication "{entry.name}" publishes other changes of it')
-            elif (after[0].owner, after[0].via_root) == (entry.owner, entry.via_root):
-                gaps.append(f'Publication "{entry.name}" was altered for a time')
-            continue
-        gap = _gap(entry, now.memberships)
-        if gap is not None:
-            gaps.append(gap)
-        else:
-            notices.append(f'publication "{entry.name}" publishes other changes of it')
+        gap, told = _changed_membership(entry, now.memberships)
+        gaps += [] if gap is None else [gap]
+        notices += [] if told is None else [told]
     return False, tuple(gaps), tuple(notices)
 
 
 def _covered(
     entry: Membership, before: Collection[Membership], now: Collection[Membership]
 ) -> bool:
-    """Whether another publication has published all of it all the time."""
+    """Tell whether another publication has published all of it all the time."""
     return any(
         other in now
         and (other.columns, other.row_filter) == (None, None)
@@ -560,19 +553,30 @@ def _covered(
     )
 
 
-def _gap(entry: Membership, now: Iterable[Membership]) -> str | None:
-    for other in now:
-        if other.name != entry.name:
+def _changed_membership(
+    entry: Membership, now: Collection[Membership]
+) -> tuple[str | None, str | None]:
+    """Return why changes may be missing that an entry had published, or else a notice. Another
+    owner, and the place of partitions, change nothing of them."""
+    notice = f'publication "{entry.name}" publishes other changes of it'
+    named = [other for other in now if other.name == entry.name]
+    if any(other.publication != entry.publication for other in named):
+        return f'Publication "{entry.name}" was dropped and created again', None
+    for other in named:
+        if other.entry != entry.entry:
             continue
-        if other.publication != entry.publication:
-            return f'Publication "{entry.name}" was dropped and created again'
-        if other.selects == entry.selects:
-            return f'The table was dropped from publication "{entry.name}" and added again'
-    return None
+        if other.selects != entry.selects:
+            return None, notice
+        if (other.owner, other.via_root) != (entry.owner, entry.via_root):
+            return None, None
+        return f'Publication "{entry.name}" was altered for a time', None
+    if any(other.selects == entry.selects for other in named):
+        return f'The table was dropped from publication "{entry.name}" and added again', None
+    return None, notice
 
 
 class WatchedTarget(Protocol):
-    """What the watch needs of a target."""
+    """A target as the watch needs it."""
 
     @property
     def rel(self) -> SubscriptionRel:
@@ -593,7 +597,8 @@ Save = Callable[[SubscriptionRel, str], object]
 
 
 class DefinitionWatch:
-    """Of one session. Used by the thread that applies; ``covers`` by others, too."""
+    """Looks at definitions for one session. The thread that applies uses it; others, too, ask
+    ``covers``."""
 
     def __init__(
         self, subscription: Subscription, save: Save, connect: Callable[[], Connection]
@@ -606,8 +611,8 @@ class DefinitionWatch:
         self._known: dict[str, Known] = {}
         self._first_seen: dict[tuple[str, int, int], Lsn] = {}
         """Where file nodes of leaves were found first."""
-        self._pending: dict[str, tuple[str, ...]] = {}
-        """Why tables would be errors if no TRUNCATE came for them."""
+        self._pending: dict[str, Mapping[int, str]] = {}
+        """Why tables would be errors if no TRUNCATE came for them, by leaf."""
         self._due = time.monotonic() + LOOK_INTERVAL
         self._blind = False
         """The publisher is a node, whose catalogs do not tell."""
@@ -629,12 +634,12 @@ class DefinitionWatch:
         return self._look(connection, targets, applied)
 
     def covers(self, target: WatchedTarget, lsn: Lsn) -> bool:
-        """Whether it was looked at since the publisher had reached a position."""
+        """Tell whether a table was looked at since the publisher had reached a position."""
         known = self._known.get(target.rel.sync_id)
         return self._blind or target.rel.relid is None or (known is not None and known.lsn >= lsn)
 
     def fill(self, target: WatchedTarget, column: str) -> Fill:
-        """What rows from before hold in a column that is published from now on."""
+        """Return what rows from before hold in a column that is published from now on."""
         known = self._known.get(target.rel.sync_id)
         return UNKNOWN if known is None else known.fill(column)
 
@@ -644,7 +649,7 @@ class DefinitionWatch:
         return () if known is None else _coming(known, target)
 
     def due(self) -> bool:
-        """Whether all tables are to be looked at again."""
+        """Tell whether all tables are to be looked at again."""
         return not self._blind and time.monotonic() >= self._due
 
     def look(self, targets: Sequence[_Target], applied: Lsn) -> list[tuple[_Target, Difference]]:
@@ -683,6 +688,17 @@ class DefinitionWatch:
             known = replace(known, truncated=(*known.truncated, *new)[-_TRUNCATES:])
             self.accept(target, Difference(known))
 
+    def sent(self, target: WatchedTarget, leaf: int, name: str) -> SchemaChanged | None:
+        """Return the error of a table with changes of a partition that no look has found since: it
+        was made and dropped between two. The table was looked at after these changes."""
+        known = self._known.get(target.rel.sync_id)
+        if known is None or leaf in self._pending.get(target.rel.sync_id, {}):
+            return None
+        if any(each.oid == leaf for each in known.definition.leaves):
+            return None
+        reason = f'Partition "{name}" was dropped or detached'
+        return self.error(target, Difference(known, (reason,)))
+
     def unproven(self, target: WatchedTarget) -> SchemaChanged | None:
         """Return the error of a table with a conflict that a partition explains: all its rows may
         be updated since it was attached with them, or it was emptied."""
@@ -692,7 +708,7 @@ class DefinitionWatch:
         marker = target.marker or INVALID
         attached = (name for name, until in known.attached.items() if until > marker)
         reasons = [f'Partition "{name}" was attached with rows' for name in attached]
-        reasons += self._pending.get(target.rel.sync_id, ())
+        reasons += self._pending.get(target.rel.sync_id, {}).values()
         return self.error(target, Difference(known, tuple(reasons))) if reasons else None
 
     def accept(self, target: WatchedTarget, difference: Difference) -> None:
@@ -744,8 +760,8 @@ class DefinitionWatch:
         return replace(questions(connection), may_be_told=may_be_told)
 
     def error(self, target: WatchedTarget, difference: Difference) -> SchemaChanged | None:
-        """What stops or parks the table, or has it copied again; None where later rows alone are
-        concerned, which is told in the log."""
+        """Return the error that stops or parks the table, or has it copied again; None where it
+        concerns later rows alone, which the log tells."""
         follows = self._subscription.schema_change in FOLLOWING
         reasons = difference.reasons or (difference.notices if follows else ())
         known, name = self._known[target.rel.sync_id], target.rel.qualified_name

@@ -62,8 +62,8 @@ def add_filled(target: Target, columns: Sequence[Column], values: Mapping[str, p
 
 
 def can_rename_labels(target: Target, labels: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether the columns (the publisher's names) can be rewritten file by file: not those that the
-    table is partitioned by, and not where a history keeps what rows were."""
+    """Tell whether columns (the publisher's names) can be rewritten file by file: not those that
+    the table is partitioned by, and not where a history keeps what rows were."""
     columns = target.table.schema.by_source
     held = [columns[name].name for name in labels]
     texts = all(_is_text(columns[name].type) for name in labels)

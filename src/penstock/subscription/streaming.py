@@ -320,7 +320,7 @@ class ApplyStream:
             self._apply_batch(batch, stream, whole=True)
 
     def _stands_at_limit(self, position: Lsn, now: float, stream: FrameSource) -> bool:
-        """Whether a cut is wanted and all up to there is in it: nothing else may follow yet.
+        """Tell whether a cut is wanted and all up to there is in it: nothing else may follow yet.
         ``position``: up to which all had arrived before; what comes later may be beyond it."""
         limit = self._requested.limit(now)
         if limit is None or position < limit or self._inbox.has_upto(limit):
@@ -330,7 +330,7 @@ class ApplyStream:
         return True
 
     def _apply_one(self, now: float, stream: FrameSource) -> bool:
-        """Whether there was anything to be applied before the next cut that is wanted."""
+        """Return False if there was nothing to apply before the next cut that is wanted."""
         newest = self._inbox.newest_end_lsn()  # before the look: see ``RequestedCuts.limit``
         limit = self._requested.limit(now)
         batch = self._inbox.take(now, newest if limit is None else limit)
@@ -432,5 +432,5 @@ class ApplyStream:
 
 
 def _all_of(backlog: Backlog, inbox: Inbox, told_to_end: Callable[[], bool]) -> Callable[[], bool]:
-    """Whether all of a backlog has been applied, or is not to be."""
+    """Tell, when asked, whether all of a backlog has been applied, or is not to be."""
     return lambda: told_to_end() or (backlog.finished and inbox.empty())

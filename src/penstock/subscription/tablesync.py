@@ -130,7 +130,7 @@ class CopyRound:
     snapshot_timeout: Callable[[], float]
     """Seconds now, 0 for none (``held_snapshot``)."""
     cancelled: Callable[[], bool]
-    """Whether the worker stops: the copy is given up, and made again at the next start."""
+    """True when the worker stops: the copy is given up, and made again at the next start."""
     check_connection: Callable[[Connection], None]
     """Raises StateMismatch where a connection has led to another server than is followed."""
     failed: Callable[[SubscriptionRel, PenstockError], None]

@@ -136,7 +136,7 @@ class Targets:
         return target.progress(self._app_id)
 
     def in_last_cut(self, target: Target) -> bool:
-        """Whether it has nothing that comes after the last cut, and might be taken back; before
+        """Tell whether a table has nothing after the last cut that might be taken back; before
         the first one, whether all its partitions have the same batches."""
         if self.last_cut is None:
             return target.ahead is None
@@ -429,7 +429,7 @@ class Targets:
         return not living(target.table, self._app_id, self._bindings.subscription_name)
 
     def _is_alone(self, target: Target) -> bool:
-        """Whether what the publisher's definitions say holds for all rows, and nothing is made of
+        """Tell whether the publisher's definitions hold for all rows, and nothing is made of
         them here."""
         return is_alone(target.table, self._app_id, self._bindings.subscription_name)
 

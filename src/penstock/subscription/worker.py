@@ -134,7 +134,7 @@ class ApplyWorker:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
+        """True while the thread runs."""
         return self._thread.is_alive()
 
     def tables_changed(self) -> None:
@@ -215,7 +215,7 @@ class ApplyWorker:
         return self._waits_until(time.monotonic() + decision.pause)
 
     def _waits_until(self, due: float) -> bool:
-        """Whether to go on then; with copies under way it keeps its place."""
+        """Return False if others get its place meanwhile; with copies under way it keeps it."""
         while not (gives_way := self.others_wait and not self._copies.running):
             left = due - time.monotonic()
             if left <= 0 or self._stopping.wait(min(left, _POLL)):
@@ -307,7 +307,7 @@ class ApplyWorker:
             )
 
     def _told_to_end(self) -> bool:
-        """Whether the session ends: stop, other tables, or tables that were copied.
+        """Tell whether the session ends: stop, other tables, or tables that were copied.
 
         Once true it stays true for this session, however often it is asked.
         """
