@@ -59,6 +59,9 @@ log = logging.getLogger(__name__)
 LOOK_INTERVAL: Final = 5.0
 """Seconds between two looks at all tables."""
 
+SAVE_INTERVAL: Final = 60.0
+"""Seconds after which what has not changed is written down again, as of another look."""
+
 _SHARE: Final = 50
 """A look that takes long comes so much more seldom: at most a fiftieth of the time is spent."""
 
@@ -209,9 +212,9 @@ def questions(connection: Connection) -> LeafQuestions:
 @dataclass(frozen=True)
 class Difference:
     """A difference that a look has found. ``known``: from now on; ``reasons``: why rows here are
-    not as the publisher's; ``labels``: labels of enums with another name, by column; ``notices``: what later
-    rows are chosen by, and earlier ones are not; ``pending``: reasons that the stream may take
-    away."""
+    not as the publisher's; ``labels``: labels of enums with another name, by column; ``notices``:
+    what later rows are chosen by, and earlier ones are not; ``pending``: reasons that the stream
+    may take away."""
 
     known: Known
     reasons: tuple[str, ...] = ()
@@ -613,6 +616,7 @@ class DefinitionWatch:
         """Where file nodes of leaves were found first."""
         self._pending: dict[str, Mapping[int, str]] = {}
         """Why tables would be errors if no TRUNCATE came for them, by leaf."""
+        self._saved: dict[str, tuple[float, int]] = {}
         self._due = time.monotonic() + LOOK_INTERVAL
         self._blind = False
         """The publisher is a node, whose catalogs do not tell."""
@@ -718,8 +722,14 @@ class DefinitionWatch:
         attached = {name: until for name, until in known.attached.items() if until > marker}
         known = replace(known, labels=_coming(known, target), attached=attached)
         self._known[target.rel.sync_id] = known
-        if before is None or _stored(before) != _stored(known):
+        now, sync_id = time.monotonic(), target.rel.sync_id
+        when, xid = self._saved.get(sync_id, (-SAVE_INTERVAL, None))
+        # Which rows are old is asked by the transaction of the look, after a restart, too.
+        asked = bool(known.definition.leaves or known.labels)
+        old = asked and xid != known.xid and now >= when + SAVE_INTERVAL
+        if before is None or _stored(before) != _stored(known) or old:
             self._save(target.rel, known.text())
+            self._saved[sync_id] = now, known.xid
 
     def _look(
         self, connection: Connection, targets: Sequence[_Target], applied: Lsn
