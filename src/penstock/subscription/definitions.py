@@ -10,6 +10,7 @@ they were read. They are read again
 - when a session begins, which covers what happened while the node was away,
 - before the first row under each Relation message: the server sends one after every change of a
   table or of its publications,
+- before each commit to a table with enums or composite types, of which no message tells,
 - when a row is missing that a change needs,
 - every few seconds.
 
@@ -652,6 +653,13 @@ class DefinitionWatch:
         known = self._known.get(target.rel.sync_id)
         return () if known is None else _coming(known, target)
 
+    def has_own_types(self, target: WatchedTarget) -> bool:
+        """Tell whether a table has columns of types that the publisher's users change, which no
+        message says: labels of enums, attributes of composite types."""
+        known = self._known.get(target.rel.sync_id)
+        types = () if known is None else known.definition.types
+        return any(each.labels or each.attributes for each in types)
+
     def due(self) -> bool:
         """Tell whether all tables are to be looked at again."""
         return not self._blind and time.monotonic() >= self._due
@@ -696,7 +704,10 @@ class DefinitionWatch:
         """Return the error of a table with changes of a partition that no look has found since: it
         was made and dropped between two. The table was looked at after these changes."""
         known = self._known.get(target.rel.sync_id)
-        if known is None or leaf in self._pending.get(target.rel.sync_id, {}):
+        # Without a change that was rolled back, two relations follow one another, too.
+        if known is None or known.definition.filenode:
+            return None
+        if leaf in self._pending.get(target.rel.sync_id, {}):
             return None
         if any(each.oid == leaf for each in known.definition.leaves):
             return None
