@@ -13,6 +13,7 @@ from end_to_end.local_node import LocalNode
 from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
+from penstock.subscription import definitions
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -449,6 +450,37 @@ def test_a_publication_that_had_another_name_for_a_time(
     node.node.sql("ALTER SUBSCRIPTION s SET (schema_change = follow)")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     node.wait_for("s", "the rows", lambda _: _rows(node, "t") == [(2,)])
+
+
+def test_no_cut_mixes_labels(
+    local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No message tells that a type has changed: its tables are looked at before each commit."""
+    monkeypatch.setattr(definitions, "LOOK_INTERVAL", 3600.0)
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TYPE pair AS (x int);"
+        "CREATE TABLE t (id int PRIMARY KEY, m mood); INSERT INTO t VALUES (1, 'ok');"
+        "CREATE TABLE c (id int PRIMARY KEY, p pair); INSERT INTO c VALUES (1, '(1)');"
+        "CREATE PUBLICATION p FOR TABLE t, c"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p", "on_table_error = park")
+    node.caught_up("s", database)
+    database.execute("INSERT INTO t VALUES (2, 'ok'); INSERT INTO c VALUES (2, '(2)')")
+    node.caught_up("s", database)
+    database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    database.execute("INSERT INTO t VALUES (3, 'fine')")
+    node.caught_up("s", database)
+    assert sorted(node.rows("t")) == [(1, "fine"), (2, "fine"), (3, "fine")]
+    for old, new in (("sad", "x"), ("fine", "sad"), ("x", "fine")):
+        database.execute(f"ALTER TYPE mood RENAME VALUE '{old}' TO '{new}'")
+    database.execute("ALTER TYPE pair ADD ATTRIBUTE y int")
+    database.execute("INSERT INTO t VALUES (4, 'fine'); INSERT INTO c VALUES (4, '(4,4)')")
+    node.caught_up_but_parked("s", database)
+    tables = {t.name: (t.state, t.error_detail or "") for t in node.status("s").tables}
+    assert [state for state, _ in tables.values()] == ["p", "p"]
+    assert "Label" in tables["public.t"][1]
+    assert "other attributes" in tables["public.c"][1]
 
 
 def test_a_transaction_that_was_open_when_a_label_was_renamed(

@@ -8,8 +8,8 @@ from penstock.subscription.definitions import DefinitionWatch, WatchedTarget
 from penstock.walreceiver.connection import Connection
 
 
-def no_definitions() -> DefinitionWatch:
-    subscription = Subscription(
+def a_subscription() -> Subscription:
+    return Subscription(
         oid=1,
         name="s",
         conninfo="",
@@ -21,10 +21,12 @@ def no_definitions() -> DefinitionWatch:
         app_id="penstock-1",
     )
 
+
+def no_definitions() -> DefinitionWatch:
     def connect() -> Connection:
         raise AssertionError("there is no publisher")
 
-    return _Blind(subscription, lambda rel, text: None, connect)
+    return _Blind(a_subscription(), lambda rel, text: None, connect)
 
 
 class _Blind(DefinitionWatch):

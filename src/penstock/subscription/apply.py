@@ -265,6 +265,8 @@ class Applier:
             if self._targets.with_other_partitions():
                 raise CommitConflict("partitions were attached or detached")
             self._look_after_conflicts(touched)
+            own_types = self._targets.definitions.has_own_types
+            self._look([t for t in touched.values() if own_types(t)], touched)
         except BaseException:
             for target in touched.values():
                 target.discard()
@@ -423,7 +425,7 @@ class Applier:
     def _check_leaves(self, stamps: Stamps, touched: dict[TableName, Target]) -> None:
         """Refuse tables that get changes of a partition which is not there any more."""
         for sequence, root, leaf in stamps.chunk.announced_leaves:
-            target = self._targets.of(root)
+            target = None if self._targets.of(leaf) is not None else self._targets.of(root)
             if target is None or sequence < first_message(stamps.chunk, target.marker, stamps.end):
                 continue
             name = self._decoder.relations[leaf].name

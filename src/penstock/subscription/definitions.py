@@ -10,6 +10,7 @@ they were read. They are read again
 - when a session begins, which covers what happened while the node was away,
 - before the first row under each Relation message: the server sends one after every change of a
   table or of its publications,
+- before each commit to a table with enums or composite types, of which no message tells,
 - when a row is missing that a change needs,
 - every few seconds.
 
@@ -62,6 +63,9 @@ log = logging.getLogger(__name__)
 LOOK_INTERVAL: Final = 5.0
 """Seconds between two looks at all tables."""
 
+SAVE_INTERVAL: Final = 60.0
+"""Seconds after which what has not changed is written down again, as of another look."""
+
 _SHARE: Final = 50
 """A look that takes long comes so much more seldom: at most a fiftieth of the time is spent."""
 
@@ -73,7 +77,7 @@ _TRUNCATES: Final = 16
 
 
 class FillKind(Enum):
-    """What rows from before a column was added hold in it at the publisher."""
+    """How the publisher fills an added column in rows from before."""
 
     NULL = "null"
     CONSTANT = "constant"
@@ -105,7 +109,7 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the rows of a table that are here depend on. ``lsn``: where it was last seen so;
+    """Definitions that the rows of a table here depend on. ``lsn``: where it was last seen so;
     ``xid``: a transaction that was not seen then. ``origins``: the publisher's column that the
     values of each column here came from; ``fills``: columns that were added since the copy, by
     number. ``left``: the table was found in no publication. ``labels``: what was renamed in rows
@@ -129,8 +133,8 @@ class Known:
         return parse_definition(self.raw)
 
     def fill(self, name: str) -> Fill:
-        """What rows from before hold in a column that is published from now on. One that was there
-        already may hold anything."""
+        """Return what rows from before hold in a column that is published from now on. One that was
+        there already may hold anything."""
         column = self.definition.by_name.get(name)
         return UNKNOWN if column is None else self.fills.get(column.number, UNKNOWN)
 
@@ -153,7 +157,7 @@ class Known:
 
     @classmethod
     def parse(cls, text: str) -> Known:
-        """What ``text`` has made."""
+        """Read what ``text`` has written."""
         stored: dict[str, Any] = json.loads(text)
         return cls(
             Lsn.parse(stored["lsn"]),
@@ -192,9 +196,9 @@ class HeldColumns:
 
 @dataclass(frozen=True)
 class LeafQuestions:
-    """What only rows can answer: see ``rows_came_with`` and ``rows_are_older``. ``may_be_told``:
-    whether a TRUNCATE of the whole table, which is sent, may still come that has given a leaf a
-    file node."""
+    """Questions that only rows can answer: see ``rows_came_with`` and ``rows_are_older``.
+    ``may_be_told``: whether a TRUNCATE of the whole table, which is sent, may still come that has
+    given a leaf a file node."""
 
     came_with_rows: Callable[[int, Sequence[PartitionLink]], bool]
     has_older_rows: Callable[[int, int], bool]
@@ -211,10 +215,10 @@ def questions(connection: Connection) -> LeafQuestions:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a look has found. ``known``: from now on; ``reasons``: why rows here are not as the
-    publisher's; ``labels``: labels of enums with another name, by column; ``notices``: what later
-    rows are chosen by, and earlier ones are not; ``pending``: reasons that the stream may take
-    away."""
+    """A difference that a look has found. ``known``: from now on; ``reasons``: why rows here are
+    not as the publisher's; ``labels``: labels of enums with another name, by column; ``notices``:
+    what later rows are chosen by, and earlier ones are not; ``pending``: reasons that the stream
+    may take away."""
 
     known: Known
     reasons: tuple[str, ...] = ()
@@ -531,15 +535,16 @@ def _changed_memberships(
         return True, (), () if known.left or not before.memberships else (gone,)
     if known.left:
         return False, ("For a time the table was in none of the publications",), ()
-    gaps, notices = [], []
+    gaps: list[str] = []
+    notices: list[str] = []
     for entry in before.memberships:
         if entry in now.memberships or entry.name not in publications:
             continue
         if _covered(entry, before.memberships, now.memberships):
             continue
-        gap, notice = _changed_membership(entry, now.memberships)
+        gap, told = _changed_membership(entry, now.memberships)
         gaps += [] if gap is None else [gap]
-        notices += [] if notice is None else [notice]
+        notices += [] if told is None else [told]
     return False, tuple(gaps), tuple(notices)
 
 
@@ -655,7 +660,7 @@ def _membership(
 
 
 class WatchedTarget(Protocol):
-    """What the watch needs of a target."""
+    """A target as the watch needs it."""
 
     @property
     def rel(self) -> SubscriptionRel:
@@ -676,7 +681,8 @@ Save = Callable[[SubscriptionRel, str], object]
 
 
 class DefinitionWatch:
-    """Of one session. Used by the thread that applies; ``covers`` by others, too."""
+    """Looks at definitions for one session. The thread that applies uses it; others, too, ask
+    ``covers``."""
 
     def __init__(
         self, subscription: Subscription, save: Save, connect: Callable[[], Connection]
@@ -691,6 +697,7 @@ class DefinitionWatch:
         """Where file nodes of leaves were found first."""
         self._pending: dict[str, Mapping[int, str]] = {}
         """Why tables would be errors if no TRUNCATE came for them, by leaf."""
+        self._saved: dict[str, tuple[float, int]] = {}
         self._due = time.monotonic() + LOOK_INTERVAL
         self._blind = False
         """The publisher is a node, whose catalogs do not tell."""
@@ -722,7 +729,7 @@ class DefinitionWatch:
         return self._subscription.unsent_changes == KEEP
 
     def fill(self, target: WatchedTarget, column: str) -> Fill:
-        """What rows from before hold in a column that is published from now on."""
+        """Return what rows from before hold in a column that is published from now on."""
         known = self._known.get(target.rel.sync_id)
         return UNKNOWN if known is None else known.fill(column)
 
@@ -730,6 +737,13 @@ class DefinitionWatch:
         """Labels that changes which are still to come may have under their former names."""
         known = self._known.get(target.rel.sync_id)
         return () if known is None else _coming(known, target)
+
+    def has_own_types(self, target: WatchedTarget) -> bool:
+        """Tell whether a table has columns of types that the publisher's users change, which no
+        message says: labels of enums, attributes of composite types."""
+        known = self._known.get(target.rel.sync_id)
+        types = () if known is None else known.definition.types
+        return any(each.labels or each.attributes for each in types)
 
     def due(self) -> bool:
         """Tell whether all tables are to be looked at again."""
@@ -775,7 +789,10 @@ class DefinitionWatch:
         """Return the error of a table with changes of a partition that no look has found since: it
         was made and dropped between two. The table was looked at after these changes."""
         known = self._known.get(target.rel.sync_id)
-        if known is None or leaf in self._pending.get(target.rel.sync_id, {}):
+        # Without a change that was rolled back, two relations follow one another, too.
+        if known is None or known.definition.filenode:
+            return None
+        if leaf in self._pending.get(target.rel.sync_id, {}):
             return None
         if any(each.oid == leaf for each in known.definition.leaves):
             return None
@@ -801,8 +818,14 @@ class DefinitionWatch:
         attached = {name: until for name, until in known.attached.items() if until > marker}
         known = replace(known, labels=_coming(known, target), attached=attached)
         self._known[target.rel.sync_id] = known
-        if before is None or _stored(before) != _stored(known):
+        now, sync_id = time.monotonic(), target.rel.sync_id
+        when, xid = self._saved.get(sync_id, (-SAVE_INTERVAL, None))
+        # Which rows are old is asked by the transaction of the look, after a restart, too.
+        asked = bool(known.definition.leaves or known.labels)
+        old = asked and xid != known.xid and now >= when + SAVE_INTERVAL
+        if before is None or _stored(before) != _stored(known) or old:
             self._save(target.rel, known.text())
+            self._saved[sync_id] = now, known.xid
 
     def _look(
         self, connection: Connection, targets: Sequence[_Target], applied: Lsn
@@ -849,8 +872,8 @@ class DefinitionWatch:
         return replace(questions(connection), may_be_told=may_be_told)
 
     def error(self, target: WatchedTarget, difference: Difference) -> SchemaChanged | None:
-        """What stops or parks the table, or has it copied again; None where later rows alone are
-        concerned, or rows stay as they are, which is told in the log."""
+        """Return the error that stops or parks the table, or has it copied again; None where it
+        concerns later rows alone, or rows stay as they are, which the log tells."""
         follows = self._subscription.schema_change in FOLLOWING
         reasons = difference.reasons or (difference.notices if follows else ())
         known, name = self._known[target.rel.sync_id], target.rel.qualified_name
