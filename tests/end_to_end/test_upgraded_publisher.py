@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.errors import (
     StateMismatch,
     UndefinedObject,
 )
+from penstock.node.status import SubscriptionStatus
 from upgrade import upgraded
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -80,6 +82,17 @@ def _all_confirmed(publisher: Database) -> None:
     wait_until(lambda: publisher.value(query.format(end)), "the slots' end")
 
 
+def _compared(node: LocalNode, since: float = 0.0) -> None:
+    """Wait until the background has compared all tables, since a time."""
+
+    def is_equal(status: SubscriptionStatus) -> bool:
+        longest = time.monotonic() - since
+        seconds = [table.verified_seconds for table in status.tables]
+        return all(each is not None and each < longest for each in seconds)
+
+    node.wait_for("s", "comparisons of all tables", is_equal)
+
+
 @contextmanager
 def moved(
     tmp_path: Path, spark: Any, options: str = ""
@@ -100,6 +113,8 @@ def moved(
         node.caught_up("s", publisher)
         publisher.execute("UPDATE plain SET v = 'before' WHERE id < 5")
         node.caught_up("s", publisher)
+        if "verify_interval" in options:
+            _compared(node)
         _all_confirmed(publisher)
         with upgraded(old) as new:
             publisher = Database(new, "postgres")
@@ -134,6 +149,7 @@ def test_a_subscription_goes_on_after_pg_upgrade(tmp_path: Path, spark: Any) -> 
         number = publisher.value("SELECT system_identifier FROM pg_control_system()")
         statement = f"ALTER SUBSCRIPTION s SET (system_identifier = '{number}')"
         assert f"{statement}." in str(status.error_hint)
+        began = time.monotonic()
         told = node.node.sql(statement)
         assert [notice.message for notice in told.notices] == [
             f'subscription "s" follows system identifier {number} from '
@@ -150,6 +166,7 @@ def test_a_subscription_goes_on_after_pg_upgrade(tmp_path: Path, spark: Any) -> 
         node.caught_up("s", publisher)
         _same(node, publisher)
         assert node.node.verify().equal
+        _compared(node, began)
 
 
 @part_of_make_faults
