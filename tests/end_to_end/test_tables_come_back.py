@@ -122,11 +122,14 @@ def test_another_table_in_its_place_is_refused(node: LocalNode, database: Databa
     )
     node.node.sql(_REFRESH)
     not_empty(node, "t")
+    node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+    node.no_worker()  # it would copy where there is no table for a moment
     (folder / "t").rename(folder / "t_second")
     (folder / "leaf").rename(folder / "t")
     node.node.spark.sql(
         f"CREATE OR REPLACE TABLE delta.`{folder / 't'}` USING delta AS SELECT 7 AS id, 'mine' AS v"
     )
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     not_empty(node, "t")
     (folder / "t").rename(folder / "t_third")
     node.caught_up("s", database)
