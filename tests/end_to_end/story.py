@@ -25,6 +25,7 @@ from end_to_end.story_definitions import (
     Back,
     Definition,
     Doubt,
+    of_late,
     random_definition,
     touches,
     truncated,
@@ -214,6 +215,7 @@ class Story:
                 self.tell(found.kind, statement)
             if not number:
                 self.doubts += found.doubts
+                self.doubts += [of_late(table) for table in self.late if found.of_type]
         found.done()
         self.away = self.away or found.back
 

@@ -291,6 +291,11 @@ def _doubts(table: Table, columns: set[str], reasons: str) -> tuple[Doubt, ...]:
     return (Doubt(table.targets, frozenset(columns), reasons),)
 
 
+def of_late(table: Table) -> Doubt:
+    """Of a type that a table has, too, which is not followed yet, or not by the writers."""
+    return Doubt(table.targets, None, f"{_LABEL}|other attributes")
+
+
 def truncated(table: Table) -> Doubt:
     """Of a TRUNCATE: a column that is added beside it may have got values in a rewrite."""
     return Doubt(table.targets, frozenset(), "dded column")

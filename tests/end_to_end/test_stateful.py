@@ -340,7 +340,7 @@ class Disturbed:
             assert not wrong, f"{wrong}\n{self.how_to_run_it_again()}"
             lost = set() if self._last is None else set(self._last.tables) - set(cut.tables)
             doubtful = {target for doubt in self.story.doubts for target in doubt.targets}
-            if self.story.local - self.story.ended:
+            if self.story.local:  # a REFRESH after the conflict has copied it again
                 doubtful.add(self.story.met[0].name)
             lost = {(schema, name) for schema, name in lost
                     if name.removesuffix("__history") not in doubtful}  # fmt: skip
