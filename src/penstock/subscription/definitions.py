@@ -901,8 +901,8 @@ class DefinitionWatch:
 def keep_hint(subscription: str) -> str:
     """How to go on with rows as they are."""
     return (
-        "To keep the rows here as they are, here and whenever no change tells of others: "
-        f"{alter(subscription)} SET (unsent_changes = keep)."
+        "To keep the rows here as they are, now and whenever no change tells of others: "
+        f"{alter(subscription)} SET (unsent_changes = keep), and then {alter(subscription)} ENABLE."
     )
 
 

@@ -140,6 +140,8 @@ def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> Pen
         detail = _sentences(detail, f"It came up at table {table}.")
     if error.alter is not None:
         mended = _sentences(error.hint, _ALTERED.format(alter=begun, statement=error.alter))
+    elif isinstance(error, SchemaChanged):  # its own hint keeps rows that differ: the last resort
+        mended = _sentences(f"Run {_COPIED.format(alter=begun)}", error.hint or "").rstrip()
     else:
         else_run = "Run" if error.hint is None else _MENDED.format(alter=begun)
         if isinstance(error, ValueNotRepresentable) and not isinstance(error, UnknownLabel):

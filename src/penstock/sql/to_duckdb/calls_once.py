@@ -226,7 +226,7 @@ def _check_expression(node: Node) -> None:
         case FuncExpr(name=name) if not (is_cast(node) or _takes_effects(node)):
             _check_none(node.arguments, f"in an argument of {name}")
         case FuncExpr(oid=oid) | OperatorCall(function=oid) if _is_null_at_once(node, oid):
-            _check_none(node, "beside a constant NULL")
+            _check_none(tuple(children(node)), "beside a constant NULL")
         case Aggref() if node.distinct and node.arguments[0].type == VOID:
             raise _incomparable("equality")
         case Aggref() if node.filter is not None or node.order:
