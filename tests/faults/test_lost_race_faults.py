@@ -325,7 +325,7 @@ def _finished(database: Database, kind: bytes) -> Lsn:
 @pytest.mark.parametrize(
     ("kept", "options", "by_prepare"),
     [
-        (True, ", streaming = off", False),
+        in_make_faults(True, ", streaming = off", False),
         in_make_faults(False, "", False),
         in_make_faults(True, "", True),
         in_make_faults(False, "", True),

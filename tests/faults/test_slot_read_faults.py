@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.heavy import in_make_faults
 from faults.test_block_faults import Bank
 from penstock import failpoint
 from penstock.embedded import EmbeddedPostgres
@@ -36,7 +37,7 @@ _CHANGES = [
     "table public.t: DELETE: id[integer]:1",
     "COMMIT",
 ]
-_BEFORE = (failpoint.AFTER_SLOT_READ, failpoint.AFTER_SLOT_ANSWER)
+_BEFORE = (in_make_faults(failpoint.AFTER_SLOT_READ), failpoint.AFTER_SLOT_ANSWER)
 
 
 @pytest.fixture
