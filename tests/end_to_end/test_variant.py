@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.errors import PenstockError
@@ -199,6 +199,7 @@ CREATE PUBLICATION p FOR ALL TABLES
 _PI = f"3.{'14159' * 10}"
 
 
+@part_of_make_faults
 def test_others_and_limits(
     local_node: Callable[..., LocalNode], database: Database, spark: Any
 ) -> None:

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from pyroaring import BitMap
 
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database, _database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.lakehouse.staged_commit import StagedCommit
@@ -229,6 +230,7 @@ def node(lake: LakeNode) -> Node:
     return Node(lake)
 
 
+@part_of_make_faults
 def test_a_node_that_starts_again(tmp_path: Path) -> None:
     """Between the two phases: nothing is lost, and nothing comes twice, nor a transaction ID."""
     with LakeNode(tmp_path / "node", None, max_prepared_transactions=4) as lake:
