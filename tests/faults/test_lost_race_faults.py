@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from end_to_end.compare import Row, delta_rows, query
 from faults.heavy import in_make_faults, part_of_make_faults
 from faults.node_process import NodeProcess
+from faults.unread import unread
 from fix_postgres import Database
 from penstock import Node, failpoint
 from penstock.embedded import EmbeddedPostgres, wait_until
@@ -78,13 +79,7 @@ def publish(database: Database) -> Lsn:
     for changes in SENT:
         whole = "; ".join(changes.format(table) for table in TABLES)
         database.execute(f"BEGIN; {whole}; COMMIT")
-    database.rows("SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots")
-    messages = database.rows(
-        "SELECT data FROM pg_logical_slot_peek_binary_changes('s', NULL, NULL,"
-        " 'proto_version', '1', 'publication_names', 'p')"
-    )
-    begins = [bytes(data)[1:9] for (data,) in messages if bytes(data)[:1] == b"B"]
-    return Lsn(int.from_bytes(begins[-2], "big"))
+    return unread(database, b"B")[-2]
 
 
 def follow(node: NodeProcess, database: Database) -> None:
@@ -300,7 +295,7 @@ def publish_prepared(
     if not kept:
         database.execute(f"BEGIN; {first}; COMMIT")
     database.execute(prepare)
-    where = _finished(database, b"P")
+    (where,) = unread(database, b"P")
     if kept:
         node.start()
         follow(node, database)
@@ -308,18 +303,8 @@ def publish_prepared(
         database.execute(f"BEGIN; {first}; COMMIT")
     database.execute("COMMIT PREPARED 'x'")
     database.execute(f"BEGIN; {third}; COMMIT")
-    return where, _finished(database, b"K")
-
-
-def _finished(database: Database, kind: bytes) -> Lsn:
-    """The LSN of the only message of a kind; no node runs."""
-    database.rows("SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots")
-    messages = database.rows(
-        "SELECT data FROM pg_logical_slot_peek_binary_changes('s', NULL, NULL,"
-        " 'proto_version', '3', 'publication_names', 'p')"
-    )
-    (found,) = [bytes(data) for (data,) in messages if bytes(data)[:1] == kind]
-    return Lsn(int.from_bytes(found[2:10], "big"))
+    (finished,) = unread(database, b"K")
+    return where, finished
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ import pytest
 from end_to_end.compare import delta_rows
 from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
+from faults.unread import unread
 from fix_postgres import Database
 from penstock import Node, failpoint
-from penstock.embedded import EmbeddedPostgres, wait_until
+from penstock.embedded import EmbeddedPostgres
 from penstock.lsn import Lsn
 
 pytestmark = [part_of_make_faults, pytest.mark.faults, pytest.mark.postgres, pytest.mark.slow]
@@ -49,13 +50,7 @@ def three_transactions(database: Database, first: int) -> Lsn:
     for number in range(first, first + 3):
         rows = "; ".join(f"INSERT INTO {table} VALUES ({number})" for table in TABLES)
         database.execute(f"BEGIN; {rows}; COMMIT")
-    database.rows("SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots")
-    messages = database.rows(
-        "SELECT data FROM pg_logical_slot_peek_binary_changes('s', NULL, NULL,"
-        " 'proto_version', '1', 'publication_names', 'p')"
-    )
-    begins = [bytes(data)[1:9] for (data,) in messages if bytes(data)[:1] == b"B"]
-    return Lsn(int.from_bytes(begins[-2], "big"))
+    return unread(database, b"B")[-2]
 
 
 def killed(node: NodeProcess, name: str) -> bool:
@@ -150,15 +145,8 @@ def test_what_is_prepared_stays_skipped_when_its_prepare_comes_again(
         node.kill9()
         rows = "; ".join(f"INSERT INTO {table} VALUES (1)" for table in TABLES)
         database.execute(f"BEGIN; {rows}; PREPARE TRANSACTION 'x'")
-        wait_until(
-            lambda: not database.value("SELECT active FROM pg_replication_slots"), "the end", 60
-        )
-        messages = database.rows(
-            "SELECT data FROM pg_logical_slot_peek_binary_changes('s', NULL, NULL,"
-            " 'proto_version', '3', 'publication_names', 'p')"
-        )
-        (prepare,) = [bytes(data) for (data,) in messages if bytes(data)[:1] == b"P"]
-        skip = SKIP.format(f"'{Lsn(int.from_bytes(prepare[2:10], 'big'))}'")
+        (prepared,) = unread(database, b"P")
+        skip = SKIP.format(f"'{prepared}'")
         if when == "before":
             node.sql(skip)
         assert killed(node, failpoint.AFTER_PREPARE)
