@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from hashlib import md5
 from typing import Any
 
 import psycopg
@@ -267,6 +268,24 @@ def test_new_values_are_computed_of_some_rows_at_a_time(
     wanted = "SELECT count(*), count(DISTINCT v), min(length(v)) FROM widened"
     assert lake.rows(wanted) == [(30000, 30000, 1)]
     assert lake.rows("SELECT count(*) FROM widened WHERE length(v) = 10") == [(20001,)]
+
+
+def test_long_texts_are_made_up_to_a_limit(lake: LakeNode) -> None:
+    """A text of constants may be as long as PostgreSQL's tests of TOAST make it."""
+    lake.execute("CREATE TABLE long (n int, v text)", "INSERT INTO long VALUES (1, 'x'), (2, 'y')")
+    lake.execute("UPDATE long SET v = repeat('xyzzy', 100000) WHERE n = 1")
+    lake.execute("UPDATE long SET v = replace(repeat(v, 1000), 'y', 'zz') WHERE n = 2")
+    assert lake.rows("SELECT n, length(v), md5(v) FROM long ORDER BY n") == [
+        (1, 500_000, md5(b"xyzzy" * 100_000).hexdigest()),
+        (2, 2000, md5(b"z" * 2000).hexdigest()),
+    ]
+    for made in (
+        "repeat('x', 2000000)",
+        "repeat(repeat('x', 1000000), 10000)",
+        "replace(repeat('x', 100000), 'x', repeat('y', 100000))",
+    ):
+        with pytest.raises(psycopg.errors.FeatureNotSupported):
+            lake.execute(f"UPDATE long SET v = {made}")
 
 
 def test_spark_reads_what_was_written(lake: LakeNode, spark: Any) -> None:

@@ -44,7 +44,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
 )
 from penstock.sql.to_duckdb.interval_arithmetic import MOMENTS, in_utc
 from penstock.sql.typed.coercion import element
-from penstock.sql.typed.primnodes import Const, Node
+from penstock.sql.typed.primnodes import Const, FuncExpr, Node, Var, children
 
 _TRIMS: Final = {"btrim": "trim", "ltrim": "ltrim", "rtrim": "rtrim"}
 _DATE_FIELDS: Final = frozenset({"year", "month", "day", "quarter", "week", "dow", "isodow", "doy"})
@@ -57,7 +57,9 @@ _EPOCH: Final = "DECIMAL(20,0)"
 _MAX_SCALE: Final = 30
 _LIMIT: Final = 1_000_000
 _LONGEST_MADE: Final = 10_000
-"""Characters, or copies: DuckDB makes texts of 2048 rows at once, outside its limit of memory."""
+"""Characters of a padded text: DuckDB makes 2048 of them at once, outside its limit of memory."""
+_COLUMN_LENGTH: Final = 100
+"""Characters that a column's text counts for, where a call makes a longer one from it."""
 
 
 def function(name: str, values: Sequence[Value], nodes: Sequence[Node], result: int) -> Value:
@@ -99,19 +101,36 @@ def _text(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | No
         case (("substr" | "substring"), 3) if None not in numbers:
             start, length = (number or 0 for number in numbers)
             return f"substring({first}, {start}, {length})" if start > 0 <= length else None
-        case "replace", 3:
+        case "replace", 3 if _length_made(nodes[0]) * _length_made(nodes[2]) <= _LIMIT:
             return f"replace({first}, {values[1].sql}, {values[2].sql})"
         case (("strpos" | "position"), 2):
             return f"CAST(instr({first}, {values[1].sql}) AS INTEGER)"
         case "md5", 1:
             return f"md5({first})"
-        case "repeat", 2 if numbers[0] is not None and numbers[0] <= _LONGEST_MADE:
+        case "repeat", 2 if (
+            numbers[0] is not None and _length_made(nodes[0]) * numbers[0] <= _LIMIT
+        ):
             return f"repeat({first}, {max(numbers[0], 0)})"
         case (("lpad" | "rpad"), 2) if numbers[0] is not None and numbers[0] <= _LONGEST_MADE:
             return f"{name}({first}, {max(numbers[0], 0)}, ' ')"
         case "starts_with", 2:
             return f"starts_with({first}, {values[1].sql})"
     return None
+
+
+def _length_made(node: Node) -> int:
+    """Tell how many characters an expression makes for a row at most, as far as is known."""
+    if isinstance(node, Const):
+        return len(node.text or "")
+    if isinstance(node, Var):
+        return _COLUMN_LENGTH
+    lengths = [_length_made(child) for child in children(node)]
+    if isinstance(node, FuncExpr) and node.name in ("repeat", "lpad", "rpad"):
+        count = _integer(node.arguments[1]) or 0
+        return max(count, 0) * (lengths[0] if node.name == "repeat" else 1)
+    if isinstance(node, FuncExpr) and node.name == "replace":
+        return lengths[0] * max(lengths[2], 1)
+    return sum(lengths)
 
 
 def _integer(node: Node) -> int | None:
