@@ -10,6 +10,7 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
     ├── SqlSyntaxError                42601
     ├── InvalidParameterValue         22023
     ├── FeatureNotSupported           0A000
+    │   └── HistoryMismatch           0A000   a column that its history cannot hold
     ├── UndefinedObject               42704
     ├── DuplicateObject               42710
     ├── WrongObjectType               42809
@@ -218,6 +219,10 @@ class ConfigurationLimitExceeded(PenstockError):
     """More of something than a parameter allows at once."""
 
     default_sqlstate = "53400"
+
+
+class HistoryMismatch(FeatureNotSupported):
+    """A table's column does not fit into its history, however often the table is copied."""
 
 
 class ValueNotRepresentable(PenstockError):

@@ -25,7 +25,7 @@ TYPES: Final = "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE TYPE comp AS (
 
 _COLUMN: Final = (
     "dded column|missing replicated column|is another one|has changed its type|new values"
-    "|another generation expression|copied again"
+    "|another generation expression|copied again|the history of table"
 )
 _GAP: Final = "was dropped from publication|in none of the publications|altered for a time"
 _AGAIN: Final = "was dropped and created again"

@@ -381,7 +381,7 @@ def test_rows_that_go_and_come_with_partitions(
     database.execute(f"BEGIN; {change}; COMMIT")
     stopped = node.stopped("s")
     assert reason in f"{stopped.error} {stopped.error_detail}"
-    assert "took effect between" in f"{stopped.error_detail}"
+    assert "took effect" in f"{stopped.error_detail}"
     node.node.sql("ALTER SUBSCRIPTION s SET (schema_change = follow)")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     with database.connect() as connection:
@@ -505,3 +505,37 @@ def test_a_transaction_that_was_open_when_a_label_was_renamed(
         open_one.commit()
     node.caught_up("s", database)
     assert sorted(node.rows("t")) == [(1, "fine"), (2, "sad"), (3, "sad"), (4, "sad")]
+
+
+@pytest.mark.parametrize(
+    ("between", "after"),
+    [
+        ("RENAME VALUE 'ok' TO 'x'", "RENAME VALUE 'x' TO 'ok'"),
+        in_make_faults("RENAME VALUE 'ok' TO 'x'", "RENAME VALUE 'x' TO 'fine'"),
+    ],
+)
+def test_a_label_that_had_another_name_for_a_time(
+    local_node: Callable[..., LocalNode], database: Database, between: str, after: str
+) -> None:
+    """No look has seen it, and changes came with it: one may be of a row that is not found."""
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int, m mood);"
+        "ALTER TABLE t REPLICA IDENTITY FULL; INSERT INTO t VALUES (1, 'ok'), (2, 'sad');"
+        "CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    node.node.stop()
+    database.execute(f"ALTER TYPE mood {between}")
+    database.execute("UPDATE t SET id = 3 WHERE id = 1; INSERT INTO t VALUES (4, 'x')")
+    database.execute(f"ALTER TYPE mood {after}")
+    node.node.start()
+    status = node.stopped("s")
+    assert "of the enum type of column" in str(status.error_detail)
+    assert sorted(node.rows("t")) == [(1, "ok"), (2, "sad")]
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    label = after.split("'")[3]
+    wait_until(lambda: _rows(node, "t") == [(2, "sad"), (3, label), (4, label)], "the copy")

@@ -237,8 +237,17 @@ class Disturbed:
             return
         self._expect(text)
         self.story.tell("stopped", text)
-        self._run_hint("REFRESH PUBLICATION", hint)
+        if not self._move_history(hint):
+            self._run_hint("REFRESH PUBLICATION", hint)
         self._run_hint("ENABLE", hint)
+
+    def _move_history(self, hint: str) -> bool:
+        """Where it cannot hold a column of another type."""
+        found = re.search(r'Move "file://(.+?)"', hint)
+        if found is not None:
+            place = Path(found[1])
+            place.rename(place.with_name(f"{place.name}_{self.story.number}"))
+        return found is not None
 
     def _run_hint(self, what: str, hint: str) -> None:
         found = re.search(rf"ALTER SUBSCRIPTION s {what}", hint)
@@ -275,6 +284,7 @@ class Disturbed:
                     continue
                 self._expect(f"{table.error}. {table.error_detail}")
                 story.tell("parked", f"{table.error} {table.error_detail}")
+                self._move_history(f"{table.error_hint}")
             names = {table.name.removeprefix("public.") for table in status.tables}
             if parked or not {name for t in story.tables for name in t.targets} <= names:
                 self.local.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")

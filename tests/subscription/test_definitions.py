@@ -66,3 +66,40 @@ def test_a_look_is_written_down_again_after_a_time(
     ((name, known),) = saved[2:]
     assert name == "root"
     assert known.xid > first["root"].xid
+
+
+@pytest.mark.parametrize(
+    ("change", "reasons"),
+    [
+        ("RENAME VALUE 'ok' TO 'x'; RENAME VALUE 'x' TO 'ok'", ["ok"]),
+        (
+            "RENAME VALUE 'ok' TO 'x'; RENAME VALUE 'sad' TO 'ok'; RENAME VALUE 'x' TO 'sad';"
+            "RENAME VALUE 'ok' TO 'x'; RENAME VALUE 'sad' TO 'ok'; RENAME VALUE 'x' TO 'sad'",
+            ["sad"],
+        ),
+        ("; ".join(f"ADD VALUE 'a{n}' BEFORE 'ok'" for n in range(30)), []),
+    ],
+)
+def test_labels_that_have_their_names_again(
+    database: Database, connection: Connection, change: str, reasons: list[str]
+) -> None:
+    """Changes between two looks may have come with another name. A label that only moves because
+    others are added has one name all the time."""
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE held (id int, m mood);"
+        "CREATE PUBLICATION p FOR TABLE held"
+    )
+    watch = DefinitionWatch(a_subscription(), lambda *_: None, lambda: connection)
+    target = target_of(database, "held")
+    target.held = HeldColumns(frozenset(("id", "m")))
+    watch.begin(connection, [target], INVALID)
+    written = "SELECT xmin FROM pg_enum WHERE enumtypid = 'mood'::regtype AND enumlabel = 'ok'"
+    before = database.value(written)
+    for each in change.split(";"):
+        database.execute(f"ALTER TYPE mood {each}")
+    assert database.value(written) != before
+    found = [difference for _, difference in watch.look([target], INVALID)]
+    assert [(each.reasons, dict(each.labels)) for each in found] == [
+        ((f'Label "{name}" of the enum type of column "m" had another name for a time',), {})
+        for name in reasons
+    ]

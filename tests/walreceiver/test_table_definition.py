@@ -70,7 +70,7 @@ def test_a_table_is_read_whole(database: Database) -> None:
         (True, None),  # its arrays have another delimiter
     ]
     assert not columns["n"].has_missing
-    assert {name for t in table.types for _, name in t.labels} == {"sad", "ok"}
+    assert {label.name for t in table.types for label in t.labels} == {"sad", "ok"}
     assert next(a for t in table.types if t.attributes for a in t.attributes) == (1, 23)
     memberships = [(m.name, m.operations, m.entry > 0) for m in table.memberships]
     assert memberships == [("p", "iudt", True), ("q", "it", False)]

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import FeatureNotSupported
+from penstock.errors import FeatureNotSupported, HistoryMismatch
 from penstock.lakehouse.delta_types import TIMESTAMP, delta_type, type_text
 from penstock.lakehouse.schema import ROW, Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
@@ -93,14 +93,14 @@ def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) ->
 def fit(history: DeltaTable, table: str, schema: TableSchema) -> None:
     """Stage the columns that the table has and its history has not.
 
-    Raises FeatureNotSupported where one has another type by now: no copy of the table mends that.
+    Raises HistoryMismatch where one has another type by now.
     """
     wanted = history_schema(table, schema)
     there = {column.name.lower(): column for column in history.schema.columns}
     for column in wanted.columns:
         old = there.get(column.name.lower())
         if old is not None and (old.name, old.type) != (column.name, column.type):
-            raise FeatureNotSupported(
+            raise HistoryMismatch(
                 f'the history of table "{table}" cannot hold its column "{column.name}"',
                 detail=f'It is {_shown(column)}, and "{old.name}" in the history is {_shown(old)}.',
                 hint=f'Move "{history.uri}" to another place: the next history begins then.',

@@ -28,7 +28,7 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.columnar import ColumnarDecoder, MessageChunk
+from penstock.pgoutput.columnar import ChangeBatch, ColumnarDecoder, MessageChunk
 from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
 from penstock.pgtypes.out_of_range import OutOfRange
@@ -433,6 +433,15 @@ class Applier:
             if error is not None:
                 self._refuse(target, error, touched)
 
+    def _check_labels(self, target: Target, changes: Sequence[ChangeBatch]) -> None:
+        """Raise the error of a table with a label that was renamed again before anybody looked."""
+        definitions = self._targets.definitions
+        if definitions.strange_label(target, changes) is not None:
+            self._look([target], {})  # unless it was added meanwhile
+        error = definitions.strange_label(target, changes)
+        if error is not None:
+            raise error
+
     def _works(self, share: Share, stamps: Stamps) -> list[TableWork]:
         """To be done one after the other."""
         if share.error is not None:
@@ -443,6 +452,7 @@ class Applier:
         if renamed:
             changes = tuple(with_labels(change, renamed) for change in share.changes)
             share = replace(share, changes=changes)
+            self._check_labels(target, changes)
         for number, change in enumerate(share.changes):
             try:
                 self._targets.follow(target, change.relation, earlier=number > 0)

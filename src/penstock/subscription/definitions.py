@@ -29,21 +29,26 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.catalog.pg_subscription import FOLLOWING, KEEP, WIDEN, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import PublisherUpgrade, alter
 from penstock.errors import ConnectionFailure, PenstockError, SchemaChanged
 from penstock.lsn import INVALID, Lsn
+from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pgtypes import arrow_type
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.table_definition import (
     AttributeDefinition,
     Definitions,
+    LabelDefinition,
     LeafDefinition,
     Membership,
     PartitionLink,
@@ -172,7 +177,9 @@ class Known:
         )
 
 
-def _fields(value: AttributeDefinition | Membership | PartitionLink) -> list[object]:
+def _fields(
+    value: AttributeDefinition | LabelDefinition | Membership | PartitionLink,
+) -> list[object]:
     return [getattr(value, name) for name in value.__dataclass_fields__]
 
 
@@ -398,18 +405,20 @@ def _changed_types(
     earlier = {each.oid: each for each in before.types}
     types = {each.oid: each for each in now.types}
     renamed: dict[int, dict[str, str]] = {}
-    reasons, shaped = [], set()
+    reasons, shaped, for_a_time = [], set(), {}
     for each in now.types:
         known = earlier.get(each.oid)
         if known is None:
             continue
         if known.attributes != each.attributes:
             shaped.add(each.oid)
-        labels = dict(each.labels)
-        changed = {old: labels.get(oid, old) for oid, old in known.labels}
+        labels = {label.oid: label.name for label in each.labels}
+        changed = {label.name: labels.get(label.oid, label.name) for label in known.labels}
         changed = {old: new for old, new in changed.items() if old != new}
         if changed:
             renamed[each.oid] = changed
+        if (back := _renamed_back(known, each)) is not None:
+            for_a_time[each.oid] = back
     by_column: dict[str, dict[str, str]] = {}
     for column in now.attributes:
         if column.name not in held.names:
@@ -417,9 +426,14 @@ def _changed_types(
         uses = _reached(column.type_oid, types)
         if uses & shaped:
             reasons.append(f'The composite type of column "{column.name}" has other attributes')
+        reasons += [
+            f'Label "{for_a_time[oid]}" of the enum type of column "{column.name}" had another name'
+            " for a time"
+            for oid in sorted(uses & for_a_time.keys())
+        ]
         for oid in sorted(uses & renamed.keys()):
             plain = _enum_of(column.type_oid, types) == oid
-            again = {label for _, label in types[oid].labels}.intersection(renamed[oid])
+            again = {label.name for label in types[oid].labels}.intersection(renamed[oid])
             if plain and not again and column.name not in held.local:
                 by_column[column.name] = renamed[oid]
             else:
@@ -430,10 +444,26 @@ def _changed_types(
     return by_column, reasons
 
 
+def _renamed_back(known: TypeDefinition, now: TypeDefinition) -> str | None:
+    """Return a label that was written again under the name that it has. ALTER TYPE ADD VALUE does
+    so, too, where labels have to move for the new one."""
+    before = {label.oid: label for label in known.labels}
+    added = {label.changed for label in now.labels if label.oid not in before}
+    again = (
+        label.name
+        for label in now.labels
+        if label.oid in before
+        and label.name == before[label.oid].name
+        and label.changed != before[label.oid].changed
+        and label.changed not in added
+    )
+    return next(again, None)
+
+
 def _labels_again(known: Known, now: TableDefinition) -> Iterator[str]:
     """A label that was renamed, and whose former name another one has by now: changes that are
     still to come may mean either."""
-    names = {label for each in now.types for _, label in each.labels}
+    names = {label.name for each in now.types for label in each.labels}
     for labels in known.labels:
         for column, renamed in labels.renamed.items():
             yield from (
@@ -620,6 +650,7 @@ def carried_over(
 
     raw_now = {
         **known.raw,
+        "types": _labels_carried_over(known.raw, now, since),
         "attributes": [_fields(attribute(each)) for each in before.attributes],
         "links": [_fields(place(each)) for each in before.links],
         "memberships": [
@@ -637,6 +668,21 @@ def carried_over(
         truncated=(),
         attached={},
     )
+
+
+def _labels_carried_over(raw: Raw, now: TableDefinition, since: WrittenSince) -> list[list[Any]]:
+    labels = {label.oid: label for each in now.types for label in each.labels}
+
+    def carried(label: LabelDefinition) -> LabelDefinition:
+        new = labels.get(label.oid)
+        if new is None or since.has_written(new.changed):
+            return label
+        return replace(label, changed=new.changed)
+
+    return [
+        [oid, kind, parts, [_fields(carried(LabelDefinition(*each))) for each in of or ()], more]
+        for oid, kind, parts, of, more in raw.get("types", ())
+    ]
 
 
 def _membership(
@@ -737,6 +783,28 @@ class DefinitionWatch:
         """Labels that changes which are still to come may have under their former names."""
         known = self._known.get(target.rel.sync_id)
         return () if known is None else _coming(known, target)
+
+    def strange_label(
+        self, target: WatchedTarget, changes: Iterable[ChangeBatch]
+    ) -> SchemaChanged | None:
+        """Return the error of a table with changes of a label that was renamed, under a name that
+        no look has found. ``changes``: with the names that rows here have."""
+        known = self._known[target.rel.sync_id]
+        types = {each.oid: each for each in known.definition.types}
+        columns = known.definition.by_name
+        batches = [b for change in changes for b in (change.new, change.old) if b is not None]
+        for name in {name for labels in known.labels for name in labels.renamed}:
+            enum = None if name not in columns else _enum_of(columns[name].type_oid, types)
+            names = [] if enum is None else [label.name for label in types[enum].labels]
+            for batch in (b for b in batches if name in b.schema.names):
+                values = batch.column(name).drop_null()
+                strange = values.filter(pc.invert(pc.is_in(values, pa.array(names, values.type))))
+                if len(strange):
+                    reason = (
+                        f'A label of the enum type of column "{name}" was "{strange[0]}" for a time'
+                    )
+                    return self.error(target, Difference(known, (reason,)))
+        return None
 
     def has_own_types(self, target: WatchedTarget) -> bool:
         """Tell whether a table has columns of types that the publisher's users change, which no
@@ -878,6 +946,8 @@ class DefinitionWatch:
         reasons = difference.reasons or (difference.notices if follows else ())
         known, name = self._known[target.rel.sync_id], target.rel.qualified_name
         between = f"between {known.lsn} and {difference.known.lsn}"
+        if difference.known.lsn == known.lsn:
+            between = f"before {known.lsn}"
         stays = difference.known.left and not difference.reasons
         if reasons and not stays and not self.keeps_rows:
             text = ". ".join(reason[0].upper() + reason[1:] for reason in reasons)

@@ -20,6 +20,7 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
     FeatureNotSupported,
+    HistoryMismatch,
     PenstockError,
     RelationChanged,
     ReplicationConflict,
@@ -53,6 +54,7 @@ _MENDED: Final = "Then run {alter} ENABLE. Or run"
 _IN_THE_WAL: Final = (
     "It stays in the publisher's WAL, so the table must pass it by as well. Then run"
 )
+_MENDED_ALONE: Final = "Then run {alter} ENABLE."
 _ALTERED: Final = "Run {alter} {statement}, and then {alter} ENABLE."
 _COPIED: Final = (
     "{alter} REFRESH PUBLICATION, and then {alter} ENABLE. It copies the table again, in place of "
@@ -142,6 +144,8 @@ def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> Pen
         mended = _sentences(error.hint, _ALTERED.format(alter=begun, statement=error.alter))
     elif isinstance(error, SchemaChanged):  # its own hint keeps rows that differ: the last resort
         mended = _sentences(f"Run {_COPIED.format(alter=begun)}", error.hint or "").rstrip()
+    elif isinstance(error, HistoryMismatch):  # a copy would meet it again
+        mended = _sentences(error.hint, _MENDED_ALONE.format(alter=begun))
     else:
         else_run = "Run" if error.hint is None else _MENDED.format(alter=begun)
         if isinstance(error, ValueNotRepresentable) and not isinstance(error, UnknownLabel):

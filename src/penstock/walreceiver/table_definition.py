@@ -51,15 +51,24 @@ class AttributeDefinition:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelDefinition:
+    """A label of an enum (pg_enum). ``changed``: the transaction that made or renamed it last."""
+
+    oid: int
+    name: str
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
 class TypeDefinition:
     """A type that the publisher's users have made. ``parts``: types that it is made of (elements of
-    an array, the base of a domain, subtypes of a range); ``labels``: OID and label of an enum;
-    ``attributes``: number and type of a composite type's."""
+    an array, the base of a domain, subtypes of a range); ``labels``: of an enum; ``attributes``:
+    number and type of a composite type's."""
 
     oid: int
     kind: str
     parts: tuple[int, ...]
-    labels: tuple[tuple[int, str], ...]
+    labels: tuple[LabelDefinition, ...]
     attributes: tuple[tuple[int, int], ...]
 
 
@@ -181,7 +190,13 @@ def parse_definition(raw: Raw) -> TableDefinition:
         int(columns),
         tuple(AttributeDefinition(*each) for each in raw.get("attributes", ())),
         tuple(
-            TypeDefinition(oid, kind, tuple(parts or ()), _pairs(labels), _pairs(attributes))
+            TypeDefinition(
+                oid,
+                kind,
+                tuple(parts or ()),
+                tuple(LabelDefinition(*each) for each in labels or ()),
+                tuple((number, type_oid) for number, type_oid in attributes or ()),
+            )
             for oid, kind, parts, labels, attributes in raw.get("types", ())
         ),
         tuple(Membership(*each) for each in raw.get("memberships", ())),
@@ -279,10 +294,6 @@ def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) ->
     return bool(found)
 
 
-def _pairs(lists: Sequence[Sequence[Any]] | None) -> tuple[tuple[Any, Any], ...]:
-    return tuple((first, second) for first, second in lists or ())
-
-
 def _is_node(connection: Connection) -> bool:
     ((version,),) = connection.query("SELECT pg_catalog.version()")
     return "(Penstock)" in str(version)
@@ -359,8 +370,8 @@ SELECT 'types', u.relid, pg_catalog.json_agg(pg_catalog.json_build_array(u.typ::
              UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r
               WHERE r.rngtypid = t.oid OR r.rngmultitypid = t.oid) x (typ)
            WHERE t.oid = u.typ AND x.typ <> 0),
-         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(e.oid::bigint, e.enumlabel)
-                                     ORDER BY e.oid)
+         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(e.oid::bigint, e.enumlabel,
+                                     e.xmin::text::bigint) ORDER BY e.oid)
             FROM pg_catalog.pg_enum e WHERE e.enumtypid = u.typ),
          (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(m.attnum, m.atttypid::bigint)
                                      ORDER BY m.attnum)
