@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_ASSERTION = re.compile(r"^(not )?ok (\d+)(?: - (.*?))?(?:\s+# (SKIP|TODO)\b.*)?$")
+_ASSERTION = re.compile(r"^(not )?ok (\d+)(?: - (.*?))?(?:\s+# (SKIP|TODO)\b.*)?$", re.IGNORECASE)
 _PLAN = re.compile(r"^1\.\.(\d+)")
 _STEP = re.compile(r"^# step failed: (.*)$")
 
