@@ -152,3 +152,14 @@ SELECT has_table_privilege(10, 1259, 'SELECT'), has_table_privilege(99999, 1259,
 SELECT pg_has_role('pg_nope', 'USAGE')
 SELECT pg_has_role(current_user, 'USAGE')
 SELECT 1 AS a GROUP BY 'x'
+SELECT '1'::text::bytea, 'é x'::text::bytea, ''::text::bytea, NULL::text::bytea
+SELECT '\x00fFe1'::text::bytea, '\x'::text::bytea
+SELECT '\x123'::varchar::text::bytea
+SELECT '\x12é'::text::bytea
+SELECT '\x01 ff'::text::bytea
+SELECT sha256('1'::text::bytea), sha256('\x00'::text::bytea), md5('1'::text::bytea)
+SELECT 'a\q'::text::bytea
+SELECT sha256('1'::text::bytea)::text, ''::text::bytea::varchar, 'ab'::bytea::varchar(3)
+SELECT 'a\\b\000\377é'::text::bytea, '\134'::text::bytea, E'\\012\n'::text::bytea
+SELECT '\400'::text::bytea
+SELECT '\'::text::bytea

@@ -288,6 +288,8 @@ class CatalogCompiler(QueryCompiler):
             return replace(value, type=target)
         if value.type in STRINGS and element(target):
             raise refused(f"the cast from text to {type_name(target)}")
+        if value.type in STRINGS and target == BYTEA:
+            return output_text(value, BYTEA)
         if value.type == BOOL and target in STRINGS:
             sql = f"CASE WHEN {value.sql} THEN 'true' WHEN NOT {value.sql} THEN 'false' END"
             return Value(sql, target)

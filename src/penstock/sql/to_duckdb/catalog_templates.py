@@ -97,6 +97,7 @@ _OTHERS: Final = frozenset(
         "replace",
         "row_number",
         "rtrim",
+        "sha256",
         "starts_with",
         "string_agg",
         "strpos",

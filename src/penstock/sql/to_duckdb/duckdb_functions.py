@@ -32,6 +32,7 @@ from penstock.pgtypes.pg_type import (
 from penstock.pgtypes.type_names import length_of, numeric_modifiers
 from penstock.sql.builtin.type_cache import is_enum, types
 from penstock.sql.text.quoting import type_name
+from penstock.sql.to_duckdb.duckdb_errors import NO_BYTEA, NO_DIGIT, ODD_DIGITS
 from penstock.sql.to_duckdb.duckdb_operators import as_decimal, integer_arithmetic
 from penstock.sql.to_duckdb.duckdb_patterns import ascii_lower, ascii_upper
 from penstock.sql.to_duckdb.duckdb_values import (
@@ -53,6 +54,8 @@ _TRUNCATED: Final = frozenset(
     {"year", "quarter", "month", "week", "day", "hour", "minute", "second"}
 )
 _EXTRACTED_DIGITS: Final = 10
+_HEX: Final = "([0-9A-Fa-f][0-9A-Fa-f])*"
+_BYTES: Final = r"[^\\]+|\\\\|\\[0-3][0-7][0-7]"
 _EPOCH: Final = "DECIMAL(20,0)"
 _MAX_SCALE: Final = 30
 _LIMIT: Final = 1_000_000
@@ -147,6 +150,10 @@ def _other(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | N
     first = values[0]
     if name in ("length", "octet_length") and first.type == BYTEA and len(values) == 1:
         return f"CAST(octet_length({first.sql}) AS INTEGER)"
+    if name == "md5" and first.type == BYTEA and len(values) == 1:
+        return f"md5({first.sql})"
+    if name == "sha256" and len(values) == 1:
+        return f"unhex(sha256({first.sql}))"
     if name == "cardinality" and element(first.type):
         return f"CAST(len({first.sql}) AS INTEGER)"
     dimension = name in ("array_length", "array_upper") and element(first.type)
@@ -314,18 +321,23 @@ def _length(value: Value, typmod: int) -> Value:
 
 
 def output_text(value: Value, target: int) -> Value:
-    """CoerceViaIO to a string: what the output function prints; of a string to an enum: its label.
+    """CoerceViaIO to a string: what the output function prints; of a string to an enum: its label;
+    of a string to bytea.
 
     Raises FeatureNotSupported.
     """
     if is_enum(target) and value.type in (TEXT, VARCHAR):
         return _label(value, target)
+    if target == BYTEA and value.type in (TEXT, VARCHAR):
+        return _bytes(value)
     if target not in (TEXT, VARCHAR):
         raise refused(f"the cast from {type_name(value.type)} to {type_name(target)}")
     if value.type == NUMERIC:
         sql = as_text(value)
     elif value.type in INTEGERS | {DATE, TIMESTAMP}:
         sql = f"CAST({value.sql} AS VARCHAR)"
+    elif value.type == BYTEA:
+        sql = f"('\\x' || lower(hex({value.sql})))"
     elif value.type in (UUID, VARCHAR, TEXT, NAME) or is_enum(value.type):
         sql = value.sql
     else:
@@ -333,6 +345,36 @@ def output_text(value: Value, target: int) -> Value:
     if value.type in (DATE, TIMESTAMP):
         sql = f"replace({sql}, ' (BC)', ' BC')"
     return Value(sql, target, None, value.fails)
+
+
+def _bytes(value: Value) -> Value:
+    """byteain: hex digits, or the older format with octal escapes."""
+    text = value.sql
+    digits = rf"regexp_replace(substr({text}, 3), '[ \n\t\r]', '', 'g')"
+    strange = f"regexp_extract({digits}, '[^0-9A-Fa-f]')"
+    octal = "64 * ascii(item[2]) + 8 * ascii(item[3]) + ascii(item[4]) - 73 * ascii('0')"
+    byte = (
+        r"CASE WHEN item = '\\' THEN '5C'"
+        rf" WHEN starts_with(item, '\') THEN format('{{:02X}}', {octal})"
+        " ELSE hex(encode(item)) END"
+    )
+    pieces = f"regexp_extract_all({text}, '{_BYTES}')"
+    escaped = f"array_to_string(list_transform({pieces}, lambda item: {byte}), '')"
+    refusals = (
+        (rf"starts_with({text}, '\x') AND {strange} = ''", f"'{ODD_DIGITS}'"),
+        (rf"starts_with({text}, '\x')", f"'{NO_DIGIT}: \"' || {strange} || '\"'"),
+        ("true", f"'{NO_BYTEA}'"),
+    )
+    refused_as = "".join(
+        f" WHEN {which} THEN CAST(error({message}) AS BLOB)" for which, message in refusals
+    )
+    sql = (
+        rf"CASE WHEN {text} IS NULL OR NOT contains({text}, '\') THEN encode({text})"
+        rf" WHEN starts_with({text}, '\x') AND regexp_full_match({digits}, '{_HEX}')"
+        f" THEN unhex({digits})"
+        f" WHEN regexp_full_match({text}, '({_BYTES})*') THEN unhex({escaped}){refused_as} END"
+    )
+    return Value(sql, BYTEA, None, True)
 
 
 def _label(value: Value, target: int) -> Value:
