@@ -74,13 +74,14 @@ def main() -> int:
             cuts = CutLog(running.warehouse, _NAME)
             running.wait(lambda: cuts.newest() is not None, _LONG, "copies")
             running.wait(lambda: _states(running) == {"r"}, _LONG, "tables in cuts")
-            without = _run(options, cluster, running)
+            before = options.seconds if options.before is None else options.before
+            without = _run(options, cluster, running, before)
             say(f"without: {without}")
             running.node.sql(
                 f"ALTER SUBSCRIPTION {_NAME} SET (verify_interval = '{options.interval}',"
                 f" verify_rate = '{options.verify_rate}')"
             )
-            proof = _run(options, cluster, running, looks=True)
+            proof = _run(options, cluster, running, options.seconds, looks=True)
             say(f"with {options.verify_rate} a second: {proof}")
         finally:
             running.stop()
@@ -117,10 +118,11 @@ def _run(
     options: argparse.Namespace,
     cluster: EmbeddedPostgres,
     running: BenchNode,
+    seconds: float,
     *,
     looks: bool = False,
 ) -> Run:
-    """The load, for so long. ``looks``: and whether all tables are found equal meanwhile."""
+    """Run the load for so long. ``looks``: and whether all tables are found equal meanwhile."""
     commits: list[Commit] = []
     failed: list[BaseException] = []
 
@@ -130,7 +132,7 @@ def _run(
                 cluster.conninfo(),
                 _transactions(options),
                 rate=options.rate,
-                seconds=options.seconds,
+                seconds=seconds,
                 commits=commits,
             )
         except BaseException as error:
@@ -147,13 +149,13 @@ def _run(
             if looks and proved is None and _is_proved(running):
                 proved = time.monotonic() - began
             running.process.require_running()
-        seconds = time.monotonic() - began
+        took = time.monotonic() - began
         after = server_cpu_seconds(cluster.pid), _node_cpu(running)
         lags = follower.interval()
     if failed:
         raise failed[0]
     publisher, node = (now - then for now, then in zip(after, before, strict=True))
-    return Run(seconds, len(commits), publisher, node, lags, proved)
+    return Run(took, len(commits), publisher, node, lags, proved)
 
 
 def _node_cpu(running: BenchNode) -> float:
@@ -178,6 +180,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=100_000, help="of each")
     parser.add_argument("--rate", type=float, default=100.0, help="transactions a second")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long, without and with")
+    parser.add_argument("--before", type=float, help="how long without, where it differs")
     parser.add_argument("--interval", default="1 day", help="verify_interval")
     parser.add_argument("--verify-rate", default="2MB", help="verify_rate")
     return parser.parse_args()
