@@ -160,8 +160,8 @@ _STOPS = {
     "retyped": _RETYPED.format("retyped"),
     "identity": None,  # the primary key is the target's key still
     "key": None,  # its rows are known by the new one
-    "swapped": 'relation "public.swapped" was changed at the publisher in a way that its changes do '
-    "not tell",
+    "swapped": 'relation "public.swapped" was changed at the publisher in a way that its changes'
+    " do not tell",
     "one": 'logical replication target relation "public.other_one" does not exist',
     "moved": 'logical replication target relation "elsewhere.moved" does not exist',
     "again": 'relation "public.again" is not the one that was copied',
