@@ -18,6 +18,18 @@ PHYSICAL_SLOT: Final = "standby1"
 """For ``synchronized_standby_slots`` of the primary: streams wait for the standby."""
 
 
+@contextmanager
+def primary_and_standby(
+    version: int, settings: dict[str, str | int | bool] | None = None
+) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
+    """A primary, and a standby that keeps its slots in step; streams wait for the standby."""
+    settings = {"synchronized_standby_slots": PHYSICAL_SLOT, **(settings or {})}
+    with EmbeddedPostgres(version, settings=settings) as primary:
+        del settings["synchronized_standby_slots"]
+        with standby_of(primary, settings) as standby:
+            yield primary, standby
+
+
 def standby_of(
     primary: EmbeddedPostgres, settings: dict[str, str | int | bool] | None = None
 ) -> EmbeddedPostgres:

@@ -132,6 +132,18 @@ class Story:
         self.commits(self.observer, "SELECT 'everything before'", everything)
         self.writers = [Writer(self, number) for number in range(WRITERS)]
 
+    def close(self) -> None:
+        """End its sessions."""
+        self.database.close()
+
+    def move_to(self, database: Database) -> None:
+        """Go on at a standby that has all commits, and was promoted. Open transactions are lost."""
+        self.close()
+        self.database = database
+        self.observer = database.connect()
+        self.observer.execute("SET lock_timeout = '20ms'")
+        self.writers = [Writer(self, number) for number in range(WRITERS)]
+
     def rng(self, what: str = "") -> random.Random:
         """Of this step, whatever was before it."""
         return random.Random(f"{self.seed}/{self.number}/{what}")

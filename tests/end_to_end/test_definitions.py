@@ -389,6 +389,20 @@ def test_rows_that_go_and_come_with_partitions(
     node.wait_for("s", "the rows", lambda _: _rows(node, "root") == sorted(wanted))
 
 
+def test_a_table_that_is_truncated_beside_a_root_is_no_partition(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """It is announced after the root, and the subscription does not have it."""
+    database.execute(_PARTITIONED)
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    database.execute("ALTER PUBLICATION p ADD TABLE stands")
+    database.execute("TRUNCATE root, stands; INSERT INTO root VALUES (2, 'two')")
+    node.caught_up("s", database)
+    assert node.rows("root") == [(2, "two")]
+
+
 def test_rows_that_are_kept_as_they_are(
     local_node: Callable[..., LocalNode], database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

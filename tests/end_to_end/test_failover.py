@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import NotInPrerequisiteState, PublisherError
-from standby import PHYSICAL_SLOT, standby_of, synchronised, telling_what_runs
+from standby import primary_and_standby, standby_of, synchronised, telling_what_runs
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -27,14 +25,6 @@ CREATE TABLE t (id integer PRIMARY KEY, v text);
 INSERT INTO t SELECT i, 'first' FROM generate_series(1, 100) i;
 CREATE PUBLICATION p FOR TABLE t
 """
-
-
-@contextmanager
-def primary_and_standby(version: int) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
-    """A primary, and a standby that keeps its slots in step; streams wait for the standby."""
-    settings = {"synchronized_standby_slots": PHYSICAL_SLOT}
-    with EmbeddedPostgres(version, settings=settings) as primary, standby_of(primary) as standby:
-        yield primary, standby
 
 
 def _same(node: LocalNode, database: Database) -> None:

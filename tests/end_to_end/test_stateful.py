@@ -11,7 +11,8 @@ without some of its steps, which leaves the others as they are::
     PENSTOCK_STORY=18/3/40/7,12 python -m pytest -n0 tests/end_to_end/test_stateful.py -k again
 
 is seed 3 on PostgreSQL 18, 40 steps, without the 7th and the 12th; ``18/3/40/definitions`` is one
-whose definitions change. Several, with blanks between.
+whose definitions change, ``18/3/40/promotion`` one whose publisher is lost half way, and both can
+stand together. Several, with blanks between.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from deltalake import DeltaTable, write_deltalake
 from end_to_end.compare import Row, difference, live_columns, live_rows
 from end_to_end.local_node import LocalNode
 from end_to_end.story import Rows, State, Story
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database, _database
 from penstock import Node
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import PublisherError
 from penstock.lakehouse.cuts import Cut, CutTable
 from penstock.node.status import SubscriptionStatus
+from standby import primary_and_standby, synchronised
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -57,21 +59,25 @@ _IN_IT: Final = frozenset(
 )  # fmt: skip
 
 
+_SETTINGS: Final[dict[str, str | int | bool]] = {
+    "max_prepared_transactions": 20,
+    "logical_decoding_work_mem": "64kB",
+    "autovacuum": False,
+    "wal_writer_delay": "20ms",
+}
+"""Two-phase commit, streams that begin early, and nothing that a server does by itself."""
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Callable[[int], EmbeddedPostgres]]:
-    """A server with two-phase commit that streams early, and does nothing by itself."""
-    settings: dict[str, str | int | bool] = {
-        "max_prepared_transactions": 20,
-        "logical_decoding_work_mem": "64kB",
-        "autovacuum": False,
-        "wal_writer_delay": "20ms",
-    }
     with contextlib.ExitStack() as stack:
         servers: dict[int, EmbeddedPostgres] = {}
 
         def of(version: int) -> EmbeddedPostgres:
             if version not in servers:
-                servers[version] = stack.enter_context(EmbeddedPostgres(version, settings=settings))
+                servers[version] = stack.enter_context(
+                    EmbeddedPostgres(version, settings=_SETTINGS)
+                )
             return servers[version]
 
         yield of
@@ -101,8 +107,11 @@ def _end_transactions(database: Database) -> None:
 class Disturbed:
     """A node that follows a story, and what happens to it. ``checked``: cuts that were equal."""
 
-    def __init__(self, node: LocalNode, story: Story, spark: Any) -> None:
+    def __init__(
+        self, node: LocalNode, story: Story, spark: Any, standby: EmbeddedPostgres | None
+    ) -> None:
         self.local = node
+        self.standby = standby
         self.story = story
         self.spark = spark
         self.enabled = True
@@ -124,6 +133,8 @@ class Disturbed:
             "conflict_resolution": rng.choice(["error", "apply_remote", "keep_local"]),
             "jsonb_as": rng.choice(["text", "variant", "variant"]),
         }
+        if self.standby is not None:
+            options["failover"] = "true"
         if story.met:
             options["schema_change"] = rng.choice(["add", "add", "follow", "widen"])
             options["on_table_error"] = rng.choice(["stop", "stop", "park"])
@@ -303,6 +314,22 @@ class Disturbed:
         self.check()
         story.doubts.clear()
 
+    def promote(self, standby: EmbeddedPostgres) -> None:
+        """The publisher's standby takes over, with a slot that is behind."""
+        story, rng = self.story, self.story.rng("promotion")
+        self.catch_up()
+        synchronised(story.database.server, standby, "s")
+        for _ in range(rng.randrange(9)):
+            rng.choice(story.writers).step(rng)
+        database = Database(standby, story.database.name)
+        reached = f"SELECT pg_last_wal_replay_lsn() - '0/0' >= {self._end()}"
+        wait_until(lambda: bool(database.value(reached)), "the standby's replay")
+        story.tell("promotion", "the standby is promoted")
+        story.database.server.kill9()
+        standby.psql("SELECT pg_promote()")
+        story.move_to(database)
+        self.local.node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{database.conninfo}'")
+
     def meet(self) -> None:
         """Somebody else has put a key into a table before the publisher's transaction brings it."""
         story, key = self.story, 10_000 + self.story.number
@@ -406,6 +433,7 @@ class Disturbed:
     def how_to_run_it_again(self) -> str:
         story = self.story
         which = "/definitions" if story.met else ""
+        which += "" if self.standby is None else "/promotion"
         name = f"{story.database.server.version}/{story.seed}/{story.number}{which}"
         return "\n".join([*story.told, f"Run it again: PENSTOCK_STORY={name}"])
 
@@ -456,23 +484,28 @@ def tell_story(
     without: frozenset[int] = frozenset(),
     *,
     definitions: bool = False,
+    standby: EmbeddedPostgres | None = None,
 ) -> Disturbed:
-    """A story from its beginning to its end, with all cuts checked."""
+    """A story from its beginning to its end, with all cuts checked. ``standby``: is promoted when
+    half of it is told."""
     dice = random.Random(seed)
     if database.server.version >= 16 and dice.random() < 0.6:
         database.execute(
             f"ALTER DATABASE {database.name} SET debug_logical_replication_streaming = 'immediate'"
         )
     two_phase = seed % 2 == 1 and database.server.version >= 15 and not definitions
+    two_phase = two_phase and standby is None
     story = Story(database, seed, two_phase=two_phase, definitions=definitions)
-    with LocalNode(folder, spark) as local:
-        node = Disturbed(local, story, spark)
+    with LocalNode(folder, spark) as local, contextlib.closing(story):
+        node = Disturbed(local, story, spark, standby)
         node.restart(dice)
         node.subscribe()
         for number in range(1, steps + 1):
             story.number = number
             if number not in without:
                 _step(story, node)
+            if standby is not None and number == steps // 2:
+                node.promote(standby)
         story.number += 1
         story.end()
         node.enable()
@@ -480,7 +513,7 @@ def tell_story(
         if definitions:
             node.settle()
         try:
-            local.caught_up("s", database)
+            local.caught_up("s", story.database)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{node.how_to_run_it_again()}") from None
         node.check()
@@ -551,14 +584,39 @@ def test_definitions_change_amid(
     assert node.checked > 5
 
 
+@part_of_make_faults
+@pytest.mark.parametrize(
+    ("version", "seed", "definitions"), [(18, 31, False), (17, 32, True), (18, 33, True)]
+)
+def test_a_promotion_amid(
+    tmp_path: Path, spark: Any, version: int, seed: int, definitions: bool
+) -> None:
+    """The slot at the standby is behind the node, and transactions that were open are lost."""
+    with primary_and_standby(version, _SETTINGS) as (primary, standby):
+        database = Database(primary, "postgres")
+        node = tell_story(
+            tmp_path / "node", spark, database, seed, definitions=definitions, standby=standby
+        )
+        assert node.checked > 5
+
+
 @pytest.mark.parametrize("story", _AGAIN)
 def test_again(
     tmp_path: Path, spark: Any, publisher: Callable[[int], Database], story: str
 ) -> None:
     version, seed, steps, *rest = story.split("/")
-    definitions = "definitions" in rest
-    numbers = ",".join(each for each in rest if each != "definitions").split(",")
+    kinds = {"definitions", "promotion"}.intersection(rest)
+    numbers = ",".join(each for each in rest if each not in kinds).split(",")
     told = (int(seed), int(steps), frozenset(int(number) for number in numbers if number))
-    made = publisher(int(version))
-    node = tell_story(tmp_path / "node", spark, made, *told, definitions=definitions)
+    with contextlib.ExitStack() as stack:
+        if "promotion" in kinds:
+            servers = primary_and_standby(int(version), _SETTINGS)
+            primary, standby = stack.enter_context(servers)
+            made = Database(primary, "postgres")
+        else:
+            made, standby = publisher(int(version)), None
+        definitions = "definitions" in kinds
+        node = tell_story(
+            tmp_path / "node", spark, made, *told, definitions=definitions, standby=standby
+        )
     print(f"{node.checked} cuts were equal:", dict(node.story.done), node.options, node.stops)

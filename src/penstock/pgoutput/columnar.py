@@ -118,7 +118,7 @@ class ColumnarDecoder:
             final_lsn,
             xid,
             frozenset(oid for _, oid in definitions.announced),
-            tuple(_announced_leaves(definitions.announced, kind)),
+            tuple(_announced_leaves(definitions.announced, kind, buffer, starts)),
         )
 
     def _rare(
@@ -145,13 +145,24 @@ class ColumnarDecoder:
 
 
 def _announced_leaves(
-    announced: Sequence[tuple[int, int]], kind: NDArray[np.uint8]
+    announced: Sequence[tuple[int, int]],
+    kind: NDArray[np.uint8],
+    buffer: NDArray[np.uint8],
+    starts: NDArray[np.int64],
 ) -> Iterator[tuple[int, int, int]]:
     """A server announces a relation right before its change, and a partition right after the root
-    that its changes are published as."""
+    that its changes are published as. TRUNCATE of several tables announces all of them."""
+    changes = np.flatnonzero(_CHANGES[kind])
     for (before, root), (index, leaf) in itertools.pairwise(announced):
-        if root != leaf and not _CHANGES[kind[before:index]].any():
-            yield index, root, leaf
+        place = int(np.searchsorted(changes, index))
+        if root == leaf or place != np.searchsorted(changes, before):
+            continue
+        if place < len(changes):
+            at = changes[place]
+            oid = int.from_bytes(buffer[starts[at] + 1 : starts[at] + 5].tobytes())
+            if not _ROWS[kind[at]] or oid == leaf:
+                continue
+        yield index, root, leaf
 
 
 class _Definitions:
