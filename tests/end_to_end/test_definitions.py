@@ -144,6 +144,12 @@ _CASES = {
         "ALTER TYPE comp_{t} DROP ATTRIBUTE b",
         reason="other attributes",
     ),
+    "unlogged": Case(
+        "id int PRIMARY KEY, v text",
+        "i, 'v'",
+        "ALTER TABLE {t} SET UNLOGGED; UPDATE {t} SET v = 'w'; ALTER TABLE {t} SET LOGGED",
+        reason="has rewritten it",
+    ),
     "same": Case(
         "id int PRIMARY KEY, v text, n varchar(5)",
         "i, 'v' || i, i",

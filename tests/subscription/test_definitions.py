@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import psycopg
 import pytest
 
 from fix_postgres import Database
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription import definitions
-from penstock.subscription.definitions import DefinitionWatch, HeldColumns, Known
+from penstock.subscription.definitions import (
+    DefinitionWatch,
+    Difference,
+    HeldColumns,
+    Known,
+    compare,
+    first_known,
+    questions,
+)
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.table_definition import read_definitions
 from subscription.no_definitions import a_subscription
 
 
@@ -46,7 +56,8 @@ def test_a_look_is_written_down_again_after_a_time(
     database.execute(
         "CREATE TABLE root (id int) PARTITION BY RANGE (id);"
         "CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (9);"
-        "CREATE TABLE plain (id int); CREATE PUBLICATION p FOR TABLE root, plain"
+        "CREATE TABLE plain (id int);"
+        "CREATE PUBLICATION p FOR TABLE root, plain WITH (publish_via_partition_root)"
     )
     saved: list[tuple[str, Known]] = []
     watch = DefinitionWatch(
@@ -66,3 +77,150 @@ def test_a_look_is_written_down_again_after_a_time(
     ((name, known),) = saved[2:]
     assert name == "root"
     assert known.xid > first["root"].xid
+
+
+class Looks:
+    """Looks at one table of a database, by the publications p and q."""
+
+    def __init__(self, database: Database, table: str) -> None:
+        self._database = database
+        self._oid = int(database.value(f"SELECT '{table}'::regclass::oid::bigint"))
+        names = database.rows(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0", [self._oid]
+        )
+        self._held = HeldColumns(frozenset(name for (name,) in names))
+        self._known: Known | None = None
+        self.look()
+
+    def look(self) -> Difference:
+        """What differs from the look before, as it is written down between two looks."""
+        with Publisher.connect(self._database.conninfo, "looks") as publisher:
+            connection = publisher.connection
+            found = read_definitions(connection, ["p", "q"], [self._oid])
+            assert found is not None
+            known = self._known or first_known(found, self._oid, self._held.names)
+            ask = questions(connection)
+            held, which = self._held, ["p", "q"]
+            difference = compare(Known.parse(known.text()), found, self._oid, held, which, ask)
+        self._known = difference.known
+        return difference
+
+    def after(self, *statements: str) -> str:
+        """What a look says after some statements."""
+        for statement in statements:
+            self._database.execute(statement)
+        found = self.look()
+        return ". ".join((*found.reasons, *found.notices))
+
+
+TREE = """
+CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE branch PARTITION OF root FOR VALUES FROM (0) TO (20) PARTITION BY RANGE (id);
+CREATE TABLE leaf PARTITION OF branch FOR VALUES FROM (0) TO (10);
+INSERT INTO leaf VALUES (1, 'a');
+"""
+LEFT = "it is in none of the subscription's publications any more"
+BACK = "For a time the table was in none of the publications"
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_whose_name_changes_of_partitions_have(
+    database_on: Callable[..., Database], version: int
+) -> None:
+    """Those that are sent under another name are none of the table's."""
+    database = database_on(version)
+    database.execute(f"{TREE} CREATE PUBLICATION p FOR TABLE root; CREATE PUBLICATION q")
+    by_root = "ALTER PUBLICATION p SET (publish_via_partition_root = {})"
+    leaf = Looks(database, "leaf")
+    assert leaf.after(by_root.format("true")) == LEFT
+    root, branch = Looks(database, "root"), Looks(database, "branch")
+    assert leaf.after(by_root.format("false")) == BACK
+    assert root.look().notices == (LEFT,)
+    assert root.after("UPDATE root SET v = 'b'") == ""
+    assert root.after(by_root.format("true")) == BACK
+    assert root.after(by_root.format("false"), by_root.format("true")).endswith("for a time")
+    assert branch.look().reasons == branch.look().notices == ()
+    assert root.after("ALTER PUBLICATION p OWNER TO CURRENT_USER") == ""
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_a_partition_that_was_out_of_a_published_tree(
+    database_on: Callable[..., Database], version: int
+) -> None:
+    database = database_on(version)
+    database.execute(f"{TREE} CREATE PUBLICATION p FOR TABLE root; CREATE PUBLICATION q")
+    leaf = Looks(database, "leaf")
+    bounds = {"leaf": "FROM (0) TO (10)", "branch": "FROM (0) TO (20)"}
+    for child, parent in (("leaf", "branch"), ("branch", "root")):
+        detach = f"ALTER TABLE {parent} DETACH PARTITION {child}"
+        attach = f"ALTER TABLE {parent} ATTACH PARTITION {child} FOR VALUES {bounds[child]}"
+        assert leaf.after(detach, "UPDATE leaf SET v = 'b'", attach) == (
+            "The table was detached from its partitioned table and attached again"
+        )
+        assert leaf.after(detach) == LEFT
+        assert leaf.after(attach) == BACK
+    assert leaf.after("ALTER TABLE leaf ALTER v SET STATISTICS 10", "VACUUM FULL leaf") == ""
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_a_partition_whose_detaching_has_not_ended(
+    database_on: Callable[..., Database], version: int
+) -> None:
+    """Others do not see it in the table any more; it ends when they have ended."""
+    database = database_on(version)
+    options = "WITH (publish_via_partition_root)"
+    database.execute(f"{TREE} CREATE PUBLICATION p FOR TABLE root {options}; CREATE PUBLICATION q")
+    root = Looks(database, "root")
+    with database.connect(autocommit=False) as reader:
+        reader.execute("SELECT FROM root")
+        with database.connect() as other, pytest.raises(psycopg.errors.LockNotAvailable):
+            other.execute("SET lock_timeout = '200ms'")
+            other.execute("ALTER TABLE branch DETACH PARTITION leaf CONCURRENTLY")
+        assert root.after() == 'Partition "leaf" was dropped or detached'
+    assert root.after("ALTER TABLE branch DETACH PARTITION leaf FINALIZE") == ""
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_a_table_that_was_not_logged(database_on: Callable[..., Database], version: int) -> None:
+    """Its changes are not in the WAL; a table that is published by its name cannot be one."""
+    database = database_on(version)
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a');"
+        "CREATE PUBLICATION p FOR ALL TABLES; CREATE PUBLICATION q"
+    )
+    t = Looks(database, "t")
+    unlogged, logged = "ALTER TABLE t SET UNLOGGED", "ALTER TABLE t SET LOGGED"
+    assert t.after(unlogged, "UPDATE t SET v = 'b'", logged) == (
+        "ALTER TABLE has rewritten it, as SET UNLOGGED and SET LOGGED do"
+    )
+    assert t.after(unlogged) == LEFT
+    assert t.after(logged) == BACK
+    # what leaves rows as they are
+    assert t.after("VACUUM FULL t", "CLUSTER t USING t_pkey", "TRUNCATE t", "REINDEX TABLE t") == ""
+
+
+def test_a_table_that_was_in_another_schema(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE SCHEMA other; CREATE ROLE owner_of_t;"
+        "CREATE PUBLICATION p FOR TABLES IN SCHEMA public; CREATE PUBLICATION q"
+    )
+    t = Looks(database, "t")
+    away, back = "ALTER TABLE t SET SCHEMA other", "ALTER TABLE other.t SET SCHEMA public"
+    assert t.after(away, back).startswith("The table was in another schema")
+    assert t.after(away) == LEFT
+    assert t.after(back) == BACK
+    assert t.after("ALTER TABLE t OWNER TO owner_of_t", "GRANT SELECT ON t TO PUBLIC") == ""
+
+
+def test_another_publication_that_publishes_more(database: Database) -> None:
+    """Rows that nobody had published before are not sent."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION q;"
+        "CREATE PUBLICATION p FOR TABLE t WHERE (id < 5)"
+    )
+    t = Looks(database, "t")
+    more = 'publication "q" publishes other changes of it'
+    assert t.after("ALTER PUBLICATION q ADD TABLE t") == more
+    # q has all of it from now on
+    assert t.after("ALTER PUBLICATION p DROP TABLE t") == ""
+    assert t.after("ALTER PUBLICATION p ADD TABLE t WHERE (id < 9)") == ""

@@ -115,6 +115,7 @@ class Known:
     number. ``left``: the table was found in no publication. ``labels``: what was renamed in rows
     here. ``truncated``: transactions whose TRUNCATE of the table was sent since. ``attached``:
     partitions whose rows may all be updated since, up to where the stream has to be read to know.
+    ``publications``: those of the subscription then.
     """
 
     lsn: Lsn
@@ -126,6 +127,7 @@ class Known:
     labels: tuple[Labels, ...] = ()
     truncated: tuple[int, ...] = ()
     attached: Mapping[str, Lsn] = field(default_factory=dict)
+    publications: tuple[str, ...] = ()
 
     @property
     def definition(self) -> TableDefinition:
@@ -152,6 +154,7 @@ class Known:
             "labels": [[str(each.until), each.xid, each.renamed] for each in self.labels],
             "truncated": self.truncated,
             "attached": {name: str(until) for name, until in self.attached.items()},
+            "publications": self.publications,
         }
         return json.dumps(stored, separators=(",", ":"))
 
@@ -169,6 +172,7 @@ class Known:
             tuple(Labels(Lsn.parse(until), xid, each) for until, xid, each in stored["labels"]),
             tuple(stored["truncated"]),
             {name: Lsn.parse(until) for name, until in stored["attached"].items()},
+            tuple(stored["publications"]),
         )
 
 
@@ -180,7 +184,7 @@ def first_known(found: Definitions, oid: int, held: Collection[str]) -> Known:
     """Take a table as it is. ``held``: the publisher's columns that rows here have."""
     raw = found.tables[oid]
     origins = {n: a for n, a in parse_definition(raw).by_name.items() if n in held}
-    return Known(found.lsn, found.xid, raw, origins, {})
+    return Known(found.lsn, found.xid, raw, origins, {}, publications=found.publications)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +251,7 @@ def compare(
     reasons += of_types
     fills = _fills(known, before, now)
     reasons += _unsent_columns(now, fills, held)
+    reasons += _not_logged(before, now)
     changed = _changed_leaves(known, before, now, leaves)
     reasons += changed.reasons
     left, gaps, notices = _changed_memberships(known, before, now, publications)
@@ -262,6 +267,7 @@ def compare(
         _labels(known, found, labels),
         known.truncated if changed.pending else (),
         {**known.attached, **dict.fromkeys(changed.attached, found.lsn)},
+        found.publications,
     )
     emptied = {leaf.oid: _emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending}
     return Difference(after, (*reasons, *gaps), labels, notices, emptied)
@@ -308,6 +314,16 @@ def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
         for old, new in pairs
     )
     return moved or before.filenode != now.filenode
+
+
+def _not_logged(before: TableDefinition, now: TableDefinition) -> Iterator[str]:
+    """ALTER TABLE makes another TOAST table. It does so without a change of a column when the table
+    becomes one that is not logged, and back, which no table can that is published by its name."""
+    rewritten = before.toast and now.toast and before.toast != now.toast
+    same = (before.columns, before.attributes) == (now.columns, now.attributes)
+    named = any(m.kind == "t" and not m.relation for m in now.memberships)
+    if rewritten and same and not named and before.memberships and now.memberships:
+        yield "ALTER TABLE has rewritten it, as SET UNLOGGED and SET LOGGED do"
 
 
 def _changed_columns(
@@ -545,7 +561,13 @@ def _changed_memberships(
         gap, told = _changed_membership(entry, now.memberships)
         gaps += [] if gap is None else [gap]
         notices += [] if told is None else [told]
-    return False, tuple(gaps), tuple(notices)
+    for entry in now.memberships:
+        named = (m.selects for m in before.memberships if m.name == entry.name)
+        new = entry.selects not in named
+        followed = entry.name in known.publications and entry.name in publications
+        if new and followed and not _covered(entry, before.memberships, now.memberships):
+            notices.append(_other_changes(entry))
+    return False, tuple(gaps), tuple(dict.fromkeys(notices))
 
 
 def _covered(
@@ -560,26 +582,42 @@ def _covered(
     )
 
 
+def _other_changes(entry: Membership) -> str:
+    return f'publication "{entry.name}" publishes other changes of it'
+
+
 def _changed_membership(
     entry: Membership, now: Collection[Membership]
 ) -> tuple[str | None, str | None]:
     """Return why changes may be missing that an entry had published, or else a notice. Another
-    owner, and the place of partitions, change nothing of them."""
-    notice = f'publication "{entry.name}" publishes other changes of it'
+    owner, and the place of a table that is published with all, change nothing of them."""
     named = [other for other in now if other.name == entry.name]
     if any(other.publication != entry.publication for other in named):
         return f'Publication "{entry.name}" was dropped and created again', None
     for other in named:
-        if other.entry != entry.entry:
+        if (other.entry, other.kind) != (entry.entry, entry.kind):
+            continue
+        if other.relation != entry.relation and entry.kind != "a":
             continue
         if other.selects != entry.selects:
-            return None, notice
-        if (other.owner, other.via_root) != (entry.owner, entry.via_root):
-            return None, None
-        return f'Publication "{entry.name}" was altered for a time', None
+            return None, _other_changes(entry)
+        if other.path != entry.path:
+            return "The table was detached from its partitioned table and attached again", None
+        if _was_moved(entry.placed, other.placed):
+            return "The table was in another schema, or had another name, for a time", None
+        same = (other.owner, other.via_root) == (entry.owner, entry.via_root)
+        if same and other.changed != entry.changed:
+            return f'Publication "{entry.name}" was altered for a time', None
+        return None, None
     if any(other.selects == entry.selects for other in named):
         return f'The table was dropped from publication "{entry.name}" and added again', None
-    return None, notice
+    return None, _other_changes(entry)
+
+
+def _was_moved(before: str, now: str) -> bool:
+    """Tell whether a table was put elsewhere meanwhile; another owner is no other place."""
+    (moved, _, owner), (moved_now, _, owner_now) = before.partition(" "), now.partition(" ")
+    return moved != moved_now and owner == owner_now
 
 
 def carried_over(
@@ -645,18 +683,25 @@ def _membership(
     """The same one in new numbers, unless its entry was made since."""
     for new in memberships:
         kept = new.publication not in since.publications
-        if new.name != entry.name or bool(new.entry) != bool(entry.entry):
+        if (new.name, new.kind, new.relation) != (entry.name, entry.kind, entry.relation):
             continue
         if new.entry in since.entries:
             return replace(entry, publication=new.publication) if kept else entry
+        placed = _xids(new.placed)[:1]
         return replace(
             entry,
             publication=new.publication,
             entry=new.entry,
             changed=new.changed if kept else entry.changed,
             row_filter=new.row_filter if entry.row_filter else None,
+            path=entry.path if any(map(since.has_written, _xids(new.path))) else new.path,
+            placed=entry.placed if any(map(since.has_written, placed)) else new.placed,
         )
     return entry
+
+
+def _xids(text: str) -> list[int]:
+    return [int(xid) for xid in text.split()]
 
 
 class WatchedTarget(Protocol):

@@ -68,7 +68,11 @@ class Membership:
     """Why a table is published. ``entry``: OID of the row in pg_publication_rel or
     pg_publication_namespace, 0 for all tables; ``changed``: the transaction that altered the
     publication last; ``operations``: of i, u, d, t; ``columns``: the list, None for all;
-    ``row_filter``: a digest, None without one."""
+    ``row_filter``: a digest, None without one. ``kind``: t of an entry for a table, s for a schema,
+    a for all tables; ``relation``: the partitioned table above that is published, 0 for the table
+    itself; ``path``: the transactions that have attached the table, up to there. ``placed``: where
+    its schema is published, the transaction that has named, moved or re-owned it last, and its
+    owner."""
 
     publication: int
     name: str
@@ -80,6 +84,10 @@ class Membership:
     row_filter: str | None
     generated: str
     via_root: bool
+    kind: str
+    relation: int
+    path: str
+    placed: str
 
     @property
     def selects(self) -> tuple[str, str | None, str | None, str]:
@@ -116,7 +124,8 @@ class PartitionLink:
 class TableDefinition:
     """``filenode``: of the heap, another one after each rewrite, 0 for a partitioned table;
     ``toast``: OID of its TOAST table, another one after a rewrite by ALTER TABLE, 0 without;
-    ``columns``: the highest number of a column that it ever had."""
+    ``columns``: the highest number of a column that it ever had. ``memberships``: those by which
+    changes are sent under the table's own name."""
 
     filenode: int
     toast: int
@@ -145,12 +154,14 @@ class TableDefinition:
 @dataclass(frozen=True, slots=True)
 class Definitions:
     """One look. ``lsn``: what had ended before it is in what was read; ``xid``: the oldest
-    transaction that had not; ``next_xid``: the first one that had not begun."""
+    transaction that had not; ``next_xid``: the first one that had not begun. ``publications``:
+    those that were looked for."""
 
     lsn: Lsn
     xid: int
     next_xid: int
     tables: Mapping[int, Raw]
+    publications: tuple[str, ...] = ()
 
 
 def read_definitions(
@@ -169,12 +180,14 @@ def read_definitions(
     for kind, oid, text in rows:
         tables.setdefault(int(str(oid)), {})[str(kind)] = json.loads(str(text))
     found = {oid: raw for oid, raw in tables.items() if "class" in raw}
-    return Definitions(Lsn.parse(str(position)), int(str(xid)), int(str(next_xid)), found)
+    lsn, asked = Lsn.parse(str(position)), tuple(publications)
+    return Definitions(lsn, int(str(xid)), int(str(next_xid)), found, asked)
 
 
 def parse_definition(raw: Raw) -> TableDefinition:
     """Read one table's lists."""
-    filenode, toast, columns = raw["class"]
+    filenode, toast, columns, kind, persistence = raw["class"]
+    memberships = tuple(Membership(*each) for each in raw.get("memberships", ()))
     return TableDefinition(
         int(filenode),
         int(toast),
@@ -184,13 +197,21 @@ def parse_definition(raw: Raw) -> TableDefinition:
             TypeDefinition(oid, kind, tuple(parts or ()), _pairs(labels), _pairs(attributes))
             for oid, kind, parts, labels, attributes in raw.get("types", ())
         ),
-        tuple(Membership(*each) for each in raw.get("memberships", ())),
+        memberships if persistence == "p" and _are_sent(kind, memberships) else (),
         tuple(
             LeafDefinition(oid, name, filenode, toast, frozenset(missing or ()), changed)
             for oid, name, filenode, toast, missing, changed in raw.get("leaves", ())
         ),
         tuple(PartitionLink(*each) for each in raw.get("links", ())),
     )
+
+
+def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
+    """Tell whether changes have the table's own name, and not that of a partitioned table above, or
+    of partitions below (get_rel_sync_entry)."""
+    if any(each.via_root and each.relation for each in memberships):
+        return False
+    return kind != "p" or any(each.via_root for each in memberships)
 
 
 def rows_came_with(connection: Connection, leaf: int, links: Sequence[PartitionLink]) -> bool:
@@ -303,21 +324,25 @@ _XIDS: Final = (
 
 _QUERY: Final = """\
 WITH RECURSIVE followed AS (
-  SELECT c.oid, c.relfilenode, c.reltoastrelid, c.relkind, c.relnatts
+  SELECT c.oid, c.relfilenode, c.reltoastrelid, c.relkind, c.relnatts, c.relpersistence,
+         COALESCE((SELECT i.inhparent FROM pg_catalog.pg_inherits i
+                    WHERE c.relispartition AND i.inhrelid = c.oid AND NOT i.inhdetachpending),
+                  0) AS parent
     FROM pg_catalog.pg_class c WHERE c.oid IN ({oids})
 ), above AS (
-  SELECT f.oid AS relid, f.oid AS ancestor FROM followed f
+  SELECT f.oid AS relid, f.oid AS ancestor, ''::text AS path FROM followed f
   UNION ALL
-  SELECT a.relid, i.inhparent FROM above a
+  SELECT a.relid, i.inhparent, a.path || i.xmin::text || ' ' FROM above a
     JOIN pg_catalog.pg_class c ON c.oid = a.ancestor AND c.relispartition
-    JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.ancestor
+    JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.ancestor AND NOT i.inhdetachpending
 ), below AS (
   SELECT f.oid AS relid, i.inhrelid AS leaf, i.inhparent AS parent, i.xmin AS attached,
          i.cmin AS command FROM followed f
-    JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid WHERE f.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid AND NOT i.inhdetachpending
+   WHERE f.relkind = 'p'
   UNION ALL
   SELECT b.relid, i.inhrelid, i.inhparent, i.xmin, i.cmin FROM below b
-    JOIN pg_catalog.pg_inherits i ON i.inhparent = b.leaf
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = b.leaf AND NOT i.inhdetachpending
 ), used AS (
   SELECT a.attrelid AS relid, a.atttypid AS typ FROM pg_catalog.pg_attribute a
    WHERE a.attrelid IN ({oids}) AND a.attnum > 0 AND NOT a.attisdropped
@@ -335,7 +360,7 @@ WITH RECURSIVE followed AS (
    WHERE x.typ >= {first_normal}
 )
 SELECT 'class', f.oid, pg_catalog.json_build_array(f.relfilenode::bigint,
-         f.reltoastrelid::bigint, f.relnatts)::text
+         f.reltoastrelid::bigint, f.relnatts, f.relkind, f.relpersistence)::text
   FROM followed f
 UNION ALL
 SELECT 'attributes', a.attrelid, pg_catalog.json_agg(pg_catalog.json_build_array(
@@ -390,13 +415,16 @@ SELECT 'memberships', m.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
          CASE WHEN p.pubinsert THEN 'i' ELSE '' END || CASE WHEN p.pubupdate THEN 'u' ELSE '' END
          || CASE WHEN p.pubdelete THEN 'd' ELSE '' END
          || CASE WHEN p.pubtruncate THEN 't' ELSE '' END,
-         m.columns, m.row_filter, {generated}, p.pubviaroot) ORDER BY p.oid, m.entry)::text
+         m.columns, m.row_filter, {generated}, p.pubviaroot, m.kind, m.relation::bigint, m.path,
+         m.placed) ORDER BY p.oid, m.entry, m.relation)::text
   FROM (
     SELECT a.relid, r.prpubid AS pub, r.oid AS entry, {columns} AS columns,
-           {row_filter} AS row_filter
+           {row_filter} AS row_filter, 't' AS kind,
+           CASE WHEN a.ancestor = a.relid THEN 0 ELSE a.ancestor END AS relation, a.path,
+           '' AS placed
       FROM above a JOIN pg_catalog.pg_publication_rel r ON r.prrelid = a.ancestor
     UNION ALL
-    SELECT f.oid, p.oid, 0::oid, NULL::text, NULL::text
+    SELECT f.oid, p.oid, 0::oid, NULL::text, NULL::text, 'a', f.parent, '', ''
       FROM followed f CROSS JOIN pg_catalog.pg_publication p WHERE p.puballtables
     {schemas}
   ) m JOIN pg_catalog.pg_publication p ON p.oid = m.pub
@@ -404,8 +432,11 @@ SELECT 'memberships', m.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
 """
 
 _SCHEMAS: Final = """UNION ALL
-    SELECT DISTINCT a.relid, s.pnpubid, s.oid, NULL::text, NULL::text
+    SELECT a.relid, s.pnpubid, s.oid, NULL::text, NULL::text, 's',
+           CASE WHEN a.ancestor = a.relid THEN 0 ELSE a.ancestor END, a.path,
+           CASE WHEN a.ancestor = a.relid THEN t.xmin::text || ' ' || c.relowner ELSE '' END
       FROM above a JOIN pg_catalog.pg_class c ON c.oid = a.ancestor
+      LEFT JOIN pg_catalog.pg_type t ON t.oid = c.reltype
       JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = c.relnamespace"""
 
 
