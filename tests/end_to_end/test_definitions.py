@@ -14,6 +14,7 @@ from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.subscription import definitions
+from penstock.subscription.inbox import Inbox
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -511,3 +512,16 @@ def test_a_transaction_that_was_open_when_a_label_was_renamed(
         open_one.commit()
     node.caught_up("s", database)
     assert sorted(node.rows("t")) == [(1, "fine"), (2, "sad"), (3, "sad"), (4, "sad")]
+
+
+def test_a_stream_that_is_always_busy_is_looked_at_too(
+    local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is a next batch whenever one is done."""
+    database.execute(_PARTITIONED)
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    monkeypatch.setattr(Inbox, "ready", lambda self, now, **delays: True)
+    database.execute("DROP TABLE m1")
+    assert '"m1" was dropped or detached' in f"{node.stopped('s').error_detail}"
