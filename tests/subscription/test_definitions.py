@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -17,14 +18,15 @@ from penstock.subscription.definitions import (
     Difference,
     HeldColumns,
     Known,
+    LeafQuestions,
     compare,
     first_known,
     questions,
 )
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.publisher import Publisher
-from penstock.walreceiver.table_definition import read_definitions
-from subscription.no_definitions import a_subscription
+from penstock.walreceiver.table_definition import Definitions, read_definitions
+from subscription.no_definitions import a_subscription, no_definitions
 
 
 @dataclass
@@ -224,3 +226,50 @@ def test_another_publication_that_publishes_more(database: Database) -> None:
     # q has all of it from now on
     assert t.after("ALTER PUBLICATION p DROP TABLE t") == ""
     assert t.after("ALTER PUBLICATION p ADD TABLE t WHERE (id < 9)") == ""
+
+
+def test_a_default_that_partitions_hold_no_more_by_itself(database: Database) -> None:
+    """VACUUM FULL keeps the TOAST table, and writes the value into all rows."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root);"
+        "CREATE TABLE other PARTITION OF root FOR VALUES FROM (20) TO (30);"
+        "INSERT INTO other VALUES (20, 'b')"
+    )
+    root = Looks(database, "root")
+    added = "ALTER TABLE root ADD {0} int DEFAULT 5; ALTER TABLE root ALTER {0} DROP DEFAULT"
+    said = 'Added column "{}" has values that were not sent'
+    assert root.after(added.format("c"), "VACUUM FULL leaf", "VACUUM FULL other") == said.format(
+        "c"
+    )
+    made = "CREATE TABLE new PARTITION OF branch FOR VALUES FROM (10) TO (20)"
+    assert said.format("d") in root.after(
+        *(made, "INSERT INTO root VALUES (11)", added.format("d")),
+        *("VACUUM FULL new", "VACUUM FULL leaf", "VACUUM FULL other"),
+    )
+
+
+def test_a_look_at_many_partitions_takes_a_moment(database: Database) -> None:
+    """Of 10,000, not 10,000 times 10,000."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    known = Looks(database, "root").look().known
+    (leaf,), links = known.raw["leaves"], known.raw["links"]
+    (link,) = (each for each in links if each[0] == leaf[0])
+    oids = range(leaf[0], leaf[0] + 10_000)
+    raw = {
+        **known.raw,
+        "leaves": [[oid, *leaf[1:2], oid, *leaf[3:]] for oid in oids],
+        "links": [*links, *([oid, *link[1:]] for oid in oids)],
+    }
+    found = Definitions(known.lsn, known.xid, known.xid, {16384: raw}, known.publications)
+    nobody = LeafQuestions(lambda leaf, links: False, lambda leaf, xid: True)
+    before = first_known(found, 16384, ["id"])
+    began = time.process_time()
+    difference = compare(before, found, 16384, HeldColumns(frozenset(("id",))), ["p"], nobody)
+    assert difference.reasons == ()
+    watch = no_definitions()
+    target = target_of(database, "root")
+    watch.accept(target, difference)
+    assert not any(watch.sent(target, oid, "leaf") for oid in oids)
+    assert time.process_time() - began < 3

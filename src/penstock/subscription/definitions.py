@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.catalog.pg_subscription import FOLLOWING, KEEP, WIDEN, Subscription
@@ -107,7 +108,7 @@ class Labels:
     renamed: Mapping[str, Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Known:
     """Definitions that the rows of a table here depend on. ``lsn``: where it was last seen so;
     ``xid``: a transaction that was not seen then. ``origins``: the publisher's column that the
@@ -129,7 +130,7 @@ class Known:
     attached: Mapping[str, Lsn] = field(default_factory=dict)
     publications: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def definition(self) -> TableDefinition:
         """As of the last look."""
         return parse_definition(self.raw)
@@ -363,7 +364,10 @@ def _keeps_type(origin: AttributeDefinition, column: AttributeDefinition) -> boo
 
 
 def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[int, Fill]:
-    rewritten = _rewritten(before, now) or before.filenode != now.filenode
+    files = {before.filenode, *(leaf.filenode for leaf in before.leaves)}
+    # a new table's file has its OID as its number
+    others = (leaf.filenode != leaf.oid and leaf.filenode not in files for leaf in now.leaves)
+    rewritten = before.filenode != now.filenode or any(others)
     numbers = {a.number: a for a in before.attributes}
     whole = any(m.columns is None for m in before.memberships) and any(
         m.columns is None for m in now.memberships
@@ -839,7 +843,7 @@ class DefinitionWatch:
             return None
         if leaf in self._pending.get(target.rel.sync_id, {}):
             return None
-        if any(each.oid == leaf for each in known.definition.leaves):
+        if leaf in known.definition.leaf_oids:
             return None
         reason = f'Partition "{name}" was dropped or detached'
         return self.error(target, Difference(known, (reason,)))

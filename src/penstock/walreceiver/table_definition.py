@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from penstock.errors import PenstockError
@@ -120,7 +121,7 @@ class PartitionLink:
     born: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableDefinition:
     """``filenode``: of the heap, another one after each rewrite, 0 for a partitioned table;
     ``toast``: OID of its TOAST table, another one after a rewrite by ALTER TABLE, 0 without;
@@ -138,12 +139,20 @@ class TableDefinition:
 
     def path(self, leaf: int) -> tuple[PartitionLink, ...]:
         """Return the links by which a leaf is in the tree, its own one first."""
-        links = {link.child: link for link in self.links}
         found = []
-        while (link := links.get(leaf)) is not None:
+        while (link := self._links.get(leaf)) is not None:
             found.append(link)
             leaf = link.parent
         return tuple(found)
+
+    @cached_property
+    def _links(self) -> Mapping[int, PartitionLink]:
+        return {link.child: link for link in self.links}
+
+    @cached_property
+    def leaf_oids(self) -> frozenset[int]:
+        """The OIDs of its leaves."""
+        return frozenset(leaf.oid for leaf in self.leaves)
 
     @property
     def by_name(self) -> dict[str, AttributeDefinition]:
