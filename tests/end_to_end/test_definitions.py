@@ -525,3 +525,96 @@ def test_a_stream_that_is_always_busy_is_looked_at_too(
     monkeypatch.setattr(Inbox, "ready", lambda self, now, **delays: True)
     database.execute("DROP TABLE m1")
     assert '"m1" was dropped or detached' in f"{node.stopped('s').error_detail}"
+
+
+_IDLE = {
+    "times": Case(
+        "id int PRIMARY KEY, c int, v text",
+        "i, i",
+        "ALTER TABLE {t} ALTER c TYPE bigint USING c * 100",
+        reason='ALTER TABLE has given column "c" another type',
+    ),
+    "scale": Case(
+        "id int PRIMARY KEY, c numeric(10, 2)",
+        "i, i + 0.25",
+        "ALTER TABLE {t} ALTER c TYPE numeric(10, 1)",
+        reason='ALTER TABLE has given column "c" another type',
+    ),
+    "swapped": Case(
+        "id int PRIMARY KEY, c int",
+        "i, i",
+        "CREATE TABLE {t}_new (LIKE {t} INCLUDING ALL); INSERT INTO {t}_new SELECT id, 5 FROM {t};"
+        "ALTER TABLE {t} RENAME TO {t}_old; ALTER TABLE {t}_new RENAME TO {t}",
+        reason='The table was renamed to "public.t_swapped_old"',
+    ),
+    "replaced": Case(
+        "id int PRIMARY KEY, c int",
+        "i, i",
+        "CREATE TABLE {t}_new (LIKE {t} INCLUDING ALL); INSERT INTO {t}_new SELECT id, 5 FROM {t};"
+        "DROP TABLE {t}; ALTER TABLE {t}_new RENAME TO {t}",
+        reason="The table was dropped, and another one has its name",
+    ),
+    "again": Case(
+        "id int PRIMARY KEY, c int",
+        "i, i",
+        "DROP TABLE {t}; CREATE TABLE {t} (id int PRIMARY KEY, c int)",
+        reason="The table was dropped, and another one has its name",
+    ),
+}
+"""What the next change of the table would tell."""
+
+
+@pytest.mark.parametrize("version", [in_make_faults(14), 18])
+def test_changes_that_nobody_tells_of_tables_that_nobody_writes_to(
+    local_node: Callable[..., LocalNode],
+    database_on: Callable[..., Database],
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+) -> None:
+    """What stands here under its name is not what stands there."""
+    monkeypatch.setattr(definitions, "LOOK_INTERVAL", 0.5)
+    database = database_on(version)
+    _setup(database, _IDLE, version)
+    database.execute("CREATE TABLE dropped (id int PRIMARY KEY)")
+    node = local_node()
+    node.subscribe("s", database, "p", "on_table_error = park")
+    node.caught_up("s", database)
+    _change(database, _IDLE)
+    database.execute("DROP TABLE dropped")
+    node.wait_for(
+        "s",
+        "tables that are parked",
+        lambda status: (
+            {t.name for t in status.tables if t.state == "p"}
+            == {f"public.t_{name}" for name in _IDLE}
+        ),
+    )
+    for name, case in _IDLE.items():
+        table = next(t for t in node.status("s").tables if t.name == f"public.t_{name}")
+        assert case.reason in f"{table.error_detail}", table
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+    node.caught_up("s", database)
+    _wait_same(node, database, _IDLE)
+
+
+def test_names_that_nobody_tells_of_are_followed(
+    local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tables exchange their names, and nobody writes to them."""
+    monkeypatch.setattr(definitions, "LOOK_INTERVAL", 0.5)
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY);"
+        "INSERT INTO a VALUES (1); INSERT INTO b VALUES (2); CREATE PUBLICATION p FOR TABLE a, b"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p", "schema_change = follow")
+    node.caught_up("s", database)
+    database.execute(
+        "ALTER TABLE a RENAME TO x; ALTER TABLE b RENAME TO a; ALTER TABLE x RENAME TO b"
+    )
+    node.wait_for(
+        "s", "the rows", lambda _: (_rows(node, "a"), _rows(node, "b")) == ([(2,)], [(1,)])
+    )
+    database.execute("INSERT INTO a VALUES (3); INSERT INTO b VALUES (4)")
+    node.caught_up("s", database)
+    assert (_rows(node, "a"), _rows(node, "b")) == ([(2,), (3,)], [(1,), (4,)])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.catalog.pg_subscription import KEEP
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription import definitions
@@ -273,3 +274,20 @@ def test_a_look_at_many_partitions_takes_a_moment(database: Database) -> None:
     watch.accept(target, difference)
     assert not any(watch.sent(target, oid, "leaf") for oid in oids)
     assert time.process_time() - began < 3
+
+
+def test_rows_that_are_kept_are_told_of_once(
+    database: Database, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each batch may have changes of a partition that is gone."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    keeps = replace(a_subscription(), unsent_changes=KEEP)
+    watch = DefinitionWatch(keeps, lambda rel, text: None, lambda: connection)
+    root = target_of(database, "root")
+    watch.begin(connection, [root], INVALID)
+    gone = ((3, "one"), (3, "one"), (4, "another"), (3, "one"))
+    assert not any(watch.sent(root, leaf, name) for leaf, name in gone)
+    told = [record.getMessage() for record in caplog.records]
+    assert ["one" in text for text in told] == [True, False]

@@ -14,6 +14,9 @@ they were read. They are read again
 - when a row is missing that a change needs,
 - every few seconds.
 
+What the next change of a table tells of, another type or name, is left to it, and is an error of
+the table when the stream has got past it without one.
+
 Numbers are never given twice, so nothing is lost between two looks. pg_upgrade gives some of them
 anew: what is known of a table is carried over to those first (``carried_over``). A difference took
 effect between the last look and this one, and ends in one of three ways: it changes no row here and
@@ -53,6 +56,7 @@ from penstock.walreceiver.table_definition import (
     TypeDefinition,
     WrittenSince,
     parse_definition,
+    published_namesakes,
     read_definitions,
     rows_are_older,
     rows_came_with,
@@ -116,7 +120,8 @@ class Known:
     number. ``left``: the table was found in no publication. ``labels``: what was renamed in rows
     here. ``truncated``: transactions whose TRUNCATE of the table was sent since. ``attached``:
     partitions whose rows may all be updated since, up to where the stream has to be read to know.
-    ``publications``: those of the subscription then.
+    ``publications``: those of the subscription then. ``untold``: reasons that the next change of
+    the table tells, with the looks between which they took effect: without one by then, they hold.
     """
 
     lsn: Lsn
@@ -129,6 +134,7 @@ class Known:
     truncated: tuple[int, ...] = ()
     attached: Mapping[str, Lsn] = field(default_factory=dict)
     publications: tuple[str, ...] = ()
+    untold: Mapping[str, tuple[Lsn, Lsn]] = field(default_factory=dict)
 
     @cached_property
     def definition(self) -> TableDefinition:
@@ -156,6 +162,7 @@ class Known:
             "truncated": self.truncated,
             "attached": {name: str(until) for name, until in self.attached.items()},
             "publications": self.publications,
+            "untold": {reason: list(map(str, at)) for reason, at in self.untold.items()},
         }
         return json.dumps(stored, separators=(",", ":"))
 
@@ -174,6 +181,7 @@ class Known:
             tuple(stored["truncated"]),
             {name: Lsn.parse(until) for name, until in stored["attached"].items()},
             tuple(stored["publications"]),
+            {each: (Lsn.parse(a), Lsn.parse(b)) for each, (a, b) in stored["untold"].items()},
         )
 
 
@@ -223,13 +231,16 @@ class Difference:
     """A difference that a look has found. ``known``: from now on; ``reasons``: why rows here are
     not as the publisher's; ``labels``: labels of enums with another name, by column; ``notices``:
     what later rows are chosen by, and earlier ones are not; ``pending``: reasons that the stream
-    may take away."""
+    may take away; ``since``: the look before it took effect, where that is not the last one;
+    ``renamed``: the table here stands for another one than has its name at the publisher."""
 
     known: Known
     reasons: tuple[str, ...] = ()
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     pending: Mapping[int, str] = field(default_factory=dict)
+    since: Lsn | None = None
+    renamed: bool = False
 
 
 def compare(
@@ -256,7 +267,7 @@ def compare(
     changed = _changed_leaves(known, before, now, leaves)
     reasons += changed.reasons
     left, gaps, notices = _changed_memberships(known, before, now, publications)
-    raw = changed.without_pending(raw, known.raw)
+    raw, between = changed.without_pending(raw, known.raw), (known.lsn, found.lsn)
     after = Known(
         found.lsn,
         known.xid if changed.pending else found.xid,  # what is pending is older
@@ -269,6 +280,10 @@ def compare(
         known.truncated if changed.pending else (),
         {**known.attached, **dict.fromkeys(changed.attached, found.lsn)},
         found.publications,
+        {
+            **dict.fromkeys(_retyped(known, before, now, held, widens=widens), between),
+            **known.untold,
+        },
     )
     emptied = {leaf.oid: _emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending}
     return Difference(after, (*reasons, *gaps), labels, notices, emptied)
@@ -351,6 +366,19 @@ def _changed_columns(
             and (name in held.local or _keeps_type(origin, column))
         ):
             yield f'ALTER TABLE has computed new values for column "{name}"'
+
+
+def _retyped(
+    known: Known, before: TableDefinition, now: TableDefinition, held: HeldColumns, *, widens: bool
+) -> Iterator[str]:
+    """Columns of another type in Delta, too: the next change of the table tells of it."""
+    columns, rewritten = now.by_name, _rewritten(before, now)
+    for name in sorted(held.names - held.local):
+        origin, column = known.origins.get(name), columns.get(name)
+        if not rewritten or origin is None or column is None or origin.number != column.number:
+            continue
+        if origin.changed != column.changed and not widens and not _keeps_type(origin, column):
+            yield f'ALTER TABLE has given column "{name}" another type'
 
 
 def _other_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
@@ -742,12 +770,15 @@ class DefinitionWatch:
         self._save, self._connect = save, connect
         self._connection: Connection | None = None
         self._known: dict[str, Known] = {}
-        self._first_seen: dict[tuple[str, int, int], Lsn] = {}
-        """Where file nodes of leaves were found first."""
+        self._first_seen: dict[tuple[object, ...], tuple[Lsn, Lsn]] = {}
+        """Where file nodes of leaves and other names of tables were found first, and not yet."""
         self._pending: dict[str, Mapping[int, str]] = {}
         """Why tables would be errors if no TRUNCATE came for them, by leaf."""
         self._saved: dict[str, tuple[float, int]] = {}
         self._due = time.monotonic() + LOOK_INTERVAL
+        self._told: set[tuple[str, str]] = set()
+        """What the log has told of what is found again and again."""
+        self._since: WrittenSince | None = None
         self._blind = False
         """The publisher is a node, whose catalogs do not tell."""
 
@@ -846,7 +877,7 @@ class DefinitionWatch:
         if leaf in known.definition.leaf_oids:
             return None
         reason = f'Partition "{name}" was dropped or detached'
-        return self.error(target, Difference(known, (reason,)))
+        return self.error(target, Difference(known, (reason,)), once=True)
 
     def unproven(self, target: WatchedTarget) -> SchemaChanged | None:
         """Return the error of a table with a conflict that a partition explains: all its rows may
@@ -858,7 +889,7 @@ class DefinitionWatch:
         attached = (name for name, until in known.attached.items() if until > marker)
         reasons = [f'Partition "{name}" was attached with rows' for name in attached]
         reasons += self._pending.get(target.rel.sync_id, {}).values()
-        return self.error(target, Difference(known, tuple(reasons))) if reasons else None
+        return self.error(target, Difference(known, tuple(reasons)), once=True) if reasons else None
 
     def accept(self, target: WatchedTarget, difference: Difference) -> None:
         """Go on from a difference: rows here are as it says by now."""
@@ -884,25 +915,20 @@ class DefinitionWatch:
         if found is None:
             self._blind = True
             return []
-        upgrade, since = self._subscription.upgraded, None
-        differences = []
+        differences = self._named_anew(connection, found, oids, applied)
         for oid, target in oids.items():
             ask = self._questions(connection, target, found.lsn, applied)
             if oid not in found.tables:
                 continue  # dropped: its rows stay, as a subscriber's do
-            known = self._known.get(target.rel.sync_id)
+            known = self._known_of(connection, target, found)
             if known is None:
                 first = first_known(found, oid, target.held.names)
                 self.accept(target, Difference(first))
                 continue
-            if upgrade is not None and known.lsn < upgrade.lsn:
-                since = since or written_since(connection, upgrade.xid, _relations(found))
-                known = carried_over(known, oid, found.tables[oid], upgrade, since)
-                self._known[target.rel.sync_id] = known
-                self._save(target.rel, known.text())
             publications = self._subscription.publications
             widens = self._subscription.schema_change == WIDEN
             difference = compare(known, found, oid, target.held, publications, ask, widens=widens)
+            difference = _with_untold(difference, _told_upto(target, applied))
             self._pending[target.rel.sync_id] = difference.pending
             if difference.reasons or difference.labels or difference.notices:
                 differences.append((target, difference))
@@ -910,23 +936,76 @@ class DefinitionWatch:
                 self.accept(target, difference)
         return differences
 
+    def _known_of(
+        self, connection: Connection, target: WatchedTarget, found: Definitions
+    ) -> Known | None:
+        """In the numbers that pg_upgrade has given, if it came since."""
+        known, upgrade = self._known.get(target.rel.sync_id), self._subscription.upgraded
+        oid = target.rel.relid
+        if known is None or upgrade is None or known.lsn >= upgrade.lsn or oid is None:
+            return known
+        if self._since is None:
+            self._since = written_since(connection, upgrade.xid, _relations(found))
+        known = carried_over(known, oid, found.tables[oid], upgrade, self._since)
+        self._known[target.rel.sync_id] = known
+        self._save(target.rel, known.text())
+        return known
+
+    def _named_anew(
+        self,
+        connection: Connection,
+        found: Definitions,
+        oids: Mapping[int, _Target],
+        applied: Lsn,
+    ) -> list[tuple[_Target, Difference]]:
+        """Tables whose names others have by now, or nobody, and of which no change has told that:
+        what has the name at the publisher is something else than what has it here."""
+        gone = [target for oid, target in oids.items() if oid not in found.tables]
+        names = {target.rel.table_name for target in gone}
+        publications = self._subscription.publications
+        taken = published_namesakes(connection, publications, names) if names else ()
+        differences = []
+        for oid, target in oids.items():
+            sync_id, name = target.rel.sync_id, target.rel.table_name
+            known, raw = self._known.get(sync_id), found.tables.get(oid)
+            now = None if raw is None else parse_definition(raw).name
+            if known is None or now == name or (now is None and name not in taken):
+                continue
+            between = (known.lsn, found.lsn)
+            since, seen = self._first_seen.setdefault((sync_id, now), between)
+            if seen <= _told_upto(target, applied):
+                reason = (
+                    "The table was dropped, and another one has its name"
+                    if now is None
+                    else f'The table was renamed to "{now[0]}.{now[1]}"'
+                )
+                known = replace(known, lsn=found.lsn)
+                differences.append(
+                    (target, Difference(known, (reason,), since=since, renamed=True))
+                )
+        return differences
+
     def _questions(
         self, connection: Connection, target: WatchedTarget, lsn: Lsn, applied: Lsn
     ) -> LeafQuestions:
-        sync_id, reached = target.rel.sync_id, max(applied, target.marker or INVALID)
+        sync_id, reached = target.rel.sync_id, _told_upto(target, applied)
 
         def may_be_told(leaf: int, filenode: int) -> bool:
-            return self._first_seen.setdefault((sync_id, leaf, filenode), lsn) > reached
+            _, seen = self._first_seen.setdefault((sync_id, leaf, filenode), (lsn, lsn))
+            return seen > reached
 
         return replace(questions(connection), may_be_told=may_be_told)
 
-    def error(self, target: WatchedTarget, difference: Difference) -> SchemaChanged | None:
+    def error(
+        self, target: WatchedTarget, difference: Difference, *, once: bool = False
+    ) -> SchemaChanged | None:
         """Return the error that stops or parks the table, or has it copied again; None where it
-        concerns later rows alone, or rows stay as they are, which the log tells."""
+        concerns later rows alone, or rows stay as they are, which the log tells. ``once``: what is
+        found with every batch is told once."""
         follows = self._subscription.schema_change in FOLLOWING
         reasons = difference.reasons or (difference.notices if follows else ())
         known, name = self._known[target.rel.sync_id], target.rel.qualified_name
-        between = f"between {known.lsn} and {difference.known.lsn}"
+        between = f"between {difference.since or known.lsn} and {difference.known.lsn}"
         stays = difference.known.left and not difference.reasons
         if reasons and not stays and not self.keeps_rows:
             text = ". ".join(reason[0].upper() + reason[1:] for reason in reasons)
@@ -934,10 +1013,14 @@ class DefinitionWatch:
                 f'relation "{name}" was changed at the publisher in a way that its changes do not '
                 "tell",
                 detail=f"{text}. That took effect {between}.",
-                hint=keep_hint(self._subscription.name),
+                hint=None if difference.renamed else keep_hint(self._subscription.name),
             )
         kept = difference.reasons if self.keeps_rows else ()
         for notice in (*kept, *difference.notices):
+            if once or difference.renamed:
+                if (target.rel.sync_id, notice) in self._told:
+                    continue
+                self._told.add((target.rel.sync_id, notice))
             log.warning(
                 'table "%s" of subscription "%s": %s (%s); rows from before stay as they are. '
                 "%s REFRESH PUBLICATION, or REFRESH TABLE for a new copy",
@@ -953,6 +1036,24 @@ def keep_hint(subscription: str) -> str:
         "To keep the rows here as they are, now and whenever no change tells of others: "
         f"{alter(subscription)} SET (unsent_changes = keep), and then {alter(subscription)} ENABLE."
     )
+
+
+def _told_upto(target: WatchedTarget, applied: Lsn) -> Lsn:
+    """Up to where the stream has told of a table."""
+    return max(applied, target.marker or INVALID)
+
+
+def _with_untold(difference: Difference, reached: Lsn) -> Difference:
+    """Those that the stream would have told by now are reasons."""
+    untold = difference.known.untold
+    due = {reason: since for reason, (since, seen) in untold.items() if seen <= reached}
+    if not due:
+        return difference
+    known = replace(
+        difference.known, untold={each: at for each, at in untold.items() if each not in due}
+    )
+    reasons = (*difference.reasons, *due)
+    return replace(difference, known=known, reasons=reasons, since=min(due.values()))
 
 
 def _relations(found: Definitions) -> set[int]:

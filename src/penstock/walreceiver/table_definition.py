@@ -126,7 +126,7 @@ class TableDefinition:
     """``filenode``: of the heap, another one after each rewrite, 0 for a partitioned table;
     ``toast``: OID of its TOAST table, another one after a rewrite by ALTER TABLE, 0 without;
     ``columns``: the highest number of a column that it ever had. ``memberships``: those by which
-    changes are sent under the table's own name."""
+    changes are sent under the table's own name; ``name``: with its schema's."""
 
     filenode: int
     toast: int
@@ -136,6 +136,7 @@ class TableDefinition:
     memberships: tuple[Membership, ...]
     leaves: tuple[LeafDefinition, ...]
     links: tuple[PartitionLink, ...]
+    name: tuple[str, str]
 
     def path(self, leaf: int) -> tuple[PartitionLink, ...]:
         """Return the links by which a leaf is in the tree, its own one first."""
@@ -195,7 +196,7 @@ def read_definitions(
 
 def parse_definition(raw: Raw) -> TableDefinition:
     """Read one table's lists."""
-    filenode, toast, columns, kind, persistence = raw["class"]
+    filenode, toast, columns, kind, persistence, schema, name = raw["class"]
     memberships = tuple(Membership(*each) for each in raw.get("memberships", ()))
     return TableDefinition(
         int(filenode),
@@ -212,7 +213,24 @@ def parse_definition(raw: Raw) -> TableDefinition:
             for oid, name, filenode, toast, missing, changed in raw.get("leaves", ())
         ),
         tuple(PartitionLink(*each) for each in raw.get("links", ())),
+        (schema, name),
     )
+
+
+def published_namesakes(
+    connection: Connection, publications: Sequence[str], names: Collection[tuple[str, str]]
+) -> set[tuple[str, str]]:
+    """Return which names of tables those have that are published now. Raises PublisherError,
+    ConnectionFailure."""
+    which = ", ".join(f"({literal_list(name)})" for name in sorted(names))
+    rows = connection.query(
+        "SELECT c.oid::bigint FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        f" WHERE (n.nspname, c.relname) IN ({which})"
+    )
+    found = read_definitions(connection, publications, [int(str(oid)) for (oid,) in rows])
+    tables = () if found is None else map(parse_definition, found.tables.values())
+    return {table.name for table in tables if table.memberships}
 
 
 def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
@@ -334,10 +352,12 @@ _XIDS: Final = (
 _QUERY: Final = """\
 WITH RECURSIVE followed AS (
   SELECT c.oid, c.relfilenode, c.reltoastrelid, c.relkind, c.relnatts, c.relpersistence,
+         n.nspname, c.relname,
          COALESCE((SELECT i.inhparent FROM pg_catalog.pg_inherits i
                     WHERE c.relispartition AND i.inhrelid = c.oid AND NOT i.inhdetachpending),
                   0) AS parent
-    FROM pg_catalog.pg_class c WHERE c.oid IN ({oids})
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+   WHERE c.oid IN ({oids})
 ), above AS (
   SELECT f.oid AS relid, f.oid AS ancestor, ''::text AS path FROM followed f
   UNION ALL
@@ -369,7 +389,8 @@ WITH RECURSIVE followed AS (
    WHERE x.typ >= {first_normal}
 )
 SELECT 'class', f.oid, pg_catalog.json_build_array(f.relfilenode::bigint,
-         f.reltoastrelid::bigint, f.relnatts, f.relkind, f.relpersistence)::text
+         f.reltoastrelid::bigint, f.relnatts, f.relkind, f.relpersistence,
+         f.nspname, f.relname)::text
   FROM followed f
 UNION ALL
 SELECT 'attributes', a.attrelid, pg_catalog.json_agg(pg_catalog.json_build_array(
