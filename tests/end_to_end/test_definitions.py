@@ -145,6 +145,27 @@ _CASES = {
         "ALTER TYPE comp_{t} DROP ATTRIBUTE b",
         reason="other attributes",
     ),
+    "mood_back": Case(
+        "id int PRIMARY KEY, m mood_{t}",
+        "i, 'ok'::mood_{t}",
+        "ALTER TYPE mood_{t} RENAME VALUE 'ok' TO 'fine'; INSERT INTO {t} VALUES (40, 'fine');"
+        "ALTER TYPE mood_{t} RENAME VALUE 'fine' TO 'ok'",
+        reason='Label "ok" of the enum type of column "m" had another name for a time',
+    ),
+    "mood_new": Case(
+        "id int PRIMARY KEY",
+        "i",
+        "ALTER TABLE {t} ADD m mood_{t}; INSERT INTO {t} VALUES (40, 'ok');"
+        "ALTER TYPE mood_{t} RENAME VALUE 'ok' TO 'fine'",
+        reason='Label "ok" of the enum type of column "m" has another name now',
+    ),
+    "type_back": Case(
+        "id int PRIMARY KEY, m comp_{t}",
+        "i, '(1,x)'::comp_{t}",
+        "ALTER TYPE comp_{t} ADD ATTRIBUTE z int; INSERT INTO {t} VALUES (40, '(2,y,5)');"
+        "ALTER TYPE comp_{t} DROP ATTRIBUTE z",
+        reason="other attributes",
+    ),
     "unlogged": Case(
         "id int PRIMARY KEY, v text",
         "i, 'v'",
@@ -618,3 +639,26 @@ def test_names_that_nobody_tells_of_are_followed(
     database.execute("INSERT INTO a VALUES (3); INSERT INTO b VALUES (4)")
     node.caught_up("s", database)
     assert (_rows(node, "a"), _rows(node, "b")) == ([(2,), (3,)], [(1,), (4,)])
+
+
+def test_labels_of_a_column_that_no_row_has_yet(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """Neither its default nor the change that tells of it has the name of before."""
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int PRIMARY KEY);"
+        "INSERT INTO t VALUES (1); CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    database.execute("ALTER TABLE t ADD COLUMN m mood DEFAULT 'ok'")
+    node.node.stop()
+    node.node.start()  # it looks when it is back
+    node.caught_up("s", database)
+    with database.connect(autocommit=False) as open_one:
+        open_one.execute("INSERT INTO t VALUES (2)")
+        database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+        open_one.commit()
+    node.caught_up("s", database)
+    assert sorted(node.rows("t")) == [(1, "fine"), (2, "fine")]

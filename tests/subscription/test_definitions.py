@@ -17,6 +17,7 @@ from penstock.subscription import definitions
 from penstock.subscription.definitions import (
     DefinitionWatch,
     Difference,
+    FillKind,
     HeldColumns,
     Known,
     LeafQuestions,
@@ -291,3 +292,61 @@ def test_rows_that_are_kept_are_told_of_once(
     assert not any(watch.sent(root, leaf, name) for leaf, name in gone)
     told = [record.getMessage() for record in caplog.records]
     assert ["one" in text for text in told] == [True, False]
+
+
+TYPES = """
+CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TYPE pair AS (a int, b text);
+CREATE TABLE t (id int PRIMARY KEY, m mood, p pair); INSERT INTO t VALUES (1, 'ok', '(1,x)');
+CREATE PUBLICATION p FOR TABLE t; CREATE PUBLICATION q;
+"""
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_a_type_that_was_another_one_for_a_time(
+    database_on: Callable[..., Database], version: int
+) -> None:
+    """Rows were sent by what it was, and have become what it is again."""
+    database = database_on(version)
+    database.execute(TYPES)
+    t = Looks(database, "t")
+    rename = "ALTER TYPE mood RENAME VALUE '{}' TO '{}'"
+    for_a_time = 'Label "ok" of the enum type of column "m" had another name for a time'
+    assert t.after(rename.format("ok", "fine"), rename.format("fine", "ok")) == for_a_time
+    added, dropped = "ALTER TYPE pair ADD ATTRIBUTE z int", "ALTER TYPE pair DROP ATTRIBUTE z"
+    assert "has other attributes" in t.after(added, dropped)
+    # labels between others get new places, and keep their names
+    between = [f"ALTER TYPE mood ADD VALUE 'v{n}' BEFORE 'ok'" for n in range(40)]
+    assert t.after("ALTER TYPE pair RENAME ATTRIBUTE b TO c", "VACUUM FULL pg_enum", *between) == ""
+
+
+def test_a_default_of_a_type_that_changes(database: Database) -> None:
+    """It is what the catalog says by now."""
+    database.execute(TYPES)
+    t = Looks(database, "t")
+    t.after("ALTER TABLE t ADD n mood DEFAULT 'ok', ADD k mood DEFAULT 'ok', ADD x mood")
+    known = t.look().known
+    assert [known.fill(name).value for name in "nkx"] == ["ok", "ok", None]
+    rename = "ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'"
+    found = t.after(rename)
+    assert found == ""
+    known = t.look().known
+    assert [known.fill(name).value for name in "nkx"] == ["fine", "fine", None]
+    # so are changes that have the column, which no row here has yet
+    assert {"m", "n", "k", "x"} == set(known.labels[0].renamed)
+    t.after("VACUUM FULL t", "ALTER TYPE mood RENAME VALUE 'fine' TO 'good'")
+    assert t.look().known.fill("n").kind is FillKind.UNKNOWN
+
+
+def test_a_type_that_is_altered_before_a_look_has_seen_its_column(database: Database) -> None:
+    database.execute(f"CREATE TYPE other AS (a int); CREATE TYPE kind AS ENUM ('a'); {TYPES}")
+    t = Looks(database, "t")
+    said = 'The type of added column "{}" was altered since'
+    pairs = ("ALTER TYPE other ADD ATTRIBUTE c int", "ALTER TABLE t ADD COLUMN o other")
+    assert t.after(*pairs) == ""
+    once = "BEGIN; ALTER TABLE t ADD k kind; ALTER TYPE kind ADD VALUE 'b'; COMMIT"
+    assert t.after(once, "ALTER TYPE kind ADD VALUE 'c'") == ""
+    database.execute("CREATE TYPE new AS (a int); CREATE TYPE mode AS ENUM ('x')")
+    altered = ("ALTER TABLE t ADD COLUMN n new", "ALTER TYPE new ADD ATTRIBUTE c int")
+    assert t.after(*altered) == said.format("n")
+    renamed = ("ALTER TABLE t ADD COLUMN l mode[]", "ALTER TYPE mode RENAME VALUE 'x' TO 'y'")
+    assert t.after(*renamed) == said.format("l")

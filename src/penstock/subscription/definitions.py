@@ -258,9 +258,9 @@ def compare(
     raw = found.tables[oid]
     before, now = known.definition, parse_definition(raw)
     reasons = list(_changed_columns(known, before, now, held, widens=widens))
-    labels, of_types = _changed_types(before, now, held)
-    of_types += _labels_again(known, now)
-    reasons += of_types
+    of_types = _changed_types(before, now, held)
+    reasons += of_types.reasons
+    reasons += _labels_again(known, now)
     fills = _fills(known, before, now)
     reasons += _unsent_columns(now, fills, held)
     reasons += _not_logged(before, now)
@@ -276,7 +276,7 @@ def compare(
         _origins(known, now, held),
         fills,
         left,
-        _labels(known, found, labels),
+        _labels(known, found, of_types.coming),
         known.truncated if changed.pending else (),
         {**known.attached, **dict.fromkeys(changed.attached, found.lsn)},
         found.publications,
@@ -286,7 +286,7 @@ def compare(
         },
     )
     emptied = {leaf.oid: _emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending}
-    return Difference(after, (*reasons, *gaps), labels, notices, emptied)
+    return Difference(after, (*reasons, *gaps), of_types.here, notices, emptied)
 
 
 def _emptied(leaf: LeafDefinition) -> str:
@@ -410,8 +410,19 @@ def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[
             fills[column.number] = _fill_of_new(column, now, rewritten=rewritten, whole=known_all)
         elif (fill := known.fills.get(column.number)) is not None:
             computed = _rewritten(before, now) and earlier.changed != column.changed
-            fills[column.number] = UNKNOWN if computed else fill
+            fills[column.number] = UNKNOWN if computed else _as_of_now(fill, column, before, now)
     return fills
+
+
+def _as_of_now(
+    fill: Fill, column: AttributeDefinition, before: TableDefinition, now: TableDefinition
+) -> Fill:
+    """A constant's text, if it is one of a type that has changed."""
+    types = {each.oid: each for each in now.types}
+    changed = _TypeChanges.between(before, now).oids & _reached(column.type_oid, types)
+    if fill.kind is not FillKind.CONSTANT or not changed:
+        return fill
+    return UNKNOWN if column.missing is None else Fill(FillKind.CONSTANT, column.missing)
 
 
 def _unsent_columns(
@@ -439,43 +450,105 @@ def _fill_of_new(
     return UNKNOWN if column.missing is None else Fill(FillKind.CONSTANT, column.missing)
 
 
+@dataclass(frozen=True)
+class _TypeChanges:
+    """``renamed``: labels that have other names; ``for_a_time``: that had them, and have their own
+    again; ``shaped``: composite types with other attributes. By the types' OIDs."""
+
+    renamed: Mapping[int, dict[str, str]]
+    for_a_time: Mapping[int, str]
+    shaped: Collection[int]
+
+    @property
+    def oids(self) -> set[int]:
+        """All of them."""
+        return {*self.renamed, *self.for_a_time, *self.shaped}
+
+    @classmethod
+    def between(cls, before: TableDefinition, now: TableDefinition) -> _TypeChanges:
+        """Those of types that the table had at both looks."""
+        earlier = {each.oid: each for each in before.types}
+        renamed: dict[int, dict[str, str]] = {}
+        for_a_time: dict[int, str] = {}
+        shaped = []
+        for each in now.types:
+            if (known := earlier.get(each.oid)) is None:
+                continue
+            if known.attributes != each.attributes:
+                shaped.append(each.oid)
+            marks = each.marks
+            for oid, (label, place, xid) in known.marks.items():
+                new, place_now, xid_now = marks.get(oid, (label, place, xid))
+                if new != label:
+                    renamed.setdefault(each.oid, {})[label] = new
+                elif xid_now != xid and place_now == place:  # else labels were given new places
+                    for_a_time[each.oid] = label
+        return cls(renamed, for_a_time, shaped)
+
+
+@dataclass(frozen=True)
+class _LabelsAndReasons:
+    """``here``: renamed labels by the columns that hold them; ``coming``: by columns that changes
+    may have them in, too; ``reasons``: what cannot be made in place."""
+
+    here: dict[str, dict[str, str]]
+    coming: dict[str, dict[str, str]]
+    reasons: list[str]
+
+
 def _changed_types(
     before: TableDefinition, now: TableDefinition, held: HeldColumns
-) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Renamed labels by the columns that hold them, and what cannot be made in place."""
-    earlier = {each.oid: each for each in before.types}
+) -> _LabelsAndReasons:
+    changes = _TypeChanges.between(before, now)
     types = {each.oid: each for each in now.types}
-    renamed: dict[int, dict[str, str]] = {}
-    reasons, shaped = [], set()
-    for each in now.types:
-        known = earlier.get(each.oid)
-        if known is None:
-            continue
-        if known.attributes != each.attributes:
-            shaped.add(each.oid)
-        labels = dict(each.labels)
-        changed = {old: labels.get(oid, old) for oid, old in known.labels}
-        changed = {old: new for old, new in changed.items() if old != new}
-        if changed:
-            renamed[each.oid] = changed
-    by_column: dict[str, dict[str, str]] = {}
+    found = _LabelsAndReasons({}, {}, [])
+    known = {column.number for column in before.attributes}
+    whole = any(m.columns is None for m in now.memberships)
     for column in now.attributes:
-        if column.name not in held.names:
-            continue
+        name, here = column.name, column.name in held.names
         uses = _reached(column.type_oid, types)
-        if uses & shaped:
-            reasons.append(f'The composite type of column "{column.name}" has other attributes')
-        for oid in sorted(uses & renamed.keys()):
+        if not here and not whole:
+            continue
+        if column.number not in known:
+            if _later(column, [types[oid] for oid in uses], types):
+                found.reasons.append(f'The type of added column "{name}" was altered since')
+            continue
+        if uses & set(changes.shaped):
+            found.reasons.append(f'The composite type of column "{name}" has other attributes')
+        for oid in sorted(uses & changes.for_a_time.keys()):
+            label = changes.for_a_time[oid]
+            found.reasons.append(
+                f'Label "{label}" of the enum type of column "{name}" had another name for a time'
+            )
+        for oid in sorted(uses & changes.renamed.keys()):
+            renamed = changes.renamed[oid]
             plain = _enum_of(column.type_oid, types) == oid
-            again = {label for _, label in types[oid].labels}.intersection(renamed[oid])
-            if plain and not again and column.name not in held.local:
-                by_column[column.name] = renamed[oid]
+            again = {label for _, label in types[oid].labels}.intersection(renamed)
+            if plain and not again and name not in held.local:
+                found.coming[name] = renamed
+                if here:
+                    found.here[name] = renamed
             else:
-                old, new = next(iter(renamed[oid].items()))
-                reasons.append(
-                    f'Label "{old}" of the enum type of column "{column.name}" is "{new}" now'
+                old, new = next(iter(renamed.items()))
+                found.reasons.append(
+                    f'Label "{old}" of the enum type of column "{name}" is "{new}" now'
                 )
-    return by_column, reasons
+    return found
+
+
+def _later(
+    column: AttributeDefinition,
+    uses: Collection[TypeDefinition],
+    types: Mapping[int, TypeDefinition],
+) -> bool:
+    """Tell whether types of a column that no look has seen were altered after it was added. Labels
+    of an enum that it has itself are compared with those that come (``other_labels``)."""
+    return any(
+        0 < (xid - column.changed) % _XIDS < _XIDS // 2
+        for each in uses
+        for xid in each.written
+        if not (each.labels and _enum_of(column.type_oid, types) == each.oid)
+    )
 
 
 def _labels_again(known: Known, now: TableDefinition) -> Iterator[str]:
@@ -692,6 +765,7 @@ def carried_over(
         **known.raw,
         "attributes": [_fields(attribute(each)) for each in before.attributes],
         "links": [_fields(place(each)) for each in before.links],
+        "types": _carried_types(known.raw.get("types", ()), now, since),
         "memberships": [
             _fields(_membership(each, now.memberships, since)) for each in before.memberships
         ],
@@ -707,6 +781,22 @@ def carried_over(
         truncated=(),
         attached={},
     )
+
+
+def _carried_types(
+    types: Collection[Sequence[Any]], now: TableDefinition, since: WrittenSince
+) -> list[list[Any]]:
+    """Types as they were, whose labels have other transactions and places now, unless they were
+    written since."""
+    kinds = {each.oid: each.marks for each in now.types}
+    carried = []
+    for oid, kind, parts, labels, attributes in types:
+        marks = {
+            n: each for n, each in kinds.get(oid, {}).items() if not since.has_written(each[2])
+        }
+        kept = [[n, label, *marks.get(n, (label, *at))[1:]] for n, label, *at in labels or ()]
+        carried.append([oid, kind, parts, kept or None, attributes])
+    return carried
 
 
 def _membership(
@@ -824,6 +914,31 @@ class DefinitionWatch:
         known = self._known.get(target.rel.sync_id)
         types = () if known is None else known.definition.types
         return any(each.labels or each.attributes for each in types)
+
+    def enums(self, target: WatchedTarget, columns: Mapping[str, int]) -> dict[str, int]:
+        """Return the enums that columns hold labels of; ``columns``: types by names."""
+        known = self._known.get(target.rel.sync_id)
+        types = {} if known is None else {each.oid: each for each in known.definition.types}
+        found = {name: _enum_of(oid, types) for name, oid in columns.items()}
+        return {name: oid for name, oid in found.items() if oid is not None}
+
+    def other_labels(
+        self, target: WatchedTarget, sent: Mapping[tuple[str, int], Collection[str]]
+    ) -> SchemaChanged | None:
+        """Return the error of a table with labels in its changes (``sent``: by column and enum)
+        that the enum has not: they were renamed, before a look had seen the column or in between
+        two. The table was looked at after these changes."""
+        known = self._known.get(target.rel.sync_id)
+        types = {} if known is None else {each.oid: each for each in known.definition.types}
+        reasons = [
+            f'Label "{label}" of the enum type of column "{column}" has another name now'
+            for (column, oid), labels in sent.items()
+            if oid in types
+            for label in sorted(set(labels) - {name for _, name in types[oid].labels})
+        ]
+        if known is None or not reasons:
+            return None
+        return self.error(target, Difference(known, tuple(reasons)), once=True)
 
     def due(self) -> bool:
         """Tell whether all tables are to be looked at again."""

@@ -55,13 +55,23 @@ class AttributeDefinition:
 class TypeDefinition:
     """A type that the publisher's users have made. ``parts``: types that it is made of (elements of
     an array, the base of a domain, subtypes of a range); ``labels``: OID and label of an enum;
-    ``attributes``: number and type of a composite type's."""
+    ``attributes``: number and type of a composite type's, 0 of those that were dropped.
+    ``places``: of labels, in the order of ``labels``; ``written``: the transactions that wrote
+    labels and attributes last, in their order."""
 
     oid: int
     kind: str
     parts: tuple[int, ...]
     labels: tuple[tuple[int, str], ...]
     attributes: tuple[tuple[int, int], ...]
+    places: tuple[float, ...]
+    written: tuple[int, ...]
+
+    @property
+    def marks(self) -> dict[int, tuple[str, float, int]]:
+        """Label, place and writer of labels, by their OIDs."""
+        rows = zip(self.labels, self.places, self.written, strict=True) if self.labels else ()
+        return {oid: (label, place, xid) for (oid, label), place, xid in rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +214,11 @@ def parse_definition(raw: Raw) -> TableDefinition:
         int(columns),
         tuple(AttributeDefinition(*each) for each in raw.get("attributes", ())),
         tuple(
-            TypeDefinition(oid, kind, tuple(parts or ()), _pairs(labels), _pairs(attributes))
+            TypeDefinition(
+                *(oid, kind, tuple(parts or ()), _pairs(labels), _pairs(attributes)),
+                tuple(place for _, _, place, _ in labels or ()),
+                tuple(each[-1] for each in labels or attributes or ()),
+            )
             for oid, kind, parts, labels, attributes in raw.get("types", ())
         ),
         memberships if persistence == "p" and _are_sent(kind, memberships) else (),
@@ -328,7 +342,7 @@ def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) ->
 
 
 def _pairs(lists: Sequence[Sequence[Any]] | None) -> tuple[tuple[Any, Any], ...]:
-    return tuple((first, second) for first, second in lists or ())
+    return tuple((each[0], each[1]) for each in lists or ())
 
 
 def _is_node(connection: Connection) -> bool:
@@ -414,13 +428,13 @@ SELECT 'types', u.relid, pg_catalog.json_agg(pg_catalog.json_build_array(u.typ::
              UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r
               WHERE r.rngtypid = t.oid OR r.rngmultitypid = t.oid) x (typ)
            WHERE t.oid = u.typ AND x.typ <> 0),
-         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(e.oid::bigint, e.enumlabel)
-                                     ORDER BY e.oid)
+         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(e.oid::bigint, e.enumlabel,
+                                     e.enumsortorder, e.xmin::text::bigint) ORDER BY e.oid)
             FROM pg_catalog.pg_enum e WHERE e.enumtypid = u.typ),
-         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(m.attnum, m.atttypid::bigint)
-                                     ORDER BY m.attnum)
+         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(m.attnum, m.atttypid::bigint,
+                                     m.xmin::text::bigint) ORDER BY m.attnum)
             FROM pg_catalog.pg_type t JOIN pg_catalog.pg_attribute m ON m.attrelid = t.typrelid
-           WHERE t.oid = u.typ AND t.typtype = 'c' AND m.attnum > 0 AND NOT m.attisdropped)
+           WHERE t.oid = u.typ AND t.typtype = 'c' AND m.attnum > 0)
        ) ORDER BY u.typ)::text
   FROM used u GROUP BY 2
 UNION ALL
