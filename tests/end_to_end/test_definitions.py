@@ -115,6 +115,12 @@ _CASES = {
         "ALTER TABLE {t} ALTER c TYPE jsonb",
         reason="new values",
     ),
+    "address": Case(
+        "id int PRIMARY KEY, c cidr",
+        "i, '10.0.0.1/32'::cidr",
+        "ALTER TABLE {t} ALTER c TYPE inet",
+        reason="a type that prints values otherwise",
+    ),
     "doubled": Case(
         "id int PRIMARY KEY, c real",
         "i, i",
@@ -258,7 +264,7 @@ def test_tables_are_copied_again_while_nobody_writes(
     node.caught_up("s", database)
     copied = {t.name: t.lsn for t in node.status("s").tables}
     _change(database, cases)
-    del cases["spans"]  # whose text psycopg does not give
+    del cases["spans"], cases["address"]  # whose text psycopg does not give
     shown = [n for n, c in cases.items() if not c.in_place or n in ("mood", "same")]
     _wait_same(node, database, shown)
     _write(database, cases)

@@ -294,6 +294,49 @@ def test_rows_that_are_kept_are_told_of_once(
     assert ["one" in text for text in told] == [True, False]
 
 
+def test_a_partition_that_others_have_locked(database: Database) -> None:
+    """All tables wait for a look, so it does not wait: the next one asks again."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root);"
+        "CREATE TABLE l (id int PRIMARY KEY, v text); INSERT INTO l VALUES (30, 'a');"
+        "CREATE TABLE b (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE bl PARTITION OF b DEFAULT; INSERT INTO b VALUES (40, 'a');"
+        "CREATE TABLE e (id int PRIMARY KEY, v text)"
+    )
+    root = Looks(database, "root")
+    database.execute(
+        "ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (30) TO (40);"
+        "ALTER TABLE root ATTACH PARTITION b FOR VALUES FROM (40) TO (50);"
+        "ALTER TABLE root ATTACH PARTITION e FOR VALUES FROM (50) TO (60); TRUNCATE leaf"
+    )
+    with database.connect(autocommit=False) as other:
+        other.execute("LOCK TABLE l, bl, e, leaf IN ACCESS EXCLUSIVE MODE")
+        for _ in range(2):
+            began = time.monotonic()
+            found = root.look()
+            assert (found.reasons, len(found.pending)) == ((), 4)
+            assert time.monotonic() - began < 5
+    assert root.after().split(". ") == [
+        'Partition "leaf" was emptied',
+        'Partition "l" was attached with rows',
+        'Partition "bl" was attached with rows',
+    ]
+    assert root.after() == ""
+
+
+def test_types_that_print_values_otherwise(database: Database) -> None:
+    """The rows stay as they are."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, c cidr, r regproc, v varchar(5), n inet);"
+        "CREATE PUBLICATION p FOR TABLE t; CREATE PUBLICATION q"
+    )
+    t = Looks(database, "t")
+    said = 'ALTER TABLE has given column "{}" a type that prints values otherwise'
+    assert t.after("ALTER TABLE t ALTER c TYPE inet") == said.format("c")
+    assert t.after("ALTER TABLE t ALTER r TYPE regprocedure") == said.format("r")
+    assert t.after("ALTER TABLE t ALTER v TYPE text, ALTER n SET STATISTICS 10") == ""
+
+
 TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TYPE pair AS (a int, b text);
 CREATE TABLE t (id int PRIMARY KEY, m mood, p pair); INSERT INTO t VALUES (1, 'ok', '(1,x)');

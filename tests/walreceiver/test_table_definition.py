@@ -95,7 +95,7 @@ def came_with(database: Database, leaf: str, role: str = "") -> bool:
     with Publisher.connect(database.conninfo, "looks") as publisher:
         if role:
             publisher.connection.query(f"SET ROLE {role}")
-        return bool(links) and rows_came_with(publisher.connection, oid, links)
+        return bool(links and rows_came_with(publisher.connection, oid, links))
 
 
 def test_rows_that_came_with_their_partition(database: Database) -> None:

@@ -44,6 +44,7 @@ from penstock.catalog.publisher_identity import PublisherUpgrade, alter
 from penstock.errors import ConnectionFailure, PenstockError, SchemaChanged
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes import arrow_type
+from penstock.pgtypes.pg_type import CIDR, INET, REG_TYPES
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.table_definition import (
     AttributeDefinition,
@@ -209,12 +210,13 @@ class HeldColumns:
 
 @dataclass(frozen=True)
 class LeafQuestions:
-    """Questions that only rows can answer: see ``rows_came_with`` and ``rows_are_older``.
+    """Questions that only rows can answer: see ``rows_came_with`` and ``rows_are_older``. None:
+    nobody can say before a lock is released.
     ``may_be_told``: whether a TRUNCATE of the whole table, which is sent, may still come that has
     given a leaf a file node."""
 
-    came_with_rows: Callable[[int, Sequence[PartitionLink]], bool]
-    has_older_rows: Callable[[int, int], bool]
+    came_with_rows: Callable[[int, Sequence[PartitionLink]], bool | None]
+    has_older_rows: Callable[[int, int], bool | None]
     may_be_told: Callable[[int, int], bool] = lambda leaf, filenode: False
 
 
@@ -285,8 +287,7 @@ def compare(
             **known.untold,
         },
     )
-    emptied = {leaf.oid: _emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending}
-    return Difference(after, (*reasons, *gaps), of_types.here, notices, emptied)
+    return Difference(after, (*reasons, *gaps), of_types.here, notices, changed.pending)
 
 
 def _emptied(leaf: LeafDefinition) -> str:
@@ -359,6 +360,8 @@ def _changed_columns(
             yield f'Column "{name}" is another one: the former was dropped or renamed'
         elif column.generated and origin.expression != column.expression:
             yield f'Column "{name}" has another generation expression'
+        elif _prints_otherwise(origin, column):
+            yield f'ALTER TABLE has given column "{name}" a type that prints values otherwise'
         elif (
             rewritten
             and origin.changed != column.changed
@@ -379,6 +382,13 @@ def _retyped(
             continue
         if origin.changed != column.changed and not widens and not _keeps_type(origin, column):
             yield f'ALTER TABLE has given column "{name}" another type'
+
+
+def _prints_otherwise(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
+    """Tell whether rows have other texts without having been rewritten: an address of a cidr has
+    its mask."""
+    types = (origin.type_oid, column.type_oid)
+    return types == (CIDR, INET) or (types[0] != types[1] and REG_TYPES.issuperset(types))
 
 
 def _other_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
@@ -584,21 +594,26 @@ def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
 
 @dataclass(frozen=True)
 class _LeafChanges:
-    """``attached``: names of partitions that have no row from before; ``pending``: leaves with
-    another file node, which a TRUNCATE that is still to come may have given them."""
+    """``attached``: names of partitions that have no row from before; ``pending``: why leaves may
+    be reasons: a TRUNCATE that is still to come may have given them another file node, or nobody
+    can read them now. ``places``: tables whose links are new with them."""
 
     reasons: tuple[str, ...]
     attached: tuple[str, ...] = ()
-    pending: frozenset[int] = frozenset()
+    pending: Mapping[int, str] = field(default_factory=dict)
+    places: frozenset[int] = frozenset()
 
     def without_pending(self, now: Raw, before: Raw) -> Raw:
         """Keep what was known of leaves that are pending, so that the next look finds them."""
         if not self.pending:
             return now
         kept = {
-            kind: [each for each in now.get(kind, []) if each[0] not in self.pending]
-            + [each for each in before.get(kind, []) if each[0] in self.pending]
-            for kind in ("leaves", "links")
+            kind: [each for each in now.get(kind, []) if each[0] not in which]
+            + [each for each in before.get(kind, []) if each[0] in which]
+            for kind, which in (
+                ("leaves", {*self.pending}),
+                ("links", {*self.pending, *self.places}),
+            )
         }
         return {**now, **kept}
 
@@ -611,27 +626,35 @@ def _changed_leaves(
     gone = [leaf for oid, leaf in earlier.items() if oid not in leaves]
     reasons = [f'Partition "{leaf.name}" was dropped or detached' for leaf in gone]
     places = {(link.child, link.attached) for link in before.links}
-    attached, pending, told = [], set(), _emptied_together(known, now)
+    attached, told = [], _emptied_together(known, now)
+    pending: dict[int, str] = {}
+    unsaid: set[int] = set()
     for oid, leaf in leaves.items():
         new = [link for link in now.path(oid) if (link.child, link.attached) not in places]
         brought = [link for link in new if not link.born]
         if brought and oid in earlier:
             reasons.append(f'Partition "{leaf.name}" was detached and attached again')
-        elif brought and ask.came_with_rows(oid, brought):
-            reasons.append(f'Partition "{leaf.name}" was attached with rows')
         elif brought:
-            attached.append(leaf.name)
+            came = ask.came_with_rows(oid, brought)
+            if came is None:
+                pending[oid] = f'Partition "{leaf.name}" was attached'
+                unsaid.update(link.child for link in new)
+            elif came:
+                reasons.append(f'Partition "{leaf.name}" was attached with rows')
+            else:
+                attached.append(leaf.name)
         # a new table's file has its OID as its number
         elif leaf.filenode != (earlier[oid].filenode if oid in earlier else oid):
             if leaf.changed in told:
                 continue
-            if oid in earlier and ask.has_older_rows(oid, known.xid):
+            older = ask.has_older_rows(oid, known.xid) if oid in earlier else False
+            if older:
                 continue
-            if ask.may_be_told(oid, leaf.filenode):
-                pending.add(oid)
+            if older is None or ask.may_be_told(oid, leaf.filenode):
+                pending[oid] = _emptied(leaf)
             else:
                 reasons.append(_emptied(leaf))
-    return _LeafChanges(tuple(reasons), tuple(attached), frozenset(pending))
+    return _LeafChanges(tuple(reasons), tuple(attached), pending, frozenset(unsaid))
 
 
 def _emptied_together(known: Known, now: TableDefinition) -> set[int]:

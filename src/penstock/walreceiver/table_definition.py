@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from penstock.errors import PenstockError
-from penstock.identifiers import quoted
+from penstock.identifiers import quote_literal, quoted
 from penstock.lsn import Lsn
 from penstock.walreceiver.connection import Connection, literal_list
 
@@ -255,9 +255,12 @@ def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
     return kind != "p" or any(each.via_root for each in memberships)
 
 
-def rows_came_with(connection: Connection, leaf: int, links: Sequence[PartitionLink]) -> bool:
+def rows_came_with(
+    connection: Connection, leaf: int, links: Sequence[PartitionLink]
+) -> bool | None:
     """Tell whether a partition has rows from before one of the links was made: they came to the
-    root without a message. True where its rows may not be read, or have no age (a foreign table).
+    root without a message. True where its rows may not be read, or have no age (a foreign table);
+    None where somebody has locked it.
 
     The transaction that attached it may have written such rows in subtransactions, whose numbers
     are greater than its own. It counts its commands through them, so a row of a command before the
@@ -271,9 +274,10 @@ def rows_came_with(connection: Connection, leaf: int, links: Sequence[PartitionL
     return _has_rows(connection, leaf, before, unread=True)
 
 
-def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool:
+def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool | None:
     """Tell whether a partition has a row of a transaction before ``xid``, and so was not emptied
-    since; not where its rows may not be read. Raises PublisherError, ConnectionFailure."""
+    since; not where its rows may not be read; None where somebody has locked it. Raises
+    PublisherError, ConnectionFailure."""
     before = f"pg_catalog.age(xmin) > pg_catalog.age('{xid}'::pg_catalog.xid)"
     return _has_rows(connection, leaf, before, unread=False)
 
@@ -318,9 +322,12 @@ def written_since(connection: Connection, xid: int, relations: Collection[int]) 
 
 _UNREADABLE: Final = ("42501", "0A000", "42703", "42P01", "3F000")
 """No privilege; no system column of that name, or none in this kind of table; gone meanwhile."""
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+_PATIENCE: Final = "100ms"
+"""How long a question about rows waits for a lock: all tables wait with it."""
 
 
-def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) -> bool:
+def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) -> bool | None:
     rows = connection.query(
         "SELECT n.nspname, c.relname, c.relkind FROM pg_catalog.pg_class c"
         f" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {leaf}"
@@ -330,6 +337,9 @@ def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) ->
     schema, name, kind = map(str, rows[0])
     if kind == "f":
         return unread
+    setting = "pg_catalog.set_config('lock_timeout', {}, false)"
+    ((before,),) = connection.query("SELECT pg_catalog.current_setting('lock_timeout')")
+    connection.query(f"SELECT {setting.format(quote_literal(_PATIENCE))}")
     try:
         found = connection.query(
             f"SELECT 1 FROM ONLY {quoted(schema)}.{quoted(name)} WHERE {which} LIMIT 1"
@@ -337,7 +347,12 @@ def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) ->
     except PenstockError as error:
         if error.sqlstate in _UNREADABLE:
             return unread
+        if error.sqlstate == _LOCK_NOT_AVAILABLE:
+            return None
         raise
+    finally:
+        if connection.is_open:
+            connection.query(f"SELECT {setting.format(quote_literal(str(before)))}")
     return bool(found)
 
 
