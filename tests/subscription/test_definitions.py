@@ -393,3 +393,28 @@ def test_a_type_that_is_altered_before_a_look_has_seen_its_column(database: Data
     assert t.after(*altered) == said.format("n")
     renamed = ("ALTER TABLE t ADD COLUMN l mode[]", "ALTER TYPE mode RENAME VALUE 'x' TO 'y'")
     assert t.after(*renamed) == said.format("l")
+
+
+def test_labels_are_kept_in_mind_while_a_transaction_is_open(
+    database: Database, connection: Connection
+) -> None:
+    """It sends the former label, however quiet the server was before."""
+    database.execute(TYPES)
+    watch = DefinitionWatch(a_subscription(), lambda rel, text: None, lambda: connection)
+    t = target_of(database, "t")
+    t.held = HeldColumns(frozenset(("id", "m")))
+    watch.begin(connection, [t], INVALID)
+    with database.connect(autocommit=False) as open_one:
+        open_one.execute("INSERT INTO t VALUES (2, 'ok')")
+        database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+        ((_, difference),) = watch.look([t], INVALID)
+        t.marker = Lsn(difference.known.lsn + 1)  # all of it is applied
+        watch.accept(t, difference)
+        assert watch.look([t], INVALID) == []
+        assert [labels.renamed for labels in watch.labels(t)] == [{"m": {"ok": "fine"}}]
+        open_one.commit()
+    assert watch.look([t], INVALID) == []
+    assert len(watch.labels(t)) == 1  # what was open at the look before is still to come
+    t.marker = Lsn(t.marker + 10_000_000)
+    assert watch.look([t], INVALID) == []
+    assert watch.labels(t) == ()

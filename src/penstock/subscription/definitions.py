@@ -1200,7 +1200,10 @@ def _relations(found: Definitions) -> set[int]:
 
 
 def _coming(known: Known, target: WatchedTarget) -> tuple[Labels, ...]:
-    return tuple(each for each in known.labels if each.until > (target.marker or INVALID))
+    """Those of which changes may come: after what is applied, or of a transaction that was open at
+    the last look."""
+    marker = target.marker or INVALID
+    return tuple(each for each in known.labels if each.until > marker or each.xid > known.xid)
 
 
 def _stored(known: Known) -> Known:
