@@ -25,14 +25,15 @@ TYPES: Final = "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE TYPE comp AS (
 
 _COLUMN: Final = (
     "dded column|missing replicated column|is another one|has changed its type|new values"
-    "|another generation expression|copied again|the history of table"
+    "|another generation expression|another type|copied again|the history of table"
 )
 _GAP: Final = "was dropped from publication|in none of the publications|altered for a time"
 _AGAIN: Final = "was dropped and created again"
 _LEAF: Final = (
     "was (emptied|dropped or detached|detached and attached again|attached with rows)|" + _GAP
 )
-_LABEL: Final = "Label|label"
+_LABEL: Final = "Label|label|was altered since"
+_SHAPE: Final = "other attributes|was altered since"
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ def _labels(
 def _composite(rng: random.Random, tables: Sequence[Table], number: int) -> Definition:
     added = f"ALTER TYPE comp ADD ATTRIBUTE z{number} int"
     what = rng.choice([added, added, "ALTER TYPE comp DROP ATTRIBUTE IF EXISTS b"])
-    doubts, changed = _by_type(tables, "comp", "other attributes")
+    doubts, changed = _by_type(tables, "comp", _SHAPE)
     return Definition("composite", (what,), changed, doubts)
 
 
@@ -293,7 +294,7 @@ def _doubts(table: Table, columns: set[str], reasons: str) -> tuple[Doubt, ...]:
 
 def of_late(table: Table) -> Doubt:
     """Of a type that a table has, too, which is not followed yet, or not by the writers."""
-    return Doubt(table.targets, None, f"{_LABEL}|other attributes")
+    return Doubt(table.targets, None, f"{_LABEL}|{_SHAPE}")
 
 
 def truncated(table: Table) -> Doubt:

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import CommitConflict, PenstockError, RelationChanged, ReplicationConflict
 from penstock.failpoint import (
@@ -123,6 +124,8 @@ class Applier:
         self._piece: Stamps | None = None
         self._divided, self._looks, self._end_lsn = False, False, INVALID
         self._messages: list[pa.Table] = []
+        self._labels: dict[TableName, dict[tuple[str, int], set[str]]] = {}
+        """Labels of enums in changes of the batch, by column and type."""
         self._message_table = warehouse.messages
         self.committing = False
         """True once everything is staged: an error is no single transaction's then."""
@@ -242,7 +245,7 @@ class Applier:
         self._outcomes = []
         self._conflicts.forget()
         self._out_of_range.take()
-        self._stamps, self._messages = TransactionStamps(), []
+        self._stamps, self._messages, self._labels = TransactionStamps(), [], {}
         try:
             self._look_at_partitions(touched)
             for number, piece in enumerate(batch.pieces):
@@ -267,6 +270,7 @@ class Applier:
             self._look_after_conflicts(touched)
             own_types = self._targets.definitions.has_own_types
             self._look([t for t in touched.values() if own_types(t)], touched)
+            self._check_labels(touched)
         except BaseException:
             for target in touched.values():
                 target.discard()
@@ -328,12 +332,14 @@ class Applier:
         for target, difference in definitions.look(due, self.last_cut or INVALID):
             if self._targets.named(target.rel.table_name) is not target:
                 continue
-            version = target.table.version
+            version, coming = target.table.version, definitions.labels(target)
             error = self._targets.settle(target, difference)
             if error is not None:
                 self._refuse(target, error, touched)
             elif target.table.version != version:
                 raise CommitConflict(f'table "{target.table.name}" has another version by now')
+            elif definitions.labels(target) != coming:
+                raise CommitConflict(f'labels in changes of table "{target.table.name}" are others')
 
     def _look_after_conflicts(self, touched: dict[TableName, Target]) -> None:
         """A row may be missing because a label that it holds has another name at the publisher by
@@ -345,6 +351,25 @@ class Applier:
             error = self._targets.definitions.unproven(target)
             if error is not None and target.rel.table_name in touched:
                 self._refuse(target, error, touched)
+
+    def _check_labels(self, touched: dict[TableName, Target]) -> None:
+        """Refuse tables that get labels which their enums have no more."""
+        for target in list(touched.values()):
+            sent = self._labels.get(target.rel.table_name, {})
+            error = self._targets.definitions.other_labels(target, sent)
+            if error is not None:
+                self._refuse(target, error, touched)
+
+    def _note_labels(self, target: Target, changes: Iterable[ChangeBatch]) -> None:
+        sent = self._labels.setdefault(target.rel.table_name, {})
+        for change in changes:
+            columns = {a.name: a.type_oid for a in change.relation.attributes}
+            enums = self._targets.definitions.enums(target, columns)
+            batches = (change.new,) if change.old is None else (change.new, change.old)
+            for batch in batches:
+                for name in enums.keys() & set(batch.schema.names):
+                    labels = pc.unique(batch.column(name)).drop_null().to_pylist()
+                    sent.setdefault((name, enums[name]), set()).update(labels)
 
     def _look_at_partitions(self, touched: dict[TableName, Target]) -> None:
         for target in self._targets.with_other_partitions():
@@ -433,15 +458,6 @@ class Applier:
             if error is not None:
                 self._refuse(target, error, touched)
 
-    def _check_labels(self, target: Target, changes: Sequence[ChangeBatch]) -> None:
-        """Raise the error of a table with a label that was renamed again before anybody looked."""
-        definitions = self._targets.definitions
-        if definitions.strange_label(target, changes) is not None:
-            self._look([target], {})  # unless it was added meanwhile
-        error = definitions.strange_label(target, changes)
-        if error is not None:
-            raise error
-
     def _works(self, share: Share, stamps: Stamps) -> list[TableWork]:
         """To be done one after the other."""
         if share.error is not None:
@@ -452,7 +468,7 @@ class Applier:
         if renamed:
             changes = tuple(with_labels(change, renamed) for change in share.changes)
             share = replace(share, changes=changes)
-            self._check_labels(target, changes)
+        self._note_labels(target, share.changes)
         for number, change in enumerate(share.changes):
             try:
                 self._targets.follow(target, change.relation, earlier=number > 0)

@@ -14,6 +14,9 @@ they were read. They are read again
 - when a row is missing that a change needs,
 - every few seconds.
 
+What the next change of a table tells of, another type or name, is left to it, and is an error of
+the table when the stream has got past it without one.
+
 Numbers are never given twice, so nothing is lost between two looks. pg_upgrade gives some of them
 anew: what is known of a table is carried over to those first (``carried_over``). A difference took
 effect between the last look and this one, and ends in one of three ways: it changes no row here and
@@ -29,26 +32,23 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.catalog.pg_subscription import FOLLOWING, KEEP, WIDEN, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import PublisherUpgrade, alter
 from penstock.errors import ConnectionFailure, PenstockError, SchemaChanged
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pgtypes import arrow_type
+from penstock.pgtypes.pg_type import CIDR, INET, REG_TYPES
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.table_definition import (
     AttributeDefinition,
     Definitions,
-    LabelDefinition,
     LeafDefinition,
     Membership,
     PartitionLink,
@@ -57,6 +57,7 @@ from penstock.walreceiver.table_definition import (
     TypeDefinition,
     WrittenSince,
     parse_definition,
+    published_namesakes,
     read_definitions,
     rows_are_older,
     rows_came_with,
@@ -112,7 +113,7 @@ class Labels:
     renamed: Mapping[str, Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Known:
     """Definitions that the rows of a table here depend on. ``lsn``: where it was last seen so;
     ``xid``: a transaction that was not seen then. ``origins``: the publisher's column that the
@@ -120,6 +121,8 @@ class Known:
     number. ``left``: the table was found in no publication. ``labels``: what was renamed in rows
     here. ``truncated``: transactions whose TRUNCATE of the table was sent since. ``attached``:
     partitions whose rows may all be updated since, up to where the stream has to be read to know.
+    ``publications``: those of the subscription then. ``untold``: reasons that the next change of
+    the table tells, with the looks between which they took effect: without one by then, they hold.
     """
 
     lsn: Lsn
@@ -131,8 +134,10 @@ class Known:
     labels: tuple[Labels, ...] = ()
     truncated: tuple[int, ...] = ()
     attached: Mapping[str, Lsn] = field(default_factory=dict)
+    publications: tuple[str, ...] = ()
+    untold: Mapping[str, tuple[Lsn, Lsn]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def definition(self) -> TableDefinition:
         """As of the last look."""
         return parse_definition(self.raw)
@@ -157,6 +162,8 @@ class Known:
             "labels": [[str(each.until), each.xid, each.renamed] for each in self.labels],
             "truncated": self.truncated,
             "attached": {name: str(until) for name, until in self.attached.items()},
+            "publications": self.publications,
+            "untold": {reason: list(map(str, at)) for reason, at in self.untold.items()},
         }
         return json.dumps(stored, separators=(",", ":"))
 
@@ -174,12 +181,12 @@ class Known:
             tuple(Labels(Lsn.parse(until), xid, each) for until, xid, each in stored["labels"]),
             tuple(stored["truncated"]),
             {name: Lsn.parse(until) for name, until in stored["attached"].items()},
+            tuple(stored["publications"]),
+            {each: (Lsn.parse(a), Lsn.parse(b)) for each, (a, b) in stored["untold"].items()},
         )
 
 
-def _fields(
-    value: AttributeDefinition | LabelDefinition | Membership | PartitionLink,
-) -> list[object]:
+def _fields(value: AttributeDefinition | Membership | PartitionLink) -> list[object]:
     return [getattr(value, name) for name in value.__dataclass_fields__]
 
 
@@ -187,7 +194,7 @@ def first_known(found: Definitions, oid: int, held: Collection[str]) -> Known:
     """Take a table as it is. ``held``: the publisher's columns that rows here have."""
     raw = found.tables[oid]
     origins = {n: a for n, a in parse_definition(raw).by_name.items() if n in held}
-    return Known(found.lsn, found.xid, raw, origins, {})
+    return Known(found.lsn, found.xid, raw, origins, {}, publications=found.publications)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +210,13 @@ class HeldColumns:
 
 @dataclass(frozen=True)
 class LeafQuestions:
-    """Questions that only rows can answer: see ``rows_came_with`` and ``rows_are_older``.
+    """Questions that only rows can answer: see ``rows_came_with`` and ``rows_are_older``. None:
+    nobody can say before a lock is released.
     ``may_be_told``: whether a TRUNCATE of the whole table, which is sent, may still come that has
     given a leaf a file node."""
 
-    came_with_rows: Callable[[int, Sequence[PartitionLink]], bool]
-    has_older_rows: Callable[[int, int], bool]
+    came_with_rows: Callable[[int, Sequence[PartitionLink]], bool | None]
+    has_older_rows: Callable[[int, int], bool | None]
     may_be_told: Callable[[int, int], bool] = lambda leaf, filenode: False
 
 
@@ -225,13 +233,16 @@ class Difference:
     """A difference that a look has found. ``known``: from now on; ``reasons``: why rows here are
     not as the publisher's; ``labels``: labels of enums with another name, by column; ``notices``:
     what later rows are chosen by, and earlier ones are not; ``pending``: reasons that the stream
-    may take away."""
+    may take away; ``since``: the look before it took effect, where that is not the last one;
+    ``renamed``: the table here stands for another one than has its name at the publisher."""
 
     known: Known
     reasons: tuple[str, ...] = ()
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     pending: Mapping[int, str] = field(default_factory=dict)
+    since: Lsn | None = None
+    renamed: bool = False
 
 
 def compare(
@@ -249,15 +260,16 @@ def compare(
     raw = found.tables[oid]
     before, now = known.definition, parse_definition(raw)
     reasons = list(_changed_columns(known, before, now, held, widens=widens))
-    labels, of_types = _changed_types(before, now, held)
-    of_types += _labels_again(known, now)
-    reasons += of_types
+    of_types = _changed_types(before, now, held)
+    reasons += of_types.reasons
+    reasons += _labels_again(known, now)
     fills = _fills(known, before, now)
     reasons += _unsent_columns(now, fills, held)
+    reasons += _not_logged(before, now)
     changed = _changed_leaves(known, before, now, leaves)
     reasons += changed.reasons
     left, gaps, notices = _changed_memberships(known, before, now, publications)
-    raw = changed.without_pending(raw, known.raw)
+    raw, between = changed.without_pending(raw, known.raw), (known.lsn, found.lsn)
     after = Known(
         found.lsn,
         known.xid if changed.pending else found.xid,  # what is pending is older
@@ -266,12 +278,16 @@ def compare(
         _origins(known, now, held),
         fills,
         left,
-        _labels(known, found, labels),
+        _labels(known, found, of_types.coming),
         known.truncated if changed.pending else (),
         {**known.attached, **dict.fromkeys(changed.attached, found.lsn)},
+        found.publications,
+        {
+            **dict.fromkeys(_retyped(known, before, now, held, widens=widens), between),
+            **known.untold,
+        },
     )
-    emptied = {leaf.oid: _emptied(leaf) for leaf in now.leaves if leaf.oid in changed.pending}
-    return Difference(after, (*reasons, *gaps), labels, notices, emptied)
+    return Difference(after, (*reasons, *gaps), of_types.here, notices, changed.pending)
 
 
 def _emptied(leaf: LeafDefinition) -> str:
@@ -317,6 +333,16 @@ def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
     return moved or before.filenode != now.filenode
 
 
+def _not_logged(before: TableDefinition, now: TableDefinition) -> Iterator[str]:
+    """ALTER TABLE makes another TOAST table. It does so without a change of a column when the table
+    becomes one that is not logged, and back, which no table can that is published by its name."""
+    rewritten = before.toast and now.toast and before.toast != now.toast
+    same = (before.columns, before.attributes) == (now.columns, now.attributes)
+    named = any(m.kind == "t" and not m.relation for m in now.memberships)
+    if rewritten and same and not named and before.memberships and now.memberships:
+        yield "ALTER TABLE has rewritten it, as SET UNLOGGED and SET LOGGED do"
+
+
 def _changed_columns(
     known: Known,
     before: TableDefinition,
@@ -334,6 +360,8 @@ def _changed_columns(
             yield f'Column "{name}" is another one: the former was dropped or renamed'
         elif column.generated and origin.expression != column.expression:
             yield f'Column "{name}" has another generation expression'
+        elif _prints_otherwise(origin, column):
+            yield f'ALTER TABLE has given column "{name}" a type that prints values otherwise'
         elif (
             rewritten
             and origin.changed != column.changed
@@ -341,6 +369,26 @@ def _changed_columns(
             and (name in held.local or _keeps_type(origin, column))
         ):
             yield f'ALTER TABLE has computed new values for column "{name}"'
+
+
+def _retyped(
+    known: Known, before: TableDefinition, now: TableDefinition, held: HeldColumns, *, widens: bool
+) -> Iterator[str]:
+    """Columns of another type in Delta, too: the next change of the table tells of it."""
+    columns, rewritten = now.by_name, _rewritten(before, now)
+    for name in sorted(held.names - held.local):
+        origin, column = known.origins.get(name), columns.get(name)
+        if not rewritten or origin is None or column is None or origin.number != column.number:
+            continue
+        if origin.changed != column.changed and not widens and not _keeps_type(origin, column):
+            yield f'ALTER TABLE has given column "{name}" another type'
+
+
+def _prints_otherwise(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
+    """Tell whether rows have other texts without having been rewritten: an address of a cidr has
+    its mask."""
+    types = (origin.type_oid, column.type_oid)
+    return types == (CIDR, INET) or (types[0] != types[1] and REG_TYPES.issuperset(types))
 
 
 def _other_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
@@ -354,7 +402,10 @@ def _keeps_type(origin: AttributeDefinition, column: AttributeDefinition) -> boo
 
 
 def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[int, Fill]:
-    rewritten = _rewritten(before, now) or before.filenode != now.filenode
+    files = {before.filenode, *(leaf.filenode for leaf in before.leaves)}
+    # a new table's file has its OID as its number
+    others = (leaf.filenode != leaf.oid and leaf.filenode not in files for leaf in now.leaves)
+    rewritten = before.filenode != now.filenode or any(others)
     numbers = {a.number: a for a in before.attributes}
     whole = any(m.columns is None for m in before.memberships) and any(
         m.columns is None for m in now.memberships
@@ -369,8 +420,19 @@ def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[
             fills[column.number] = _fill_of_new(column, now, rewritten=rewritten, whole=known_all)
         elif (fill := known.fills.get(column.number)) is not None:
             computed = _rewritten(before, now) and earlier.changed != column.changed
-            fills[column.number] = UNKNOWN if computed else fill
+            fills[column.number] = UNKNOWN if computed else _as_of_now(fill, column, before, now)
     return fills
+
+
+def _as_of_now(
+    fill: Fill, column: AttributeDefinition, before: TableDefinition, now: TableDefinition
+) -> Fill:
+    """A constant's text, if it is one of a type that has changed."""
+    types = {each.oid: each for each in now.types}
+    changed = _TypeChanges.between(before, now).oids & _reached(column.type_oid, types)
+    if fill.kind is not FillKind.CONSTANT or not changed:
+        return fill
+    return UNKNOWN if column.missing is None else Fill(FillKind.CONSTANT, column.missing)
 
 
 def _unsent_columns(
@@ -398,72 +460,111 @@ def _fill_of_new(
     return UNKNOWN if column.missing is None else Fill(FillKind.CONSTANT, column.missing)
 
 
+@dataclass(frozen=True)
+class _TypeChanges:
+    """``renamed``: labels that have other names; ``for_a_time``: that had them, and have their own
+    again; ``shaped``: composite types with other attributes. By the types' OIDs."""
+
+    renamed: Mapping[int, dict[str, str]]
+    for_a_time: Mapping[int, str]
+    shaped: Collection[int]
+
+    @property
+    def oids(self) -> set[int]:
+        """All of them."""
+        return {*self.renamed, *self.for_a_time, *self.shaped}
+
+    @classmethod
+    def between(cls, before: TableDefinition, now: TableDefinition) -> _TypeChanges:
+        """Those of types that the table had at both looks."""
+        earlier = {each.oid: each for each in before.types}
+        renamed: dict[int, dict[str, str]] = {}
+        for_a_time: dict[int, str] = {}
+        shaped = []
+        for each in now.types:
+            if (known := earlier.get(each.oid)) is None:
+                continue
+            if known.attributes != each.attributes:
+                shaped.append(each.oid)
+            marks = each.marks
+            for oid, (label, place, xid) in known.marks.items():
+                new, place_now, xid_now = marks.get(oid, (label, place, xid))
+                if new != label:
+                    renamed.setdefault(each.oid, {})[label] = new
+                elif xid_now != xid and place_now == place:  # else labels were given new places
+                    for_a_time[each.oid] = label
+        return cls(renamed, for_a_time, shaped)
+
+
+@dataclass(frozen=True)
+class _LabelsAndReasons:
+    """``here``: renamed labels by the columns that hold them; ``coming``: by columns that changes
+    may have them in, too; ``reasons``: what cannot be made in place."""
+
+    here: dict[str, dict[str, str]]
+    coming: dict[str, dict[str, str]]
+    reasons: list[str]
+
+
 def _changed_types(
     before: TableDefinition, now: TableDefinition, held: HeldColumns
-) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Renamed labels by the columns that hold them, and what cannot be made in place."""
-    earlier = {each.oid: each for each in before.types}
+) -> _LabelsAndReasons:
+    changes = _TypeChanges.between(before, now)
     types = {each.oid: each for each in now.types}
-    renamed: dict[int, dict[str, str]] = {}
-    reasons, shaped, for_a_time = [], set(), {}
-    for each in now.types:
-        known = earlier.get(each.oid)
-        if known is None:
-            continue
-        if known.attributes != each.attributes:
-            shaped.add(each.oid)
-        labels = {label.oid: label.name for label in each.labels}
-        changed = {label.name: labels.get(label.oid, label.name) for label in known.labels}
-        changed = {old: new for old, new in changed.items() if old != new}
-        if changed:
-            renamed[each.oid] = changed
-        if (back := _renamed_back(known, each)) is not None:
-            for_a_time[each.oid] = back
-    by_column: dict[str, dict[str, str]] = {}
+    found = _LabelsAndReasons({}, {}, [])
+    known = {column.number for column in before.attributes}
+    whole = any(m.columns is None for m in now.memberships)
     for column in now.attributes:
-        if column.name not in held.names:
-            continue
+        name, here = column.name, column.name in held.names
         uses = _reached(column.type_oid, types)
-        if uses & shaped:
-            reasons.append(f'The composite type of column "{column.name}" has other attributes')
-        reasons += [
-            f'Label "{for_a_time[oid]}" of the enum type of column "{column.name}" had another name'
-            " for a time"
-            for oid in sorted(uses & for_a_time.keys())
-        ]
-        for oid in sorted(uses & renamed.keys()):
+        if not here and not whole:
+            continue
+        if column.number not in known:
+            if _later(column, [types[oid] for oid in uses], types):
+                found.reasons.append(f'The type of added column "{name}" was altered since')
+            continue
+        if uses & set(changes.shaped):
+            found.reasons.append(f'The composite type of column "{name}" has other attributes')
+        for oid in sorted(uses & changes.for_a_time.keys()):
+            label = changes.for_a_time[oid]
+            found.reasons.append(
+                f'Label "{label}" of the enum type of column "{name}" had another name for a time'
+            )
+        for oid in sorted(uses & changes.renamed.keys()):
+            renamed = changes.renamed[oid]
             plain = _enum_of(column.type_oid, types) == oid
-            again = {label.name for label in types[oid].labels}.intersection(renamed[oid])
-            if plain and not again and column.name not in held.local:
-                by_column[column.name] = renamed[oid]
+            again = {label for _, label in types[oid].labels}.intersection(renamed)
+            if plain and not again and name not in held.local:
+                found.coming[name] = renamed
+                if here:
+                    found.here[name] = renamed
             else:
-                old, new = next(iter(renamed[oid].items()))
-                reasons.append(
-                    f'Label "{old}" of the enum type of column "{column.name}" is "{new}" now'
+                old, new = next(iter(renamed.items()))
+                found.reasons.append(
+                    f'Label "{old}" of the enum type of column "{name}" is "{new}" now'
                 )
-    return by_column, reasons
+    return found
 
 
-def _renamed_back(known: TypeDefinition, now: TypeDefinition) -> str | None:
-    """Return a label that was written again under the name that it has. ALTER TYPE ADD VALUE does
-    so, too, where labels have to move for the new one."""
-    before = {label.oid: label for label in known.labels}
-    added = {label.changed for label in now.labels if label.oid not in before}
-    again = (
-        label.name
-        for label in now.labels
-        if label.oid in before
-        and label.name == before[label.oid].name
-        and label.changed != before[label.oid].changed
-        and label.changed not in added
+def _later(
+    column: AttributeDefinition,
+    uses: Collection[TypeDefinition],
+    types: Mapping[int, TypeDefinition],
+) -> bool:
+    """Tell whether types of a column that no look has seen were altered after it was added. Labels
+    of an enum that it has itself are compared with those that come (``other_labels``)."""
+    return any(
+        0 < (xid - column.changed) % _XIDS < _XIDS // 2
+        for each in uses
+        for xid in each.written
+        if not (each.labels and _enum_of(column.type_oid, types) == each.oid)
     )
-    return next(again, None)
 
 
 def _labels_again(known: Known, now: TableDefinition) -> Iterator[str]:
     """A label that was renamed, and whose former name another one has by now: changes that are
     still to come may mean either."""
-    names = {label.name for each in now.types for label in each.labels}
+    names = {label for each in now.types for _, label in each.labels}
     for labels in known.labels:
         for column, renamed in labels.renamed.items():
             yield from (
@@ -493,21 +594,26 @@ def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
 
 @dataclass(frozen=True)
 class _LeafChanges:
-    """``attached``: names of partitions that have no row from before; ``pending``: leaves with
-    another file node, which a TRUNCATE that is still to come may have given them."""
+    """``attached``: names of partitions that have no row from before; ``pending``: why leaves may
+    be reasons: a TRUNCATE that is still to come may have given them another file node, or nobody
+    can read them now. ``places``: tables whose links are new with them."""
 
     reasons: tuple[str, ...]
     attached: tuple[str, ...] = ()
-    pending: frozenset[int] = frozenset()
+    pending: Mapping[int, str] = field(default_factory=dict)
+    places: frozenset[int] = frozenset()
 
     def without_pending(self, now: Raw, before: Raw) -> Raw:
         """Keep what was known of leaves that are pending, so that the next look finds them."""
         if not self.pending:
             return now
         kept = {
-            kind: [each for each in now.get(kind, []) if each[0] not in self.pending]
-            + [each for each in before.get(kind, []) if each[0] in self.pending]
-            for kind in ("leaves", "links")
+            kind: [each for each in now.get(kind, []) if each[0] not in which]
+            + [each for each in before.get(kind, []) if each[0] in which]
+            for kind, which in (
+                ("leaves", {*self.pending}),
+                ("links", {*self.pending, *self.places}),
+            )
         }
         return {**now, **kept}
 
@@ -520,27 +626,35 @@ def _changed_leaves(
     gone = [leaf for oid, leaf in earlier.items() if oid not in leaves]
     reasons = [f'Partition "{leaf.name}" was dropped or detached' for leaf in gone]
     places = {(link.child, link.attached) for link in before.links}
-    attached, pending, told = [], set(), _emptied_together(known, now)
+    attached, told = [], _emptied_together(known, now)
+    pending: dict[int, str] = {}
+    unsaid: set[int] = set()
     for oid, leaf in leaves.items():
         new = [link for link in now.path(oid) if (link.child, link.attached) not in places]
         brought = [link for link in new if not link.born]
         if brought and oid in earlier:
             reasons.append(f'Partition "{leaf.name}" was detached and attached again')
-        elif brought and ask.came_with_rows(oid, brought):
-            reasons.append(f'Partition "{leaf.name}" was attached with rows')
         elif brought:
-            attached.append(leaf.name)
+            came = ask.came_with_rows(oid, brought)
+            if came is None:
+                pending[oid] = f'Partition "{leaf.name}" was attached'
+                unsaid.update(link.child for link in new)
+            elif came:
+                reasons.append(f'Partition "{leaf.name}" was attached with rows')
+            else:
+                attached.append(leaf.name)
         # a new table's file has its OID as its number
         elif leaf.filenode != (earlier[oid].filenode if oid in earlier else oid):
             if leaf.changed in told:
                 continue
-            if oid in earlier and ask.has_older_rows(oid, known.xid):
+            older = ask.has_older_rows(oid, known.xid) if oid in earlier else False
+            if older:
                 continue
-            if ask.may_be_told(oid, leaf.filenode):
-                pending.add(oid)
+            if older is None or ask.may_be_told(oid, leaf.filenode):
+                pending[oid] = _emptied(leaf)
             else:
                 reasons.append(_emptied(leaf))
-    return _LeafChanges(tuple(reasons), tuple(attached), frozenset(pending))
+    return _LeafChanges(tuple(reasons), tuple(attached), pending, frozenset(unsaid))
 
 
 def _emptied_together(known: Known, now: TableDefinition) -> set[int]:
@@ -575,7 +689,13 @@ def _changed_memberships(
         gap, told = _changed_membership(entry, now.memberships)
         gaps += [] if gap is None else [gap]
         notices += [] if told is None else [told]
-    return False, tuple(gaps), tuple(notices)
+    for entry in now.memberships:
+        named = (m.selects for m in before.memberships if m.name == entry.name)
+        new = entry.selects not in named
+        followed = entry.name in known.publications and entry.name in publications
+        if new and followed and not _covered(entry, before.memberships, now.memberships):
+            notices.append(_other_changes(entry))
+    return False, tuple(gaps), tuple(dict.fromkeys(notices))
 
 
 def _covered(
@@ -590,26 +710,42 @@ def _covered(
     )
 
 
+def _other_changes(entry: Membership) -> str:
+    return f'publication "{entry.name}" publishes other changes of it'
+
+
 def _changed_membership(
     entry: Membership, now: Collection[Membership]
 ) -> tuple[str | None, str | None]:
     """Return why changes may be missing that an entry had published, or else a notice. Another
-    owner, and the place of partitions, change nothing of them."""
-    notice = f'publication "{entry.name}" publishes other changes of it'
+    owner, and the place of a table that is published with all, change nothing of them."""
     named = [other for other in now if other.name == entry.name]
     if any(other.publication != entry.publication for other in named):
         return f'Publication "{entry.name}" was dropped and created again', None
     for other in named:
-        if other.entry != entry.entry:
+        if (other.entry, other.kind) != (entry.entry, entry.kind):
+            continue
+        if other.relation != entry.relation and entry.kind != "a":
             continue
         if other.selects != entry.selects:
-            return None, notice
-        if (other.owner, other.via_root) != (entry.owner, entry.via_root):
-            return None, None
-        return f'Publication "{entry.name}" was altered for a time', None
+            return None, _other_changes(entry)
+        if other.path != entry.path:
+            return "The table was detached from its partitioned table and attached again", None
+        if _was_moved(entry.placed, other.placed):
+            return "The table was in another schema, or had another name, for a time", None
+        same = (other.owner, other.via_root) == (entry.owner, entry.via_root)
+        if same and other.changed != entry.changed:
+            return f'Publication "{entry.name}" was altered for a time', None
+        return None, None
     if any(other.selects == entry.selects for other in named):
         return f'The table was dropped from publication "{entry.name}" and added again', None
-    return None, notice
+    return None, _other_changes(entry)
+
+
+def _was_moved(before: str, now: str) -> bool:
+    """Tell whether a table was put elsewhere meanwhile; another owner is no other place."""
+    (moved, _, owner), (moved_now, _, owner_now) = before.partition(" "), now.partition(" ")
+    return moved != moved_now and owner == owner_now
 
 
 def carried_over(
@@ -650,9 +786,9 @@ def carried_over(
 
     raw_now = {
         **known.raw,
-        "types": _labels_carried_over(known.raw, now, since),
         "attributes": [_fields(attribute(each)) for each in before.attributes],
         "links": [_fields(place(each)) for each in before.links],
+        "types": _carried_types(known.raw.get("types", ()), now, since),
         "memberships": [
             _fields(_membership(each, now.memberships, since)) for each in before.memberships
         ],
@@ -670,19 +806,20 @@ def carried_over(
     )
 
 
-def _labels_carried_over(raw: Raw, now: TableDefinition, since: WrittenSince) -> list[list[Any]]:
-    labels = {label.oid: label for each in now.types for label in each.labels}
-
-    def carried(label: LabelDefinition) -> LabelDefinition:
-        new = labels.get(label.oid)
-        if new is None or since.has_written(new.changed):
-            return label
-        return replace(label, changed=new.changed)
-
-    return [
-        [oid, kind, parts, [_fields(carried(LabelDefinition(*each))) for each in of or ()], more]
-        for oid, kind, parts, of, more in raw.get("types", ())
-    ]
+def _carried_types(
+    types: Collection[Sequence[Any]], now: TableDefinition, since: WrittenSince
+) -> list[list[Any]]:
+    """Types as they were, whose labels have other transactions and places now, unless they were
+    written since."""
+    kinds = {each.oid: each.marks for each in now.types}
+    carried = []
+    for oid, kind, parts, labels, attributes in types:
+        marks = {
+            n: each for n, each in kinds.get(oid, {}).items() if not since.has_written(each[2])
+        }
+        kept = [[n, label, *marks.get(n, (label, *at))[1:]] for n, label, *at in labels or ()]
+        carried.append([oid, kind, parts, kept or None, attributes])
+    return carried
 
 
 def _membership(
@@ -691,18 +828,25 @@ def _membership(
     """The same one in new numbers, unless its entry was made since."""
     for new in memberships:
         kept = new.publication not in since.publications
-        if new.name != entry.name or bool(new.entry) != bool(entry.entry):
+        if (new.name, new.kind, new.relation) != (entry.name, entry.kind, entry.relation):
             continue
         if new.entry in since.entries:
             return replace(entry, publication=new.publication) if kept else entry
+        placed = _xids(new.placed)[:1]
         return replace(
             entry,
             publication=new.publication,
             entry=new.entry,
             changed=new.changed if kept else entry.changed,
             row_filter=new.row_filter if entry.row_filter else None,
+            path=entry.path if any(map(since.has_written, _xids(new.path))) else new.path,
+            placed=entry.placed if any(map(since.has_written, placed)) else new.placed,
         )
     return entry
+
+
+def _xids(text: str) -> list[int]:
+    return [int(xid) for xid in text.split()]
 
 
 class WatchedTarget(Protocol):
@@ -739,12 +883,15 @@ class DefinitionWatch:
         self._save, self._connect = save, connect
         self._connection: Connection | None = None
         self._known: dict[str, Known] = {}
-        self._first_seen: dict[tuple[str, int, int], Lsn] = {}
-        """Where file nodes of leaves were found first."""
+        self._first_seen: dict[tuple[object, ...], tuple[Lsn, Lsn]] = {}
+        """Where file nodes of leaves and other names of tables were found first, and not yet."""
         self._pending: dict[str, Mapping[int, str]] = {}
         """Why tables would be errors if no TRUNCATE came for them, by leaf."""
         self._saved: dict[str, tuple[float, int]] = {}
         self._due = time.monotonic() + LOOK_INTERVAL
+        self._told: set[tuple[str, str]] = set()
+        """What the log has told of what is found again and again."""
+        self._since: WrittenSince | None = None
         self._blind = False
         """The publisher is a node, whose catalogs do not tell."""
 
@@ -784,34 +931,37 @@ class DefinitionWatch:
         known = self._known.get(target.rel.sync_id)
         return () if known is None else _coming(known, target)
 
-    def strange_label(
-        self, target: WatchedTarget, changes: Iterable[ChangeBatch]
-    ) -> SchemaChanged | None:
-        """Return the error of a table with changes of a label that was renamed, under a name that
-        no look has found. ``changes``: with the names that rows here have."""
-        known = self._known[target.rel.sync_id]
-        types = {each.oid: each for each in known.definition.types}
-        columns = known.definition.by_name
-        batches = [b for change in changes for b in (change.new, change.old) if b is not None]
-        for name in {name for labels in known.labels for name in labels.renamed}:
-            enum = None if name not in columns else _enum_of(columns[name].type_oid, types)
-            names = [] if enum is None else [label.name for label in types[enum].labels]
-            for batch in (b for b in batches if name in b.schema.names):
-                values = batch.column(name).drop_null()
-                strange = values.filter(pc.invert(pc.is_in(values, pa.array(names, values.type))))
-                if len(strange):
-                    reason = (
-                        f'A label of the enum type of column "{name}" was "{strange[0]}" for a time'
-                    )
-                    return self.error(target, Difference(known, (reason,)))
-        return None
-
     def has_own_types(self, target: WatchedTarget) -> bool:
         """Tell whether a table has columns of types that the publisher's users change, which no
         message says: labels of enums, attributes of composite types."""
         known = self._known.get(target.rel.sync_id)
         types = () if known is None else known.definition.types
         return any(each.labels or each.attributes for each in types)
+
+    def enums(self, target: WatchedTarget, columns: Mapping[str, int]) -> dict[str, int]:
+        """Return the enums that columns hold labels of; ``columns``: types by names."""
+        known = self._known.get(target.rel.sync_id)
+        types = {} if known is None else {each.oid: each for each in known.definition.types}
+        found = {name: _enum_of(oid, types) for name, oid in columns.items()}
+        return {name: oid for name, oid in found.items() if oid is not None}
+
+    def other_labels(
+        self, target: WatchedTarget, sent: Mapping[tuple[str, int], Collection[str]]
+    ) -> SchemaChanged | None:
+        """Return the error of a table with labels in its changes (``sent``: by column and enum)
+        that the enum has not: they were renamed, before a look had seen the column or in between
+        two. The table was looked at after these changes."""
+        known = self._known.get(target.rel.sync_id)
+        types = {} if known is None else {each.oid: each for each in known.definition.types}
+        reasons = [
+            f'Label "{label}" of the enum type of column "{column}" has another name now'
+            for (column, oid), labels in sent.items()
+            if oid in types
+            for label in sorted(set(labels) - {name for _, name in types[oid].labels})
+        ]
+        if known is None or not reasons:
+            return None
+        return self.error(target, Difference(known, tuple(reasons)), once=True)
 
     def due(self) -> bool:
         """Tell whether all tables are to be looked at again."""
@@ -862,10 +1012,10 @@ class DefinitionWatch:
             return None
         if leaf in self._pending.get(target.rel.sync_id, {}):
             return None
-        if any(each.oid == leaf for each in known.definition.leaves):
+        if leaf in known.definition.leaf_oids:
             return None
         reason = f'Partition "{name}" was dropped or detached'
-        return self.error(target, Difference(known, (reason,)))
+        return self.error(target, Difference(known, (reason,)), once=True)
 
     def unproven(self, target: WatchedTarget) -> SchemaChanged | None:
         """Return the error of a table with a conflict that a partition explains: all its rows may
@@ -877,7 +1027,7 @@ class DefinitionWatch:
         attached = (name for name, until in known.attached.items() if until > marker)
         reasons = [f'Partition "{name}" was attached with rows' for name in attached]
         reasons += self._pending.get(target.rel.sync_id, {}).values()
-        return self.error(target, Difference(known, tuple(reasons))) if reasons else None
+        return self.error(target, Difference(known, tuple(reasons)), once=True) if reasons else None
 
     def accept(self, target: WatchedTarget, difference: Difference) -> None:
         """Go on from a difference: rows here are as it says by now."""
@@ -903,25 +1053,20 @@ class DefinitionWatch:
         if found is None:
             self._blind = True
             return []
-        upgrade, since = self._subscription.upgraded, None
-        differences = []
+        differences = self._named_anew(connection, found, oids, applied)
         for oid, target in oids.items():
             ask = self._questions(connection, target, found.lsn, applied)
             if oid not in found.tables:
                 continue  # dropped: its rows stay, as a subscriber's do
-            known = self._known.get(target.rel.sync_id)
+            known = self._known_of(connection, target, found)
             if known is None:
                 first = first_known(found, oid, target.held.names)
                 self.accept(target, Difference(first))
                 continue
-            if upgrade is not None and known.lsn < upgrade.lsn:
-                since = since or written_since(connection, upgrade.xid, _relations(found))
-                known = carried_over(known, oid, found.tables[oid], upgrade, since)
-                self._known[target.rel.sync_id] = known
-                self._save(target.rel, known.text())
             publications = self._subscription.publications
             widens = self._subscription.schema_change == WIDEN
             difference = compare(known, found, oid, target.held, publications, ask, widens=widens)
+            difference = _with_untold(difference, _told_upto(target, applied))
             self._pending[target.rel.sync_id] = difference.pending
             if difference.reasons or difference.labels or difference.notices:
                 differences.append((target, difference))
@@ -929,25 +1074,76 @@ class DefinitionWatch:
                 self.accept(target, difference)
         return differences
 
+    def _known_of(
+        self, connection: Connection, target: WatchedTarget, found: Definitions
+    ) -> Known | None:
+        """In the numbers that pg_upgrade has given, if it came since."""
+        known, upgrade = self._known.get(target.rel.sync_id), self._subscription.upgraded
+        oid = target.rel.relid
+        if known is None or upgrade is None or known.lsn >= upgrade.lsn or oid is None:
+            return known
+        if self._since is None:
+            self._since = written_since(connection, upgrade.xid, _relations(found))
+        known = carried_over(known, oid, found.tables[oid], upgrade, self._since)
+        self._known[target.rel.sync_id] = known
+        self._save(target.rel, known.text())
+        return known
+
+    def _named_anew(
+        self,
+        connection: Connection,
+        found: Definitions,
+        oids: Mapping[int, _Target],
+        applied: Lsn,
+    ) -> list[tuple[_Target, Difference]]:
+        """Tables whose names others have by now, or nobody, and of which no change has told that:
+        what has the name at the publisher is something else than what has it here."""
+        gone = [target for oid, target in oids.items() if oid not in found.tables]
+        names = {target.rel.table_name for target in gone}
+        publications = self._subscription.publications
+        taken = published_namesakes(connection, publications, names) if names else ()
+        differences = []
+        for oid, target in oids.items():
+            sync_id, name = target.rel.sync_id, target.rel.table_name
+            known, raw = self._known.get(sync_id), found.tables.get(oid)
+            now = None if raw is None else parse_definition(raw).name
+            if known is None or now == name or (now is None and name not in taken):
+                continue
+            between = (known.lsn, found.lsn)
+            since, seen = self._first_seen.setdefault((sync_id, now), between)
+            if seen <= _told_upto(target, applied):
+                reason = (
+                    "The table was dropped, and another one has its name"
+                    if now is None
+                    else f'The table was renamed to "{now[0]}.{now[1]}"'
+                )
+                known = replace(known, lsn=found.lsn)
+                differences.append(
+                    (target, Difference(known, (reason,), since=since, renamed=True))
+                )
+        return differences
+
     def _questions(
         self, connection: Connection, target: WatchedTarget, lsn: Lsn, applied: Lsn
     ) -> LeafQuestions:
-        sync_id, reached = target.rel.sync_id, max(applied, target.marker or INVALID)
+        sync_id, reached = target.rel.sync_id, _told_upto(target, applied)
 
         def may_be_told(leaf: int, filenode: int) -> bool:
-            return self._first_seen.setdefault((sync_id, leaf, filenode), lsn) > reached
+            _, seen = self._first_seen.setdefault((sync_id, leaf, filenode), (lsn, lsn))
+            return seen > reached
 
         return replace(questions(connection), may_be_told=may_be_told)
 
-    def error(self, target: WatchedTarget, difference: Difference) -> SchemaChanged | None:
+    def error(
+        self, target: WatchedTarget, difference: Difference, *, once: bool = False
+    ) -> SchemaChanged | None:
         """Return the error that stops or parks the table, or has it copied again; None where it
-        concerns later rows alone, or rows stay as they are, which the log tells."""
+        concerns later rows alone, or rows stay as they are, which the log tells. ``once``: what is
+        found with every batch is told once."""
         follows = self._subscription.schema_change in FOLLOWING
         reasons = difference.reasons or (difference.notices if follows else ())
         known, name = self._known[target.rel.sync_id], target.rel.qualified_name
-        between = f"between {known.lsn} and {difference.known.lsn}"
-        if difference.known.lsn == known.lsn:
-            between = f"before {known.lsn}"
+        between = f"between {difference.since or known.lsn} and {difference.known.lsn}"
         stays = difference.known.left and not difference.reasons
         if reasons and not stays and not self.keeps_rows:
             text = ". ".join(reason[0].upper() + reason[1:] for reason in reasons)
@@ -955,10 +1151,14 @@ class DefinitionWatch:
                 f'relation "{name}" was changed at the publisher in a way that its changes do not '
                 "tell",
                 detail=f"{text}. That took effect {between}.",
-                hint=keep_hint(self._subscription.name),
+                hint=None if difference.renamed else keep_hint(self._subscription.name),
             )
         kept = difference.reasons if self.keeps_rows else ()
         for notice in (*kept, *difference.notices):
+            if once or difference.renamed:
+                if (target.rel.sync_id, notice) in self._told:
+                    continue
+                self._told.add((target.rel.sync_id, notice))
             log.warning(
                 'table "%s" of subscription "%s": %s (%s); rows from before stay as they are. '
                 "%s REFRESH PUBLICATION, or REFRESH TABLE for a new copy",
@@ -976,13 +1176,34 @@ def keep_hint(subscription: str) -> str:
     )
 
 
+def _told_upto(target: WatchedTarget, applied: Lsn) -> Lsn:
+    """Up to where the stream has told of a table."""
+    return max(applied, target.marker or INVALID)
+
+
+def _with_untold(difference: Difference, reached: Lsn) -> Difference:
+    """Those that the stream would have told by now are reasons."""
+    untold = difference.known.untold
+    due = {reason: since for reason, (since, seen) in untold.items() if seen <= reached}
+    if not due:
+        return difference
+    known = replace(
+        difference.known, untold={each: at for each, at in untold.items() if each not in due}
+    )
+    reasons = (*difference.reasons, *due)
+    return replace(difference, known=known, reasons=reasons, since=min(due.values()))
+
+
 def _relations(found: Definitions) -> set[int]:
     leaves = (leaf.oid for raw in found.tables.values() for leaf in parse_definition(raw).leaves)
     return {*found.tables, *leaves}
 
 
 def _coming(known: Known, target: WatchedTarget) -> tuple[Labels, ...]:
-    return tuple(each for each in known.labels if each.until > (target.marker or INVALID))
+    """Those of which changes may come: after what is applied, or of a transaction that was open at
+    the last look."""
+    marker = target.marker or INVALID
+    return tuple(each for each in known.labels if each.until > marker or each.xid > known.xid)
 
 
 def _stored(known: Known) -> Known:

@@ -273,12 +273,12 @@ class ApplyStream:
                     inbox.wait(_TICK)
             elif self._requested.due(now) and self._stands_at_limit(arrived, now, stream):
                 inbox.wait(_TICK)
+            elif self._targets.definitions.due():  # though there may be batches all the time
+                self._look_at_definitions()
             elif inbox.ready(now, delay=delay, backlog_delay=options.backlog_delay):
                 if not self._apply_one(now, stream):
                     inbox.wait(_TICK)
                 idle_since = time.monotonic()
-            elif self._targets.definitions.due():
-                self._look_at_definitions()
             elif now - idle_since >= _IDLE_CUT_INTERVAL and inbox.empty():
                 idle_since = now
                 self._idle_cut(position, stream)

@@ -348,6 +348,8 @@ class Targets:
                 log.warning("%s; rows from before stay as they are", error.report())
                 error = None
         if error is not None:
+            if difference.renamed:
+                self.record_conflict(target, error)
             return error
         if labels and in_place:
             target.discard()

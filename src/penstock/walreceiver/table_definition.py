@@ -17,10 +17,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from penstock.errors import PenstockError
-from penstock.identifiers import quoted
+from penstock.identifiers import quote_literal, quoted
 from penstock.lsn import Lsn
 from penstock.walreceiver.connection import Connection, literal_list
 
@@ -51,25 +52,26 @@ class AttributeDefinition:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelDefinition:
-    """A label of an enum (pg_enum). ``changed``: the transaction that made or renamed it last."""
-
-    oid: int
-    name: str
-    changed: int
-
-
-@dataclass(frozen=True, slots=True)
 class TypeDefinition:
     """A type that the publisher's users have made. ``parts``: types that it is made of (elements of
-    an array, the base of a domain, subtypes of a range); ``labels``: of an enum; ``attributes``:
-    number and type of a composite type's."""
+    an array, the base of a domain, subtypes of a range); ``labels``: OID and label of an enum;
+    ``attributes``: number and type of a composite type's, 0 of those that were dropped.
+    ``places``: of labels, in the order of ``labels``; ``written``: the transactions that wrote
+    labels and attributes last, in their order."""
 
     oid: int
     kind: str
     parts: tuple[int, ...]
-    labels: tuple[LabelDefinition, ...]
+    labels: tuple[tuple[int, str], ...]
     attributes: tuple[tuple[int, int], ...]
+    places: tuple[float, ...]
+    written: tuple[int, ...]
+
+    @property
+    def marks(self) -> dict[int, tuple[str, float, int]]:
+        """Label, place and writer of labels, by their OIDs."""
+        rows = zip(self.labels, self.places, self.written, strict=True) if self.labels else ()
+        return {oid: (label, place, xid) for (oid, label), place, xid in rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,11 @@ class Membership:
     """Why a table is published. ``entry``: OID of the row in pg_publication_rel or
     pg_publication_namespace, 0 for all tables; ``changed``: the transaction that altered the
     publication last; ``operations``: of i, u, d, t; ``columns``: the list, None for all;
-    ``row_filter``: a digest, None without one."""
+    ``row_filter``: a digest, None without one. ``kind``: t of an entry for a table, s for a schema,
+    a for all tables; ``relation``: the partitioned table above that is published, 0 for the table
+    itself; ``path``: the transactions that have attached the table, up to there. ``placed``: where
+    its schema is published, the transaction that has named, moved or re-owned it last, and its
+    owner."""
 
     publication: int
     name: str
@@ -89,6 +95,10 @@ class Membership:
     row_filter: str | None
     generated: str
     via_root: bool
+    kind: str
+    relation: int
+    path: str
+    placed: str
 
     @property
     def selects(self) -> tuple[str, str | None, str | None, str]:
@@ -121,11 +131,12 @@ class PartitionLink:
     born: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableDefinition:
     """``filenode``: of the heap, another one after each rewrite, 0 for a partitioned table;
     ``toast``: OID of its TOAST table, another one after a rewrite by ALTER TABLE, 0 without;
-    ``columns``: the highest number of a column that it ever had."""
+    ``columns``: the highest number of a column that it ever had. ``memberships``: those by which
+    changes are sent under the table's own name; ``name``: with its schema's."""
 
     filenode: int
     toast: int
@@ -135,15 +146,24 @@ class TableDefinition:
     memberships: tuple[Membership, ...]
     leaves: tuple[LeafDefinition, ...]
     links: tuple[PartitionLink, ...]
+    name: tuple[str, str]
 
     def path(self, leaf: int) -> tuple[PartitionLink, ...]:
         """Return the links by which a leaf is in the tree, its own one first."""
-        links = {link.child: link for link in self.links}
         found = []
-        while (link := links.get(leaf)) is not None:
+        while (link := self._links.get(leaf)) is not None:
             found.append(link)
             leaf = link.parent
         return tuple(found)
+
+    @cached_property
+    def _links(self) -> Mapping[int, PartitionLink]:
+        return {link.child: link for link in self.links}
+
+    @cached_property
+    def leaf_oids(self) -> frozenset[int]:
+        """The OIDs of its leaves."""
+        return frozenset(leaf.oid for leaf in self.leaves)
 
     @property
     def by_name(self) -> dict[str, AttributeDefinition]:
@@ -154,12 +174,14 @@ class TableDefinition:
 @dataclass(frozen=True, slots=True)
 class Definitions:
     """One look. ``lsn``: what had ended before it is in what was read; ``xid``: the oldest
-    transaction that had not; ``next_xid``: the first one that had not begun."""
+    transaction that had not; ``next_xid``: the first one that had not begun. ``publications``:
+    those that were looked for."""
 
     lsn: Lsn
     xid: int
     next_xid: int
     tables: Mapping[int, Raw]
+    publications: tuple[str, ...] = ()
 
 
 def read_definitions(
@@ -178,12 +200,14 @@ def read_definitions(
     for kind, oid, text in rows:
         tables.setdefault(int(str(oid)), {})[str(kind)] = json.loads(str(text))
     found = {oid: raw for oid, raw in tables.items() if "class" in raw}
-    return Definitions(Lsn.parse(str(position)), int(str(xid)), int(str(next_xid)), found)
+    lsn, asked = Lsn.parse(str(position)), tuple(publications)
+    return Definitions(lsn, int(str(xid)), int(str(next_xid)), found, asked)
 
 
 def parse_definition(raw: Raw) -> TableDefinition:
     """Read one table's lists."""
-    filenode, toast, columns = raw["class"]
+    filenode, toast, columns, kind, persistence, schema, name = raw["class"]
+    memberships = tuple(Membership(*each) for each in raw.get("memberships", ()))
     return TableDefinition(
         int(filenode),
         int(toast),
@@ -191,26 +215,52 @@ def parse_definition(raw: Raw) -> TableDefinition:
         tuple(AttributeDefinition(*each) for each in raw.get("attributes", ())),
         tuple(
             TypeDefinition(
-                oid,
-                kind,
-                tuple(parts or ()),
-                tuple(LabelDefinition(*each) for each in labels or ()),
-                tuple((number, type_oid) for number, type_oid in attributes or ()),
+                *(oid, kind, tuple(parts or ()), _pairs(labels), _pairs(attributes)),
+                tuple(place for _, _, place, _ in labels or ()),
+                tuple(each[-1] for each in labels or attributes or ()),
             )
             for oid, kind, parts, labels, attributes in raw.get("types", ())
         ),
-        tuple(Membership(*each) for each in raw.get("memberships", ())),
+        memberships if persistence == "p" and _are_sent(kind, memberships) else (),
         tuple(
             LeafDefinition(oid, name, filenode, toast, frozenset(missing or ()), changed)
             for oid, name, filenode, toast, missing, changed in raw.get("leaves", ())
         ),
         tuple(PartitionLink(*each) for each in raw.get("links", ())),
+        (schema, name),
     )
 
 
-def rows_came_with(connection: Connection, leaf: int, links: Sequence[PartitionLink]) -> bool:
+def published_namesakes(
+    connection: Connection, publications: Sequence[str], names: Collection[tuple[str, str]]
+) -> set[tuple[str, str]]:
+    """Return which names of tables those have that are published now. Raises PublisherError,
+    ConnectionFailure."""
+    which = ", ".join(f"({literal_list(name)})" for name in sorted(names))
+    rows = connection.query(
+        "SELECT c.oid::bigint FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        f" WHERE (n.nspname, c.relname) IN ({which})"
+    )
+    found = read_definitions(connection, publications, [int(str(oid)) for (oid,) in rows])
+    tables = () if found is None else map(parse_definition, found.tables.values())
+    return {table.name for table in tables if table.memberships}
+
+
+def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
+    """Tell whether changes have the table's own name, and not that of a partitioned table above, or
+    of partitions below (get_rel_sync_entry)."""
+    if any(each.via_root and each.relation for each in memberships):
+        return False
+    return kind != "p" or any(each.via_root for each in memberships)
+
+
+def rows_came_with(
+    connection: Connection, leaf: int, links: Sequence[PartitionLink]
+) -> bool | None:
     """Tell whether a partition has rows from before one of the links was made: they came to the
-    root without a message. True where its rows may not be read, or have no age (a foreign table).
+    root without a message. True where its rows may not be read, or have no age (a foreign table);
+    None where somebody has locked it.
 
     The transaction that attached it may have written such rows in subtransactions, whose numbers
     are greater than its own. It counts its commands through them, so a row of a command before the
@@ -224,9 +274,10 @@ def rows_came_with(connection: Connection, leaf: int, links: Sequence[PartitionL
     return _has_rows(connection, leaf, before, unread=True)
 
 
-def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool:
+def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool | None:
     """Tell whether a partition has a row of a transaction before ``xid``, and so was not emptied
-    since; not where its rows may not be read. Raises PublisherError, ConnectionFailure."""
+    since; not where its rows may not be read; None where somebody has locked it. Raises
+    PublisherError, ConnectionFailure."""
     before = f"pg_catalog.age(xmin) > pg_catalog.age('{xid}'::pg_catalog.xid)"
     return _has_rows(connection, leaf, before, unread=False)
 
@@ -271,9 +322,12 @@ def written_since(connection: Connection, xid: int, relations: Collection[int]) 
 
 _UNREADABLE: Final = ("42501", "0A000", "42703", "42P01", "3F000")
 """No privilege; no system column of that name, or none in this kind of table; gone meanwhile."""
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+_PATIENCE: Final = "100ms"
+"""How long a question about rows waits for a lock: all tables wait with it."""
 
 
-def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) -> bool:
+def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) -> bool | None:
     rows = connection.query(
         "SELECT n.nspname, c.relname, c.relkind FROM pg_catalog.pg_class c"
         f" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {leaf}"
@@ -283,6 +337,9 @@ def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) ->
     schema, name, kind = map(str, rows[0])
     if kind == "f":
         return unread
+    setting = "pg_catalog.set_config('lock_timeout', {}, false)"
+    ((before,),) = connection.query("SELECT pg_catalog.current_setting('lock_timeout')")
+    connection.query(f"SELECT {setting.format(quote_literal(_PATIENCE))}")
     try:
         found = connection.query(
             f"SELECT 1 FROM ONLY {quoted(schema)}.{quoted(name)} WHERE {which} LIMIT 1"
@@ -290,8 +347,17 @@ def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) ->
     except PenstockError as error:
         if error.sqlstate in _UNREADABLE:
             return unread
+        if error.sqlstate == _LOCK_NOT_AVAILABLE:
+            return None
         raise
+    finally:
+        if connection.is_open:
+            connection.query(f"SELECT {setting.format(quote_literal(str(before)))}")
     return bool(found)
+
+
+def _pairs(lists: Sequence[Sequence[Any]] | None) -> tuple[tuple[Any, Any], ...]:
+    return tuple((each[0], each[1]) for each in lists or ())
 
 
 def _is_node(connection: Connection) -> bool:
@@ -314,21 +380,27 @@ _XIDS: Final = (
 
 _QUERY: Final = """\
 WITH RECURSIVE followed AS (
-  SELECT c.oid, c.relfilenode, c.reltoastrelid, c.relkind, c.relnatts
-    FROM pg_catalog.pg_class c WHERE c.oid IN ({oids})
+  SELECT c.oid, c.relfilenode, c.reltoastrelid, c.relkind, c.relnatts, c.relpersistence,
+         n.nspname, c.relname,
+         COALESCE((SELECT i.inhparent FROM pg_catalog.pg_inherits i
+                    WHERE c.relispartition AND i.inhrelid = c.oid AND NOT i.inhdetachpending),
+                  0) AS parent
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+   WHERE c.oid IN ({oids})
 ), above AS (
-  SELECT f.oid AS relid, f.oid AS ancestor FROM followed f
+  SELECT f.oid AS relid, f.oid AS ancestor, ''::text AS path FROM followed f
   UNION ALL
-  SELECT a.relid, i.inhparent FROM above a
+  SELECT a.relid, i.inhparent, a.path || i.xmin::text || ' ' FROM above a
     JOIN pg_catalog.pg_class c ON c.oid = a.ancestor AND c.relispartition
-    JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.ancestor
+    JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.ancestor AND NOT i.inhdetachpending
 ), below AS (
   SELECT f.oid AS relid, i.inhrelid AS leaf, i.inhparent AS parent, i.xmin AS attached,
          i.cmin AS command FROM followed f
-    JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid WHERE f.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid AND NOT i.inhdetachpending
+   WHERE f.relkind = 'p'
   UNION ALL
   SELECT b.relid, i.inhrelid, i.inhparent, i.xmin, i.cmin FROM below b
-    JOIN pg_catalog.pg_inherits i ON i.inhparent = b.leaf
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = b.leaf AND NOT i.inhdetachpending
 ), used AS (
   SELECT a.attrelid AS relid, a.atttypid AS typ FROM pg_catalog.pg_attribute a
    WHERE a.attrelid IN ({oids}) AND a.attnum > 0 AND NOT a.attisdropped
@@ -346,7 +418,8 @@ WITH RECURSIVE followed AS (
    WHERE x.typ >= {first_normal}
 )
 SELECT 'class', f.oid, pg_catalog.json_build_array(f.relfilenode::bigint,
-         f.reltoastrelid::bigint, f.relnatts)::text
+         f.reltoastrelid::bigint, f.relnatts, f.relkind, f.relpersistence,
+         f.nspname, f.relname)::text
   FROM followed f
 UNION ALL
 SELECT 'attributes', a.attrelid, pg_catalog.json_agg(pg_catalog.json_build_array(
@@ -371,12 +444,12 @@ SELECT 'types', u.relid, pg_catalog.json_agg(pg_catalog.json_build_array(u.typ::
               WHERE r.rngtypid = t.oid OR r.rngmultitypid = t.oid) x (typ)
            WHERE t.oid = u.typ AND x.typ <> 0),
          (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(e.oid::bigint, e.enumlabel,
-                                     e.xmin::text::bigint) ORDER BY e.oid)
+                                     e.enumsortorder, e.xmin::text::bigint) ORDER BY e.oid)
             FROM pg_catalog.pg_enum e WHERE e.enumtypid = u.typ),
-         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(m.attnum, m.atttypid::bigint)
-                                     ORDER BY m.attnum)
+         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(m.attnum, m.atttypid::bigint,
+                                     m.xmin::text::bigint) ORDER BY m.attnum)
             FROM pg_catalog.pg_type t JOIN pg_catalog.pg_attribute m ON m.attrelid = t.typrelid
-           WHERE t.oid = u.typ AND t.typtype = 'c' AND m.attnum > 0 AND NOT m.attisdropped)
+           WHERE t.oid = u.typ AND t.typtype = 'c' AND m.attnum > 0)
        ) ORDER BY u.typ)::text
   FROM used u GROUP BY 2
 UNION ALL
@@ -401,13 +474,16 @@ SELECT 'memberships', m.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
          CASE WHEN p.pubinsert THEN 'i' ELSE '' END || CASE WHEN p.pubupdate THEN 'u' ELSE '' END
          || CASE WHEN p.pubdelete THEN 'd' ELSE '' END
          || CASE WHEN p.pubtruncate THEN 't' ELSE '' END,
-         m.columns, m.row_filter, {generated}, p.pubviaroot) ORDER BY p.oid, m.entry)::text
+         m.columns, m.row_filter, {generated}, p.pubviaroot, m.kind, m.relation::bigint, m.path,
+         m.placed) ORDER BY p.oid, m.entry, m.relation)::text
   FROM (
     SELECT a.relid, r.prpubid AS pub, r.oid AS entry, {columns} AS columns,
-           {row_filter} AS row_filter
+           {row_filter} AS row_filter, 't' AS kind,
+           CASE WHEN a.ancestor = a.relid THEN 0 ELSE a.ancestor END AS relation, a.path,
+           '' AS placed
       FROM above a JOIN pg_catalog.pg_publication_rel r ON r.prrelid = a.ancestor
     UNION ALL
-    SELECT f.oid, p.oid, 0::oid, NULL::text, NULL::text
+    SELECT f.oid, p.oid, 0::oid, NULL::text, NULL::text, 'a', f.parent, '', ''
       FROM followed f CROSS JOIN pg_catalog.pg_publication p WHERE p.puballtables
     {schemas}
   ) m JOIN pg_catalog.pg_publication p ON p.oid = m.pub
@@ -415,8 +491,11 @@ SELECT 'memberships', m.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
 """
 
 _SCHEMAS: Final = """UNION ALL
-    SELECT DISTINCT a.relid, s.pnpubid, s.oid, NULL::text, NULL::text
+    SELECT a.relid, s.pnpubid, s.oid, NULL::text, NULL::text, 's',
+           CASE WHEN a.ancestor = a.relid THEN 0 ELSE a.ancestor END, a.path,
+           CASE WHEN a.ancestor = a.relid THEN t.xmin::text || ' ' || c.relowner ELSE '' END
       FROM above a JOIN pg_catalog.pg_class c ON c.oid = a.ancestor
+      LEFT JOIN pg_catalog.pg_type t ON t.oid = c.reltype
       JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = c.relnamespace"""
 
 
