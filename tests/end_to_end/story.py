@@ -248,12 +248,16 @@ class Story:
         back, self.away = self.away, None
         if back is None:
             return
-        try:
-            self.commits(self.observer, back.statement, back.changed)
-            self.tell("back", back.statement)
-        except psycopg.errors.DatatypeMismatch:  # columns were added meanwhile
-            self.commits(self.observer, back.else_made, back.changed)
-            self.tell("back", back.else_made)
+        for statement in (back.statement, back.else_made):
+            try:
+                self.commits(self.observer, statement, back.changed)
+            except psycopg.errors.DatatypeMismatch:  # columns were added meanwhile
+                continue
+            except psycopg.errors.LockNotAvailable:
+                self.away = back  # another time
+            else:
+                self.tell("back", statement)
+            return
 
     def touch(self) -> None:
         """Change all tables whose definitions may be unknown to the node."""

@@ -344,6 +344,27 @@ def test_a_label_that_a_key_holds_is_renamed_here(
     assert [(t.update_missing, t.delete_missing) for t in tables] == [(0, 0), (0, 0)]
 
 
+def test_a_table_whose_label_was_renamed_here_comes_back(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """Nobody else has changed its rows."""
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int PRIMARY KEY, m mood);"
+        "INSERT INTO t VALUES (1, 'ok'); CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    node.wait_for("s", "the label", lambda _: node.rows("t") == [(1, "fine")])
+    database.execute("ALTER PUBLICATION p DROP TABLE t")
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+    database.execute("INSERT INTO t VALUES (2, 'sad'); ALTER PUBLICATION p ADD TABLE t")
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+    node.caught_up("s", database)
+    assert sorted(node.rows("t")) == [(1, "fine"), (2, "sad")]
+
+
 _PARTITIONED = (
     "CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
     "CREATE TABLE m1 PARTITION OF root FOR VALUES FROM (0) TO (10);"

@@ -35,6 +35,8 @@ RESTORE: Final = "RESTORE"
 COPY: Final = "COPY"
 """commitInfo.operation of our copies, which leave no row that was there before them."""
 ADDING_COPY: Final = "COPY APPEND"
+RENAME_VALUE: Final = "RENAME VALUE"
+"""A subscription's own change of rows, where the publisher has renamed a label of an enum."""
 """The same of those that leave all of them."""
 
 Rows = frozenset[tuple[str, str]]
@@ -131,7 +133,8 @@ def changed_by_others(storage: Storage, uri: str, version: int, app_id: str) -> 
             return True
         if app_id in _markers(actions):
             return False
-        if _changes_rows(actions):
+        renamed = _commit_info(actions).get("operation") == RENAME_VALUE
+        if _changes_rows(actions) and not renamed:
             return True
     return True
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.defaults import stored_value
+from penstock.lakehouse.foreign import RENAME_VALUE
 from penstock.lakehouse.schema import Column
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pgtypes.variant import VARIANT
@@ -28,7 +29,6 @@ from penstock.subscription.target import Target
 log = logging.getLogger(__name__)
 
 _ADD: Final = "ADD COLUMNS"
-_RENAME: Final = "RENAME VALUE"
 
 
 def constant_of(column: Column, text: str) -> pa.Scalar | None:
@@ -83,7 +83,7 @@ def rename_labels(target: Target, labels: Mapping[str, Mapping[str, str]]) -> No
     for table in reversed(target.tables.values()):
         columns = table.schema.by_source
         replaced = {columns[name].name: renamed for name, renamed in labels.items()}
-        _commit(ColumnChange(table, replaced=replaced), _RENAME, data_change=True)
+        _commit(ColumnChange(table, replaced=replaced), RENAME_VALUE, data_change=True)
     for name, renamed in labels.items():
         for old, new in renamed.items():
             log.info(
