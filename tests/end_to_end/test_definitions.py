@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from end_to_end.compare import Row, delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.subscription import definitions
@@ -659,6 +659,7 @@ def test_changes_that_nobody_tells_of_tables_that_nobody_writes_to(
     _wait_same(node, database, _IDLE)
 
 
+@part_of_make_faults
 def test_names_that_nobody_tells_of_are_followed(
     local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from end_to_end.compare import delta_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node
@@ -130,7 +131,7 @@ def columns_of(database: Database) -> list[str]:
     return [name for (name,) in database.rows(query)]
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("moved", [in_make_faults(False), True])
 def test_the_next_one_has_the_tables_for_itself(
     local_node: Callable[..., LocalNode],
     database_on: Callable[[int], Database],

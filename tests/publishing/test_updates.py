@@ -225,6 +225,7 @@ def test_others_see_nothing_of_it(lake: LakeNode, spark: Any) -> None:
     assert [row.userMetadata for row in history if row.operation == "UPDATE"] == [None, None]
 
 
+@part_of_make_faults
 def test_tables_without_deletion_vectors(lake: LakeNode, spark: Any) -> None:
     """Delta rewrites the files with rows that are meant, not those that a task has read next."""
     lake.execute(
