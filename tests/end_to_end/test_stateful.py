@@ -228,7 +228,7 @@ class Disturbed:
 
         def look() -> bool:
             status = self.local.status("s")
-            if status.stopped and self.story.met:
+            if status.stopped and (self.story.met or self.story.doubts):
                 self._go_on(status)
                 return False
             assert not status.stopped, f"waiting for {what}: {status}"
@@ -243,7 +243,8 @@ class Disturbed:
         """By the statements of the hint, once the error is known to be right."""
         text, hint = f"{status.error}. {status.error_detail}", f"{status.error_hint}"
         self.check()
-        if "conflict detected" in text and f'"public.{self.story.met[0].name}"' in text:
+        met = self.story.met and f'"public.{self.story.met[0].name}"' in text
+        if "conflict detected" in text and met:
             self._end_conflict(hint)
             return
         self._expect(text)
@@ -510,7 +511,7 @@ def tell_story(
         story.end()
         node.enable()
         node.late()
-        if definitions:
+        if definitions or story.doubts:
             node.settle()
         try:
             local.caught_up("s", story.database)
