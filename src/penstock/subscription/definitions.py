@@ -1143,7 +1143,8 @@ class DefinitionWatch:
         follows = self._subscription.schema_change in FOLLOWING
         reasons = difference.reasons or (difference.notices if follows else ())
         known, name = self._known[target.rel.sync_id], target.rel.qualified_name
-        between = f"between {difference.since or known.lsn} and {difference.known.lsn}"
+        since, until = difference.since or known.lsn, difference.known.lsn
+        between = f"between {since} and {until}" if since < until else f"before {until}"
         stays = difference.known.left and not difference.reasons
         if reasons and not stays and not self.keeps_rows:
             text = ". ".join(reason[0].upper() + reason[1:] for reason in reasons)
