@@ -252,7 +252,7 @@ def _wait_same(node: LocalNode, database: Database, cases: Iterable[str]) -> Non
         wait_until(lambda name=name: _same(node, database, name), f"t_{name}", 90)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("version", [14, 18])
+@pytest.mark.parametrize("version", [in_make_faults(14), 18])
 def test_tables_are_copied_again_while_nobody_writes(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database], version: int
 ) -> None:
@@ -344,6 +344,7 @@ def test_a_label_that_a_key_holds_is_renamed_here(
     assert [(t.update_missing, t.delete_missing) for t in tables] == [(0, 0), (0, 0)]
 
 
+@part_of_make_faults
 def test_a_table_whose_label_was_renamed_here_comes_back(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:

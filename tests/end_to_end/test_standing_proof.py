@@ -252,6 +252,7 @@ def test_a_key_that_is_text_here_and_one_subscription_beside_another(
     )
 
 
+@part_of_make_faults
 def test_a_large_table_does_not_keep_the_others_waiting(
     local_node: LocalNodes, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
