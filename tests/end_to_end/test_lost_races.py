@@ -135,7 +135,7 @@ def skip(node: LocalNode, stock: Database, ours: str, theirs: str) -> None:
         (by_session, ", history = true", ""),
         (by_session, ", streaming = parallel", ""),
         (by_session, ", streaming = on", ""),
-        in_make_faults(by_spark, ", streaming = parallel", PARTITIONED),
+        in_make_faults(by_session, ", streaming = parallel", PARTITIONED),
     ],
 )
 def test_a_conflict_is_found_before_any_commit(
