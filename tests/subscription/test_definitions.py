@@ -433,7 +433,7 @@ def test_labels_are_kept_in_mind_while_a_transaction_is_open(
     ],
 )
 def test_labels_that_have_their_names_again(
-    database: Database, connection: Connection, change: str, reasons: list[str]
+    database: Database, change: str, reasons: list[str]
 ) -> None:
     """Changes between two looks may have come with another name. A label that only moves because
     others are added has one name all the time."""
@@ -441,17 +441,18 @@ def test_labels_that_have_their_names_again(
         "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE held (id int, m mood);"
         "CREATE PUBLICATION p FOR TABLE held"
     )
-    watch = DefinitionWatch(a_subscription(), lambda *_: None, lambda: connection)
-    target = target_of(database, "held")
-    target.held = HeldColumns(frozenset(("id", "m")))
-    watch.begin(connection, [target], INVALID)
+    held = Looks(database, "held")
     written = "SELECT xmin FROM pg_enum WHERE enumtypid = 'mood'::regtype AND enumlabel = 'ok'"
     before = database.value(written)
     for each in change.split(";"):
         database.execute(f"ALTER TYPE mood {each}")
     assert database.value(written) != before
-    found = [difference for _, difference in watch.look([target], INVALID)]
-    assert [(each.reasons, dict(each.labels)) for each in found] == [
-        ((f'Label "{name}" of the enum type of column "m" had another name for a time',), {})
-        for name in reasons
-    ]
+    found = held.look()
+    assert (found.reasons, dict(found.labels), found.notices) == (
+        tuple(
+            f'Label "{name}" of the enum type of column "m" had another name for a time'
+            for name in reasons
+        ),
+        {},
+        (),
+    )

@@ -133,7 +133,7 @@ def changed_by_others(storage: Storage, uri: str, version: int, app_id: str) -> 
             return True
         if app_id in _markers(actions):
             return False
-        renamed = _commit_info(actions).get("operation") == RENAME_VALUE
+        renamed = _by_us(actions) and _commit_info(actions).get("operation") == RENAME_VALUE
         if _changes_rows(actions) and not renamed:
             return True
     return True

@@ -159,8 +159,7 @@ def _announced_leaves(
             continue
         if place < len(changes):
             at = changes[place]
-            oid = int.from_bytes(buffer[starts[at] + 1 : starts[at] + 5].tobytes())
-            if not _ROWS[kind[at]] or oid == leaf:
+            if not _ROWS[kind[at]] or window(buffer, ">u4")[starts[at] + 1] == leaf:
                 continue
         yield index, root, leaf
 

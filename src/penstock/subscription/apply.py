@@ -361,6 +361,8 @@ class Applier:
                 self._refuse(target, error, touched)
 
     def _note_labels(self, target: Target, changes: Iterable[ChangeBatch]) -> None:
+        if not self._targets.definitions.has_own_types(target):
+            return
         sent = self._labels.setdefault(target.rel.table_name, {})
         for change in changes:
             columns = {a.name: a.type_oid for a in change.relation.attributes}

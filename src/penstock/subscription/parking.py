@@ -50,11 +50,11 @@ OWN_ERRORS: Final = (
 _PARKED: Final = (
     "The table is parked; {alter} REFRESH PUBLICATION copies it again, in place of all its rows."
 )
-_MENDED: Final = "Then run {alter} ENABLE. Or run"
+_MENDED_ALONE: Final = "Then run {alter} ENABLE."
+_MENDED: Final = f"{_MENDED_ALONE} Or run"
 _IN_THE_WAL: Final = (
     "It stays in the publisher's WAL, so the table must pass it by as well. Then run"
 )
-_MENDED_ALONE: Final = "Then run {alter} ENABLE."
 _ALTERED: Final = "Run {alter} {statement}, and then {alter} ENABLE."
 _COPIED: Final = (
     "{alter} REFRESH PUBLICATION, and then {alter} ENABLE. It copies the table again, in place of "
