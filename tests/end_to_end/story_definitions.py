@@ -30,7 +30,9 @@ _COLUMN: Final = (
 _GAP: Final = "was dropped from publication|in none of the publications|altered for a time"
 _AGAIN: Final = "was dropped and created again"
 _LEAF: Final = (
-    "was (emptied|dropped or detached|detached and attached again|attached with rows)|" + _GAP
+    # an emptied leaf hides whether columns that were added before have values
+    "was (emptied|dropped or detached|detached and attached again|attached with rows)|dded column|"
+    + _GAP
 )
 _LABEL: Final = "Label|label|was altered since"
 _SHAPE: Final = "other attributes|was altered since"
