@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from penstock.catalog.pg_subscription import Subscription
 from penstock.lsn import Lsn
 from penstock.subscription.definitions import DefinitionWatch, WatchedTarget
@@ -30,5 +32,5 @@ def no_definitions() -> DefinitionWatch:
 
 
 class _Blind(DefinitionWatch):
-    def covers(self, target: WatchedTarget, lsn: Lsn) -> bool:
+    def covers(self, target: WatchedTarget, lsn: Lsn, xids: Collection[int]) -> bool:
         return True

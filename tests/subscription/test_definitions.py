@@ -27,7 +27,11 @@ from penstock.subscription.definitions import (
 )
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.publisher import Publisher
-from penstock.walreceiver.table_definition import Definitions, read_definitions
+from penstock.walreceiver.table_definition import (
+    Definitions,
+    SeenTransactions,
+    read_definitions,
+)
 from subscription.no_definitions import a_subscription, no_definitions
 
 
@@ -81,6 +85,26 @@ def test_a_look_is_written_down_again_after_a_time(
     ((name, known),) = saved[2:]
     assert name == "root"
     assert known.xid > first["root"].xid
+
+
+def test_a_look_covers_the_transactions_that_it_could_see(
+    database: Database, connection: Connection
+) -> None:
+    """A commit record is in the WAL before others see what the transaction has done."""
+    database.execute("CREATE TABLE t (id int); CREATE PUBLICATION p FOR TABLE t")
+    watch = DefinitionWatch(a_subscription(), lambda rel, text: None, lambda: connection)
+    target = target_of(database, "t")
+    with database.connect(autocommit=False) as other:
+        other.execute("ALTER TABLE t ADD COLUMN late int")
+        ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+        watch.begin(connection, [target], INVALID)
+        assert watch.covers(target, INVALID, [xid - 1])
+        assert not watch.covers(target, INVALID, [xid - 1, xid])
+        other.execute("COMMIT")
+    assert not watch.covers(target, INVALID, [xid])
+    watch.look([target], INVALID, [xid])
+    assert watch.covers(target, INVALID, [xid])
+    assert not watch.covers(target, Lsn(1 << 60), [xid])
 
 
 class Looks:
@@ -264,7 +288,8 @@ def test_a_look_at_many_partitions_takes_a_moment(database: Database) -> None:
         "leaves": [[oid, *leaf[1:2], oid, *leaf[3:]] for oid in oids],
         "links": [*links, *([oid, *link[1:]] for oid in oids)],
     }
-    found = Definitions(known.lsn, known.xid, known.xid, {16384: raw}, known.publications)
+    seen = SeenTransactions(known.xid)
+    found = Definitions(known.lsn, known.lsn, known.xid, seen, {16384: raw}, known.publications)
     nobody = LeafQuestions(lambda leaf, links: False, lambda leaf, xid: True)
     before = first_known(found, 16384, ["id"])
     began = time.process_time()

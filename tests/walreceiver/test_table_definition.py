@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.lsn import Lsn
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.table_definition import (
     Membership,
+    SeenTransactions,
     TableDefinition,
     parse_definition,
     read_definitions,
@@ -191,3 +195,63 @@ def test_lists_and_filters(database_on: Callable[..., Database]) -> None:
     assert after[0].entry != before[0].entry
     database.execute("ALTER PUBLICATION q RENAME TO r; ALTER PUBLICATION r RENAME TO q")
     assert memberships()[1].changed != before[1].changed
+
+
+def test_a_transaction_that_was_sent_is_waited_for(database: Database) -> None:
+    oid = database.value("SELECT 't'::regclass::oid::int")
+    with (
+        Publisher.connect(database.conninfo, "looks") as publisher,
+        database.connect(autocommit=False) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        other.execute("ALTER TABLE t ADD COLUMN late int")
+        ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+        before = read_definitions(publisher.connection, ["p"], [oid])
+        assert before is not None
+        assert not before.seen.has([xid])
+        reading = pool.submit(read_definitions, publisher.connection, ["p"], [oid], [xid])
+        with pytest.raises(TimeoutError):
+            reading.result(0.2)
+        other.execute("COMMIT")
+        after = reading.result(30)
+        assert after is not None
+        assert after.seen.has([xid])
+        assert "late" in parse_definition(after.tables[oid]).by_name
+        assert before.lsn <= before.until <= after.until
+
+
+def test_a_transaction_that_waits_for_standbys_is_not() -> None:
+    """It may wait for us: its commit record is flushed, and nobody can see it."""
+    with EmbeddedPostgres(18, settings={"synchronous_standby_names": "nobody"}) as server:
+        database = Database(server, "postgres")
+        with psycopg.connect(database.conninfo, autocommit=True) as connection:
+            connection.execute("SET synchronous_commit = local")
+            connection.execute("CREATE TABLE t (id int)")
+        oid = database.value("SELECT 't'::regclass::oid::int")
+        with (
+            Publisher.connect(database.conninfo, "looks") as publisher,
+            database.connect(autocommit=False) as other,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            other.execute("SET LOCAL synchronous_commit = on")
+            other.execute("ALTER TABLE t ADD COLUMN late int")
+            ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+            commit = pool.submit(other.execute, "COMMIT")
+            wait_until(
+                lambda: database.rows("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"),
+                "a commit that waits for a standby",
+            )
+            found = read_definitions(publisher.connection, ["p"], [oid], [xid])
+            assert found is not None
+            assert not found.seen.has([xid])
+            assert "late" not in parse_definition(found.tables[oid]).by_name
+            database.execute(f"SELECT pg_cancel_backend({other.info.backend_pid})")
+            commit.result(30)
+
+
+@pytest.mark.parametrize(
+    ("xid", "seen"), [(99, True), (100, False), (101, False), (2**32 - 5, True), (98, False)]
+)
+def test_numbers_of_transactions_go_round(xid: int, seen: bool) -> None:
+    assert SeenTransactions(100, frozenset({98})).has([xid]) is seen
+    assert SeenTransactions(100).has([])

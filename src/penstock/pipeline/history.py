@@ -130,6 +130,10 @@ class Stamps:
         found: Integers = np.append(int(self.finish), self.chunk.final_lsn)[begin]
         return found
 
+    def transactions(self) -> set[int]:
+        """The numbers of all transactions that the chunk has messages of."""
+        return {*map(int, self.chunk.xid), self.xid} - {0}
+
     def last(self) -> tuple[int, Lsn, int]:
         """``xid``, ``finish`` and ``messages`` for the chunk that follows."""
         chunk = self.chunk

@@ -53,6 +53,7 @@ from penstock.walreceiver.table_definition import (
     Membership,
     PartitionLink,
     Raw,
+    SeenTransactions,
     TableDefinition,
     TypeDefinition,
     WrittenSince,
@@ -234,7 +235,8 @@ class Difference:
     not as the publisher's; ``labels``: labels of enums with another name, by column; ``notices``:
     what later rows are chosen by, and earlier ones are not; ``pending``: reasons that the stream
     may take away; ``since``: the look before it took effect, where that is not the last one;
-    ``renamed``: the table here stands for another one than has its name at the publisher."""
+    ``until``: where the look that found it ended; ``renamed``: the table here stands for another
+    one than has its name at the publisher."""
 
     known: Known
     reasons: tuple[str, ...] = ()
@@ -242,6 +244,7 @@ class Difference:
     notices: tuple[str, ...] = ()
     pending: Mapping[int, str] = field(default_factory=dict)
     since: Lsn | None = None
+    until: Lsn | None = None
     renamed: bool = False
 
 
@@ -269,7 +272,7 @@ def compare(
     changed = _changed_leaves(known, before, now, leaves)
     reasons += changed.reasons
     left, gaps, notices = _changed_memberships(known, before, now, publications)
-    raw, between = changed.without_pending(raw, known.raw), (known.lsn, found.lsn)
+    raw, between = changed.without_pending(raw, known.raw), (known.lsn, found.until)
     after = Known(
         found.lsn,
         known.xid if changed.pending else found.xid,  # what is pending is older
@@ -280,14 +283,17 @@ def compare(
         left,
         _labels(known, found, of_types.coming),
         known.truncated if changed.pending else (),
-        {**known.attached, **dict.fromkeys(changed.attached, found.lsn)},
+        {**known.attached, **dict.fromkeys(changed.attached, found.until)},
         found.publications,
         {
             **dict.fromkeys(_retyped(known, before, now, held, widens=widens), between),
             **known.untold,
         },
     )
-    return Difference(after, (*reasons, *gaps), of_types.here, notices, changed.pending)
+    reasons += gaps
+    return Difference(
+        after, tuple(reasons), of_types.here, notices, changed.pending, until=found.until
+    )
 
 
 def _emptied(leaf: LeafDefinition) -> str:
@@ -299,9 +305,9 @@ def _labels(
 ) -> tuple[Labels, ...]:
     """A transaction that was open at the last look may send the former labels until it ends."""
     earlier = (
-        replace(each, until=found.lsn) if each.xid >= known.xid else each for each in known.labels
+        replace(each, until=found.until) if each.xid >= known.xid else each for each in known.labels
     )
-    return (*earlier, *([Labels(found.lsn, found.next_xid, renamed)] if renamed else []))
+    return (*earlier, *([Labels(found.until, found.seen.next_xid, renamed)] if renamed else []))
 
 
 def _origins(
@@ -883,6 +889,8 @@ class DefinitionWatch:
         self._save, self._connect = save, connect
         self._connection: Connection | None = None
         self._known: dict[str, Known] = {}
+        self._seen: dict[str, SeenTransactions] = {}
+        """By the last look at each table."""
         self._first_seen: dict[tuple[object, ...], tuple[Lsn, Lsn]] = {}
         """Where file nodes of leaves and other names of tables were found first, and not yet."""
         self._pending: dict[str, Mapping[int, str]] = {}
@@ -911,10 +919,13 @@ class DefinitionWatch:
                 self._known[target.rel.sync_id] = Known.parse(target.rel.definition)
         return self._look(connection, targets, applied)
 
-    def covers(self, target: WatchedTarget, lsn: Lsn) -> bool:
-        """Tell whether a table was looked at since the publisher had reached a position."""
-        known = self._known.get(target.rel.sync_id)
-        return self._blind or target.rel.relid is None or (known is not None and known.lsn >= lsn)
+    def covers(self, target: WatchedTarget, lsn: Lsn, xids: Collection[int]) -> bool:
+        """Tell whether a table was looked at since the publisher had reached a position, and the
+        transactions up to there could be seen."""
+        if self._blind or target.rel.relid is None:
+            return True
+        known, seen = self._known.get(target.rel.sync_id), self._seen.get(target.rel.sync_id)
+        return known is not None and known.lsn >= lsn and seen is not None and seen.has(xids)
 
     @property
     def keeps_rows(self) -> bool:
@@ -967,15 +978,18 @@ class DefinitionWatch:
         """Tell whether all tables are to be looked at again."""
         return not self._blind and time.monotonic() >= self._due
 
-    def look(self, targets: Sequence[_Target], applied: Lsn) -> list[tuple[_Target, Difference]]:
+    def look(
+        self, targets: Sequence[_Target], applied: Lsn, xids: Collection[int] = ()
+    ) -> list[tuple[_Target, Difference]]:
         """Look at tables, and return what differs. ``applied``: up to where the stream is applied,
-        of tables whose own position is not later. Raises PublisherError, ConnectionFailure."""
+        of tables whose own position is not later; ``xids``: transactions that were sent, and are to
+        be seen. Raises PublisherError, ConnectionFailure."""
         if self._blind or not targets:
             return []
         try:
             if self._connection is None or not self._connection.is_open:
                 self._connection = self._connect()
-            return self._look(self._connection, targets, applied)
+            return self._look(self._connection, targets, applied, xids)
         except PenstockError:
             self.close()
             raise
@@ -1046,16 +1060,21 @@ class DefinitionWatch:
             self._saved[sync_id] = now, known.xid
 
     def _look(
-        self, connection: Connection, targets: Sequence[_Target], applied: Lsn
+        self,
+        connection: Connection,
+        targets: Sequence[_Target],
+        applied: Lsn,
+        xids: Collection[int] = (),
     ) -> list[tuple[_Target, Difference]]:
         oids = {t.rel.relid: t for t in targets if t.rel.relid is not None}
-        found = read_definitions(connection, self._subscription.publications, list(oids))
+        found = read_definitions(connection, self._subscription.publications, list(oids), xids)
         if found is None:
             self._blind = True
             return []
         differences = self._named_anew(connection, found, oids, applied)
         for oid, target in oids.items():
-            ask = self._questions(connection, target, found.lsn, applied)
+            ask = self._questions(connection, target, found.until, applied)
+            self._seen[target.rel.sync_id] = found.seen
             if oid not in found.tables:
                 continue  # dropped: its rows stay, as a subscriber's do
             known = self._known_of(connection, target, found)
@@ -1109,7 +1128,7 @@ class DefinitionWatch:
             now = None if raw is None else parse_definition(raw).name
             if known is None or now == name or (now is None and name not in taken):
                 continue
-            between = (known.lsn, found.lsn)
+            between = (known.lsn, found.until)
             since, seen = self._first_seen.setdefault((sync_id, now), between)
             if seen <= _told_upto(target, applied):
                 reason = (
@@ -1119,17 +1138,17 @@ class DefinitionWatch:
                 )
                 known = replace(known, lsn=found.lsn)
                 differences.append(
-                    (target, Difference(known, (reason,), since=since, renamed=True))
+                    (target, Difference(known, (reason,), since=since, until=seen, renamed=True))
                 )
         return differences
 
     def _questions(
-        self, connection: Connection, target: WatchedTarget, lsn: Lsn, applied: Lsn
+        self, connection: Connection, target: WatchedTarget, until: Lsn, applied: Lsn
     ) -> LeafQuestions:
         sync_id, reached = target.rel.sync_id, _told_upto(target, applied)
 
         def may_be_told(leaf: int, filenode: int) -> bool:
-            _, seen = self._first_seen.setdefault((sync_id, leaf, filenode), (lsn, lsn))
+            _, seen = self._first_seen.setdefault((sync_id, leaf, filenode), (until, until))
             return seen > reached
 
         return replace(questions(connection), may_be_told=may_be_told)
@@ -1143,7 +1162,8 @@ class DefinitionWatch:
         follows = self._subscription.schema_change in FOLLOWING
         reasons = difference.reasons or (difference.notices if follows else ())
         known, name = self._known[target.rel.sync_id], target.rel.qualified_name
-        since, until = difference.since or known.lsn, difference.known.lsn
+        since = difference.since or known.lsn
+        until = difference.until or difference.known.lsn
         between = f"between {since} and {until}" if since < until else f"before {until}"
         stays = difference.known.left and not difference.reasons
         if reasons and not stays and not self.keeps_rows:

@@ -15,6 +15,7 @@ PostgreSQL: pg_attribute.h, pg_enum.h, pg_publication_rel.h, pg_inherits.h
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 from penstock.errors import PenstockError
 from penstock.identifiers import quote_literal, quoted
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.walreceiver.connection import Connection, literal_list
 
 Raw = Mapping[str, Any]
@@ -172,36 +173,75 @@ class TableDefinition:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenTransactions:
+    """The transactions that a look has seen: those before ``next_xid`` that were not ``running``.
+
+    A transaction runs for a moment longer than its commit record is in the WAL, and is sent: until
+    its session has taken it off the list (xact.c, RecordTransactionCommit before
+    ProcArrayEndTransaction), and while it waits for synchronous standbys.
+    """
+
+    next_xid: int
+    running: frozenset[int] = frozenset()
+
+    def has(self, xids: Collection[int]) -> bool:
+        """Tell whether all of some transactions were seen."""
+        return not any(xid in self.running or _follows(xid, self.next_xid) for xid in xids)
+
+
+@dataclass(frozen=True, slots=True)
 class Definitions:
-    """One look. ``lsn``: what had ended before it is in what was read; ``xid``: the oldest
-    transaction that had not; ``next_xid``: the first one that had not begun. ``publications``:
-    those that were looked for."""
+    """One look. ``lsn``: the WAL was flushed up to here before it; ``until``: and written up to
+    here after it. ``xid``: the oldest transaction that had not ended. ``publications``: those that
+    were looked for."""
 
     lsn: Lsn
+    until: Lsn
     xid: int
-    next_xid: int
+    seen: SeenTransactions
     tables: Mapping[int, Raw]
     publications: tuple[str, ...] = ()
 
 
 def read_definitions(
-    connection: Connection, publications: Sequence[str], oids: Collection[int]
+    connection: Connection,
+    publications: Sequence[str],
+    oids: Collection[int],
+    xids: Collection[int] = (),
 ) -> Definitions | None:
-    """Look at tables by their OIDs; one that was dropped is not in the answer. None: the publisher
-    is a node, whose catalogs cannot tell. Raises PublisherError, ConnectionFailure."""
+    """Look at tables by their OIDs; one that was dropped is not in the answer. ``xids``: wait until
+    these transactions, which were sent, can be seen, unless they may wait for us. None: the
+    publisher is a node, whose catalogs cannot tell. Raises PublisherError, ConnectionFailure."""
     if not oids:
-        return Definitions(Lsn(0), 0, 0, {})
+        return Definitions(INVALID, INVALID, 0, SeenTransactions(0), {})
     if _is_node(connection):
         return None
-    ((position,),) = connection.query(_POSITION)  # before the snapshot of what follows
-    ((xid, next_xid),) = connection.query(_XIDS)
+    position, xid, seen = _see(connection, xids)
     rows = connection.query(_query(connection.server_version, publications, oids))
     tables: dict[int, dict[str, Any]] = {}
     for kind, oid, text in rows:
         tables.setdefault(int(str(oid)), {})[str(kind)] = json.loads(str(text))
     found = {oid: raw for oid, raw in tables.items() if "class" in raw}
-    lsn, asked = Lsn.parse(str(position)), tuple(publications)
-    return Definitions(lsn, int(str(xid)), int(str(next_xid)), found, asked)
+    ((until,),) = connection.query(_WRITTEN)
+    return Definitions(position, Lsn.parse(str(until)), xid, seen, found, tuple(publications))
+
+
+def _see(connection: Connection, xids: Collection[int]) -> tuple[Lsn, int, SeenTransactions]:
+    """Ask where the WAL is and which transactions have ended, before what they have done is read
+    by later snapshots."""
+    deadline = time.monotonic() + _SEEN_S
+    while True:
+        ((position,),) = connection.query(_FLUSHED)
+        ((xid, next_xid, running, synchronous),) = connection.query(_XIDS)
+        seen = SeenTransactions(int(str(next_xid)), frozenset(map(int, str(running).split())))
+        if seen.has(xids) or synchronous == "t" or time.monotonic() >= deadline:
+            return Lsn.parse(str(position)), int(str(xid)), seen
+        time.sleep(_PAUSE_S)
+
+
+def _follows(xid: int, other: int) -> bool:
+    """Compare as TransactionIdFollowsOrEquals does: numbers are given again after 2^32."""
+    return (xid - other) % _XIDS_IN_ALL < _XIDS_IN_ALL // 2
 
 
 def parse_definition(raw: Raw) -> TableDefinition:
@@ -367,14 +407,23 @@ def _is_node(connection: Connection) -> bool:
 
 _FIRST_NORMAL_OID: Final = 16384
 
-_POSITION: Final = (
+_SEEN_S: Final = 5.0
+"""Seconds until a transaction that was sent is not waited for any longer."""
+_PAUSE_S: Final = 0.005
+
+_AT: Final = (
     "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()"
-    " ELSE pg_catalog.pg_current_wal_insert_lsn() END"
+    " ELSE pg_catalog.{}() END"
 )
+_FLUSHED: Final = _AT.format("pg_current_wal_flush_lsn")
+_WRITTEN: Final = _AT.format("pg_current_wal_insert_lsn")
 
 _XIDS: Final = (
     "SELECT (pg_catalog.pg_snapshot_xmin(s)::text::numeric % 4294967296)::bigint,"
-    " (pg_catalog.pg_snapshot_xmax(s)::text::numeric % 4294967296)::bigint"
+    " (pg_catalog.pg_snapshot_xmax(s)::text::numeric % 4294967296)::bigint,"
+    " (SELECT coalesce(pg_catalog.string_agg((x::text::numeric % 4294967296)::text, ' '), '')"
+    " FROM pg_catalog.pg_snapshot_xip(s) x),"
+    " pg_catalog.current_setting('synchronous_standby_names') <> ''"
     " FROM pg_catalog.pg_current_snapshot() s"
 )
 
