@@ -122,8 +122,6 @@ class Applier:
         )
         self._stamps = TransactionStamps()
         self._piece: Stamps | None = None
-        self._xids: set[int] = set()
-        """Transactions of the batch, as far as it is staged."""
         self._divided, self._looks, self._end_lsn = False, False, INVALID
         self._messages: list[pa.Table] = []
         self._labels: dict[TableName, dict[tuple[str, int], set[str]]] = {}
@@ -248,7 +246,6 @@ class Applier:
         self._conflicts.forget()
         self._out_of_range.take()
         self._stamps, self._messages, self._labels = TransactionStamps(), [], {}
-        self._xids = set()
         try:
             self._look_at_partitions(touched)
             for number, piece in enumerate(batch.pieces):
@@ -262,7 +259,6 @@ class Applier:
                 else:
                     used.append(ahead)
                     stamps = self._piece = self._stamps.ahead(open_end, batch.commit_time)
-                    self._xids.update(stamps.transactions())
                     rows += self._stage_ahead(ahead, touched)
                 self._conflicts.note(self._outcomes[before:], stamps)
             # A table that has left is its readers' (``tablesync``): no commit of ours may follow
@@ -332,7 +328,7 @@ class Applier:
         """Read definitions at the publisher before rows that may come after a change of them.
         Raises CommitConflict where rows here were changed in place."""
         definitions = self._targets.definitions
-        end, xids = self._end_lsn, self._xids
+        end, xids = self._end_lsn, self._stamps.xids
         due = [t for t in targets if t is not None and not definitions.covers(t, end, xids)]
         for target, difference in definitions.look(due, self.last_cut or INVALID, xids):
             if self._targets.named(target.rel.table_name) is not target:
@@ -436,7 +432,6 @@ class Applier:
         self._messages += [] if messages is None else [messages]
         works: dict[TableName, list[TableWork]] = {}
         rows: dict[TableName, int] = {}
-        self._xids.update(stamps.transactions())
         self._look((self._targets.of(oid) for oid in stamps.chunk.announced), touched)
         self._check_leaves(stamps, touched)
         # All first: two tables that exchanged their names are told of together.

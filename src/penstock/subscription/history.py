@@ -80,15 +80,17 @@ def _taken_over(history: DeltaTable, target: Target, earlier: Collection[str]) -
 
 
 class TransactionStamps:
-    """Of one batch, piece by piece."""
+    """Of one batch, piece by piece. ``xids``: the transactions so far."""
 
     def __init__(self) -> None:
+        self.xids: set[int] = set()
         self._xid, self._finish, self._messages = 0, INVALID, 0
 
     def of(self, chunk: DecodedChunk, size: int, end: Lsn, time_us: int) -> Stamps:
         """Of the next piece. ``size``: its messages; ``end``, ``time_us``: as ``Stamps`` says."""
         stamps = Stamps(chunk, size, end, time_us, self._xid, self._finish, self._messages)
         self._xid, self._finish, self._messages = stamps.last()
+        self.xids |= stamps.transactions()
         return stamps
 
     def ahead(self, end: Lsn, time_us: int) -> Stamps:
