@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint
 from penstock.embedded import wait_until
+from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.subscription import streamed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -153,6 +155,50 @@ def test_what_does_not_fit_at_the_commit_is_done_from_the_changes(
         f"Key (id)=(5000); existing local row (5000, foreign, 0); remote row (5000, {'n' * 64}..."
     )
     assert told in str(node.stopped("s").error_detail)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("ADD COLUMN later integer", ""),
+        ("DROP COLUMN n, ADD COLUMN n integer DEFAULT 5", 'Column "n" is another one'),
+    ],
+)
+def test_a_piece_that_ends_with_the_definition_of_what_follows(
+    local_node: Callable[..., LocalNode],
+    publisher: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    change: str,
+    error: str,
+) -> None:
+    """It has no row of the table, and the next piece does not name it."""
+    caplog.set_level(logging.DEBUG, "penstock.subscription.ahead")
+    put = streamed.StreamedTransactions._put
+
+    def one_by_one(self: Any, block: Any, frames: Sequence[bytes], kinds: bytes) -> None:
+        for number, frame in enumerate(frames):
+            put(self, block, [frame], kinds[number : number + 1])
+
+    def ends_with_a_definition(self: Any, tail: Any) -> bool:
+        last: bytes = tail.frames[-1]
+        return last[XLOGDATA_HEADER : XLOGDATA_HEADER + 1] == b"R" or len(tail.frames) >= 5
+
+    monkeypatch.setattr(streamed.StreamedTransactions, "_put", one_by_one)
+    monkeypatch.setattr(streamed.StreamedTransactions, "_is_full", ends_with_a_definition)
+    node = local_node(logical_decoding_work_mem="64kB")
+    node.subscribe("s", publisher, "p", "schema_change = add")
+    node.caught_up("s", publisher)
+    with publisher.connect(autocommit=False) as connection:
+        connection.execute(f"ALTER TABLE a {change}")
+        connection.execute("UPDATE a SET v = repeat('c', 500) WHERE id % 2 = 0")
+        wait_until(lambda: f" 0 changes of an open transaction are {_AHEAD}" in caplog.text, "it")
+    if not error:
+        node.caught_up("s", publisher)
+        assert_equal(node, publisher)
+        return
+    assert error in f"{node.stopped('s').error_detail}"
+    assert not [row for row in node.rows("a") if "ccc" in str(row)]
 
 
 def test_files_are_removed_when_definitions_have_changed(

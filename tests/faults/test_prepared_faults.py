@@ -113,7 +113,7 @@ def test_killed(tmp_path: Path, place: str, statement: str, becomes: str, tables
         for end in (_COMMIT, _ROLLBACK):
             with pytest.raises(psycopg.errors.UndefinedObject):
                 bank.run(end)
-        bank.run(*bank.block, _PREPARE, _ROLLBACK)
+        bank.run("DELETE FROM c", *bank.block, _PREPARE, _ROLLBACK)
     finally:
         bank.node.close()
 

@@ -250,7 +250,7 @@ class Applier:
             self._look_at_partitions(touched)
             for number, piece in enumerate(batch.pieces):
                 open_end = batch.open_end_lsn(number)
-                ahead = self._done_ahead(piece, open_end, skip)
+                ahead = self._done_ahead(piece, open_end, skip, touched)
                 before = len(self._outcomes)
                 if ahead is None:
                     chunk = passing.rest(piece.chunk())
@@ -381,23 +381,28 @@ class Applier:
             except PenstockError as error:
                 self._refuse(target, error, touched)
 
-    def _done_ahead(self, piece: Piece, open_end: Lsn, skip: Lsn) -> RunAhead | None:
-        """What was done with a piece before its commit, if it is still right."""
+    def _done_ahead(
+        self, piece: Piece, open_end: Lsn, skip: Lsn, touched: dict[TableName, Target]
+    ) -> RunAhead | None:
+        """What was done with a piece before its commit, if it is still right. Relations that it
+        names may be named once in the transaction, so all of them are looked at, with rows or
+        without."""
         begun, piece.ahead = piece.ahead, None
         done = None if begun is None else begun.take()
         if done is None:
             return None
-        if skip == INVALID and all(t.fits(self._targets, open_end) for t in done.tables):
+        try:
+            self._look(map(self._targets.of, done.relations), touched)
+            fits = all(t.fits(self._targets, open_end) for t in done.tables)
+        except BaseException:
+            done.remove()
+            raise
+        if skip == INVALID and fits:
             return done
         done.remove()
         return None
 
     def _stage_ahead(self, done: RunAhead, touched: dict[TableName, Target]) -> int:
-        try:
-            self._look((each.target for each in done.tables), touched)
-        except BaseException:
-            done.remove()
-            raise
         self._decoder.relations = {**self._decoder.relations, **done.relations}
         touched.update({t.target.rel.table_name: t.target for t in done.tables})
         for each in done.tables:
