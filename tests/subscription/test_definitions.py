@@ -274,6 +274,27 @@ def test_a_default_that_partitions_hold_no_more_by_itself(database: Database) ->
     )
 
 
+def test_a_truncate_that_comes_before_it_can_be_seen(
+    database: Database, connection: Connection
+) -> None:
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    watch = DefinitionWatch(a_subscription(), lambda rel, text: None, lambda: connection)
+    root = target_of(database, "root")
+    watch.begin(connection, [root], INVALID)
+    with database.connect(autocommit=False) as other:
+        other.execute("TRUNCATE root")
+        ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+        watch.truncated(root, [xid])
+        assert watch.look([root], INVALID) == []
+        other.execute("COMMIT")
+    assert watch.look([root], Lsn(1 << 60)) == []
+    database.execute("TRUNCATE leaf")
+    ((_, found),) = watch.look([root], Lsn(1 << 60))
+    assert found.reasons == ('Partition "leaf" was emptied',)
+
+
 def test_a_look_at_many_partitions_takes_a_moment(database: Database) -> None:
     """Of 10,000, not 10,000 times 10,000."""
     database.execute(

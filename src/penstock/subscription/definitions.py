@@ -282,7 +282,8 @@ def compare(
         fills,
         left,
         _labels(known, found, of_types.coming),
-        known.truncated if changed.pending else (),
+        # one that was sent may be seen by the next look alone
+        tuple(xid for xid in known.truncated if changed.pending or not found.seen.has([xid])),
         {**known.attached, **dict.fromkeys(changed.attached, found.until)},
         found.publications,
         {
