@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from penstock.backend.binary_results import CHARACTER_TYPES, no_function
-from penstock.cells import Cells
+from penstock.cells import Cells as Column
 from penstock.civil import print_interval, print_time
 from penstock.errors import FeatureNotSupported, ProtocolViolation
 from penstock.lsn import Lsn
@@ -73,7 +73,7 @@ def _text(value: bytes, type_oid: int) -> bytes:
         return receive(value)
     family = find(type_oid)
     if type_oid in family.oids and family.binary:
-        cells = Cells(
+        cells = Column(
             np.frombuffer(value, np.uint8), np.zeros(1, np.intp), np.full(1, len(value), np.intp)
         )
         text = text_output(family.binary_column(cells, -1), type_oid)[0].as_py()

@@ -31,9 +31,9 @@ from penstock.commands.define_relation import (
     DUPLICATE_COLUMN,
     INVALID_TABLE_DEFINITION,
     UNDEFINED_COLUMN,
+    build_column,
     check_declarations,
     check_key,
-    column,
     multiple_primary_keys,
 )
 from penstock.commands.depend import check_not_prepared
@@ -176,7 +176,7 @@ def _execute(
                     "ALTER TABLE ... ADD COLUMN of a serial or identity column is not supported",
                     hint="Give the rows that are there their values by UPDATE.",
                 )
-            new = column(transaction, scope, command.column)
+            new = build_column(transaction, scope, command.column)
             before = len(changes.added)
             table = _add_column(scope, table, command, new, changes, notices)
             unique = command.column.unique if len(changes.added) > before else None

@@ -112,7 +112,9 @@ def check_declarations(table: str, item: ColumnDef) -> None:
         )
 
 
-def column(transaction: CatalogTransaction, scope: CommandScope, item: ColumnDef) -> TableColumn:
+def build_column(
+    transaction: CatalogTransaction, scope: CommandScope, item: ColumnDef
+) -> TableColumn:
     """A column with its type looked up, and its generation expression as it was written.
 
     Raises UndefinedObject (42704, 3F000).
@@ -178,7 +180,7 @@ def _own_and_liked(
 ) -> tuple[TableColumn, ...]:
     """Columns as written; those of LIKE come without their defaults, expressions and keys, and stay
     NOT NULL."""
-    own = [column(transaction, scope, item) for item in statement.columns]
+    own = [build_column(transaction, scope, item) for item in statement.columns]
     if statement.like is None:
         return tuple(own)
     source = get_table(transaction, scope, statement.like)

@@ -7,12 +7,12 @@ few bytes per row; tables beyond ``limit`` rows are compared by their number of 
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -192,8 +192,8 @@ def _plain(value: Any) -> Any:
         return tuple(map(_plain, value))
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        return value.astimezone(datetime.UTC).isoformat()
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat()
     return value
 
 

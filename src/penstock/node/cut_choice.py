@@ -40,10 +40,12 @@ class CutChoice:
         if isinstance(as_of, Cut):
             return as_of
         if as_of is not None:
-            return self._as_of(reading.subscription(self._catalog, subscription), _moment(as_of))
+            return self._as_of(
+                reading.find_subscription(self._catalog, subscription), _moment(as_of)
+            )
         cut = self._newest(subscription, table)
         if table is not None and table not in cut.tables:
-            known = reading.subscription(self._catalog, cut.subscription)
+            known = reading.find_subscription(self._catalog, cut.subscription)
             return reading.older_cut(self._catalog, self._warehouse, known, table) or cut
         return cut
 
@@ -58,7 +60,7 @@ class CutChoice:
             holding = [cut for cut in cuts if cut is not None and table in cut.tables]
             if len(holding) == 1:
                 return holding[0]
-        chosen = reading.subscription(self._catalog, subscription)
+        chosen = reading.find_subscription(self._catalog, subscription)
         return reading.existing(self.last(chosen), chosen)
 
     def _as_of(self, subscription: Subscription, moment: Lsn | datetime) -> Cut:

@@ -369,7 +369,7 @@ class Node:
 
         ``as_of``: at the newest cut up to an LSN or a time instead, or at a Cut. Raises
         UndefinedObject, SqlSyntaxError, NotInPrerequisiteState (no such cut any more)."""
-        name = reading.named(table)
+        name = reading.parse_name(table)
         cut = self._cut_choice.wanted(subscription, name, as_of)
         return reading.read(self.spark, cut, name, self._cut_choice.leaves(name))
 
@@ -407,7 +407,7 @@ class Node:
 
         copy = replace(copy_options(self.parameters), connections=options.connections)
         lake = (self._catalog, self._warehouse, self._cluster)
-        return Verifier(chosen, *lake, check, options, copy).run([*map(reading.named, tables)])
+        return Verifier(chosen, *lake, check, options, copy).run([*map(reading.parse_name, tables)])
 
     @property
     def running(self) -> bool:
@@ -428,4 +428,4 @@ class Node:
         return node_report(self._catalog, self.status(), self.serving)
 
     def _subscription(self, name: str | None) -> Subscription:
-        return reading.subscription(self._catalog, name)
+        return reading.find_subscription(self._catalog, name)

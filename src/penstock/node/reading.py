@@ -33,7 +33,7 @@ _NOT_A_WORD: Final = re.compile(r"\W")
 _IN_CUTS: Final = (SubscriptionRelState.READY, SubscriptionRelState.SYNCDONE)
 
 
-def named(table: str | TableName) -> TableName:
+def parse_name(table: str | TableName) -> TableName:
     """A table's name as PostgreSQL reads it: folded to lower case unless in quotes.
 
     Without a schema it is in "public". Raises SqlSyntaxError.
@@ -44,7 +44,7 @@ def named(table: str | TableName) -> TableName:
     return name.schema or "public", name.name
 
 
-def subscription(catalog: Catalog, name: str | None) -> Subscription:
+def find_subscription(catalog: Catalog, name: str | None) -> Subscription:
     """That of a name, or the only one. Raises UndefinedObject, ConfigurationError."""
     known = catalog.subscriptions()
     if name is not None:

@@ -59,7 +59,7 @@ def pg_publication_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
         yield {"oid": row.oid, "pnpubid": row.publication, "pnnspid": schemas[row.schema]}
 
 
-def publication_tables(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
+def publication_table_rows(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
     """pg_get_publication_tables of every publication."""
     for publication in snapshot.publications:
         for row in published_rels(snapshot, publication, version):

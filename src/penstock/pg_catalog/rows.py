@@ -56,7 +56,7 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
 _BY_VERSION: Final[Mapping[str, Callable[[CatalogSnapshot, int], Iterable[Row]]]] = {
     "pg_class": relation_rows.pg_class,
     "pg_constraint": relation_rows.pg_constraint,
-    "penstock_publication_tables": publication_rows.publication_tables,
+    "penstock_publication_tables": publication_rows.publication_table_rows,
     "pg_publication_tables": publication_rows.pg_publication_tables,
     "pg_subscription": publication_rows.pg_subscription,
     "pg_database": role_rows.pg_database,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.catalog import Catalog, LakeTable, Sequence
+from penstock.catalog import Catalog, LakeTable
+from penstock.catalog import Sequence as LakeSequence
 from penstock.errors import InsufficientPrivilege, PenstockError, WrongObjectType
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
@@ -84,7 +85,7 @@ class SequenceFunctions:
                 f"cannot execute {function} in a read-only transaction", sqlstate="25006"
             )
 
-    def _check(self, oid: int) -> Sequence:
+    def _check(self, oid: int) -> LakeSequence:
         """init_sequence, and the right of the owner."""
         with self._catalog.read() as t:
             sequence, table = t.sequences.find_oid(oid), t.tables.find_oid(oid)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import SqlSyntaxError
+from penstock.pg_catalog.definitions import Columns
 from penstock.pgtypes.pg_type import types
 from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
@@ -23,7 +24,6 @@ from penstock.sql.typed.select_analysis import analyze_select
 from penstock.sql.typed.statement import Surroundings
 from penstock.sqlstate import IndeterminateDatatype, UndefinedTable
 
-Columns = tuple[tuple[str, str], ...]
 TableLookup = Callable[[str, str], Columns | None]
 """(schema or "", name) -> columns, None where there is no such table."""
 ViewLookup = Callable[[str, str], str | None]

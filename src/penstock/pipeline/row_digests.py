@@ -144,9 +144,9 @@ def _batches(item: DigestItem, interrupt: _Interrupt) -> Generator[pa.RecordBatc
 
 def _comparable(batch: pa.RecordBatch) -> pa.RecordBatch:
     """With texts in place of variants, whose bytes are the writer's choice."""
-    for at, field in enumerate(batch.schema):
-        if field.type == VARIANT:
-            batch = batch.set_column(at, field.name, compared_text(batch.column(at)))
+    for at, column in enumerate(batch.schema):
+        if column.type == VARIANT:
+            batch = batch.set_column(at, column.name, compared_text(batch.column(at)))
     return batch
 
 
