@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.catalog import Catalog, Member, Slot, Subscription, SubscriptionRelState
-from penstock.commands import change_columns, execute, subscription_targets
+from penstock.commands import execute, subscription_targets, tablecmds
 from penstock.commands.scope import CommandScope, PublisherSession
 from penstock.commands.subscription_targets import check_targets
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectInUse
@@ -232,7 +232,7 @@ def test_a_batch_that_comes_meanwhile_changes_no_columns(
     """It would have to go on by the columns that its partitions had."""
     for name in ("t_0", "t_11", "t"):
         world.commit(name, 50)
-    found = getattr(change_columns, moment)
+    found = getattr(tablecmds, moment)
     came: list[str] = []
 
     def late(*arguments: object) -> object:
@@ -241,7 +241,7 @@ def test_a_batch_that_comes_meanwhile_changes_no_columns(
             world.commit("t_0", 60)
         return found(*arguments)
 
-    monkeypatch.setattr(change_columns, moment, late)
+    monkeypatch.setattr(tablecmds, moment, late)
     with pytest.raises(ObjectInUse, match="is in the middle of a batch"):
         world.run(CHANGES[-1])
     for name in ("t", "t_0", "t_10", "t_11"):

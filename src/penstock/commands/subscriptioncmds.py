@@ -10,7 +10,8 @@ was made on the publisher is taken back when the catalog cannot be written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,15 +20,32 @@ from typing import Final
 from penstock.catalog import (
     Catalog,
     CatalogTransaction,
+    PreparedXact,
     Subscription,
+    SubscriptionRel,
     SubscriptionRelState,
     TwoPhaseState,
 )
-from penstock.catalog.publisher_identity import PublisherIdentity, alter, check_identity
+from penstock.catalog.publisher_identity import (
+    PublisherIdentity,
+    PublisherUpgrade,
+    alter,
+    check_identity,
+    copy_anew,
+)
+from penstock.commands import two_phase
+from penstock.commands.aclchk import (
+    check_can_set_role,
+    check_create_in_database,
+    check_owner,
+    role_of,
+)
 from penstock.commands.copied_again import notices_of_returned, take_in_again
+from penstock.commands.define import def_get_boolean
 from penstock.commands.scope import (
     CommandResult,
     CommandScope,
+    CurrentRole,
     PublisherFactory,
     PublisherSession,
     notice,
@@ -37,6 +55,10 @@ from penstock.commands.subscription_options import (
     CREATE,
     KEPT,
     REFRESH,
+    SET,
+    SET_PUBLICATION,
+    SKIP,
+    SYSTEM_IDENTIFIER,
     SubscriptionOptions,
     different_origin,
     parse_subscription_options,
@@ -52,22 +74,40 @@ from penstock.commands.two_phase import check_copy, first_state
 from penstock.errors import (
     ConnectionFailure,
     DuplicateObject,
+    InsufficientPrivilege,
+    InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
     PenstockError,
+    StateMismatch,
+    UndefinedObject,
 )
-from penstock.lakehouse.cuts import CutOwner, Cuts
+from penstock.identifiers import simple_quote_literal
+from penstock.lakehouse.cuts import Cut, CutOwner, Cuts
+from penstock.lakehouse.layout_options import NewTableLayouts
+from penstock.lsn import INVALID, Lsn
 from penstock.protocol.answers import Notice
 from penstock.relation import TableName
 from penstock.sql import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
+    AlterSubscriptionOwner,
     AlterSubscriptionRefresh,
+    AlterSubscriptionRefreshTables,
+    AlterSubscriptionSet,
+    AlterSubscriptionSkip,
     CreateSubscription,
+    DropSubscription,
+    RenameSubscription,
+    Statement,
 )
+from penstock.sql.grammar.subscription import AlterSubscriptionPublications
 from penstock.sql.text.quoting import quote_identifier
+from penstock.sqlstate import InvalidObjectDefinition, ProhibitedSqlStatementAttempted
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publications import missing_publications_message
+from penstock.walreceiver.publisher import SystemIdentity
+from penstock.walreceiver.slots import RemoteSlot
 
 logger = logging.getLogger(__name__)
 
@@ -380,3 +420,779 @@ def check_publications_once(names: Sequence[str]) -> None:
     for position, name in enumerate(names):
         if name in names[:position]:
             raise DuplicateObject(f'publication name "{name}" used more than once')
+
+
+# ALTER SUBSCRIPTION ... SKIP (AlterSubscription, ALTER_SUBSCRIPTION_SKIP).
+#
+# In: the statement, and the catalog. Out: a changed catalog, which the worker reads before each
+# batch: what is skipped, and when it is over, is ``subscription.skipping``'s. A transaction that
+# is prepared is named by its PREPARE, whether that has come already (``subscription.prepared``) or
+# not; once it is committed at the publisher, by its COMMIT PREPARED, as others are.
+
+
+def alter_skip(
+    statement: AlterSubscriptionSkip, catalog: Catalog, scope: CommandScope
+) -> CommandResult:
+    """SKIP (...); one that an error has stopped goes on."""
+    with catalog.read() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+    lsn = parse_subscription_options(statement.options, SKIP).lsn
+    reached = INVALID
+    if lsn != INVALID and scope.warehouse is not None:
+        cut = scope.warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
+        reached = INVALID if cut is None else cut.lsn
+    with catalog.write() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+        prepared = None if lsn == INVALID else _prepared(transaction, subscription.oid, lsn)
+        if prepared is not None and (prepared.finish_lsn or reached + 1) > reached:
+            lsn = _skip_prepared(transaction, prepared)
+        elif lsn != INVALID and lsn < reached:
+            raise InvalidParameterValue(
+                f"skip WAL location (LSN {lsn}) must be greater than origin LSN {reached}"
+            )
+        transaction.subscriptions.save(replace(subscription, skip_lsn=lsn).healed())
+    return CommandResult(ALTERED)
+
+
+def _prepared(transaction: CatalogTransaction, subid: int, lsn: Lsn) -> PreparedXact | None:
+    """The transaction whose PREPARE finishes there, if it has come."""
+    xacts = transaction.prepared_xacts.all(subid)
+    return next((xact for xact in xacts if xact.prepare_lsn == lsn), None)
+
+
+def _skip_prepared(transaction: CatalogTransaction, xact: PreparedXact) -> Lsn:
+    """What is still to be skipped by its LSN: nothing of one that only waits, whose rows are left
+    out from now on; some tables may have those of one that is committed."""
+    if xact.commit_lsn is not None and not xact.skipped:
+        return xact.commit_lsn
+    transaction.prepared_xacts.put(replace(xact, skipped=True))
+    return INVALID
+
+
+# ALTER SUBSCRIPTION ... SET (options) (subscriptioncmds.c, AlterSubscription).
+#
+# In: a parsed statement, the catalog, a way to the publisher. Out: the subscription's row, and the
+# slot changed where an option is the slot's, too: the publisher first, as PostgreSQL does it, so
+# that the row never promises what the slot has not. A running node sees the change by the
+# catalog's generation.
+
+
+def alter_options(
+    statement: AlterSubscriptionSet,
+    catalog: Catalog,
+    connect: PublisherFactory,
+    scope: CommandScope,
+) -> CommandResult:
+    """SET (...). Raises SqlSyntaxError, NotInPrerequisiteState, ObjectInUse, StateMismatch, and
+    what the publisher says of its slot."""
+    with catalog.read() as transaction:
+        asked = get_subscription(transaction, statement.name)
+        options = parse_subscription_options(statement.options, SET)
+        _altered(transaction, asked, options)
+    _check_block(options, scope)
+    server = _ask_upgraded(asked, options, connect)
+    told = _alter_slot(asked, options, connect)
+    notices: list[Notice] = []
+    with catalog.write() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+        if (told or server is not None) and _asked_for(subscription) != _asked_for(asked):
+            raise ObjectInUse(
+                f'subscription "{asked.name}" was changed while its publisher was asked',
+                hint="Run the statement again.",
+            )
+        altered = _altered(transaction, subscription, options)
+        if server is not None:
+            altered, notices = follow(
+                *(transaction, altered, options.system_identifier, server),
+                _last_cut(subscription, scope),
+            )
+        save_healed(transaction, altered)
+    return CommandResult(ALTERED, (*without_effect(options), *notices))
+
+
+def _asked_for(subscription: Subscription) -> tuple[object, ...]:
+    """What the publisher's answers hang on."""
+    return subscription.oid, subscription.slot_name, subscription.conninfo
+
+
+def _ask_upgraded(
+    subscription: Subscription, options: SubscriptionOptions, connect: PublisherFactory
+) -> UpgradedPublisher | None:
+    """None where it is not told that pg_upgrade has moved the publisher."""
+    if SYSTEM_IDENTIFIER not in options.specified:
+        return None
+    check_slot_name(subscription)
+    with open_session(connect, subscription.name, subscription.conninfo) as publisher:
+        return UpgradedPublisher.ask(subscription, publisher)
+
+
+def _last_cut(subscription: Subscription, scope: CommandScope) -> Lsn | None:
+    if scope.warehouse is None:
+        return None
+    cut = scope.warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
+    return None if cut is None else cut.lsn
+
+
+def _check_block(options: SubscriptionOptions, scope: CommandScope) -> None:
+    """CheckAlterSubOption, of options that the slot has, too."""
+    if "two_phase" in options.specified and not options.two_phase:
+        scope.prevent_in_block("ALTER SUBSCRIPTION ... SET (two_phase)")
+    if "failover" in options.specified:
+        scope.prevent_in_block("ALTER SUBSCRIPTION ... SET (failover)")
+
+
+def _altered(
+    transaction: CatalogTransaction, subscription: Subscription, options: SubscriptionOptions
+) -> Subscription:
+    """With the options that were written, after PostgreSQL's checks in its order."""
+    altered = subscription
+    if "slot_name" in options.specified:
+        if subscription.enabled and options.slot_name is None:
+            raise NotInPrerequisiteState(
+                "cannot set slot_name = NONE for enabled subscription",
+                hint=f"Disable it first: {alter(subscription.name)} DISABLE.",
+            )
+        altered = replace(altered, slot_name=options.slot_name)
+    if "two_phase" in options.specified:
+        state = two_phase.check_alter(transaction, subscription, options)
+        altered = replace(altered, two_phase_state=state)
+    if "failover" in options.specified:
+        two_phase.check_alter_sub_option(subscription, "failover", alters_slot=True)
+    kept = {name: getattr(options, name) for name in KEPT if name in options.specified}
+    altered = replace(altered, **kept)
+    NewTableLayouts.of(altered.partition_by, altered.cluster_by)
+    return altered
+
+
+def _alter_slot(
+    subscription: Subscription, options: SubscriptionOptions, connect: PublisherFactory
+) -> bool:
+    """Whether the publisher had to be told; PostgreSQL tells it whatever the slot has."""
+    failover = options.failover if "failover" in options.specified else None
+    ends = False if two_phase.ends(subscription, options) else None
+    slot = subscription.slot_name
+    if slot is None or (failover is None and ends is None):
+        return False
+    with open_session(connect, subscription.name, subscription.conninfo) as publisher:
+        try:
+            publisher.alter_slot(slot, failover=failover, two_phase=ends)
+        except PenstockError as error:
+            if error.sqlstate == "55006" and ends is not None:
+                raise two_phase.still_running() from None
+            raise
+    return True
+
+
+# ALTER SUBSCRIPTION ... SET (system_identifier): the publisher was moved by pg_upgrade.
+#
+# In: the subscription, its tables and its last cut, a session on the server that the connection
+# string leads to. Out: the row with another publisher, or the error that says why that server
+# cannot be what pg_upgrade has made of the one that is followed. pg_upgrade refuses a server whose
+# logical slots have not sent all changes, keeps OIDs of databases and tables, and makes each slot
+# again where the new cluster's WAL begins, beyond the old one's. So the cuts hold all that there
+# was, and the stream goes on at the slot.
+#
+# PostgreSQL: check_old_cluster_for_valid_slots (pg_upgrade/check.c),
+# create_logical_replication_slots
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradedPublisher:
+    """What a server has said. ``slot``: the subscription's; ``missing``: publications that it has
+    not; ``tables``: published ones with their OIDs."""
+
+    system: SystemIdentity
+    database_oid: int
+    in_recovery: bool
+    slot: RemoteSlot | None
+    missing: tuple[str, ...]
+    tables: Mapping[TableName, int]
+
+    @classmethod
+    def ask(cls, subscription: Subscription, publisher: PublisherSession) -> UpgradedPublisher:
+        """Raises PublisherError, ConnectionFailure."""
+        slot, names = subscription.slot_name, subscription.publications
+        found = None if slot is None else publisher.slot_state(slot)
+        system, (database_oid, in_recovery) = publisher.identify_system(), publisher.database()
+        missing = tuple(publisher.missing_publications(names))
+        there = [name for name in names if name not in missing]
+        tables = publisher.tables(there) if there else {}
+        return cls(system, database_oid, in_recovery, found, missing, tables)
+
+
+def follow(
+    transaction: CatalogTransaction,
+    subscription: Subscription,
+    system_id: str,
+    server: UpgradedPublisher,
+    last_cut: Lsn | None,
+) -> tuple[Subscription, list[Notice]]:
+    """Check, and have the subscription go on there. Raises StateMismatch, UndefinedObject,
+    NotInPrerequisiteState, ObjectInUse."""
+    known, name = subscription.publisher, subscription.name
+    if server.system.system_id != system_id:
+        raise StateMismatch(
+            f'the publisher of subscription "{name}" has the system identifier '
+            f"{server.system.system_id}, and not {system_id}",
+            hint=f"Connect the subscription to the upgraded server first: {alter(name)} CONNECTION "
+            "'...'.",
+        )
+    if known is None or known.system_id == system_id:
+        return subscription, []
+    rels = transaction.relations.all(subscription.oid)
+    _check_objects(subscription, known, server, rels)
+    slot = _checked_slot(subscription, server, last_cut)
+    if transaction.prepared_xacts.all(subscription.oid):
+        raise NotInPrerequisiteState(
+            f'cannot set option "{SYSTEM_IDENTIFIER}" when prepared transactions exist',
+            detail="pg_upgrade refuses a server that has some, so that the server cannot be what "
+            "it has made of the publisher.",
+            hint=_another(subscription),
+        )
+    at = slot.confirmed_flush_lsn or INVALID
+    transaction.verifications.forget(subscription.oid)
+    identity = PublisherIdentity(
+        system_id, server.system.timeline, server.database_oid, server.in_recovery
+    )
+    told = notice(
+        f'subscription "{name}" follows system identifier {system_id} from {at}',
+        detail="penstock verify tells whether its tables are equal to the publisher's; with "
+        "verify_interval each of them is compared now.",
+    )
+    upgraded = PublisherUpgrade(at, slot.catalog_xmin or 0)
+    origin_lsn = max(subscription.origin_lsn, at)
+    return replace(subscription, publisher=identity, upgraded=upgraded, origin_lsn=origin_lsn), [
+        told
+    ]
+
+
+def _check_objects(
+    subscription: Subscription,
+    known: PublisherIdentity,
+    server: UpgradedPublisher,
+    rels: Iterable[SubscriptionRel],
+) -> None:
+    if known.database_oid != server.database_oid:
+        raise _not_upgraded(
+            subscription,
+            f"The database has OID {server.database_oid} there, and {known.database_oid} at the "
+            "publisher.",
+        )
+    if server.missing:
+        raise UndefinedObject(
+            f'publication "{server.missing[0]}" does not exist',
+            detail="pg_upgrade keeps publications.",
+            hint=f"Create it again, or {alter(subscription.name)} SET PUBLICATION ... WITH "
+            f"(refresh = false) with those that there are. {_another(subscription)}",
+        )
+    both = [rel for rel in rels if rel.relid is not None and rel.table_name in server.tables]
+    # One that is another relation by now was dropped and made again, and is told of as always.
+    if both and all(server.tables[rel.table_name] != rel.relid for rel in both):
+        rel = both[0]
+        raise _not_upgraded(
+            subscription,
+            f'Table "{rel.qualified_name}" has OID {server.tables[rel.table_name]} there, and '
+            f"{rel.relid} at the publisher.",
+        )
+
+
+def _checked_slot(
+    subscription: Subscription, server: UpgradedPublisher, last_cut: Lsn | None
+) -> RemoteSlot:
+    slot, name = server.slot, subscription.slot_name
+    if slot is None or slot.database != server.system.database or slot.plugin != "pgoutput":
+        raise UndefinedObject(
+            f'replication slot "{name}" does not exist',
+            detail="pg_upgrade keeps logical slots of a publisher from PostgreSQL 17 on. Without "
+            "it, nothing tells what the server has sent."
+            if slot is None
+            else "A slot of that name has another database or output plugin.",
+            hint=copy_anew(subscription.name, name),
+        )
+    if slot.active_pid is not None:
+        raise ObjectInUse(
+            f'replication slot "{name}" is active for PID {slot.active_pid}',
+            detail="Somebody else reads what is this subscription's.",
+            hint="End that session, and see what it has taken.",
+        )
+    confirmed = slot.confirmed_flush_lsn or INVALID
+    if confirmed < (last_cut or INVALID):
+        raise _not_upgraded(
+            subscription,
+            f'Replication slot "{name}" is at {confirmed} there, and what the subscription has '
+            f"ends at {last_cut}: pg_upgrade makes slots again beyond all that was.",
+        )
+    return slot
+
+
+def _not_upgraded(subscription: Subscription, detail: str) -> PenstockError:
+    return StateMismatch(
+        "the server is not what pg_upgrade has made of the publisher of subscription "
+        f'"{subscription.name}"',
+        detail=detail,
+        hint=_another(subscription),
+    )
+
+
+def _another(subscription: Subscription) -> str:
+    return (
+        f"{alter(subscription.name)} CONNECTION '...' leads back to the one that it follows. "
+        f"{copy_anew(subscription.name, subscription.slot_name)}"
+    )
+
+
+def check_slot_name(subscription: Subscription) -> None:
+    """Raises NotInPrerequisiteState, as for options that are the slot's, too."""
+    if subscription.slot_name is None:
+        raise NotInPrerequisiteState(
+            f'cannot set option "{SYSTEM_IDENTIFIER}" for a subscription that does not have a slot '
+            "name",
+            hint=f"{alter(subscription.name)} SET (slot_name = "
+            f"{simple_quote_literal(subscription.name)}), if that is its slot.",
+        )
+
+
+# ALTER SUBSCRIPTION ... SET, ADD and DROP PUBLICATION (subscriptioncmds.c).
+#
+# In: a parsed statement, the catalog, a way to the publisher. Out: the subscription's new list,
+# and its tables as the publications of that list have them (REFRESH), in one transaction of the
+# catalog. A worker that runs starts again with the new list. Before that it applies by the old one
+# what has been committed until now: a publisher looks publications up as they were at the time of
+# each change. One that was made later is an error there, or, from version 18 on, leaves the change
+# out.
+
+_REFRESH_HINT: Final = {
+    "SET": "Use ALTER SUBSCRIPTION ... SET PUBLICATION ... WITH (refresh = false).",
+    "ADD": "Use ALTER SUBSCRIPTION ... ADD PUBLICATION ... WITH (refresh = false) instead.",
+    "DROP": "Use ALTER SUBSCRIPTION ... DROP PUBLICATION ... WITH (refresh = false) instead.",
+}
+
+_CUT_WITHIN_S: Final = 5.0
+"""How long a worker is waited for: one that is far behind does not hold up ALTER."""
+
+_PUBLICATIONS_LOOK_S: Final = 0.05
+
+
+def alter_publications(
+    statement: AlterSubscriptionPublications,
+    catalog: Catalog,
+    connect: PublisherFactory,
+    scope: CommandScope,
+) -> CommandResult:
+    """Raises DuplicateObject, UndefinedObject, InvalidParameterValue, NotInPrerequisiteState, and
+    ObjectInUse when the subscription was changed while the publisher was asked, or stays in the
+    middle of a batch."""
+    options = parse_subscription_options(statement.options, SET_PUBLICATION)
+    if not options.refresh and scope.block_end is not None:
+        _save(statement, catalog, scope)  # the block is waited for as a whole
+        return CommandResult(ALTERED)
+    with catalog.read() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+    wanted = _with_publications(subscription, statement)
+    if not options.refresh:
+        with _applied_until_now(subscription, wanted, catalog, connect, scope) as late:
+            between_batches(lambda: _save(statement, catalog, scope))
+        return CommandResult(ALTERED, tuple(late))
+    if not subscription.enabled:
+        raise NotInPrerequisiteState(
+            "ALTER SUBSCRIPTION with refresh is not allowed for disabled subscriptions",
+            hint=_REFRESH_HINT[statement.verb],
+        )
+    check_copy(subscription, options, statement.verb)
+    scope.prevent_in_block("ALTER SUBSCRIPTION with refresh")
+    checked = () if statement.verb == "DROP" else statement.publications
+    found = ask_published(wanted, connect, checked, besides(catalog, subscription, options))
+    notices = []
+    if found.missing:
+        notices.append(warning(missing_publications_message(found.missing), sqlstate="42704"))
+
+    def taken_in() -> list[Notice]:
+        with catalog.write() as transaction:
+            # With what was recorded of it while the publisher was asked, such as whom it follows.
+            now = check_unchanged(transaction, subscription, found)
+            check_whole_batches(transaction, scope, now)
+            transaction.subscriptions.save(_with_publications(now, statement))
+            return take_in(transaction, _with_publications(now, statement), found, options)
+
+    with _applied_until_now(subscription, wanted, catalog, connect, scope) as late:
+        notices += [*late, *between_batches(taken_in)]
+    return CommandResult(ALTERED, tuple(notices))
+
+
+@contextmanager
+def _applied_until_now(
+    subscription: Subscription,
+    wanted: Subscription,
+    catalog: Catalog,
+    connect: PublisherFactory,
+    scope: CommandScope,
+) -> Iterator[list[Notice]]:
+    """Before it gets publications that it did not have: its worker goes as far as the publisher is
+    now, and no further while the block runs. Yields a warning where it has not come there in time.
+    """
+    added = set(wanted.publications) - set(subscription.publications)
+    follows = scope.running and subscription.enabled and not subscription.stopped
+    cuts = None if scope.warehouse is None else scope.warehouse.cuts
+    owner = CutOwner(subscription.name, subscription.app_id)
+    position = _position(subscription, connect) if added and follows else None
+    if position is None or cuts is None or cuts.last(owner) is None:  # nothing is applied yet
+        yield []
+        return
+    with catalog.write() as transaction:
+        request = transaction.cut_requests.ask(subscription.oid, position)
+    try:
+        yield [] if _has_cut(cuts, owner, position) else [_behind(subscription)]
+    finally:
+        catalog.forget_cut_request(request.id)
+
+
+def _position(subscription: Subscription, connect: PublisherFactory) -> Lsn | None:
+    try:
+        with open_session(connect, subscription.name, subscription.conninfo) as publisher:
+            return publisher.identify_system().xlogpos
+    except PenstockError:
+        return None  # without refresh the statement needs no publisher
+
+
+def _has_cut(cuts: Cuts, owner: CutOwner, position: Lsn) -> bool:
+    deadline = time.monotonic() + _CUT_WITHIN_S
+    while (cut := cuts.last(owner)) is None or cut.lsn < position:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PUBLICATIONS_LOOK_S)
+    return True
+
+
+def _behind(subscription: Subscription) -> Notice:
+    return warning(
+        f'subscription "{subscription.name}" has not applied all that is committed on the '
+        "publisher",
+        detail="The publisher sends the rest by the new list. A publication that was made later "
+        "than a change is an error there, or, from version 18 on, leaves the change out.",
+        hint="Where one of them is new, set the former list again, wait until penstock status "
+        "shows no lag, and repeat this statement.",
+    )
+
+
+def _save(statement: AlterSubscriptionPublications, catalog: Catalog, scope: CommandScope) -> None:
+    with catalog.write() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+        altered = _with_publications(subscription, statement)
+        check_whole_batches(transaction, scope, subscription)
+        transaction.subscriptions.save(altered)
+
+
+def _with_publications(
+    subscription: Subscription, statement: AlterSubscriptionPublications
+) -> Subscription:
+    return replace(subscription, publications=_merged(subscription, statement)).healed()
+
+
+def _merged(
+    subscription: Subscription, statement: AlterSubscriptionPublications
+) -> tuple[str, ...]:
+    """merge_publications"""
+    named = statement.publications
+    check_publications_once(named)
+    if statement.verb == "SET":
+        return named
+    known = subscription.publications
+    if statement.verb == "ADD":
+        _refuse(subscription.name, [name for name in named if name in known])
+        return (*known, *named)
+    for name in named:
+        if name not in known:
+            raise InvalidObjectDefinition(
+                f'publication "{name}" is not in subscription "{subscription.name}"',
+            )
+    left = tuple(name for name in known if name not in named)
+    if not left:
+        raise InvalidParameterValue("cannot drop all the publications from a subscription")
+    return left
+
+
+def _refuse(subscription: str, twice: Sequence[str]) -> None:
+    if twice:
+        raise DuplicateObject(
+            f'publication "{twice[0]}" is already in subscription "{subscription}"'
+        )
+
+
+# Owners of subscriptions: what they may do, and OWNER TO (subscriptioncmds.c,
+# AlterSubscriptionOwner_internal).
+#
+# In: a statement, the catalog, who executes it. Out: the new owner, or PostgreSQL's refusal. A
+# node connects to publishers and writes its tables as itself, whoever owns a subscription: so an
+# owner who is no superuser starts and ends what a superuser has set up, and does not choose what
+# is written.
+
+_OWNERS_SINCE: Final = 16
+"""Before, subscriptions were the superusers' alone."""
+
+_OF_OWNERS: Final = frozenset(
+    {"synchronous_commit", "binary", "streaming", "disable_on_error", "origin"}
+    | {"password_required", "run_as_owner"}
+)
+"""Options of SET that neither ask the publisher nor decide what tables hold."""
+
+
+def check_rights(statement: Statement, catalog: Catalog, scope: CommandScope) -> None:
+    """Whether the role may execute a statement about a subscription.
+
+    Raises InsufficientPrivilege (42501), ProhibitedSqlStatementAttempted (2F003).
+    """
+    if scope.role.superuser:
+        if isinstance(statement, AlterSubscriptionConnection):
+            _check_new_password(statement.name, statement.conninfo, catalog)
+        return
+    match statement:
+        case CreateSubscription():
+            raise _no_creator(scope.version)
+        case (
+            AlterSubscriptionConnection(name=name)
+            | AlterSubscriptionEnabled(name=name)
+            | AlterSubscriptionPublications(name=name)
+            | AlterSubscriptionRefresh(name=name)
+            | AlterSubscriptionRefreshTables(name=name)
+            | AlterSubscriptionSet(name=name)
+            | AlterSubscriptionSkip(name=name)
+            | DropSubscription(name=name)
+            | RenameSubscription(name=name)
+        ):
+            with catalog.read() as transaction:
+                found = transaction.subscriptions.find(name)
+            if found is not None:
+                _check_owner(statement, found, scope)
+
+
+def _no_creator(version: int) -> InsufficientPrivilege:
+    if version < _OWNERS_SINCE:
+        return InsufficientPrivilege("must be superuser to create subscriptions")
+    return InsufficientPrivilege(
+        "permission denied to create subscription",
+        detail='Only roles with privileges of the "pg_create_subscription" role may create '
+        "subscriptions.",
+    )
+
+
+def _check_owner(statement: Statement, subscription: Subscription, scope: CommandScope) -> None:
+    check_owner(scope.role, subscription.owner, "subscription", subscription.name)
+    match statement:
+        case RenameSubscription():
+            check_create_in_database(scope)
+            _check_password_required(subscription.password_required)
+        case DropSubscription():
+            if subscription.slot_name is not None and subscription.password_required:
+                check_password(subscription.conninfo)
+        case _:
+            _check_password_required(subscription.password_required)
+    match statement:
+        case AlterSubscriptionSet(options=options):
+            for option in options:
+                if option.name == "password_required":
+                    _check_password_required(def_get_boolean(option))
+            if not {option.name for option in options} <= _OF_OWNERS:
+                raise _of_superusers(subscription)
+        case (
+            AlterSubscriptionConnection()
+            | AlterSubscriptionPublications()
+            | AlterSubscriptionRefresh()
+            | AlterSubscriptionRefreshTables()
+        ):
+            raise _of_superusers(subscription)
+
+
+def _check_password_required(required: bool) -> None:
+    if not required:
+        raise InsufficientPrivilege(
+            "password_required=false is superuser-only",
+            hint="Subscriptions with the password_required option set to false may only be created "
+            "or modified by the superuser.",
+        )
+
+
+def _of_superusers(subscription: Subscription) -> InsufficientPrivilege:
+    return InsufficientPrivilege(
+        f'permission denied to change what subscription "{subscription.name}" replicates',
+        detail="The node writes its tables as itself, whoever owns the subscription.",
+        hint="Ask a superuser.",
+    )
+
+
+def _check_new_password(name: str, conninfo: str, catalog: Catalog) -> None:
+    """A superuser gives the connection string, but it is the owner who uses it."""
+    with catalog.read() as transaction:
+        subscription = transaction.subscriptions.find(name)
+        if subscription is None or not subscription.password_required:
+            return
+        if not _owner_is_superuser(transaction, subscription):
+            check_password(conninfo)
+
+
+def _owner_is_superuser(transaction: CatalogTransaction, subscription: Subscription) -> bool:
+    if subscription.owner is None:
+        return True
+    role = transaction.roles.find_oid(subscription.owner)
+    return role is not None and role.superuser
+
+
+def check_password(conninfo: str) -> None:
+    """libpqrcv_check_conninfo, with must_use_password. Raises SqlSyntaxError, too."""
+    if not ConnInfo.parse(conninfo).parameters.get("password"):
+        raise ProhibitedSqlStatementAttempted(
+            "password is required",
+            detail="Non-superusers must provide a password in the connection string.",
+        )
+
+
+def alter_owner(
+    statement: AlterSubscriptionOwner, catalog: Catalog, scope: CommandScope
+) -> CommandResult:
+    """OWNER TO. A worker that runs goes on as it was."""
+    with catalog.write() as transaction:
+        owner = role_of(transaction, statement.owner, scope)
+        subscription = get_subscription(transaction, statement.name)
+        if subscription.owner != owner.oid:
+            _check_new_owner(subscription, owner, scope)
+            transaction.subscriptions.save(replace(subscription, owner=owner.oid))
+    return CommandResult(ALTERED)
+
+
+def _check_new_owner(subscription: Subscription, owner: CurrentRole, scope: CommandScope) -> None:
+    check_owner(scope.role, subscription.owner, "subscription", subscription.name)
+    if scope.version < _OWNERS_SINCE:
+        if not owner.superuser:
+            raise InsufficientPrivilege(
+                f'permission denied to change owner of subscription "{subscription.name}"',
+                hint="The owner of a subscription must be a superuser.",
+            )
+        return
+    if not scope.role.superuser:
+        _check_password_required(subscription.password_required)
+        check_can_set_role(scope, owner)
+        check_create_in_database(scope)
+
+
+# DROP SUBSCRIPTION (subscriptioncmds.c, DropSubscription).
+#
+# In: a statement, the catalog, a way to the publisher. Out: no subscription, no slot. Delta tables
+# and cuts stay, and a row of the catalog tells whose the markers in the tables' logs are. A node
+# that runs lets go of the slot first:
+#
+# 1. The row is marked as dropping, which moves the catalog's generation: a running node stops the
+#    worker and its copies; without one nothing needs to be stopped. No copy is committed any more.
+# 2. When the temporary slots of its copies are gone, no copy runs.
+# 3. ``DROP_REPLICATION_SLOT ... WAIT`` returns when nobody streams from the slot any more.
+# 4. The rows go, with transactions that are prepared and not committed.
+#
+# When step 3 fails the mark goes and the subscription is as before. When the process dies the mark
+# stays, and DROP may be said again; then a slot that is gone already is no error.
+
+log = logging.getLogger(__name__)
+
+_TAG = "DROP SUBSCRIPTION"
+_DISASSOCIATE = (
+    "Use ALTER SUBSCRIPTION ... DISABLE to disable the subscription, and then use "
+    "ALTER SUBSCRIPTION ... SET (slot_name = NONE) to disassociate it from the slot."
+)
+
+
+_COPIES_END_S = 30.0
+"""Spark kills a task within seconds; a session without a client ends by the server's keepalives."""
+
+_LOOK_S = 0.1
+
+
+def drop_subscription(
+    statement: DropSubscription, catalog: Catalog, connect: PublisherFactory, scope: CommandScope
+) -> CommandResult:
+    """Raises UndefinedObject, ConnectionFailure, PublisherError."""
+    with catalog.write() as transaction:
+        subscription = transaction.subscriptions.find(statement.name)
+        if subscription is None and statement.missing_ok:
+            missing = notice(f'subscription "{statement.name}" does not exist, skipping')
+            return CommandResult(_TAG, (missing,))
+        subscription = transaction.subscriptions.get(statement.name)
+        if subscription.slot_name is not None:
+            scope.prevent_in_block("DROP SUBSCRIPTION")
+        transaction.subscriptions.save(replace(subscription, dropping=True))
+    notices = []
+    if subscription.slot_name is not None:
+        try:
+            running = _drop_slot(connect, subscription, subscription.slot_name)
+        except BaseException:
+            _unmark(catalog, subscription.oid)
+            raise
+        notices += [_still_copying(slot) for slot in running]
+        notices.append(notice(f'dropped replication slot "{subscription.slot_name}" on publisher'))
+    cut = _last_cut_lsn(scope, subscription)
+    with catalog.write() as transaction:
+        transaction.relations.delete_all(subscription.oid)
+        if cut is None:
+            transaction.subscriptions.delete(subscription.oid)
+        else:
+            ids = [table.id for table in cut.tables.values() if table.id is not None]
+            transaction.subscriptions.delete(subscription.oid, cut.lsn, ids)
+        transaction.cut_requests.forget_all(subscription.oid)
+        transaction.prepared_xacts.delete_all(subscription.oid)
+    if scope.warehouse is not None:
+        storage, prepared = scope.warehouse.storage, scope.warehouse.prepared_uri
+        scope.after_commit(partial(storage.discard_folder, prepared(subscription.app_id)))
+    return CommandResult(_TAG, tuple(notices))
+
+
+def _last_cut_lsn(scope: CommandScope, subscription: Subscription) -> Cut | None:
+    """None also where the warehouse does not tell: a subscription can be dropped without it."""
+    if scope.warehouse is None:
+        return None
+    try:
+        return scope.warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
+    except PenstockError as error:
+        log.warning('the last cut of subscription "%s": %s', subscription.name, error.message)
+        return None
+
+
+def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str) -> list[str]:
+    """Drop it after the copies have ended; the temporary slots of those that have not."""
+    with closing(_connect(connect, subscription, slot)) as publisher:
+        try:
+            running = _wait_for_copies(publisher, subscription.app_id)
+            publisher.drop_slot(slot, missing_ok=subscription.dropping)
+        except PenstockError as error:
+            error.hint = error.hint or _DISASSOCIATE
+            raise
+    return running
+
+
+def _wait_for_copies(publisher: PublisherSession, app_id: str) -> list[str]:
+    """Wait until no copy runs; the slots of those that still do after a while."""
+    deadline = time.monotonic() + _COPIES_END_S
+    while (running := publisher.sync_slots(app_id)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return running
+
+
+def _still_copying(slot: str) -> Notice:
+    return warning(
+        f'the session of a copy still holds temporary replication slot "{slot}" on the publisher, '
+        "which ends with that session; nothing of it will be committed"
+    )
+
+
+def _connect(connect: PublisherFactory, subscription: Subscription, slot: str) -> PublisherSession:
+    """ReportSlotConnectionError when there is no way to the publisher."""
+    try:
+        return connect(subscription.conninfo, subscription.name)
+    except ConnectionFailure as error:
+        raise error.changed(
+            message="could not connect to publisher when attempting to drop replication slot "
+            f'"{slot}": {error.message.removeprefix(CONNECT_PREFIX)}',
+            hint=_DISASSOCIATE,
+        ) from None
+
+
+def _unmark(catalog: Catalog, oid: int) -> None:
+    with catalog.write() as transaction:
+        subscription = transaction.subscriptions.find_oid(oid)
+        if subscription is not None:
+            transaction.subscriptions.save(replace(subscription, dropping=False))

@@ -9,46 +9,153 @@ table that nobody has named yet.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from penstock.catalog import Catalog, CatalogTransaction
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace, PublicationRel, Slot
 from penstock.commands.aclchk import (
     check_can_set_role,
     check_create_in_database,
     check_create_in_schema,
+    check_owner,
     role_of,
 )
-from penstock.commands.define_relation import Definition, define
+from penstock.commands.column_types import columns_of_types
+from penstock.commands.define_relation import (
+    DUPLICATE_COLUMN,
+    INVALID_TABLE_DEFINITION,
+    UNDEFINED_COLUMN,
+    Definition,
+    build_column,
+    check_declarations,
+    check_key,
+    define,
+    multiple_primary_keys,
+)
+from penstock.commands.depend import (
+    DEPENDENT_OBJECTS_STILL_EXIST,
+    cascade_notices,
+    check_not_being_made,
+    check_not_prepared,
+    check_not_subscribed,
+    leave_subscriptions,
+    shown_name,
+    still_used_error,
+)
+from penstock.commands.generated_columns import (
+    check_not_virtual,
+    check_same_generation,
+    generated_from,
+    with_expression,
+)
 from penstock.commands.namespace import (
+    UNDEFINED_SCHEMA,
+    UNDEFINED_TABLE,
     creation_schema,
+    delta_uri,
     find_schema,
+    find_table,
+    get_schema,
+    get_table,
+    keep_former,
+    names,
     open_delta,
     register,
+    register_all,
+    table_columns,
     warehouse_of,
 )
 from penstock.commands.partbounds import check_new_partition
-from penstock.commands.partition_rows import PartitionRows, RowsFirst
 from penstock.commands.scope import CommandResult, CommandScope, notice
+from penstock.commands.sequence import has_sequence
 from penstock.commands.subscription_targets import (
     check_between_batches,
+    check_detached,
     check_joins,
 )
+from penstock.commands.typecmds import check_unused, shown_user
 from penstock.commands.unique_indexes import (
     add_constraints,
     choose_relation_name,
+    detach_indexes,
+    drop_index,
+    identify_by,
     inherit_indexes,
     is_taken,
+    without,
 )
+from penstock.enum_type import EnumType
 from penstock.errors import (
     CommitConflict,
     DuplicateObject,
     FeatureNotSupported,
+    InvalidParameterValue,
+    NotInPrerequisiteState,
+    ObjectInUse,
+    PenstockError,
+    SqlSyntaxError,
+    UndefinedObject,
+    VersionGone,
+    WrongObjectType,
 )
-from penstock.lakehouse.schema import TableSchema
-from penstock.relation import AttGenerated, Attribute, Relation, ReplicaIdentity
-from penstock.sql import CreateSchema, CreateTable
-from penstock.sqlstate import ReservedName
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.defaults import default_value
+from penstock.lakehouse.delta_types import delta_type, type_text
+from penstock.lakehouse.names import column_names
+from penstock.lakehouse.new_columns import check_no_variant
+from penstock.lakehouse.row_moves import pending
+from penstock.lakehouse.schema import DELETED_AT, Column, TableSchema
+from penstock.lakehouse.statistics import bounds
+from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.table_changes import table_changes
+from penstock.lsn import Lsn
+from penstock.pgtypes import arrow_type
+from penstock.pgtypes.variant import VARIANT, type_name
+from penstock.pipeline.generated import generated_columns
+from penstock.pipeline.partition_tree import anywhere, belonging, routing_of
+from penstock.pipeline.rewrite_columns import DDL_APP_ID, ColumnChange, ColumnRewrites
+from penstock.pipeline.routing import Level, RangeBound
+from penstock.pipeline.scan import ScanColumn, ScanFile, scan
+from penstock.protocol.answers import Notice
+from penstock.publication.row_filter import compile_row_filter
+from penstock.relation import (
+    AttGenerated,
+    Attribute,
+    Relation,
+    ReplicaIdentity,
+    TableColumn,
+    qualified,
+)
+from penstock.sql import (
+    AddColumn,
+    AddPrimaryKey,
+    AddUnique,
+    AlterNotNull,
+    AlterTable,
+    AlterTableCommand,
+    AttachPartition,
+    ChangeOwner,
+    CreateSchema,
+    CreateTable,
+    DetachPartition,
+    DropColumn,
+    DropConstraint,
+    DropSchema,
+    DropTable,
+    PartitionBound,
+    RangeVar,
+    SetReplicaIdentity,
+)
+from penstock.sql.builtin.enum_types import enum_name
+from penstock.sql.grammar.partition_bound import Strategy, key_columns, parse_partition_bound
+from penstock.sql.text.quoting import quote_identifier
+from penstock.sqlstate import NotNullViolation, ReservedName
 
 log = logging.getLogger(__name__)
 
@@ -189,3 +296,1265 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: CommandScope
             return CommandResult("CREATE SCHEMA", (notice(message, sqlstate="42P06"),))
         transaction.namespaces.create(name, owner.oid)
     return CommandResult("CREATE SCHEMA")
+
+
+# ALTER TABLE (tablecmds.c, ATExecCmd).
+#
+# In: a parsed statement, the catalog, the scope with its warehouse. Out: key, identity and owner
+# in the catalog; columns are ``change_columns``'. A key is a promise: that it is unique is checked
+# where it is relied on, not here.
+
+
+def alter_table(statement: AlterTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
+    """AlterTable. Files are rewritten with nothing locked, and the statement is begun again."""
+    at = datetime.now(UTC)
+    partition_rows = PartitionRows(attaches=True)
+    with ColumnRewrites() as rewrites:
+        for _ in range(_TRIES):
+            try:
+                with catalog.write() as transaction:
+                    return _alter(statement, transaction, scope, at, rewrites, partition_rows)
+            except FilesFirst as first:
+                for change in first.changes:
+                    rewrites.prepare(change)
+            except RowsFirst as first:
+                partition_rows.read(first.unread)
+            except CommitConflict as conflict:
+                log.info("%s: altering the table again", conflict.message)
+    raise CommitConflict(
+        f'others have committed to table "{statement.relation}" {_TRIES} times in a row',
+        hint="Let the writers of the table pause, and run the statement again.",
+    )
+
+
+def _alter(
+    statement: AlterTable,
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    at: datetime,
+    rewrites: ColumnRewrites,
+    partition_rows: PartitionRows,
+) -> CommandResult:
+    """Columns of Delta tables are changed last, when nothing else can fail any more."""
+    notices: list[Notice] = []
+    table = find_table(transaction, scope, statement.relation)
+    if table is None and statement.missing_ok:
+        name = statement.relation.name
+        skipped = notice(f'relation "{name}" does not exist, skipping')
+        return CommandResult("ALTER TABLE", (skipped,))
+    table = get_table(transaction, scope, statement.relation)
+    check_owner(scope.role, table.owner, "table", table.name)
+    changes, before = ColumnChanges(at=at), transaction.tables.family(table)
+    check_not_prepared(transaction, before, "alter")
+    committed: Mapping[int, int] = {}
+    for command in sorted(statement.commands, key=_pass_of):
+        if isinstance(command, DropColumn):
+            only = statement.relation.only
+            table = drop_column(transaction, scope, table, command, only, changes, notices)
+        else:
+            table = _execute(transaction, scope, table, command, changes, notices, partition_rows)
+        transaction.tables.save(table)
+    if changes:
+        members = transaction.tables.family(table)
+        committed = change_columns(transaction, scope, members, changes, rewrites)
+    keep_former(transaction, scope, before, committed)
+    return CommandResult("ALTER TABLE", tuple(notices))
+
+
+def _pass_of(command: AlterTableCommand) -> int:
+    """What is dropped goes first, then columns come, then keys (AlterTablePass), whatever the order
+    written."""
+    match command:
+        case DropColumn() | DropConstraint():
+            return 0
+        case AddColumn():
+            return 1
+    return 2
+
+
+def _execute(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    table: LakeTable,
+    command: AlterTableCommand,
+    changes: ColumnChanges,
+    notices: list[Notice],
+    partition_rows: PartitionRows,
+) -> LakeTable:
+    match command:
+        case AddColumn():
+            check_declarations(table.name, command.column)
+            if has_sequence(command.column):
+                raise FeatureNotSupported(
+                    "ALTER TABLE ... ADD COLUMN of a serial or identity column is not supported",
+                    hint="Give the rows that are there their values by UPDATE.",
+                )
+            new = build_column(transaction, scope, command.column)
+            before = len(changes.added)
+            table = _add_column(scope, table, command, new, changes, notices)
+            unique = command.column.unique if len(changes.added) > before else None
+            return add_constraints(transaction, table, [unique] if unique else [])
+        case AddPrimaryKey(columns):
+            if table.primary_key:
+                raise multiple_primary_keys(table.name)
+            known = changes.columns(scope, table)
+            check_columns(table, columns, names(known))
+            check_key(columns, names(known))
+            check_not_virtual(columns, known, "primary keys")
+            return _with_key(scope, table, columns, changes)
+        case AddUnique(unique):
+            known = changes.columns(scope, table)
+            check_key(unique.columns, names(known), "unique")
+            check_not_virtual(unique.columns, known, "unique constraints")
+            return add_constraints(transaction, table, [unique])
+        case AlterNotNull(name, not_null):
+            check_columns(table, [name], names(changes.columns(scope, table)))
+            if not not_null:
+                _check_may_be_null(transaction, scope, table, name)
+            changes.not_null[name] = not_null
+        case DropConstraint(name, missing_ok):
+            if name == table.primary_key_name and table.primary_key:
+                return _with_key(scope, table, (), changes)
+            return _drop_constraint(transaction, table, name, missing_ok, notices)
+        case SetReplicaIdentity():
+            return _set_identity(transaction, scope, table, command, changes)
+        case ChangeOwner(spec):
+            owner = role_of(transaction, spec, scope)
+            if owner.oid != table.owner and not scope.role.superuser:
+                check_can_set_role(scope, owner)
+                schema = get_schema(transaction, scope, table.schema)
+                check_create_in_schema(replace(scope, role=owner), schema.owner, schema.name)
+            return replace(table, owner=owner.oid)
+        case AttachPartition(relation, bound):
+            child = get_table(transaction, scope, relation)
+            check_owner(scope.role, child.owner, "table", child.name)
+            attach(transaction, scope, table, child, bound, partition_rows)
+        case DetachPartition(relation):
+            _detach(transaction, scope, table, get_table(transaction, scope, relation))
+    return table
+
+
+def _check_may_be_null(
+    transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, name: str
+) -> None:
+    """ATExecDropNotNull"""
+    reason: str | None = None
+    sequences = {s.column: s for s in transaction.sequences.of_table(table.oid)}
+    if name in sequences and sequences[name].identity:
+        raise SqlSyntaxError(f'column "{name}" of relation "{table.name}" is an identity column')
+    parent = None if table.parent is None else transaction.tables.find_oid(table.parent)
+    if parent is not None:
+        known = {column.name: column.not_null for column in table_columns(scope, parent)}
+        if known.get(name) or name in parent.primary_key:
+            reason = f'column "{name}" is marked NOT NULL in parent table'
+    if reason is None and name in table.primary_key:
+        reason = f'column "{name}" is in a primary key'
+    by_index = any(index.replica_identity for index in table.indexes)
+    if reason is None and by_index and name in table.identity_key:
+        reason = f'column "{name}" is in index used as replica identity'
+    if reason is not None:
+        raise InvalidParameterValue(reason, sqlstate=INVALID_TABLE_DEFINITION)
+
+
+def _add_column(
+    scope: CommandScope,
+    table: LakeTable,
+    command: AddColumn,
+    new: TableColumn,
+    changes: ColumnChanges,
+    notices: list[Notice],
+) -> LakeTable:
+    """ATExecAddColumn"""
+    if table.parent is not None:
+        raise WrongObjectType("cannot add column to a partition")
+    known = changes.columns(scope, table)
+    if new.name in names(known):
+        message = f'column "{new.name}" of relation "{table.name}" already exists'
+        if not command.missing_ok:
+            raise DuplicateObject(message, sqlstate=DUPLICATE_COLUMN)
+        notices.append(notice(f"{message}, skipping", sqlstate=DUPLICATE_COLUMN))
+        return table
+    if command.column.primary_key and table.primary_key:
+        raise multiple_primary_keys(table.name)
+    changes.added.append(with_expression(new, [*known, new], table.name))
+    if command.column.primary_key:
+        check_not_virtual((new.name,), [new], "primary keys")
+    if command.column.unique is not None:
+        check_not_virtual((new.name,), [new], "unique constraints")
+    return replace(table, primary_key=(new.name,)) if command.column.primary_key else table
+
+
+def _set_identity(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    table: LakeTable,
+    command: SetReplicaIdentity,
+    changes: ColumnChanges,
+) -> LakeTable:
+    """ATExecReplicaIdentity; USING KEY names columns where PostgreSQL names an index."""
+    if command.index is not None:
+        return _by_index(transaction, table, command.index)
+    known = changes.columns(scope, table)
+    check_columns(table, command.key, names(known))
+    check_not_virtual(command.key, known, "indexes")
+    for position, name in enumerate(command.key):
+        if name in command.key[:position]:
+            raise InvalidParameterValue(
+                f'column "{name}" appears twice in replica identity',
+                sqlstate=INVALID_TABLE_DEFINITION,
+            )
+    table = identify_by(table, None)
+    identity = ReplicaIdentity(command.kind)
+    return replace(table, replica_identity=identity, identity_key=command.key)
+
+
+def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> LakeTable:
+    """Raises UndefinedObject (42704), WrongObjectType."""
+    index = next((own for own in table.indexes if own.name == name), None)
+    if index is not None:
+        return identify_by(table, index)
+    if table.primary_key and name == table.primary_key_name:
+        return replace(
+            identify_by(table, None),
+            replica_identity=ReplicaIdentity.INDEX,
+            identity_key=table.primary_key,
+        )
+    if transaction.tables.find(table.schema, name) is not None:
+        raise WrongObjectType(f'"{name}" is not an index')
+    if is_taken(transaction, table.schema, name):
+        raise WrongObjectType(f'"{name}" is not an index for table "{table.name}"')
+    raise UndefinedObject(f'index "{name}" for table "{table.name}" does not exist')
+
+
+def _with_key(
+    scope: CommandScope, table: LakeTable, key: tuple[str, ...], changes: ColumnChanges
+) -> LakeTable:
+    """With another primary key. A Delta table that the node itself has made knows it, too: a
+    subscription that fills the table finds rows by it."""
+    if is_made_here(scope, table):
+        changes.key = key
+    return replace(table, primary_key=key)
+
+
+def _drop_constraint(
+    transaction: CatalogTransaction,
+    table: LakeTable,
+    name: str,
+    missing_ok: bool,
+    notices: list[Notice],
+) -> LakeTable:
+    """ATExecDropConstraint, of UNIQUE."""
+    for index in table.indexes:
+        if index.constraint and index.name == name:
+            if index.parent is not None:
+                raise InvalidParameterValue(
+                    f'cannot drop inherited constraint "{name}" of relation "{table.name}"',
+                    sqlstate=INVALID_TABLE_DEFINITION,
+                )
+            return drop_index(transaction, table, index)
+    message = f'constraint "{name}" of relation "{table.name}" does not exist'
+    if not missing_ok:
+        raise UndefinedObject(message)
+    notices.append(notice(f"{message}, skipping"))
+    return table
+
+
+def check_columns(table: LakeTable, wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Raises UndefinedObject (42703) for the first that a table has not."""
+    for name in wanted:
+        if name not in known:
+            raise UndefinedObject(
+                f'column "{name}" of relation "{table.name}" does not exist',
+                sqlstate=UNDEFINED_COLUMN,
+            )
+
+
+def _detach(
+    transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: LakeTable
+) -> None:
+    """ATExecDetachPartition"""
+    if parent.partition_key is None:
+        raise WrongObjectType(
+            f'ALTER action DETACH PARTITION cannot be performed on relation "{parent.name}"',
+            detail="This operation is not supported for tables.",
+        )
+    if child.parent != parent.oid:
+        raise UndefinedObject(
+            f'relation "{child.name}" is not a partition of relation "{parent.name}"',
+            sqlstate=UNDEFINED_TABLE,
+        )
+    check_between_batches(transaction, scope, parent)
+    transaction.tables.save(replace(detach_indexes(child), parent=None, bound=None))
+
+
+# ALTER TABLE ... ATTACH PARTITION (tablecmds.c, ATExecAttachPartition).
+#
+# In: a partitioned table, a table and its bound. Out: the table as a partition, in the catalog,
+# with partitions of its own where it has any. Its rows are read for the bound by
+# ``partition_rows``.
+#
+# Refused is a table whose former rows some stream has yet to send. PostgreSQL decodes a change by
+# the catalogs of its time; here nothing says since when a table is a partition, so that rows which
+# came and went before would be sent as those of a partition.
+
+_MISMATCH = "42804"
+_MAKE_OF_PARENT: Final = "Make the partition from its parent: CREATE TABLE ... PARTITION OF {}."
+
+
+def attach(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    parent: LakeTable,
+    child: LakeTable,
+    bound: PartitionBound,
+    partition_rows: PartitionRows,
+) -> None:
+    """Raises WrongObjectType, UndefinedObject, InvalidParameterValue, FeatureNotSupported; what
+    ``PartitionRows.check`` raises."""
+    if parent.partition_key is None:
+        raise WrongObjectType(
+            f'ALTER action ATTACH PARTITION cannot be performed on relation "{parent.name}"',
+            detail="This operation is not supported for tables.",
+        )
+    if child.parent is not None:
+        raise WrongObjectType(f'"{child.name}" is already a partition')
+    if parent.oid in {member.oid for member in transaction.tables.family(child)}:
+        raise DuplicateObject(
+            "circular inheritance not allowed",
+            detail=f'"{parent.name}" is already a child of "{child.name}".',
+            sqlstate="42P07",
+        )
+    _check_no_sequence(transaction, child)
+    check_new_partition(transaction, scope, parent, child.name, bound)
+    check_between_batches(transaction, scope, parent)
+    members = transaction.tables.family(child)
+    check_not_prepared(transaction, members, "attach")
+    for member in members:
+        check_joins(transaction, scope, parent, (member.schema, member.name))
+        _check_columns(scope, parent, member)
+        _check_stored(scope, parent, member)
+        check_history_sent(transaction, scope, parent, member)
+    partition_rows.check(transaction, scope, parent, bound)
+    partition = replace(
+        child,
+        parent=parent.oid,
+        bound=str(bound),
+        primary_key=child.primary_key or parent.primary_key,
+    )
+    below = [
+        replace(member, primary_key=member.primary_key or parent.primary_key)
+        for member in members
+        if member.oid != child.oid
+    ]
+    partition_rows.check_attached(transaction, scope, parent, [partition, *below])
+    for member in (partition, *below):
+        transaction.tables.save(member)
+    inherit_indexes(transaction, parent, partition)
+
+
+def _check_no_sequence(transaction: CatalogTransaction, child: LakeTable) -> None:
+    """ATExecAttachPartition, which takes serial columns; rows of the parent would lack values."""
+    for sequence in transaction.sequences.of_table(child.oid):
+        if sequence.identity:
+            raise NotInPrerequisiteState(
+                f'table "{child.name}" being attached contains an identity column '
+                f'"{sequence.column}"',
+                detail="The new partition may not contain an identity column.",
+            )
+        raise FeatureNotSupported(
+            f'ATTACH PARTITION of table "{child.name}" is not supported, whose column '
+            f'"{sequence.column}" has a sequence'
+        )
+
+
+def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
+    """MergeAttributesIntoExisting, and that there are no others."""
+    theirs, own = table_columns(scope, parent), table_columns(scope, child)
+    for column in own:
+        if column.name not in names(theirs):
+            raise PenstockError(
+                f'table "{child.name}" contains column "{column.name}" not found in parent '
+                f'"{parent.name}"',
+                detail="The new partition may contain only the columns present in parent.",
+                sqlstate=_MISMATCH,
+            )
+    found = {column.name: column for column in own}
+    for column in theirs:
+        if column.name not in found:
+            raise PenstockError(
+                f'child table is missing column "{column.name}"', sqlstate=_MISMATCH
+            )
+        mine = found[column.name]
+        if (mine.type_oid, mine.typmod) != (column.type_oid, column.typmod):
+            raise PenstockError(
+                f'child table "{child.name}" has different type for column "{column.name}"',
+                sqlstate=_MISMATCH,
+            )
+        check_same_generation(mine, column)
+
+
+def _check_stored(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
+    """Rows are written to partitions by the parent's names in Delta, which differ from PostgreSQL's
+    where two of those differ in case only; and as the parent has them, jsonb as variants or not."""
+    tables = [open_delta(scope, table) for table in (parent, child)]
+    if tables[1] is None:
+        raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
+    root, leaf = (TableSchema(()) if table is None else table.schema for table in tables)
+    if dict(root.renamed) != dict(leaf.renamed):
+        raise FeatureNotSupported(
+            f'ATTACH PARTITION of table "{child.name}" is not supported, whose columns are stored '
+            "under other names",
+            hint=_MAKE_OF_PARENT.format(quote_identifier(parent.name)),
+        )
+    for column in root.columns:
+        own = leaf.by_source.get(column.source, column)
+        if (own.type == VARIANT) != (column.type == VARIANT):
+            raise PenstockError(
+                f'child table "{child.name}" has different type for column "{column.source}"',
+                detail=f"In Delta it is {type_name(own.type)} there, and {type_name(column.type)} "
+                "in the parent.",
+                hint=_MAKE_OF_PARENT.format(quote_identifier(parent.name)),
+                sqlstate=_MISMATCH,
+            )
+
+
+_AT_ONCE: Final = 1000
+"""Transactions that are read of the log."""
+
+
+def check_history_sent(
+    transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: LakeTable
+) -> None:
+    """Raises ObjectInUse where a slot has not received changes of rows of ``child``, and they are
+    published once it is a partition; StorageError."""
+    delta = open_delta(scope, child)
+    slots = [slot for slot in transaction.slots.all() if slot.invalidation_reason is None]
+    if delta is None or delta.version == 0 or not slots or not _is_published(transaction, parent):
+        return
+    lagging = (
+        slot
+        for slot in slots
+        if any(_changes_rows(delta, *span) for span in _unsent(transaction, slot, child, delta))
+    )
+    slot = next(lagging, None)
+    if slot is not None:
+        raise ObjectInUse(
+            f'cannot attach table "{child.name}" because replication slot "{slot.name}" has not '
+            "received all changes of its rows",
+            detail=f'They would be sent as changes of a partition of "{parent.name}", which it was '
+            "not yet.",
+            hint="Try again when the slot's subscriber has caught up. Or drop the table, and make "
+            "the partition by CREATE TABLE ... PARTITION OF.",
+        )
+
+
+def _is_published(transaction: CatalogTransaction, parent: LakeTable) -> bool:
+    members = transaction.members()
+    return any(members.contains(publication, parent) for publication in members.publications)
+
+
+def _unsent(
+    transaction: CatalogTransaction, slot: Slot, child: LakeTable, delta: DeltaTable
+) -> Iterator[tuple[int, int]]:
+    """Versions before and after each of the changes that a slot is still to receive, whether or not
+    they are in the log of transactions yet."""
+    at = slot.confirmed_flush_lsn
+    while found := transaction.transactions.after(at, _AT_ONCE):
+        for each in found:
+            for member in each.members:
+                if member.relation == child.oid:
+                    yield member.from_version, member.to_version
+        at = Lsn(found[-1].end)
+    yield transaction.transactions.versions().get(child.oid, -1), delta.version
+
+
+def _changes_rows(delta: DeltaTable, before: int, after: int) -> bool:
+    if before >= after:
+        return False
+    try:
+        changes = table_changes(delta.storage, delta.uri, before, after)
+    except VersionGone:
+        return True  # nobody knows any more
+    return bool(changes.added or changes.removed or changes.truncated)
+
+
+# ALTER TABLE ... DROP COLUMN in the catalog (tablecmds.c, ATExecDropColumn).
+#
+# In: a table, a column's name, what the statement has done to columns so far. Out: keys without it
+# and publications that named it emptied of the table, or PostgreSQL's error. The Delta tables are
+# ``change_columns``'.
+
+
+def drop_column(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    table: LakeTable,
+    command: DropColumn,
+    only: bool,
+    changes: ColumnChanges,
+    notices: list[Notice],
+) -> LakeTable:
+    """The table without the column in its keys; its partitions are saved. ``only``: as written.
+
+    Raises UndefinedObject (42703), InvalidParameterValue (42P16), NotInPrerequisiteState (2BP01).
+    """
+    gone = command.name not in names(changes.columns(scope, table))
+    if gone and not _is_left(transaction, table, command.name):
+        message = f'column "{command.name}" of relation "{table.name}" does not exist'
+        if not command.missing_ok:
+            raise UndefinedObject(message, sqlstate=UNDEFINED_COLUMN)
+        notices.append(notice(f"{message}, skipping"))
+        return table
+    if table.parent is not None:
+        raise InvalidParameterValue(
+            f'cannot drop inherited column "{command.name}"', sqlstate=INVALID_TABLE_DEFINITION
+        )
+    members = transaction.tables.family(table)
+    _check_partition_key(table, command.name)
+    if only and len(members) > 1:
+        raise InvalidParameterValue(
+            "cannot drop column from only the partitioned table when partitions exist",
+            hint="Do not specify the ONLY keyword.",
+            sqlstate=INVALID_TABLE_DEFINITION,
+        )
+    for member in members[1:]:
+        _check_partition_key(member, command.name)
+    made_of_it = generated_from(command.name, changes.columns(scope, table), table.name)
+    _check_not_generated_from(transaction, scope, members, command, made_of_it)
+    for name in (command.name, *made_of_it):
+        notices += _leave_publications(transaction, scope, members, replace(command, name=name))
+        for member in transaction.tables.family(table)[1:]:
+            transaction.tables.save(_without(member, name))
+        transaction.sequences.delete_of(table.oid, name)
+        changes.drop(name)
+        table = _without(table, name)
+    shown = shown_name(transaction, scope, table.schema, table.name)
+    notices += cascade_notices([f"column {name} of table {shown}" for name in made_of_it])
+    return table
+
+
+def _is_left(transaction: CatalogTransaction, table: LakeTable, column: str) -> bool:
+    """Whether a key or a publication has a column that the Delta tables do not have: the process
+    that dropped it was stopped before that was in the catalog, or it went by other means."""
+    members = {member.oid: member for member in transaction.tables.family(table)}
+    lists = [r for r in transaction.publications.relations() if r.relation in members]
+    return any(_without(member, column) != member for member in members.values()) or any(
+        column in (rel.columns or ()) for rel in lists
+    )
+
+
+def _check_not_generated_from(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    members: Sequence[LakeTable],
+    command: DropColumn,
+    made_of_it: Sequence[str],
+) -> None:
+    """Raises NotInPrerequisiteState (2BP01), without CASCADE."""
+    if command.cascade or not made_of_it:
+        return
+    shown = [
+        shown_name(transaction, scope, member.schema, member.name)
+        for member in _last_first(members, members[0])
+    ]
+    lines = [
+        f"column {name} of table {table} depends on column {command.name} of table {table}"
+        for table in shown
+        for name in made_of_it
+    ]
+    what = f"column {command.name} of table {shown[0]}"
+    raise still_used_error(what if len(members) == 1 else None, lines)
+
+
+def _check_partition_key(table: LakeTable, column: str) -> None:
+    if table.partition_key is not None and column in key_columns(table.partition_key):
+        raise InvalidParameterValue(
+            f'cannot drop column "{column}" because it is part of the partition key of relation '
+            f'"{table.name}"',
+            sqlstate=INVALID_TABLE_DEFINITION,
+        )
+
+
+def _without(table: LakeTable, column: str) -> LakeTable:
+    """A key or index goes with any of its columns; an identity by it identifies nothing then."""
+    for index in table.indexes:
+        if column in index.columns:
+            table = without(table, index)
+    return replace(
+        table,
+        primary_key=() if column in table.primary_key else table.primary_key,
+        identity_key=() if column in table.identity_key else table.identity_key,
+    )
+
+
+def _leave_publications(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    members: Sequence[LakeTable],
+    command: DropColumn,
+) -> list[Notice]:
+    """Tables whose filter or list names the column leave their publications, with CASCADE only."""
+    publications = {p.oid: p.name for p in transaction.publications.all()}
+    tables = {member.oid: member for member in members}
+    found = [
+        rel
+        for rel in transaction.publications.relations()
+        if rel.relation in tables
+        and command.name in _named_columns(scope, tables[rel.relation], rel)
+    ]
+    tables = {member.oid: member for member in _last_first(members, members[0])}
+    found.sort(key=lambda rel: list(tables).index(rel.relation))
+    shown = {t.oid: shown_name(transaction, scope, t.schema, t.name) for t in members}
+    column = f"column {command.name} of table"
+    described = [
+        f"publication of table {shown[rel.relation]} in publication {publications[rel.publication]}"
+        for rel in found
+    ]
+    if found and not command.cascade:
+        lines = [
+            f"{text} depends on {column} {shown[rel.relation]}"
+            for text, rel in zip(described, found, strict=True)
+        ]
+        what = f"{column} {shown[members[0].oid]}"
+        raise still_used_error(what if len(members) == 1 else None, lines)
+    for rel in found:
+        transaction.publications.remove_relation(rel.publication, rel.relation)
+    return cascade_notices(described)
+
+
+def _last_first(members: Sequence[LakeTable], table: LakeTable) -> list[LakeTable]:
+    """As PostgreSQL tells of them: the table, then its partitions from the last on."""
+    children = [member for member in members if member.parent == table.oid]
+    return [table, *(t for child in reversed(children) for t in _last_first(members, child))]
+
+
+def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:
+    """The columns that a publication's list and filter name."""
+    listed = frozenset(rel.columns or ())
+    if rel.row_filter is None:
+        return listed
+    columns = table_columns(scope, table)
+    compiled = compile_row_filter(rel.row_filter, columns, table=table.name)
+    return listed | compiled.columns
+
+
+# DROP TABLE and DROP SCHEMA (dependency.c, tablecmds.c).
+#
+# In: a parsed statement, the catalog, the scope with its warehouse. Out: rows of the catalog and
+# Delta tables that are gone. A table that a subscription fills leaves it first, in a transaction
+# of its own: a worker that missed one of its tables would stop for good, and one that misses what
+# it does not fill any more begins again.
+
+
+def drop_table(statement: DropTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
+    """RemoveRelations, all of them or none."""
+    warehouse_of(scope)
+    notices: list[Notice] = []
+
+    def found(transaction: CatalogTransaction) -> list[LakeTable]:
+        notices.clear()
+        dropped: dict[int, LakeTable] = {}
+        for name in statement.relations:
+            table = _table_to_drop(transaction, scope, name, statement.missing_ok, notices)
+            if table is not None:
+                check_owner(scope.role, table.owner, "table", table.name)
+                dropped |= {member.oid: member for member in transaction.tables.family(table)}
+        return list(dropped.values())
+
+    _end_subscriptions(catalog, scope, found)
+    with catalog.write() as transaction:
+        tables = found(transaction)
+        _forget(transaction, scope, tables)
+        _remove_rows(scope, tables)
+    return CommandResult("DROP TABLE", tuple(notices))
+
+
+def _end_subscriptions(
+    catalog: Catalog,
+    scope: CommandScope,
+    found: Callable[[CatalogTransaction], list[LakeTable]],
+) -> None:
+    """Before anything of the tables is gone."""
+    with catalog.write() as transaction:
+        tables = found(transaction)
+        check_not_prepared(transaction, tables, "drop")
+        for table in tables:
+            check_detached(transaction, scope, table)
+        leave_subscriptions(transaction, tables)
+
+
+def _forget(
+    transaction: CatalogTransaction, scope: CommandScope, tables: Sequence[LakeTable]
+) -> None:
+    check_not_prepared(transaction, tables, "drop")
+    for table in tables:
+        check_not_subscribed(transaction, table, "drop")
+        check_detached(transaction, scope, table)
+        transaction.delete_table(table)
+
+
+def _remove_rows(scope: CommandScope, tables: Sequence[LakeTable]) -> None:
+    """The last step, before the catalog's commit: a sequencer would find a table again that has
+    rows and is in no catalog."""
+    for table in tables:
+        warehouse_of(scope).remove(*(table.folder_of or (table.schema, table.name)))
+
+
+def _table_to_drop(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    name: RangeVar,
+    missing_ok: bool,
+    notices: list[Notice],
+) -> LakeTable | None:
+    """DropErrorMsgNonExistent"""
+    missing_schema = name.schema and find_schema(transaction, scope, name.schema) is None
+    if missing_schema and missing_ok:
+        notices.append(notice(f'schema "{name.schema}" does not exist, skipping'))
+        return None
+    found = find_table(transaction, scope, name)
+    if found is None and missing_ok:
+        notices.append(notice(f'table "{name.name}" does not exist, skipping'))
+    elif found is None:
+        raise UndefinedObject(f'table "{name.name}" does not exist', sqlstate=UNDEFINED_TABLE)
+    return found
+
+
+def drop_schema(statement: DropSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
+    """RemoveObjects for schemas; with CASCADE their tables and types go too."""
+    notices: list[Notice] = []
+    reported: list[str] = []
+    enums: list[EnumType] = []
+
+    def found(transaction: CatalogTransaction) -> list[LakeTable]:
+        for gathered in (notices, reported, enums):
+            gathered.clear()
+        tables: dict[int, LakeTable] = {}
+        schemas = _schemas_to_drop(transaction, scope, statement, notices)
+        if schemas and scope.warehouse is not None:
+            register_all(transaction, scope)
+        for namespace in schemas:
+            held = [t for t in transaction.tables.all() if t.schema == namespace.name]
+            types = [t for t in transaction.types.all() if t.schema == namespace.name]
+            shown = _describe_objects(held, types)
+            if shown and not statement.cascade:
+                raise _still_used(transaction, scope, namespace, held, types)
+            tables |= {member.oid: member for t in held for member in transaction.tables.family(t)}
+            reported.extend(shown)  # partitions go with their table, without a word
+            enums.extend(types)
+        return list(tables.values())
+
+    _end_subscriptions(catalog, scope, found)
+    with catalog.write() as transaction:
+        tables = found(transaction)
+        schemas = _schemas_to_drop(transaction, scope, statement, [])
+        check_not_being_made(transaction, [schema.name for schema in schemas], enums)
+        for namespace in schemas:
+            for row in transaction.publications.namespaces():
+                if row.schema == namespace.name:
+                    transaction.publications.remove_namespace(row.publication, row.schema)
+            transaction.namespaces.delete(namespace.oid)
+        _forget(transaction, scope, tables)
+        check_unused(transaction, scope, enums, cascade=True)
+        for enum in enums:
+            transaction.types.delete(enum.oid)
+        _remove_rows(scope, tables)
+    return CommandResult("DROP SCHEMA", (*notices, *cascade_notices(reported)))
+
+
+def _schemas_to_drop(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    statement: DropSchema,
+    notices: list[Notice],
+) -> list[Namespace]:
+    found = []
+    for name in statement.names:
+        namespace = find_schema(transaction, scope, name)
+        if namespace is None and statement.missing_ok:
+            notices.append(notice(f'schema "{name}" does not exist, skipping'))
+            continue
+        if namespace is None:
+            raise UndefinedObject(f'schema "{name}" does not exist', sqlstate=UNDEFINED_SCHEMA)
+        check_owner(scope.role, namespace.owner, "schema", name)
+        if name == "public":
+            raise NotInPrerequisiteState(
+                "cannot drop schema public because the node requires it",
+                sqlstate=DEPENDENT_OBJECTS_STILL_EXIST,
+            )
+        found.append(namespace)
+    return found
+
+
+def _describe_objects(tables: Sequence[LakeTable], enums: Sequence[EnumType]) -> list[str]:
+    """What a schema holds, in the order of oids."""
+    found = {table.oid: f"table {table.qualified_name}" for table in tables}
+    found |= {enum.oid: f"type {enum_name(enum)}" for enum in enums}
+    return [text for _, text in sorted(found.items())]
+
+
+def _still_used(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    namespace: Namespace,
+    tables: Sequence[LakeTable],
+    enums: Sequence[EnumType],
+) -> NotInPrerequisiteState:
+    lines = [
+        f"{each} depends on schema {namespace.name}" for each in _describe_objects(tables, enums)
+    ]
+    for table, column, enum in reversed(columns_of_types(transaction, scope, enums)):
+        if table.schema != namespace.name:  # the others go with their table
+            place = lines.index(f"type {enum_name(enum)} depends on schema {namespace.name}")
+            lines.insert(place + 1, shown_user(scope, table, column, enum))
+    return still_used_error(f"schema {namespace.name}", lines)
+
+
+# What ALTER TABLE does to the columns of Delta tables.
+#
+# In: which columns a statement drops and adds, the table with its partitions. Out: one commit for
+# each Delta table, in which no row changes for a publication: files are rewritten where rows hold
+# values of a dropped column, or get the default of an added one, or its generated values.
+
+
+@dataclass
+class ColumnChanges:
+    """What a statement has done to columns so far, by PostgreSQL's names. Columns are dropped
+    before any is added. ``at``: what now() gives to all rows; ``key``: the primary key, where it is
+    another one now; ``not_null``: columns that are NOT NULL from now on, or no more."""
+
+    at: datetime
+    dropped: list[str] = field(default_factory=list)
+    added: list[TableColumn] = field(default_factory=list)
+    key: tuple[str, ...] | None = None
+    not_null: dict[str, bool] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.dropped or self.added or self.key is not None or self.not_null)
+
+    def columns(self, scope: CommandScope, table: LakeTable) -> list[TableColumn]:
+        """The columns of a table after them."""
+        kept = [c for c in table_columns(scope, table) if c.name not in self.dropped]
+        return [*kept, *self.added]
+
+    def drop(self, name: str) -> None:
+        """One that the table has."""
+        self.dropped.append(name)
+
+
+def is_made_here(scope: CommandScope, table: LakeTable) -> bool:
+    """Whether CREATE TABLE of the node has made all columns."""
+    try:
+        delta = open_delta(scope, table)
+    except FeatureNotSupported:
+        return False
+    return delta is not None and all(column.local for column in delta.schema.columns)
+
+
+class FilesFirst(Exception):
+    """Files of tables are to be rewritten before the statement can be executed."""
+
+    def __init__(self, changes: Sequence[ColumnChange]) -> None:
+        super().__init__()
+        self.changes = changes
+
+
+def change_columns(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    members: Sequence[LakeTable],
+    changes: ColumnChanges,
+    rewrites: ColumnRewrites,
+) -> dict[int, int]:
+    """Commit the changes to a table and its partitions, the table last: until then the statement
+    may be executed again. By oid, the versions that have the changes.
+
+    Raises FilesFirst before anything else where files are not rewritten yet, CommitConflict,
+    StorageError, UndefinedObject (42P01), FeatureNotSupported, ObjectInUse, NotInPrerequisiteState.
+    """
+    check_none_dead(scope, members, changes.dropped)
+    staged = [_stage(scope, member, changes) for member in members]
+    check_between_batches(transaction, scope, members[0])  # what comes after this makes us lose
+    _check_nothing_moves(transaction, scope, members, staged)
+    incomplete = [change for change in staged if not rewrites.is_complete(change)]
+    if incomplete:
+        raise FilesFirst(incomplete)
+    for change in staged:
+        if change.table.is_behind():  # before any of them is changed
+            raise CommitConflict(f'table "{change.table.name}" has another version by now')
+    kind = "DROP" if changes.dropped else "ADD"
+    operation = "SET PRIMARY KEY" if changes.key is not None else "CHANGE COLUMN"
+    operation = f"{kind} COLUMNS" if changes.dropped or changes.added else operation
+    for change in reversed(staged):
+        if not change.table.has_staged:
+            continue  # an earlier attempt has changed it
+        delta = change.table
+        try:
+            rewrites.stage(change)
+            delta.commit(
+                app_id=DDL_APP_ID,
+                operation=operation,
+                data_change=False,
+            )
+        except BaseException:
+            delta.discard()
+            raise
+    return {table.oid: change.table.version for table, change in zip(members, staged, strict=True)}
+
+
+def _check_nothing_moves(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    members: Sequence[LakeTable],
+    staged: Sequence[ColumnChange],
+) -> None:
+    """Rows on their way to another partition are in files with the columns of before."""
+    tables = {
+        member.oid: (change.table.uri, change.table.version)
+        for member, change in zip(members, staged, strict=True)
+    }
+    storage, sequenced = warehouse_of(scope).storage, transaction.transactions.versions()
+    if pending(storage, sequenced, tables) is not None:
+        raise ObjectInUse(
+            f'cannot alter table "{members[0].name}" because rows are being moved between its '
+            "partitions",
+            hint="Try again. The running node finishes an UPDATE that was stopped.",
+        )
+
+
+def _stage(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> ColumnChange:
+    delta = _open(scope, table, changes)
+    known = delta.schema.by_source
+    dropped = frozenset(known[name].name for name in changes.dropped if name in known)
+    if dropped:
+        delta.drop_columns(dropped)
+    new = _new_columns(delta, changes)
+    delta.add_columns(new)
+    if changes.key is not None:
+        keyed = delta.schema.with_primary_key(changes.key)
+        check_no_variant(keyed, table=table.name)
+        delta.mark(keyed)
+    if changes.not_null:
+        delta.mark(delta.schema.with_not_null(changes.not_null))
+    _check_no_nulls(table, delta, changes)
+    if delta.schema.has_variants:
+        generated_columns(delta.schema, table.name)  # which may use one
+    if dropped and delta.rows and not delta.schema.columns:
+        raise FeatureNotSupported(
+            f'dropping every column of table "{table.name}", which has rows, is not supported',
+            detail="Rows of a Delta table have at least one column.",
+        )
+    constants = {column.name: default_value(column, changes.at) for column in new}
+    return ColumnChange(delta, dropped, constants)
+
+
+def _check_no_nulls(table: LakeTable, delta: DeltaTable, changes: ColumnChanges) -> None:
+    """ATRewriteTable, of columns that become NOT NULL. Raises NotNullViolation."""
+    added = {c.name for c in changes.added if c.not_null and (c.default or c.generation) is None}
+    for column in delta.schema.columns:
+        if column.source in added and delta.rows:
+            raise _contains_nulls(table, column)
+        if changes.not_null.get(column.source) and any(
+            _has_null(delta, file, column) for file in delta.files.values() if file.live_rows
+        ):
+            raise _contains_nulls(table, column)
+
+
+def _has_null(delta: DeltaTable, file: DataFile, column: Column) -> bool:
+    if (file.stats.get("nullCount") or {}).get(column.name) == 0:
+        return False
+    scanned = [ScanColumn(column.name, column.name, column.type)]
+    batches = scan(delta.storage, delta.uri, ScanFile.of(file), scanned)
+    return any(batch.column(0).null_count for batch in batches)
+
+
+def _contains_nulls(table: LakeTable, column: Column) -> NotNullViolation:
+    return NotNullViolation(
+        f'column "{column.source}" of relation "{table.name}" contains null values',
+        objects={"schema": table.schema, "table": table.name, "column": column.source},
+    )
+
+
+def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
+    known = delta.schema.by_source
+    taken = {source: column.name for source, column in known.items()}
+    new_names = column_names([c.name for c in changes.added], taken)
+    return [
+        Column(
+            new_names[c.name],
+            c.name,
+            arrow_type(c.type_oid, c.typmod),
+            c.type_oid,
+            c.typmod,
+            local=True,
+            default=c.default,
+            generated=c.generation,
+            virtual=c.generated is AttGenerated.VIRTUAL,
+            not_null=c.not_null,
+        )
+        for c in changes.added
+        if c.name not in known
+    ]
+
+
+def _open(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> DeltaTable:
+    """Raises UndefinedObject (42P01), FeatureNotSupported: the node does not write such tables."""
+    try:
+        delta = open_delta(scope, table)
+    except FeatureNotSupported as error:
+        schema, name = table.folder_of or (table.schema, table.name)
+        name = qualified(schema, name)
+        reason = error.message.removeprefix(f'target table "{name}" ')
+        verb = "DROP" if changes.dropped else "ADD" if changes.added else "ALTER"
+        raise FeatureNotSupported(
+            f'ALTER TABLE ... {verb} COLUMN is not supported for table "{table.name}"',
+            detail=f"Its Delta table {reason}.",
+            hint=_by_spark(delta_uri(scope, table), changes),
+        ) from None
+    if delta is None:
+        raise UndefinedObject(
+            f'Delta table of relation "{table.qualified_name}" does not exist',
+            sqlstate=UNDEFINED_TABLE,
+        )
+    return delta
+
+
+def _by_spark(uri: str, changes: ColumnChanges) -> str:
+    statements = []
+    if changes.dropped:
+        dropped = ", ".join(map(_backquoted, changes.dropped))
+        statements.append(f"ALTER TABLE delta.`{uri}` DROP COLUMNS ({dropped});")
+    if changes.added:
+        added = ", ".join(f"{_backquoted(c.name)} {_spark_type(c)}" for c in changes.added)
+        statements.append(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({added});")
+    verb = "Drop" if changes.dropped else "Add"
+    return f"{verb} the column by Spark, the node follows: {' '.join(statements)}"
+
+
+def _backquoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _spark_type(column: TableColumn) -> str:
+    return type_text(delta_type(arrow_type(column.type_oid, column.typmod))).upper()
+
+
+# ALTER TABLE ... DROP COLUMN of the column that says which rows are deleted (``soft_delete``).
+#
+# In: a table with its partitions, what a statement drops. Out: nothing, or an error: without the
+# column its dead rows would be rows like others, and found by their keys.
+
+
+def check_none_dead(
+    scope: CommandScope, members: Sequence[LakeTable], dropped: Sequence[str]
+) -> None:
+    """``members``: the table first. Raises NotInPrerequisiteState (55000)."""
+    if DELETED_AT not in dropped:
+        return
+    tables = [_open_or_none(scope, member) for member in members]
+    if tables[0] is None or tables[0].schema.deleted_at is None:
+        return
+    for table in tables:
+        if table is not None and DELETED_AT in table.schema.by_source and _has_dead(table):
+            name = f"{quote_identifier(members[0].schema)}.{quote_identifier(members[0].name)}"
+            raise NotInPrerequisiteState(
+                f'cannot drop column "{DELETED_AT}" of relation "{members[0].name}" because it has '
+                "rows that the publisher has deleted",
+                detail="Nothing else tells them from the others.",
+                hint=f"DELETE FROM {name} WHERE {DELETED_AT} IS NOT NULL",
+            )
+
+
+def _open_or_none(scope: CommandScope, table: LakeTable) -> DeltaTable | None:
+    try:
+        return open_delta(scope, table)
+    except FeatureNotSupported:
+        return None  # its columns are not dropped here
+
+
+def _has_dead(table: DeltaTable) -> bool:
+    found = table.schema.by_source[DELETED_AT]
+    column = ScanColumn(found.source, found.name, found.type)
+    for file in table.files.values():
+        nulls = (file.stats.get("nullCount") or {}).get(found.name)
+        if file.live_rows and nulls != file.rows:
+            for batch in scan(table.storage, table.uri, ScanFile.of(file), [column]):
+                if pc.any(pc.is_valid(batch.column(0))).as_py():
+                    return True
+    return False
+
+
+# Rows that a partition to be decides about (partbounds.c, check_default_partition_contents;
+# tablecmds.c, QueuePartitionConstraintValidation).
+#
+# In: a partitioned table and the bound of a partition to be; a table that is to be it. Out:
+# nothing, or PostgreSQL's error where the default partition has rows that belong to the new one,
+# or the table has rows that do not. Files are read with nothing locked, and the statement is begun
+# again; of a default partition, file statistics rule most of them out.
+
+_CHECK_VIOLATION: Final = "23514"
+_OTHERS: Final = frozenset((1,))
+"""Where ``belonging`` sends rows that do not belong within the bound."""
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Files of a table that may hold rows which are in the way. ``columns``: of the partitioned
+    table; ``routing``: where rows of its go; ``allowed``: the numbers that they may go to;
+    ``error``: what is raised for others."""
+
+    table: DeltaTable
+    columns: TableSchema
+    routing: Level
+    allowed: frozenset[int]
+    files: Sequence[DataFile]
+    error: str
+
+    def check(self, file: DataFile) -> None:
+        """Raises InvalidParameterValue (23514), StorageError, VersionGone."""
+        for rows in _keys(self, file):
+            if not self.allowed.issuperset(np.unique(self.routing.leaves(rows)).tolist()):
+                raise InvalidParameterValue(self.error, sqlstate=_CHECK_VIOLATION)
+
+
+class RowsFirst(Exception):
+    """Rows are to be read before the statement can be executed."""
+
+    def __init__(self, unread: Sequence[Unread]) -> None:
+        super().__init__()
+        self.unread = unread
+
+
+@dataclass
+class PartitionRows:
+    """Which files one statement has found without rows that are in the way. ``attaches``:
+    PostgreSQL names the leaf then, where it is the default partition that is partitioned, too."""
+
+    attaches: bool = False
+    _known: set[tuple[str, str, int]] = field(default_factory=set)
+
+    def check(
+        self,
+        transaction: CatalogTransaction,
+        scope: CommandScope,
+        parent: LakeTable,
+        bound: PartitionBound,
+    ) -> None:
+        """Raises RowsFirst before all files are known; FeatureNotSupported, StorageError."""
+        if bound.strategy is Strategy.DEFAULT:
+            return
+        default = _default_of(transaction, parent)
+        columns = open_delta(scope, parent)
+        if default is None or columns is None:
+            return
+        found = []
+        for member in transaction.tables.family(default):
+            table = None if member.partition_key else open_delta(scope, member)
+            if table is not None and table.rows:
+                taken = belonging(parent, bound, columns.schema)
+                files = _candidates(table, columns.schema, taken)
+                named = (member if self.attaches else default).name
+                error = (
+                    f'updated partition constraint for default partition "{named}" would be '
+                    "violated by some row"
+                )
+                found.append(Unread(table, columns.schema, taken, _OTHERS, files, error))
+        self._check_read(found)
+
+    def check_attached(
+        self,
+        transaction: CatalogTransaction,
+        scope: CommandScope,
+        parent: LakeTable,
+        members: Sequence[LakeTable],
+    ) -> None:
+        """``members``: the table to be attached, with its parent and bound, and its partitions.
+
+        Raises RowsFirst before all files are known; FeatureNotSupported, StorageError.
+        """
+        root = parent
+        while (above := transaction.tables.find_oid(root.parent or 0)) is not None:
+            root = above
+        columns = open_delta(scope, root)
+        if columns is None:
+            return
+        oids = {member.oid for member in members}
+        others = [table for table in transaction.tables.family(root) if table.oid not in oids]
+        level, leaves = routing_of([*others, *members], columns.schema)
+        found = []
+        for number, leaf in enumerate(leaves):
+            table = open_delta(scope, leaf) if leaf.oid in oids else None
+            if table is not None and table.rows:
+                files = [file for file in table.files.values() if file.live_rows]
+                error = f'partition constraint of relation "{leaf.name}" is violated by some row'
+                own = frozenset((number,))
+                found.append(Unread(table, columns.schema, anywhere(level), own, files, error))
+        self._check_read(found)
+
+    def read(self, tables: Sequence[Unread]) -> None:
+        """Raises InvalidParameterValue (23514), StorageError, VersionGone."""
+        for unread in tables:
+            for file in unread.files:
+                unread.check(file)
+                self._known.add(_mark(unread.table, file))
+
+    def _check_read(self, tables: Sequence[Unread]) -> None:
+        new = [
+            replace(each, files=[file for file in each.files if self._is_new(each.table, file)])
+            for each in tables
+        ]
+        if any(unread.files for unread in new):
+            raise RowsFirst(new)
+
+    def _is_new(self, table: DeltaTable, file: DataFile) -> bool:
+        return _mark(table, file) not in self._known
+
+
+def _mark(table: DeltaTable, file: DataFile) -> tuple[str, str, int]:
+    return table.uri, file.path, file.live_rows
+
+
+def _default_of(transaction: CatalogTransaction, parent: LakeTable) -> LakeTable | None:
+    siblings = [table for table in transaction.tables.all() if table.parent == parent.oid]
+    return next((s for s in siblings if s.bound is not None and _is_default(s.bound)), None)
+
+
+def _is_default(bound: str) -> bool:
+    return parse_partition_bound(bound).strategy is Strategy.DEFAULT
+
+
+def _keys(unread: Unread, file: DataFile) -> Iterator[pa.Table]:
+    """The columns of the partition key, by their names in the partitioned table."""
+    here = unread.table.schema.by_source
+    columns = [
+        ScanColumn(column.name, here[column.source].name, column.type)
+        for column in unread.columns.columns
+        if column.name in unread.routing.columns
+    ]
+    table = unread.table
+    for batch in scan(table.storage, table.uri, ScanFile.of(file), columns):
+        yield pa.Table.from_batches([batch])
+
+
+def _candidates(table: DeltaTable, columns: TableSchema, taken: Level) -> list[DataFile]:
+    """Those that may hold a row within the bound: ranges are ruled out by their first column."""
+    files = [file for file in table.files.values() if file.live_rows]
+    bound, _ = taken.partitions[0]
+    if not isinstance(bound, RangeBound):
+        return files
+    column = columns.by_source[taken.key[0].name]
+    low, high = (_value(side[0]) for side in (bound.lower, bound.upper))
+    name = table.schema.by_source[column.source].name
+
+    def may_hold(file: DataFile) -> bool:
+        known = bounds(file.stats, name, column.type)
+        if known is None or pa.types.is_floating(column.type) or pa.types.is_string(column.type):
+            return True
+        least, greatest = known
+        return (low is None or greatest >= low) and (high is None or least <= high)
+
+    return [file for file in files if may_hold(file)]
+
+
+def _value(end: object) -> Any:
+    return end.as_py() if isinstance(end, pa.Scalar) else None

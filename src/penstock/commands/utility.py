@@ -10,24 +10,27 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock.catalog import Catalog
-from penstock.commands import drop_relation, indexcmds, publicationcmds, tablecmds, typecmds, user
+from penstock.commands import indexcmds, publicationcmds, tablecmds, typecmds, user
+from penstock.commands.aclchk import is_owner
 from penstock.commands.alter import rename_subscription, set_schema
-from penstock.commands.alter_table import alter_table
-from penstock.commands.drop_subscription import drop_subscription
+from penstock.commands.namespace import get_table
 from penstock.commands.refresh_table import refresh_tables
-from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice
-from penstock.commands.skip_transaction import alter_skip
-from penstock.commands.subscription_owner import alter_owner, check_rights
-from penstock.commands.subscription_publications import alter_publications
-from penstock.commands.subscription_set import alter_options
+from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice, warning
 from penstock.commands.subscriptioncmds import (
     alter_connection,
     alter_enabled,
+    alter_options,
+    alter_owner,
+    alter_publications,
     alter_refresh,
+    alter_skip,
+    check_rights,
     create_subscription,
+    drop_subscription,
 )
-from penstock.commands.vacuum import vacuum
+from penstock.commands.tablecmds import alter_table
 from penstock.errors import FeatureNotSupported
+from penstock.protocol.answers import Notice
 from penstock.sql import (
     AddEnumValue,
     AlterPublicationObjects,
@@ -70,6 +73,34 @@ from penstock.sql.grammar.vacuum import Vacuum
 
 _NODE_SCOPE: Final = CommandScope()
 
+
+# VACUUM and ANALYZE (vacuum.c), which clients send as a matter of routine.
+#
+# In: a parsed statement, the catalog, the scope. Out: that the tables are there, and a notice:
+# there are no dead rows to take away, and no statistics to gather. What Delta keeps of former
+# versions is Delta's VACUUM's.
+
+
+def vacuum(statement: Vacuum, catalog: Catalog, scope: CommandScope) -> CommandResult:
+    """ExecVacuum. Raises UndefinedObject (42P01)."""
+    told: list[Notice] = []
+    with catalog.write() as transaction:
+        for relation in statement.relations:
+            table = get_table(transaction, scope, relation)
+            if not is_owner(scope.role, table.owner):
+                verb = statement.tag.lower()
+                told.append(warning(f'permission denied to {verb} "{table.name}", skipping it'))
+    if not statement.relations or len(told) < len(statement.relations):
+        told.append(
+            notice(
+                f"{statement.tag} has no effect on tables of the lake",
+                detail="Files that no version of a Delta table needs any more go with VACUUM in "
+                "Spark.",
+            )
+        )
+    return CommandResult(statement.tag, tuple(told))
+
+
 _COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, CommandScope], CommandResult]]] = {
     CreatePublication: publicationcmds.create_publication,
     AlterPublicationOptions: publicationcmds.alter_options,
@@ -83,13 +114,13 @@ _COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, CommandScope], Co
     DropRole: user.drop_role,
     GrantSelect: user.grant_select,
     CreateTable: tablecmds.create_table,
-    DropTable: drop_relation.drop_table,
+    DropTable: tablecmds.drop_table,
     AlterTable: alter_table,
     SetSchema: set_schema,
     CreateIndex: indexcmds.create_index,
     DropIndex: indexcmds.drop_index,
     CreateSchema: tablecmds.create_schema,
-    DropSchema: drop_relation.drop_schema,
+    DropSchema: tablecmds.drop_schema,
     CreateEnum: typecmds.create_type,
     AddEnumValue: typecmds.add_value,
     DropType: typecmds.drop_type,
