@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import penstock.pgtypes as pgtypes
-from penstock.backend.copy_statement import copy_of_rows
+from penstock.backend.runner import copy_of_rows
 from penstock.identifiers import quoted
 from penstock.pgtypes.text_output import text_cast
 from penstock.protocol.answers import Cells, Rows

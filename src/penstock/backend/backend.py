@@ -11,25 +11,52 @@ import logging
 import re
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from penstock.backend.authentication import authenticate
+from penstock.backend.binary_values import CHARACTER_TYPES, in_encoding, in_formats, parameter_text
 from penstock.backend.client_socket import ClientLeft, ClientSocket, MessagePump
-from penstock.backend.extended_query import ExtendedQuery
 from penstock.backend.hba import Client, Method, Rule, method_for
-from penstock.backend.query_answers import StreamEnded, send_answer
 from penstock.backend.startup_report import reported
 from penstock.catalog import Role
-from penstock.errors import ConnectionFailure, InsufficientPrivilege, PenstockError
+from penstock.errors import (
+    ConnectionFailure,
+    FeatureNotSupported,
+    InsufficientPrivilege,
+    NotInPrerequisiteState,
+    PenstockError,
+    ProtocolViolation,
+)
 from penstock.protocol import frontend_messages as m
-from penstock.protocol.answers import StatementRunner, Streaming
+from penstock.protocol.answers import (
+    Answer,
+    Cells,
+    CopyOut,
+    Done,
+    Empty,
+    Notice,
+    ParameterChange,
+    Prepared,
+    Rows,
+    StatementRunner,
+    Streaming,
+)
 from penstock.protocol.backend_messages import (
+    BINARY_FORMAT,
+    TEXT_FORMAT,
+    FieldDescription,
     TransactionStatus,
     backend_key_data,
+    data_row,
     parameter_status,
 )
+from penstock.protocol.encoding import ClientEncoding, find_encoding
+from penstock.protocol.error_messages import Severity, notice_response
+from penstock.protocol.frontend_messages import CopyDone, CopyFail, FrontendMessage, Terminate
 from penstock.protocol.phases import Limits
 from penstock.protocol.replication_grammar import is_replication_command
 from penstock.protocol.session import ServerSession
@@ -47,7 +74,15 @@ from penstock.protocol.startup_packets import (
     SslRequest,
     StartupMessage,
 )
-from penstock.sqlstate import InvalidCatalogName, TooManyConnections
+from penstock.sql.typed.literals import canonical
+from penstock.sqlstate import (
+    DuplicateCursor,
+    DuplicatePreparedStatement,
+    InvalidCatalogName,
+    InvalidCursorName,
+    InvalidSqlStatementName,
+    TooManyConnections,
+)
 from penstock.stats.backend_status import Activity, BackendType, Session, Sessions
 
 _SYNTAX_ERROR: Final = "42601"
@@ -411,3 +446,307 @@ def _by_an_administrator() -> ConnectionFailure:
 def _give_up() -> None:
     """The last word is not waited for."""
     raise ConnectionFailure("the client does not read")
+
+
+# The extended query protocol: prepared statements and portals (Message Flow; postgres.c).
+#
+# In: Parse, Bind, Describe, Execute, Close, Flush, Sync of one session. Out: their answers.
+# Parameters come in text or binary format and are handed on as text; results go out in the format
+# that was asked for, column by column. A portal that was executed in part goes on where it
+# stopped, until its transaction ends. What a statement takes and gives is left to the
+# ``StatementRunner``.
+
+
+@dataclass(slots=True)
+class _Portal:
+    """``fields``: with the formats asked for. ``rows``: what is still to come, once it has run."""
+
+    prepared: Prepared
+    parameters: tuple[bytes | None, ...] = field(repr=False)
+    fields: tuple[FieldDescription, ...] | None
+    answer: Rows | None = None
+    rows: Iterator[Cells] | None = None
+    ran: bool = False
+
+
+class ExtendedQuery:
+    """Statements and portals of one session. The statements are the runner's, as DEALLOCATE is."""
+
+    def __init__(self, session: ServerSession, pump: MessagePump, runner: StatementRunner) -> None:
+        self._session = session
+        self._pump = pump
+        self._runner = runner
+        self._portals: dict[str, _Portal] = {}
+        self._status = TransactionStatus.IDLE
+
+    def handle(self, event: Event) -> None:
+        """Answer one message. Raises PenstockError, which the session turns into an answer."""
+        match event:
+            case m.Parse():
+                self._parse(event)
+            case m.Bind():
+                self._bind(event)
+            case m.Describe():
+                self._describe(event)
+            case m.Execute():
+                self._execute(event)
+            case m.Close():
+                named: dict[str, Prepared] | dict[str, _Portal] = self._portals
+                if event.kind == m.STATEMENT:
+                    named = self._runner.prepared
+                named.pop(event.name, None)
+                self._pump.send(self._session.close_complete())
+            case m.Flush():
+                return  # every answer was sent when it was there
+            case m.Sync():
+                self._sync()
+            case _:
+                raise PenstockError(f"unexpected message {type(event).__name__}")
+
+    def simple_query(self) -> None:
+        """A simple query comes: it takes the place of what has no name (exec_simple_query)."""
+        self._runner.prepared.pop("", None)
+        self._portals.pop("", None)
+
+    def end_transaction(self) -> None:
+        """Portals end with their transaction."""
+        self._portals.clear()
+
+    def after_statement(self) -> None:
+        """COMMIT and ROLLBACK end the portals of their block."""
+        before, self._status = self._status, self._runner.transaction_status
+        if before is not TransactionStatus.IDLE and self._status is TransactionStatus.IDLE:
+            self.end_transaction()
+
+    def _sync(self) -> None:
+        status = self._runner.transaction_status
+        if status is TransactionStatus.IDLE:
+            self.end_transaction()
+        self._session.transaction_status = status
+        self._pump.send(self._session.ready_for_query())
+
+    def _parse(self, message: m.Parse) -> None:
+        prepared = self._runner.prepare(message.query, message.parameter_types)
+        if message.statement and message.statement in self._runner.prepared:
+            raise DuplicatePreparedStatement(
+                f'prepared statement "{message.statement}" already exists'
+            )
+        self._runner.prepared[message.statement] = prepared
+        self._pump.send(self._session.parse_complete())
+
+    def _bind(self, message: m.Bind) -> None:
+        prepared = self._statement(message.statement)
+        types = prepared.description.parameters
+        if len(message.values) != len(types):
+            raise ProtocolViolation(
+                f"bind message supplies {len(message.values)} parameters, but prepared statement "
+                f'"{message.statement}" requires {len(types)}'
+            )
+        if message.portal and message.portal in self._portals:
+            raise DuplicateCursor(f'cursor "{message.portal}" already exists')
+        formats = _each(message.parameter_formats, len(types))
+        encoding = self._session.client_encoding
+        values = tuple(
+            None if value is None else _text(value, type_oid, code, number, encoding)
+            for number, (value, type_oid, code) in enumerate(
+                zip(message.values, types, formats, strict=True), 1
+            )
+        )
+        fields = _with_formats(prepared.description.fields, message.result_formats)
+        self._portals[message.portal] = _Portal(prepared, values, fields)
+        self._pump.send(self._session.bind_complete())
+
+    def _describe(self, message: m.Describe) -> None:
+        if message.kind == m.STATEMENT:
+            description = self._statement(message.name).description
+            self._pump.send(self._session.parameter_description(description.parameters))
+            fields = description.fields
+        else:
+            fields = self._portal(message.name).fields
+        if fields is None:
+            self._pump.send(self._session.no_data())
+        else:
+            self._pump.send(self._session.row_description(fields))
+
+    def _execute(self, message: m.Execute) -> None:
+        portal = self._portal(message.portal)
+        if portal.ran and portal.answer is None:
+            raise NotInPrerequisiteState(f'portal "{message.portal}" cannot be run')
+        if portal.answer is None:
+            self._run(portal)
+            self.after_statement()
+        if portal.answer is None:
+            return
+        assert portal.rows is not None
+        answer = replace(portal.answer, rows=portal.rows)
+        send_rows(self._session, self._pump, answer, described=True, limit=message.max_rows)
+
+    def _run(self, portal: _Portal) -> None:
+        """From the start, to the first rows; what gives none has run then."""
+        portal.ran = True
+        for answer in self._runner.execute(portal.prepared, portal.parameters):
+            if not isinstance(answer, Rows):
+                send_answer(self._session, self._pump, answer, described=True)
+                continue
+            if portal.fields is None or not _same_types(answer.fields, portal.fields):
+                raise FeatureNotSupported("cached plan must not change result type")
+            portal.rows = in_formats(answer.rows, portal.fields)
+            portal.answer = replace(answer, fields=portal.fields)
+
+    def _statement(self, name: str) -> Prepared:
+        prepared = self._runner.prepared.get(name)
+        if prepared is None:
+            what = f'prepared statement "{name}"' if name else "unnamed prepared statement"
+            raise InvalidSqlStatementName(f"{what} does not exist")
+        return prepared
+
+    def _portal(self, name: str) -> _Portal:
+        portal = self._portals.get(name)
+        if portal is None:
+            raise InvalidCursorName(f'portal "{name}" does not exist')
+        return portal
+
+
+def _each(codes: Sequence[int], count: int) -> Sequence[int]:
+    """None is text for all, one is for all."""
+    if len(codes) > 1:
+        return codes
+    return [codes[0] if codes else TEXT_FORMAT] * count
+
+
+def _with_formats(
+    fields: tuple[FieldDescription, ...] | None, codes: Sequence[int]
+) -> tuple[FieldDescription, ...] | None:
+    if fields is None:
+        return None
+    if len(codes) > 1 and len(codes) != len(fields):
+        raise ProtocolViolation(
+            f"bind message has {len(codes)} result formats but query has {len(fields)} columns"
+        )
+    formats = _each(codes, len(fields))
+    return tuple(replace(f, format=code) for f, code in zip(fields, formats, strict=True))
+
+
+def _same_types(found: Sequence[FieldDescription], described: Sequence[FieldDescription]) -> bool:
+    return [f.type_oid for f in found] == [f.type_oid for f in described]
+
+
+def _text(value: bytes, type_oid: int, code: int, number: int, encoding: ClientEncoding) -> bytes:
+    """A parameter in text format and UTF-8. Raises PostgreSQL's errors of input functions."""
+    if code == BINARY_FORMAT:
+        value = parameter_text(value, type_oid, number)
+        return value if type_oid not in CHARACTER_TYPES else encoding.decode(value).encode()
+    text = encoding.decode(value)
+    with suppress(FeatureNotSupported):  # of a type whose values are read later
+        text = canonical(text, type_oid)
+    return text.encode()
+
+
+# Answers to the wire (printtup.c, copyto.c): rows, copies and streams, portion by portion.
+#
+# In: an ``Answer``, the session's state machine and its socket. Out: bytes, of which never more
+# than a portion waits here, whatever the client's speed.
+
+_PORTION: Final = 1 << 16
+"""Bytes of rows that are sent at once."""
+_CLIENT_ENCODING: Final = "client_encoding"
+
+
+class StreamEnded(Exception):
+    """The client has left a stream without CopyDone."""
+
+
+def send_answer(
+    session: ServerSession, pump: MessagePump, answer: Answer, *, described: bool = False
+) -> None:
+    """Send one statement's answer. ``described``: its columns were told already.
+
+    Raises what drawing the rows raises, and ConnectionFailure.
+    """
+    match answer:
+        case Rows():
+            send_rows(session, pump, answer, described=described)
+        case Done(tag):
+            pump.send(session.command_complete(tag))
+        case Notice():
+            pump.send(_notice(session, answer))
+        case ParameterChange(name, value):
+            if name == _CLIENT_ENCODING:
+                session.client_encoding = find_encoding(value)
+            pump.send(parameter_status(name, value, session.client_encoding))
+        case Empty():
+            pump.send(session.empty_query_response())
+        case CopyOut():
+            _send_copy(session, pump, answer)
+        case Streaming(run):
+            pump.send(session.copy_both_response())
+            run(_Stream(pump))
+            pump.send(session.finish_streaming())
+
+
+def send_rows(
+    session: ServerSession,
+    pump: MessagePump,
+    answer: Rows,
+    *,
+    described: bool = False,
+    limit: int = 0,
+) -> None:
+    """Send rows in the formats of their fields: all, or ``limit`` of them where it is above 0.
+
+    Raises as ``send_answer``.
+    """
+    out, count = bytearray(), 0
+    if not described:
+        out += session.row_description(answer.fields)
+    rows = in_encoding(answer.rows, answer.fields, session.client_encoding)
+    for row in islice(rows, limit) if limit > 0 else rows:
+        out += data_row(row)
+        count += 1
+        if len(out) >= _PORTION:
+            pump.send(bytes(out))
+            out.clear()
+    if limit > 0 and count == limit:
+        pump.send(bytes(out) + session.portal_suspended())
+        return
+    tag = f"{answer.tag} {count}" if answer.counted else answer.tag
+    pump.send(bytes(out) + session.command_complete(tag))
+
+
+def _send_copy(session: ServerSession, pump: MessagePump, answer: CopyOut) -> None:
+    code = BINARY_FORMAT if answer.binary else TEXT_FORMAT
+    pump.send(session.copy_out_response(answer.columns, code))
+    count = 0
+    for rows, messages in answer.chunks:
+        count += rows
+        pump.send(messages)
+    pump.send(session.copy_done() + session.command_complete(f"COPY {count}"))
+
+
+def _notice(session: ServerSession, notice: Notice) -> bytes:
+    return notice_response(
+        notice.message,
+        Severity(notice.severity),
+        sqlstate=notice.sqlstate,
+        detail=notice.detail,
+        hint=notice.hint,
+        encoding=session.client_encoding,
+    )
+
+
+class _Stream:
+    """COPY BOTH for a walsender."""
+
+    def __init__(self, pump: MessagePump) -> None:
+        self._pump = pump
+
+    def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
+        self._pump.send(data, waiting)
+
+    def next_message(self, timeout_s: float) -> FrontendMessage | None:
+        event = self._pump.next_event(timeout_s)
+        if event is None or isinstance(event, CopyDone):
+            return event
+        if isinstance(event, Terminate | CopyFail):
+            raise StreamEnded
+        return event  # type: ignore[return-value]

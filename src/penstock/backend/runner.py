@@ -7,28 +7,39 @@ session itself is done here; commands, catalog queries and the lake's rows are t
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
 
 from penstock.backend.authentication import role_now
 from penstock.backend.backend import SessionContext
+from penstock.backend.binary_values import in_formats
 from penstock.backend.cancellation import Cancellation
-from penstock.backend.copy_statement import copy_of_rows, copy_request
-from penstock.backend.node_commands import NodeCommands
-from penstock.backend.prepared_queries import BoundValues, describe_query, described_parameters
 from penstock.backend.replication import ReplicationCommands
 from penstock.backend.services import SessionServices
 from penstock.backend.session_settings import SessionSettings
-from penstock.backend.standby_wait import StandbyWait
 from penstock.backend.transaction_block import TransactionBlock
-from penstock.backend.transactions import Transactions
-from penstock.backend.variables import Variables
 from penstock.catalog import Role, SessionSequences
-from penstock.errors import FeatureNotSupported
+from penstock.errors import (
+    ConnectionFailure,
+    FeatureNotSupported,
+    InvalidParameterValue,
+    PenstockError,
+    SqlSyntaxError,
+)
+from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
+from penstock.lsn import Lsn
 from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pgtypes.pg_type import TEXT
 from penstock.protocol.answers import (
     Answer,
+    Cells,
+    CommandOutcome,
+    CopyOut,
     Description,
     Done,
     Empty,
@@ -37,7 +48,13 @@ from penstock.protocol.answers import (
     Prepared,
     Rows,
 )
-from penstock.protocol.backend_messages import TransactionStatus
+from penstock.protocol.backend_messages import (
+    BINARY_FORMAT,
+    TEXT_FORMAT,
+    FieldDescription,
+    TransactionStatus,
+)
+from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 from penstock.protocol.replication_grammar import (
     is_replication_command,
     parse_replication_command,
@@ -56,6 +73,7 @@ from penstock.sql import (
     ShowVariable,
     Statement,
     Transaction,
+    TransactionKind,
     Truncate,
     Unlisten,
     parse,
@@ -63,10 +81,17 @@ from penstock.sql import (
 )
 from penstock.sql.builtin.enum_types import remember_enums
 from penstock.sql.command_tag import command_tag, reads
+from penstock.sql.grammar.copy_query import CopyTarget, parse_copy_query
+from penstock.sql.grammar.session import TransactionModes
 from penstock.sql.grammar.table import CreateTableAs
+from penstock.sql.text.object_names import RangeVar
+from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sql.to_duckdb.session_values import SessionValues
-from penstock.sql.typed.parameters import with_values
+from penstock.sql.typed.parameter_types import parameter_types
+from penstock.sql.typed.parameters import last_parameter, with_values
 from penstock.sqlstate import InvalidCursorName, InvalidSqlStatementName
+from penstock.walsender.sequencer import Position
+from penstock.walsender.syncrep import MODES
 
 _WARNING = "01000"
 
@@ -365,3 +390,534 @@ class SessionRunner:
 def _source(statement: Statement, text: str) -> str:
     start, end = statement.span
     return text[start:end]
+
+
+# COPY as a subscriber sends it (tablesync.c, copy_table).
+#
+# In: a parsed COPY. Out: what to read and how to write it, or PostgreSQL's error for an option.
+# Which table and columns that is, and who may read them, is left to the reader.
+
+_FORMATS: Final = {"text": False, "binary": True}
+_PORTION_BYTES: Final = 1 << 18
+"""Of rows that are sent at once."""
+_ROW_BYTES: Final = 16
+"""A row without columns takes room, too."""
+
+
+def copy_request(statement: Copy) -> CopyRequest:
+    """Raises FeatureNotSupported, InvalidParameterValue (22023)."""
+    binary = _binary(statement)
+    if statement.relation is not None:
+        columns = None if statement.columns is None else tuple(map(CopyTarget, statement.columns))
+        return CopyRequest(statement.relation, columns, None, binary)
+    query = parse_copy_query(statement.query or "")
+    if query is None:
+        raise FeatureNotSupported(
+            "COPY of this query is not supported",
+            hint="COPY (SELECT columns FROM table [WHERE condition]) TO STDOUT is.",
+        )
+    relation = query.relation
+    return CopyRequest(relation, query.columns, query.where, binary, relation.only, query=True)
+
+
+def copy_of_rows(rows: Rows, statement: Copy) -> CopyOut:
+    """COPY of a query on the catalogs: rows are drawn while the client takes them."""
+    binary = _binary(statement)
+    code = BINARY_FORMAT if binary else TEXT_FORMAT
+    fields = [replace(field, format=code) for field in rows.fields]
+    portions = _portions(in_formats(rows.rows, fields), binary=binary)
+    return CopyOut(len(rows.fields), binary, binary_copy(portions) if binary else portions)
+
+
+def _portions(rows: Iterable[Cells], *, binary: bool) -> Iterator[tuple[int, bytes]]:
+    encoded = binary_rows if binary else text_rows
+    cells: list[Cells] = []
+    size = 0
+    for row in rows:
+        cells.append(row)
+        size += _ROW_BYTES + sum(len(cell) for cell in row if cell is not None)
+        if size >= _PORTION_BYTES:
+            yield len(cells), encoded(_columns(cells), len(cells))
+            cells, size = [], 0
+    yield len(cells), encoded(_columns(cells), len(cells))
+
+
+def _columns(cells: list[Cells]) -> list[pa.Array]:
+    return [pa.array(column, pa.binary()) for column in zip(*cells, strict=True)]
+
+
+def _binary(statement: Copy) -> bool:
+    binary = False
+    for option in statement.options:
+        if option.name != "format":
+            raise FeatureNotSupported(f'COPY option "{option.name}" is not supported')
+        name = str(option.arg)
+        if name == "csv":
+            raise FeatureNotSupported("COPY format csv is not supported")
+        if name not in _FORMATS:
+            raise InvalidParameterValue(f'COPY format "{name}" not recognized')
+        binary = _FORMATS[name]
+    return binary
+
+
+# What prepared queries and changes take and give (parse_analyze_varparams).
+#
+# In: the text of one statement, and the types that the client has said for its parameters. Out: a
+# ``Description``. Queries on the catalogs are described by them; in those on tables of the lake
+# parameters get types from the columns beside them, and NULLs stand for their values.
+
+_PUBLIC = "public"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundValues:
+    """Values in text format and the oids of their types."""
+
+    values: Cells = ()
+    types: Sequence[int] = ()
+
+
+def describe_query(
+    services: SessionServices,
+    text: str,
+    said: Sequence[int],
+    at: Position,
+    facts: SessionFacts,
+    role: Role,
+) -> Description:
+    """A SELECT. Raises PostgreSQL's errors."""
+    if services.catalog_queries.reads_catalog_only(text):
+        return services.catalog_queries.describe(text, facts, said)
+    parameters = described_parameters(services, text, said)
+    nulls = with_values(text, (None,) * len(parameters), parameters)
+    return Description(parameters, services.lake.describe(nulls, at, role))
+
+
+def described_parameters(
+    services: SessionServices, text: str, said: Sequence[int]
+) -> tuple[int, ...]:
+    """Types of the parameters of a statement on tables of the lake."""
+    count = max(last_parameter(text), len(said))
+
+    def columns(schema: str | None, table: str) -> Mapping[str, int]:
+        return services.catalog_queries.column_types(schema or _PUBLIC, table)
+
+    return parameter_types(text, count, said, columns)
+
+
+# Statements that begin, prepare and end transactions, and those that change rows within one
+# (xact.c).
+#
+# In: parsed statements of one session. Out: answers. The state of the block is
+# ``transaction_block``'s, the rows are the lake's.
+
+_Ended = tuple[str, Sequence[Notice]]
+"""The tag, and what comes before it."""
+
+
+class Transactions:
+    """Of one session."""
+
+    def __init__(
+        self,
+        services: SessionServices,
+        block: TransactionBlock,
+        commands: NodeCommands,
+        cancellation: Cancellation,
+        standbys: StandbyWait,
+    ) -> None:
+        self._services = services
+        self._block = block
+        self._commands = commands
+        self._cancellation = cancellation
+        self._standbys = standbys
+
+    def change(self, what: str, text: str, writer: Writer) -> CommandOutcome:
+        """INSERT, UPDATE or DELETE: a commit, or staged in the block. Raises PenstockError."""
+        lake = self._services.lake
+        if not self._block.open:
+            return lake.change(text, writer)
+        rows = self._block.changing(what, lake.open_block)
+        lake = self._services.within(rows).lake
+        return lake.stage(text, self._block.snapshot(), writer, rows)
+
+    def run(self, statement: Transaction, role: Callable[[], Role]) -> Iterator[Answer]:
+        """Raises PenstockError; where COMMIT does, the block has ended."""
+        if statement.kind in (TransactionKind.BEGIN, TransactionKind.START):
+            self._block.check()
+            yield from self._block.begin(statement.modes)
+            yield Done(statement.kind.value)
+            return
+        tag, warnings = self._run(statement, role)
+        yield from warnings
+        yield Done(tag)
+
+    def _run(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
+        tag = statement.kind.value
+        match statement.kind:
+            case TransactionKind.SAVEPOINT:
+                self._block.define_savepoint(statement.name)
+                return tag, ()
+            case TransactionKind.RELEASE:
+                self._block.release_savepoint(statement.name)
+                return tag, ()
+            case TransactionKind.ROLLBACK_TO:
+                self._block.rollback_to_savepoint(statement.name)
+                return "ROLLBACK", ()
+            case TransactionKind.COMMIT | TransactionKind.ROLLBACK:
+                return self._end(statement, role)
+            case TransactionKind.PREPARE:
+                return self._prepare(statement.name, role)
+            case TransactionKind.COMMIT_PREPARED | TransactionKind.ROLLBACK_PREPARED:
+                return self._end_prepared(statement, role)
+        raise AssertionError(statement.kind)
+
+    def _prepare(self, gid: str, role: Callable[[], Role]) -> _Ended:
+        """PrepareTransactionBlock: what cannot be prepared is rolled back."""
+        prepares = self._block.open and not self._block.failed
+        before = self._standbys.now() if prepares else None
+        if prepares:
+            try:
+                self._block.check_prepare()
+                with self._cancellation.running():
+                    self._services.lake.prepare(gid, self._block.rows, role(), self._cancellation)
+            except BaseException:
+                self._block.abandon()
+                raise
+        tag, warning = self._block.end(TransactionKind.PREPARE.value if prepares else "ROLLBACK")
+        waited = tuple(self._standbys.after(before))
+        return tag, waited if warning is None else (*waited, warning)
+
+    def _end_prepared(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
+        """The second phase, in any session."""
+        tag, lake = statement.kind.value, self._services.lake
+        self._block.check()
+        self._block.outside(tag)
+        before = self._standbys.now()
+        if statement.kind is TransactionKind.ROLLBACK_PREPARED:
+            lake.rollback_prepared(statement.name, role())
+        else:
+            lake.commit_prepared(statement.name, role())
+        return tag, tuple(self._standbys.after(before))
+
+    def _end(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
+        tag = statement.kind.value
+        if statement.chain:
+            self._block.check_chain(tag)
+        commits = self._block.commits(tag)
+        writes = commits and (self._block.commands or self._block.rows is not None)
+        before = self._standbys.now() if writes else None
+        try:
+            if commits:
+                self._commands.commit(role())
+                if self._block.rows is not None:
+                    self._services.lake.commit(self._block.rows)
+        except BaseException:
+            self._block.abandon()
+            raise
+        end = self._block.chained if statement.chain else self._block.end
+        tag, warning = end(tag)
+        waited = tuple(self._standbys.after(before))
+        return tag, waited if warning is None else (*waited, warning)
+
+
+# SET, RESET and SHOW, in all forms (guc_funcs.c, ExecSetVariableStmt).
+#
+# In: statements and set_config() of one session. Out: answers. Values are ``session_settings``'s,
+# the modes of a transaction are its block's.
+
+VariableStatement = SetVariable | ResetVariable | ShowVariable | SetTransaction
+
+_ISOLATION: Final = "transaction_isolation"
+_READ_ONLY: Final = "transaction_read_only"
+_DEFERRABLE: Final = "transaction_deferrable"
+_APPLICATION: Final = "application_name"
+
+
+class Variables:
+    """Of one session. ``tell_name``: told of its application_name."""
+
+    def __init__(
+        self, settings: SessionSettings, block: TransactionBlock, tell_name: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._block = block
+        self._tell_name = tell_name
+        self._name = settings.show(_APPLICATION)
+
+    def run(self, statement: VariableStatement) -> Iterator[Answer]:
+        """Raises as ``set_config``."""
+        match statement:
+            case ShowVariable(name=name):
+                yield self._show(name)
+            case ResetVariable(name=None):
+                self._settings.reset_all()
+                yield Done("RESET")
+            case ResetVariable(name=str(name)):
+                self._set(name, None, local=False)
+                yield Done("RESET")
+            case SetVariable(name=name, local=local):
+                if local:
+                    yield from self._outside("SET LOCAL")
+                self._set(name, None if statement.values is None else statement.text, local=local)
+                yield Done("SET")
+            case SetTransaction(modes=modes, session=True):
+                for key, value in _as_settings(modes).items():
+                    self._settings.set(f"default_{key}", value)
+                yield Done("SET")
+            case SetTransaction(modes=modes):
+                yield from self._outside("SET TRANSACTION")
+                self._block.set_modes(modes)
+                yield Done("SET")
+
+    def set_config(self, name: str, value: str | None, is_local: bool) -> str:
+        """Raises PenstockError (42704, 55P02, 42501, 22023, 25001, 0A000)."""
+        self._set(name, value, local=is_local)
+        return self.show(name)
+
+    def show(self, name: str) -> str:
+        """Raises UndefinedObject (42704)."""
+        return self._modes().get(name.lower()) or self._settings.show(name)
+
+    def values(self) -> Mapping[str, str]:
+        """Every setting by its lower-case name."""
+        return {**self._settings.values(), **self._modes()}
+
+    def fields(self, name: str | None) -> tuple[FieldDescription, ...]:
+        """The columns of SHOW; None: of SHOW ALL."""
+        title = ("name", "setting", "description")
+        names = title if name is None else (self._settings.title(name),)
+        return tuple(FieldDescription(column, TEXT) for column in names)
+
+    def settle(self) -> list[ParameterChange]:
+        """A statement has ended, well or not: others see the session's name; what its client is to
+        be told of."""
+        name = self._settings.show(_APPLICATION)
+        if name != self._name:
+            self._name = name
+            self._tell_name(name)
+        return self._settings.changed()
+
+    def _set(self, name: str, value: str | None, *, local: bool) -> None:
+        """A mode of a transaction is nothing outside of a block: it ends with its statement."""
+        key = name.lower()
+        if key not in (_ISOLATION, _READ_ONLY, _DEFERRABLE):
+            self._settings.set(name, value, local=local)
+            return
+        if value is None:
+            raise FeatureNotSupported(f'parameter "{name}" cannot be reset')
+        checked = self._settings.check(name, value)
+        if key == _ISOLATION:
+            self._block.set_modes(TransactionModes(isolation=checked))
+        elif key == _READ_ONLY:
+            self._block.set_modes(TransactionModes(read_only=checked == "on"))
+        else:
+            self._block.set_modes(TransactionModes(deferrable=checked == "on"))
+
+    def _outside(self, what: str) -> Iterator[Notice]:
+        """WarnNoTransactionBlock"""
+        if not self._block.open:
+            message = f"{what} can only be used in transaction blocks"
+            yield Notice("WARNING", message, sqlstate="25P01")
+
+    def _modes(self) -> Mapping[str, str]:
+        return _as_settings(self._block.modes)
+
+    def _show(self, name: str | None) -> Rows:
+        if name is not None:
+            return Rows(self.fields(name), [[self.show(name).encode()]], "SHOW", counted=False)
+        values = sorted(self.values().items())
+        rows = [[key.encode(), value.encode(), b""] for key, value in values]
+        return Rows(self.fields(None), rows, "SHOW", counted=False)
+
+
+def _as_settings(modes: TransactionModes) -> dict[str, str]:
+    """Of those that are said."""
+    said = {
+        _ISOLATION: modes.isolation,
+        _READ_ONLY: None if modes.read_only is None else ("off", "on")[modes.read_only],
+        _DEFERRABLE: None if modes.deferrable is None else ("off", "on")[modes.deferrable],
+    }
+    return {key: value for key, value in said.items() if value is not None}
+
+
+# A statement that commits waits for standbys before its client is told (SyncRepWaitForLSN).
+#
+# In: a session's settings, where the log ends before and after its statement. Out: nothing, or
+# PostgreSQL's warning where the wait was given up: what is committed stays so.
+
+_STANDBY_WARNING: Final = "01000"
+_SHUTDOWN: Final = "57P01"
+_DETAIL: Final = (
+    "The transaction has already committed locally, but might not have been replicated to the "
+    "standby."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Where the log ends before a commit; ``mode``: the synchronous_commit that holds for it, which
+    may be the block's alone."""
+
+    lsn: Lsn
+    mode: str
+
+
+class StandbyWait:
+    """Of one session. ``mode``: its synchronous_commit now."""
+
+    def __init__(
+        self, services: SessionServices, mode: Callable[[], str], cancellation: Cancellation
+    ) -> None:
+        self._services = services
+        self._mode = mode
+        self._cancellation = cancellation
+        self._wrote = False
+
+    def before(self, statement: Statement) -> Before | None:
+        """Where the log ends, before a statement that may commit; None: nobody is waited for."""
+        if reads(statement):
+            return None
+        return self.now()
+
+    def wrote(self) -> None:
+        """The query that runs commits something."""
+        self._wrote = True
+
+    @contextmanager
+    def query(self, warnings: list[Notice]) -> Iterator[None]:
+        """A query runs inside; ``warnings``: where one goes."""
+        self._wrote, before = False, self.now()
+        yield
+        if self._wrote:
+            warnings += self.after(before)
+
+    def now(self) -> Before | None:
+        """The same whatever the statement is."""
+        mode = self._mode()
+        if mode not in MODES or self._services.sync_rep.config() is None:
+            return None
+        return Before(self._services.sequencer.position().lsn, mode)
+
+    def after(self, before: Before | None) -> Iterator[Notice]:
+        """Wait for what the log has got since then."""
+        if before is None:
+            return
+        services, cancellation = self._services, self._cancellation
+        end = services.sequencer.position().lsn
+        if end <= before.lsn or services.sync_rep.wait(end, before.mode, cancellation.requested):
+            return
+        if cancellation.ended:
+            message = (
+                "canceling the wait for synchronous replication and terminating connection due "
+                "to administrator command"
+            )
+            yield Notice("WARNING", message, _DETAIL, sqlstate=_SHUTDOWN)
+            return
+        cancellation.forget()
+        message = "canceling wait for synchronous replication due to user request"
+        yield Notice("WARNING", message, _DETAIL, sqlstate=_STANDBY_WARNING)
+
+
+# Commands of one session: each by itself, or as part of a transaction block (utility.c; xact.c).
+#
+# In: parsed statements, and the end of a block. Out: outcomes. What a block has changed is told to
+# nobody before COMMIT, which does all of it in one transaction of the catalog: meanwhile nothing
+# is locked. A statement of a block is tried, together with those before it, so that its errors and
+# notices come where they belong; what it would do is taken back. Tables that a block makes are a
+# part of its rows (``executor.block``).
+
+
+class NodeCommands:
+    """Of the session whose block and cancellation these are."""
+
+    def __init__(
+        self, services: SessionServices, block: TransactionBlock, cancellation: Cancellation
+    ) -> None:
+        self._services = services
+        self._block = block
+        self._cancellation = cancellation
+
+    def run(self, statement: Statement, role: Role) -> CommandOutcome:
+        """Execute it, or try it in a block. Raises PenstockError."""
+        check, blocks = self._cancellation.check, self._services.blocks
+        try:
+            if not self._block.open:
+                return self._services.run_command(statement, role, check)
+            if blocks is not None and blocks.defines(statement):
+                tag = command_tag(statement) or ""
+                rows = self._block.changing(tag, self._services.lake.open_block)
+                return blocks.define(statement, role, rows)
+            self._block.check_command()
+            if blocks is None or not blocks.takes(statement):
+                raise self._block.refusal("This statement")
+            tried = (*self._block.commands, statement)
+            outcome = blocks.run(tried, role, commit=False)
+        except ConnectionFailure as error:  # to a publisher: this session goes on
+            raise PenstockError(
+                error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
+            ) from None
+        self._block.commands = tried
+        return outcome
+
+    def commit(self, role: Role) -> None:
+        """What the block has changed. Raises PenstockError: nothing of it."""
+        blocks, commands = self._services.blocks, self._block.commands
+        if blocks is not None and commands:
+            blocks.run(commands, role, commit=True)
+
+    def create_table_as(self, statement: CreateTableAs, writer: Writer) -> CommandOutcome:
+        """Outside of a block."""
+        lake, at, role = self._services.lake, self._block.now(), writer.role
+        return create_table_as(
+            statement,
+            lambda query: lake.describe(query, at, role),
+            lambda command: self.run(command, role),
+            lambda change: lake.change(change, writer),
+        )
+
+
+# CREATE TABLE ... AS (createas.c): a table with the columns of a query, and its rows.
+#
+# In: the statement, and who creates tables and changes rows. Out: the outcome of a SELECT. The
+# table is one commit and its rows are the next; a query that fails takes the table with it.
+
+_DUPLICATE_TABLE = "42P07"
+
+
+def create_table_as(
+    statement: CreateTableAs,
+    describe: Callable[[str], Sequence[FieldDescription]],
+    run: Callable[[Statement], CommandOutcome],
+    change: Callable[[str], CommandOutcome],
+) -> CommandOutcome:
+    """``describe``: the columns of a query; ``run``: of a command; ``change``: of an INSERT.
+
+    Raises what they raise, and SqlSyntaxError.
+    """
+    fields = describe(statement.query)
+    if len(statement.columns) > len(fields):
+        raise SqlSyntaxError("too many column names were specified")
+    names = [*statement.columns, *(f.name for f in fields[len(statement.columns) :])]
+    columns = ", ".join(
+        f"{quote_identifier(name)} {type_text(field.type_oid, field.typmod)}"
+        for name, field in zip(names, fields, strict=True)
+    )
+    table = _text(statement.relation)
+    guard = "IF NOT EXISTS " if statement.missing_ok else ""
+    made = run(parse(f"CREATE TABLE {guard}{table} ({columns})"))
+    skipped = any(told.sqlstate == _DUPLICATE_TABLE for told in made.notices)
+    if skipped or not statement.with_data:
+        return CommandOutcome("CREATE TABLE AS", made.notices)
+    try:
+        filled = change(f"INSERT INTO {table} {statement.query}")
+    except BaseException:
+        run(parse(f"DROP TABLE {table}"))
+        raise
+    count = filled.tag.rpartition(" ")[2]
+    return CommandOutcome(f"SELECT {count}", (*made.notices, *filled.notices))
+
+
+def _text(relation: RangeVar) -> str:
+    parts = [part for part in (relation.schema, relation.name) if part]
+    return ".".join(map(quote_identifier, parts))
