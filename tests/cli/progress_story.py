@@ -11,7 +11,7 @@ import time
 
 from cli.statuses import subscription, table
 from penstock.cli.main import log_to_standard_error
-from penstock.cli.progress import ProgressDisplay
+from penstock.cli.run import ProgressDisplay
 from penstock.node.status import SubscriptionStatus
 
 _STEPS = 40

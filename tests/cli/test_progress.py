@@ -11,7 +11,7 @@ from cli.statuses import subscription, table
 from cli.terminal import Terminal
 from fix_postgres import Database
 from penstock.cli.pace import amount
-from penstock.cli.progress import PlainLines
+from penstock.cli.run import PlainLines
 
 _STORY = [sys.executable, "-m", "cli.progress_story"]
 _TESTS = str(Path(__file__).parents[1])

@@ -8,23 +8,31 @@ ends the process at once, as a crash would. SIGHUP makes it read its parameters 
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Annotated, Final
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
 
 from penstock.cli import NodeDir
-from penstock.cli.progress import ProgressDisplay
+from penstock.cli.pace import Pace, Speed, amount
+from penstock.errors import PenstockError
 from penstock.node import Node
 from penstock.node.catching_up import CaughtUp
 from penstock.node.reloading import reload_told
+from penstock.node.status import SubscriptionStatus, TableStatus
 
 _STDERR: Final = 2
 
@@ -129,3 +137,268 @@ def run(
     if not all(subscription.reached for subscription in reached):
         raise typer.Exit(SIGNALLED + (signals.number or 0))
     typer.echo("caught up" if reached else "no subscription is enabled")
+
+
+# Progress of copies and the stream while a node runs in the foreground.
+#
+# In: a function that gives the node's status. Out: on a terminal bars below the log lines, which
+# go away when a copy is done, and all of them at the end; elsewhere a plain line now and then, as
+# long as something is copied, and when a state changes. It only reads; a failing read is left out.
+
+_TERMINAL_INTERVAL: Final = 0.5
+_PLAIN_INTERVAL: Final = 10.0
+_BAR_WIDTH: Final = 20
+_GAPS: Final = 2
+"""Between a line's name, its bar and its text."""
+_BARS: Final = 8
+"""Tables that have a bar of their own; more would not fit below the log."""
+
+
+class ProgressDisplay:
+    """A context manager that shows progress on standard error until it ends."""
+
+    def __init__(
+        self,
+        status: Callable[[], Sequence[SubscriptionStatus]],
+        *,
+        plain_interval: float = _PLAIN_INTERVAL,
+    ) -> None:
+        self._status = status
+        self._plain_interval = plain_interval
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def __enter__(self) -> ProgressDisplay:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        console = Console(file=sys.stderr)  # not what stands for it later
+        if console.is_terminal:
+            self._draw(console)
+            return
+        lines = PlainLines()
+        while not self._ended.wait(self._plain_interval):
+            for line in lines.of(self._read(), time.monotonic()):
+                print(line, file=sys.stderr, flush=True)
+
+    def _draw(self, console: Console) -> None:
+        progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=_BAR_WIDTH),
+            TextColumn("{task.fields[text]}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        bars = Bars(progress)
+        with AboveBars(console) as above:
+            with above.drawing:
+                progress.start()
+            try:
+                while not self._ended.wait(_TERMINAL_INTERVAL):
+                    status = self._read()
+                    with above.drawing:
+                        bars.show(status, time.monotonic())
+                        progress.refresh()
+            finally:
+                with above.drawing:
+                    progress.stop()
+
+    def _read(self) -> Sequence[SubscriptionStatus]:
+        try:
+            return self._status()
+        except PenstockError:
+            return ()
+
+
+class _Copies:
+    """The copies that run, with their speeds."""
+
+    def __init__(self) -> None:
+        self._paces: dict[str, Pace] = {}
+
+    def speed(self, name: str, tables: Sequence[TableStatus], at: float) -> Speed:
+        return self._paces.setdefault(name, Pace()).see(
+            at,
+            sum(t.bytes_copied for t in tables),
+            sum(t.bytes_total for t in tables),
+            sum(t.rows_copied for t in tables),
+        )
+
+    def keep_only(self, names: set[str]) -> None:
+        self._paces = {name: pace for name, pace in self._paces.items() if name in names}
+
+
+class Bars:
+    """One line for each subscription, one for its copies together, and some for single ones."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+        self._copies = _Copies()
+
+    def show(self, subscriptions: Sequence[SubscriptionStatus], at: float) -> None:
+        """Draw what there is now, and take away what is done."""
+        groups = {s.name: _bars_of(s) for s in subscriptions}
+        shown = {*groups, *(name for bars in groups.values() for name in bars)}
+        room = self._progress.console.width - _BAR_WIDTH - _GAPS - max(map(len, shown), default=0)
+        for subscription in subscriptions:
+            text = streaming_text(subscription, room)
+            self._line(subscription.name, text, None, None)
+            for name, tables in groups[subscription.name].items():
+                self._copy(name, tables, at, room)
+        for name in self._tasks.keys() - shown:
+            self._progress.remove_task(self._tasks.pop(name))
+        self._copies.keep_only(shown)
+
+    def _copy(self, name: str, tables: Sequence[TableStatus], at: float, room: int) -> None:
+        ended = sum(table.state != "d" for table in tables)
+        before = f"{ended} of {len(tables)}, " if len(tables) > 1 else ""
+        speed = self._copies.speed(name, tables, at)
+        text = before + copy_text(tables, speed, room - len(before))
+        done, total = (sum(getattr(t, f"bytes_{what}") for t in tables) for what in _DONE_TOTAL)
+        self._line(name, text, done, total or None)
+
+    def _line(self, name: str, text: str, completed: int | None, total: int | None) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=total, text=text)
+        self._progress.update(self._tasks[name], completed=completed, total=total, text=text)
+
+
+_DONE_TOTAL: Final = ("copied", "total")
+
+
+def _bars_of(subscription: SubscriptionStatus) -> dict[str, list[TableStatus]]:
+    """The bars of its copies by name: one for all together, if there are several, and each."""
+    copied = copied_tables(subscription)
+    together = {f"{subscription.name} copy": copied} if len(copied) > 1 else {}
+    running = [table for table in copied if table.state == "d"]
+    return together | {f"{subscription.name} copy {t.name}": [t] for t in running[:_BARS]}
+
+
+class PlainLines:
+    """What a log has of it."""
+
+    def __init__(self) -> None:
+        self._copies = _Copies()
+        self._states: dict[str, str] = {}
+
+    def of(self, subscriptions: Sequence[SubscriptionStatus], at: float) -> list[str]:
+        """A line for each table that is being copied, and for each subscription that copies or has
+        another state than before."""
+        lines = []
+        shown: set[str] = set()
+        for s in subscriptions:
+            running = [table for table in copied_tables(s) if table.state == "d"]
+            if running or self._states.get(s.name) != s.state:
+                lines.append(f"{s.name}: {streaming_text(s)}")
+            self._states[s.name] = s.state
+            for table in running:
+                name = f"{s.name}: copying {table.name}"
+                shown.add(name)
+                speed = self._copies.speed(name, [table], at)
+                lines.append(f"{name}: {copy_text([table], speed)}")
+        self._copies.keep_only(shown)
+        return lines
+
+
+def copied_tables(subscription: SubscriptionStatus) -> list[TableStatus]:
+    """Those of the copies that run, and those that they have finished."""
+    tables = [table for table in subscription.tables if table.units_total]
+    return tables if any(table.state == "d" for table in tables) else []
+
+
+def copy_text(tables: Sequence[TableStatus], speed: Speed, room: int | None = None) -> str:
+    """How much is copied of how much, how fast, and the time left; in ``room`` characters what
+    fits of it, the first and the last first."""
+    done, total = (sum(getattr(t, f"bytes_{what}") for t in tables) for what in _DONE_TOTAL)
+    rows = sum(table.rows_copied for table in tables)
+    parts = [f"{amount(done)} of {amount(total)}", f"{rows:,} rows"]
+    by_use = [0, 1]
+    if speed.left is not None:
+        left = timedelta(seconds=round(speed.left))
+        parts += [f"{amount(round(speed.bytes))}/s", f"{speed.rows:,.0f} rows/s", f"{left} left"]
+        by_use = [0, 4, 2, 1, 3]
+    return ", ".join(parts) if room is None else _fitting(parts, by_use, room)
+
+
+def _fitting(parts: Sequence[str], by_use: Sequence[int], room: int) -> str:
+    """As many of the parts as fit, the most useful ones first, in their order."""
+    shown: list[int] = []
+    for index in by_use:
+        wider = sorted([*shown, index])
+        if shown and len(", ".join(parts[i] for i in wider)) > room:
+            break
+        shown = wider
+    return ", ".join(parts[i] for i in shown)
+
+
+def streaming_text(subscription: SubscriptionStatus, room: int | None = None) -> str:
+    """State, position and lag in a few words; in ``room`` characters what fits of them."""
+    parts = [
+        subscription.state,
+        f"cut at {subscription.cut_lsn or 'none'}",
+        f"{subscription.rows_applied:,} rows applied",
+    ]
+    by_use = [0, 1, 2]
+    if subscription.lag_bytes is not None:
+        parts.insert(2, f"{amount(subscription.lag_bytes)} behind")
+        by_use = [0, 2, 1, 3]
+    return ", ".join(parts) if room is None else _fitting(parts, by_use, room)
+
+
+# Lines for standard error while something is drawn in place at the end of the terminal.
+#
+# In: whatever is written to ``sys.stderr``: log lines, notices. Out: whole lines above the
+# drawing, as they are: not wrapped, coloured or cut, so that they can be read and copied.
+
+
+class AboveBars(io.TextIOBase):
+    """Stands for ``sys.stderr`` from ``__enter__`` to ``__exit__``.
+
+    ``drawing``: to be held by the one that draws. rich places a line above what it drew last, and
+    writes it a moment later: what is drawn in between would stay on the screen.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._before = sys.stderr
+        self.drawing = threading.RLock()
+        self._begun = ""
+
+    def writable(self) -> bool:
+        """As of a file."""
+        return True
+
+    def isatty(self) -> bool:
+        """As of a file."""
+        return self._console.is_terminal
+
+    def write(self, text: str) -> int:
+        """Print the lines that are whole; keep what is begun."""
+        with self.drawing:
+            *lines, self._begun = (self._begun + text).split("\n")
+            for line in lines:
+                self._console.print(Text(line), soft_wrap=True)
+        return len(text)
+
+    def __enter__(self) -> AboveBars:
+        self._before, sys.stderr = sys.stderr, self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        sys.stderr = self._before
+        if self._begun:
+            self.write("\n")
