@@ -26,7 +26,7 @@ from penstock.decoding import (
     find_plugin,
 )
 from penstock.decoding.plugins.test_decoding import TestDecoding
-from penstock.decoding.plugins.wal2json_options import read_options
+from penstock.decoding.plugins.wal2json import read_options
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.relation import Attribute, Relation, ReplicaIdentity

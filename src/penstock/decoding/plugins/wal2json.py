@@ -7,27 +7,24 @@ there are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
 
 from penstock.civil import print_timestamp
 from penstock.decoding.logical import LogicalDecodingContext as Context
 from penstock.decoding.output_plugin import OutputPlugin, OutputPluginOptions
-from penstock.decoding.plugins.wal2json_columns import (
-    columns_of,
-    identity_of,
-    lists,
-    objects,
-    quoted,
-    type_of,
-)
-from penstock.decoding.plugins.wal2json_options import Wal2JsonOptions, read_options
-from penstock.decoding.relation_data import RelationData
+from penstock.decoding.plugins.options import boolean, not_parsed, unknown
+from penstock.decoding.relation_data import AttributeData, RelationData
 from penstock.decoding.reorder_buffer import Action, Change, ReorderBufferTXN, TruncateChange
-from penstock.errors import PenstockError
+from penstock.decoding.tuple_columns import Tuple, Unsent
+from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lsn import Lsn
+from penstock.pgtypes.pg_type import BOOL, BYTEA, FLOATS, INTEGERS, NUMERIC, OID, types
 from penstock.relation import ReplicaIdentity
-from penstock.sqlstate import CharacterNotInRepertoire
+from penstock.sqlstate import CharacterNotInRepertoire, InvalidName
 
 _LETTERS: Final = {Action.INSERT: "I", Action.UPDATE: "U", Action.DELETE: "D"}
 _TOO_LONG: Final = "54000"
@@ -275,3 +272,302 @@ def _write(ctx: Context, *pieces: str) -> None:
     ctx.prepare_write()
     ctx.out += pieces
     ctx.write()
+
+
+# Columns and values of wal2json's two formats.
+#
+# In: a tuple of a table, and the options. Out: what stands in the JSON of a change: lists of
+# names, types and values in format 1, objects in format 2. Values are numbers, booleans and
+# strings by their types; NaN and infinities, which JSON has not, are null.
+
+_NUMBERS: Final = INTEGERS | FLOATS | {NUMERIC, OID}
+_BYTEA_MARK: Final = "\\x"
+
+Cell = tuple[AttributeData, str]
+"""A column and its value, as JSON."""
+Shown = tuple[AttributeData, str | None]
+"""The value is None where it is not printed."""
+
+
+def quoted(text: str) -> str:
+    """escape_json"""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def columns_of(relation: RelationData, row: Tuple, options: Wal2JsonOptions) -> list[Cell]:
+    """All columns that are there; a TOAST value that did not change is not."""
+    return list(_cells(relation, row, options))
+
+
+def identity_of(
+    relation: RelationData, old: Tuple | None, new: Tuple | None, options: Wal2JsonOptions
+) -> list[Cell]:
+    """The replica identity's columns, of the new tuple where the old one was not needed to tell
+    them. Format 1 leaves out those that are NULL."""
+    row = new if old is None else old
+    if row is None:
+        return []
+    return [
+        (attribute, shown)
+        for attribute, shown in _cells(
+            relation, row, options, without_null=options.format_version == 1
+        )
+        if attribute.key
+    ]
+
+
+def type_of(attribute: AttributeData, options: Wal2JsonOptions) -> str:
+    """As format_type prints it; in format 1, without modifiers, by its name in pg_type. What
+    begins with a quote is printed as it is, if it is no array."""
+    if options.include_typmod or options.format_version > 1:
+        shown = attribute.type_text
+    else:
+        known = types().get(attribute.type_oid)
+        shown = _typname(attribute.type_name) if known is None else known.name
+    return shown if shown.startswith('"') and not shown.endswith("]") else quoted(shown)
+
+
+def _typname(shown: str) -> str:
+    """The name in pg_type of a type that format_type prints so."""
+    element = shown.removesuffix("[]")
+    (name,) = re.findall(r'("(?:[^"]|"")*"|[^".]+)$', element) or [element]
+    if name.startswith('"'):
+        name = name[1:-1].replace('""', '"')
+    return name if element == shown else f"_{name}"
+
+
+def lists(
+    prefix: str, cells: list[Cell], options: Wal2JsonOptions, comma: str
+) -> Iterator[tuple[str, str]]:
+    """Format 1: keys and arrays. ``prefix``: ``column`` or ``key``."""
+
+    def array(of: Callable[[AttributeData], str]) -> str:
+        return f"[{comma.join(of(attribute) for attribute, _ in cells)}]"
+
+    is_column = prefix == "column"
+    yield f"{prefix}names", array(lambda a: quoted(a.name))
+    if options.include_types:
+        yield f"{prefix}types", array(lambda a: type_of(a, options))
+    if options.include_type_oids:
+        yield f"{prefix}typeoids", array(lambda a: str(a.type_oid))
+    if is_column and options.include_column_positions:
+        yield "columnpositions", array(lambda a: str(a.position))
+    if is_column and options.include_not_null:
+        # wal2json finds them together with the types.
+        optionals = array(lambda a: _boolean(not a.not_null))
+        yield "columnoptionals", optionals if options.include_types else "[]"
+    yield f"{prefix}values", f"[{comma.join(value for _, value in cells)}]"
+
+
+def objects(cells: Sequence[Shown], options: Wal2JsonOptions, *, identity: bool) -> str:
+    """Format 2: an array of objects."""
+    return f"[{','.join(_object(cell, options, identity) for cell in cells)}]"
+
+
+def _object(cell: Shown, options: Wal2JsonOptions, identity: bool) -> str:
+    attribute, value = cell
+    parts = [f'"name":{quoted(attribute.name)}']
+    if options.include_types:
+        parts.append(f'"type":{type_of(attribute, options)}')
+    if options.include_type_oids:
+        parts.append(f'"typeoid":{attribute.type_oid}')
+    if value is not None:
+        parts.append(f'"value":{value}')
+    if options.include_not_null and not identity:
+        parts.append(f'"optional":{_boolean(not attribute.not_null)}')
+    if options.include_column_positions and not identity:
+        parts.append(f'"position":{attribute.position}')
+    return f"{{{','.join(parts)}}}"
+
+
+def _cells(
+    relation: RelationData, row: Tuple, options: Wal2JsonOptions, *, without_null: bool = False
+) -> Iterator[Cell]:
+    for index, attribute in enumerate(relation.attributes):
+        text = row.text(index)
+        if isinstance(text, Unsent) or (text is None and without_null):
+            continue
+        yield attribute, "null" if text is None else _value(attribute.type_oid, text, options)
+
+
+def _value(type_oid: int, text: str, options: Wal2JsonOptions) -> str:
+    if type_oid in _NUMBERS:
+        if options.numeric_data_types_as_string:
+            return quoted(text)
+        return "null" if text in ("NaN", "Infinity", "-Infinity") else text
+    if type_oid == BOOL:
+        return _boolean(text == "t")
+    if type_oid == BYTEA:
+        return quoted(text.removeprefix(_BYTEA_MARK))
+    return quoted(text)
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# The options of wal2json, and which tables, actions and messages they let pass.
+#
+# In: names and values as given. Out: frozen values, or wal2json's errors (22023, 42602, 0A000).
+
+_NEWEST_FORMAT: Final = 2
+_FLAGS: Final = {
+    name.replace("_", "-"): name
+    for name in (
+        *("include_xids", "include_timestamp", "include_schemas", "include_types"),
+        *("include_typmod", "include_type_oids", "include_column_positions", "include_not_null"),
+        *("include_pk", "include_lsn", "include_transaction", "pretty_print", "write_in_chunks"),
+        "numeric_data_types_as_string",
+    )
+}
+_ACTIONS: Final = frozenset({"insert", "update", "delete", "truncate"})
+_SPACE: Final = " \t\n\r\v\f"
+_ITEM: Final = r"(?:\\.|[^\\,\s])+"
+_FLAGS_OF_LISTS: Final = re.ASCII | re.DOTALL
+_T = TypeVar("_T")
+
+TablePattern = tuple[str | None, str | None]
+"""Schema and table; None for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wal2JsonOptions:
+    """Their defaults are wal2json's. ``actions``: those that are sent."""
+
+    format_version: int = 1
+    include_xids: bool = False
+    include_timestamp: bool = False
+    include_schemas: bool = True
+    include_types: bool = True
+    include_typmod: bool = True
+    include_type_oids: bool = False
+    include_column_positions: bool = False
+    include_not_null: bool = False
+    include_pk: bool = False
+    include_lsn: bool = False
+    include_transaction: bool = True
+    numeric_data_types_as_string: bool = False
+    pretty_print: bool = False
+    write_in_chunks: bool = False
+    actions: frozenset[str] = _ACTIONS
+    add_tables: tuple[TablePattern, ...] | None = None
+    filter_tables: tuple[TablePattern, ...] = ()
+    add_msg_prefixes: tuple[str, ...] = ()
+    filter_msg_prefixes: tuple[str, ...] = ()
+
+    def wants_table(self, schema: str, table: str) -> bool:
+        """``filter-tables`` first, then ``add-tables``."""
+        if any(_matches(pattern, schema, table) for pattern in self.filter_tables):
+            return False
+        added = self.add_tables
+        return added is None or any(_matches(pattern, schema, table) for pattern in added)
+
+    def wants_message(self, prefix: str) -> bool:
+        """``filter-msg-prefixes`` first, then ``add-msg-prefixes``."""
+        if prefix in self.filter_msg_prefixes:
+            return False
+        return not self.add_msg_prefixes or prefix in self.add_msg_prefixes
+
+
+def read_options(options: Sequence[tuple[str, str | None]]) -> Wal2JsonOptions:
+    """Raises wal2json's errors for a value that is none, and InvalidParameterValue for an option
+    that is not built or that wal2json has not."""
+    read = Wal2JsonOptions()
+    for name, value in options:
+        if name in _FLAGS:
+            read = replace(read, **{_FLAGS[name]: boolean(name, value)})  # type: ignore[arg-type]
+            continue
+        match name:
+            case "format-version":
+                read = replace(read, format_version=_format_version(name, value))
+            case "actions" if value is not None:
+                read = replace(read, actions=_actions(name, value))
+            case "add-tables":
+                read = replace(read, add_tables=_tables(name, value or ""))
+            case "filter-tables":
+                read = replace(read, filter_tables=_more(read.filter_tables, name, value, _tables))
+            case "add-msg-prefixes":
+                read = replace(
+                    read, add_msg_prefixes=_more(read.add_msg_prefixes, name, value, _items)
+                )
+            case "filter-msg-prefixes":
+                found = _more(read.filter_msg_prefixes, name, value, _items)
+                read = replace(read, filter_msg_prefixes=found)
+            case "actions":
+                continue
+            case "include-unchanged-toast":
+                raise InvalidName(f'parameter "{name}" was deprecated')
+            case _:
+                raise unknown(name, value)
+    return read
+
+
+def _format_version(name: str, value: str | None) -> int:
+    """Without a value, the newest."""
+    if value is None:
+        return _NEWEST_FORMAT
+    if not re.fullmatch(r"\s*[+-]?\d{1,9}\s*", value, re.ASCII):
+        raise not_parsed(name, value)
+    version = int(value)
+    if version > _NEWEST_FORMAT:
+        raise FeatureNotSupported(
+            f"client sent format_version={version} but we only support format {_NEWEST_FORMAT}"
+            " or lower"
+        )
+    if version < 1:
+        raise FeatureNotSupported(
+            f"client sent format_version={version} but we only support format 1 or higher"
+        )
+    return version
+
+
+def _actions(name: str, value: str) -> frozenset[str]:
+    """An empty list is one: nothing is sent but messages."""
+    wanted = _items(name, value)
+    for action in wanted:
+        if action not in _ACTIONS:
+            raise not_parsed(name, action)
+    return frozenset(wanted)
+
+
+def _more(
+    before: tuple[_T, ...],
+    name: str,
+    value: str | None,
+    read: Callable[[str, str], tuple[_T, ...]],
+) -> tuple[_T, ...]:
+    """A list that is given again is added to the one before; without a value it is empty."""
+    return () if value is None else before + read(name, value)
+
+
+def _tables(name: str, value: str) -> tuple[TablePattern, ...]:
+    """Everything after the first dot is the table's name."""
+    found: list[TablePattern] = []
+    for item in _items(name, value):
+        parts = re.fullmatch(r"((?:\\.|[^\\.])*)\.(.*)", item, re.DOTALL)
+        if parts is None:
+            raise _no_list(name, value)
+        found.append((_name(parts[1]), _name(parts[2])))
+    return tuple(found)
+
+
+def _name(text: str) -> str | None:
+    return None if text == "*" else re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+
+
+def _items(name: str, value: str) -> tuple[str, ...]:
+    """split_string_to_list: at commas, white space around them; a backslash, which stays, takes
+    both their meaning."""
+    if not value.strip(_SPACE):
+        return ()
+    if not re.fullmatch(rf"\s*{_ITEM}(\s*,\s*{_ITEM})*\s*", value, _FLAGS_OF_LISTS):
+        raise _no_list(name, value)
+    return tuple(re.findall(_ITEM, value, _FLAGS_OF_LISTS))
+
+
+def _no_list(name: str, value: str) -> InvalidName:
+    return InvalidName(f'could not parse value "{value}" for parameter "{name}"')
+
+
+def _matches(pattern: TablePattern, schema: str, table: str) -> bool:
+    return pattern[0] in (None, schema) and pattern[1] in (None, table)
