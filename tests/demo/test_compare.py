@@ -9,8 +9,8 @@ import pytest
 from deltalake import write_deltalake
 
 from fix_postgres import Database
-from penstock.demo import compare
-from penstock.demo.compare import ComparedTable, Result
+from penstock.demo import story
+from penstock.demo.story import ComparedTable, Result
 
 T = ComparedTable("public", "t")
 
@@ -79,7 +79,7 @@ def result(table: tuple[Database, str], what: ComparedTable = T, limit: int = 10
     database, uri = table
     connection = database.connect()
     connection.execute("SET timezone TO 'UTC'")
-    return compare.compare(connection, what, uri, 0, limit=limit)
+    return story.compare(connection, what, uri, 0, limit=limit)
 
 
 def test_equal_tables_of_all_types(table: tuple[Database, str]) -> None:
@@ -124,7 +124,7 @@ def test_column_lists_row_filters_and_limits(table: tuple[Database, str]) -> Non
     database, _ = table
     database.execute("CREATE PUBLICATION p FOR TABLE t (id, doc) WHERE (id > 1)")
     connection = database.connect()
-    (published,) = compare.published_tables(connection, "p")
+    (published,) = story.published_tables(connection, "p")
     assert (published.full_name, published.columns) == ("public.t", ("id", "doc"))
     found = result(table, published)
     assert (found.publisher_rows, found.delta_rows, found.missing, found.extra) == (2, 3, 0, 1)

@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 from fix_postgres import Database
-from penstock.demo import traffic
+from penstock.demo import story
 from penstock.embedded import wait_until
 
 SHOP = resources.files("penstock.demo").joinpath("shop.sql").read_text("utf-8")
@@ -22,7 +22,7 @@ def shop(database: Database) -> Database:
 
 def test_every_kind_of_work_runs_and_writes(shop: Database) -> None:
     connection = shop.connect()
-    for work in traffic.MIX:
+    for work in story.MIX:
         wrote = rolled_back = 0
         for seed in range(5):
             try:
@@ -30,13 +30,13 @@ def test_every_kind_of_work_runs_and_writes(shop: Database) -> None:
                     work(cursor, random.Random(seed))
                     row = cursor.execute("SELECT pg_current_xact_id_if_assigned()").fetchone()
                     wrote += row is not None and row[0] is not None
-            except traffic.Rollback:
+            except story.Rollback:
                 rolled_back += 1
-        assert (rolled_back == 5) if work is traffic.change_mind else wrote, work.__name__
+        assert (rolled_back == 5) if work is story.change_mind else wrote, work.__name__
 
 
 def test_traffic_keeps_its_pace_and_stops(shop: Database) -> None:
-    running = traffic.Traffic(shop.conninfo, per_second=50)
+    running = story.Traffic(shop.conninfo, per_second=50)
     running.start()
     wait_until(lambda: running.counts.transactions >= 50, "50 transactions", 30)
     running.stop()
@@ -52,7 +52,7 @@ def test_traffic_keeps_its_pace_and_stops(shop: Database) -> None:
 
 
 def test_traffic_tells_what_it_failed_with(database: Database) -> None:
-    running = traffic.Traffic(database.conninfo, per_second=1000)
+    running = story.Traffic(database.conninfo, per_second=1000)
     running.start()
     for thread in running._threads:
         thread.join()
