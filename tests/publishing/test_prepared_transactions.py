@@ -23,8 +23,8 @@ from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import StorageError
 from penstock.executor import small_rewrites
 from penstock.executor.held_rows import HeldRows
+from penstock.executor.modify import TruncateTables
 from penstock.executor.row_work import LeafWork
-from penstock.executor.truncate import TruncateTables
 from penstock.executor.two_phase import TwoPhase
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse

@@ -21,7 +21,7 @@ from penstock import failpoint
 from penstock.embedded import wait_until
 from penstock.errors import StorageError
 from penstock.executor import block_commit
-from penstock.executor.new_tables import NewTables
+from penstock.executor.block_commit import NewTables
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse

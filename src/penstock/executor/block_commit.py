@@ -17,23 +17,28 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.catalog import (
     BlockCommit,
     BlockMessage,
     Catalog,
+    CatalogTransaction,
     MadeTable,
     PreparedBlock,
     PreparedState,
 )
-from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError, StorageError
+from penstock.errors import (
+    CommitConflict,
+    DuplicateObject,
+    FeatureNotSupported,
+    PenstockError,
+    StorageError,
+    UndefinedObject,
+)
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows
-from penstock.executor.kept_files import Keeps, Kept
-from penstock.executor.new_tables import NewTables, names_of
 from penstock.executor.unique_keys import UniqueKeys
-from penstock.executor.unknown_end import LOOK_AT_IT, unknown
 from penstock.failpoint import (
     AFTER_BLOCK_COMMITS,
     AFTER_BLOCK_INTENT,
@@ -42,11 +47,22 @@ from penstock.failpoint import (
     BETWEEN_BLOCK_COMMITS,
     failpoint,
 )
+from penstock.lakehouse.block_warehouse import remove_empty_folders
+from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry
+from penstock.lakehouse.schema import own_types
 from penstock.lakehouse.staged_change import StagedChange, changes_in, content_of
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.state import TableState
+from penstock.lakehouse.user_metadata import group_of
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.sqlstate import DuplicateTable, SerializationFailure, UniqueViolation
+from penstock.relation import TableName
+from penstock.sqlstate import (
+    DuplicateTable,
+    InvalidSchemaName,
+    SerializationFailure,
+    StatementCompletionUnknown,
+    UniqueViolation,
+)
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.two_phase import note_commit, put_prepare, put_rollback, put_without_rows
 
@@ -402,3 +418,139 @@ class CommitBlocks:
 
 def _tables(changes: Iterable[StagedChange]) -> set[int]:
     return {change.relation for change in changes}
+
+
+# Whose files a commit names: a block's, which go with it, or a prepared transaction's.
+#
+# In: what is staged. Out: nothing; ``block_commit`` says when versions may name it.
+
+
+class Keeps(Protocol):
+    """Whose files are committed."""
+
+    def keep(self, changes: Iterable[StagedChange]) -> None:
+        """Versions may name files of these from now on."""
+
+
+class Kept:
+    """A prepared transaction's files, which are there until it has ended."""
+
+    def keep(self, changes: Iterable[StagedChange]) -> None:
+        """Nothing changes."""
+
+
+# COMMIT of a block whose end is not known: two errors of stores, one after the other (40003).
+#
+# In: both. Out: the error for the client, with what it can do.
+
+_LATER: Final = (
+    "It is committed or rolled back, as a whole, when its tables and the node's state can be "
+    "written again."
+)
+LOOK_AT_IT: Final = (
+    "Look whether the table has its rows, all or none, when it can be read again. Only then run "
+    "the transaction again."
+)
+
+
+def unknown(
+    error: PenstockError, then: PenstockError, hint: str = _LATER
+) -> StatementCompletionUnknown:
+    """``then``: of the attempt to find out, or to take it back."""
+    return StatementCompletionUnknown(
+        "it is not known yet whether the transaction block is committed",
+        detail=f"{error.message}; and then: {then.message}",
+        hint=hint,
+    )
+
+
+# Tables that a transaction block has made, at its COMMIT: first their logs, without rows, then
+# what they hold, by commits like those of other tables, and with the end of all the catalogs'
+# rows.
+#
+# In: what is written down of a block. Out: first entries of logs, put or taken back; rows of the
+# catalogs, in the transaction that the block is forgotten in. Until that one nobody on the node
+# knows the tables (``BlockCommits.makes``), and nobody else takes their names.
+
+
+class NewTables:
+    """For every session."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse: Final = warehouse
+
+    def check(self, t: CatalogTransaction, tables: Iterable[MadeTable]) -> None:
+        """Whether they could be there now, whatever others have done since they were made.
+
+        Raises PenstockError (3F000, 42704, 42710, 42P07).
+        """
+        types = {oid for enum in t.types.all() for oid in (enum.oid, enum.array_oid)}
+        for table in tables:
+            row = table.row
+            if t.namespaces.find(row.schema) is None:
+                raise InvalidSchemaName(f'schema "{row.schema}" does not exist')
+            if row.owner is not None and t.roles.find_oid(row.owner) is None:
+                raise UndefinedObject(f"role {row.owner} was concurrently dropped")
+            for name in table.names:
+                if t.is_taken(row.schema, name):
+                    raise DuplicateTable(f'relation "{name}" already exists')
+            if t.tables.in_folder_of(row.schema, row.name) is not None:
+                raise DuplicateTable(f'relation "{row.name}" already exists')
+            if t.types.find(row.schema, row.name) is not None:
+                raise DuplicateObject(f'type "{row.name}" already exists')
+            for oid in own_types(table.metadata["schemaString"]) - types:
+                raise UndefinedObject(f"type {oid} was concurrently dropped")
+
+    def put(self, table: MadeTable) -> None:
+        """Its log, durable on return. Raises DuplicateTable: another table lies there."""
+        self._warehouse.check_there()  # an empty mount point would take it, too
+        self._warehouse.storage.create_folder(log_folder(table.uri))
+        try:
+            self._warehouse.store.put(table.uri, 0, table.entry)
+        except CommitConflict:
+            if not self.is_there(table):
+                raise DuplicateTable(f'relation "{table.row.name}" already exists') from None
+
+    def is_there(self, table: MadeTable) -> bool:
+        """Whether its log was put. Raises StorageError."""
+        entry = read_entry(self._warehouse.storage, table.uri, 0) or []
+        found = (action["metaData"]["id"] for action in entry if "metaData" in action)
+        return table.table_id in found
+
+    def undo(self, table: MadeTable, change: StagedChange | None, block: str) -> bool:
+        """Take it back, with its files. False where others have written to it: it stays, and its
+        rows are to be taken back. Raises StorageError."""
+        storage = self._warehouse.storage
+        if self.is_there(table):
+            listing = list_log(storage, table.uri)
+            own = [read_entry(storage, table.uri, v) or [] for v in listing.entries if v]
+            if listing.checkpoints or any(group_of(entry) != block for entry in own):
+                log.error(
+                    'table "%s" of a transaction block that is rolled back stays: others have '
+                    "written to it",
+                    table.row.qualified_name,
+                )
+                return False
+            for version in reversed(listing.entries):  # the first one says whose it is
+                storage.remove(entry_uri(table.uri, version))
+            if self.is_there(table):
+                raise StorageError(f'could not remove the log of table "{table.uri}"')
+        for uri in () if change is None else change.uris():
+            storage.remove(uri)
+        storage.remove_empty_folder(log_folder(table.uri))
+        remove_empty_folders(storage, table.uri)
+        return True
+
+    @staticmethod
+    def enter(t: CatalogTransaction, tables: Collection[MadeTable]) -> None:
+        """From now on everybody knows them, and follows them from before their first rows."""
+        for table in tables:
+            t.tables.add(table.row)
+            for sequence in table.sequences:
+                t.sequences.add(sequence)
+            t.transactions.advance(table.row.oid, 0, table.table_id)
+
+
+def names_of(tables: Iterable[MadeTable]) -> set[TableName]:
+    """Of relations that come with new tables."""
+    return {(table.row.schema, name) for table in tables for name in table.names}
