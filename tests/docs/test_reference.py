@@ -17,7 +17,7 @@ from penstock import errors
 from penstock.cli.main import app
 from penstock.commands import subscription_options
 from penstock.guc import INT_MAX
-from penstock.lakehouse.cut_rows import SCHEMA
+from penstock.lakehouse.cuts import SCHEMA
 from penstock.lakehouse.delta_types import delta_type
 from penstock.lakehouse.names import column_names, folder_name
 from penstock.lsn import Lsn

@@ -10,8 +10,7 @@ import pytest
 from deltalake import DeltaTable as DeltaRs
 from deltalake import QueryBuilder, write_deltalake
 
-from penstock.lakehouse.cut_rows import SCHEMA
-from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
+from penstock.lakehouse.cuts import SCHEMA, CutOwner, Cuts, CutTable
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn

@@ -15,7 +15,7 @@ from lakehouse.tables import accounts, again, commit, delta_rs_ids, write
 from penstock.errors import CommitConflict, ConfigurationError, StorageError
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.log import entry_uri, list_log, read_entry
-from penstock.lakehouse.log_store import ObjectLogStore, log_store, put_after_all
+from penstock.lakehouse.log_store import ObjectLogStore, log_store, put_after_all, put_if_absent
 from penstock.lakehouse.object_store import (
     Place,
     azure_settings,
@@ -24,7 +24,6 @@ from penstock.lakehouse.object_store import (
     s3_settings,
     spark_conf,
 )
-from penstock.lakehouse.put_if_absent import put_if_absent
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.lakehouse import spark_sockets
-from penstock.lakehouse.spark_sockets import remove_leftovers, socket_folder
+from penstock.lakehouse import session
+from penstock.lakehouse.session import remove_leftovers, socket_folder
 from penstock.pipeline.job import run_job
 
 _HOLDS = """
 import sys
 import tempfile
-from penstock.lakehouse.spark_sockets import socket_folder
+from penstock.lakehouse.session import socket_folder
 print(socket_folder(), flush=True)
 sys.stdin.read()
 """
@@ -94,7 +94,7 @@ def test_a_path_too_long_for_a_socket_is_passed_by(tmp_path: Path) -> None:
 def test_one_that_somebody_removed_is_made_again(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_sockets, "_held", {})
+    monkeypatch.setattr(session, "_held", {})
     monkeypatch.setattr(tempfile, "tempdir", str(short))
     first = socket_folder()
     assert first is not None

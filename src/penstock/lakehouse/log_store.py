@@ -16,9 +16,14 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
+from obstore.exceptions import UnauthenticatedError as Unauthenticated
+from obstore.store import AzureStore, S3Store
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
@@ -26,8 +31,15 @@ from penstock.errors import CommitConflict, ConfigurationError, StorageError
 from penstock.lakehouse.checkpoint import remove_expired_entries, write_checkpoint
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry
-from penstock.lakehouse.object_store import scheme_of
-from penstock.lakehouse.put_if_absent import SCHEMES, put_if_absent
+from penstock.lakehouse.object_store import (
+    AZURE_SCHEMES,
+    S3_SCHEMES,
+    azure_settings,
+    place_of,
+    region_of,
+    s3_settings,
+    scheme_of,
+)
 from penstock.lakehouse.storage import (
     Storage,
     fsync_folder,
@@ -35,6 +47,9 @@ from penstock.lakehouse.storage import (
     storage_errors,
     write_temporary,
 )
+
+if TYPE_CHECKING:
+    from obstore.store import AzureConfig
 
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds before an entry is put again that is there for the put, and not there for a reader."""
@@ -295,3 +310,63 @@ def _lost(table_uri: str, version: int) -> CommitConflict:
         f'another writer has committed version {version} of table "{table_uri}"',
         hint="Load the table again and retry.",
     )
+
+
+# Putting an object if it is absent, in stores that have such a call (S3, Azure).
+#
+# In: the URI of an object and its bytes. Out: an object that exactly one writer of that name puts,
+# whole and durable when the call returns; FileExistsError for all others, OSError for the rest.
+#
+# pyarrow's filesystems cannot do it, so this goes through object_store (Rust), whose put is a PUT
+# with ``If-None-Match: *``. Credentials it finds in the environment by itself.
+
+SCHEMES: Final = (*S3_SCHEMES, *AZURE_SCHEMES)
+
+
+def put_if_absent(uri: str, content: bytes) -> None:
+    """One call. Raises FileExistsError, PermissionError, OSError; a message has no secrets.
+
+    An answer that was lost makes the client ask again, which then finds its own object: who gets
+    FileExistsError has to look whether what is there is theirs.
+    """
+    root, _, path = uri.partition("://")[2].partition("/")
+    try:
+        store = _store(f"{scheme_of(uri)}://{root}/")
+        obstore.put(store, path, content, mode="create", use_multipart=False)
+    except AlreadyExistsError:
+        raise FileExistsError(uri) from None
+    except (PermissionDeniedError, Unauthenticated) as error:
+        raise PermissionError(_message(error)) from None
+    except BaseError as error:
+        raise OSError(_message(error)) from None
+
+
+@lru_cache(maxsize=64)
+def _store(root: str) -> S3Store | AzureStore:
+    place = place_of(root)
+    if place.scheme in S3_SCHEMES:
+        s3 = s3_settings()
+        return S3Store(
+            place.container,
+            region=region_of(place.container),
+            client_options={"allow_http": s3.plain},
+            config={"endpoint": s3.endpoint} if s3.endpoint else None,
+        )
+    azure = azure_settings(place.account)
+    config: AzureConfig = {"account_name": azure.account}
+    if azure.root:
+        config["endpoint"] = azure.root
+    if azure.key:
+        config["account_key"] = azure.key
+    elif azure.sas:
+        config["sas_key"] = azure.sas
+    return AzureStore(
+        place.container,
+        client_options={"allow_http": azure.plain},
+        config=config,
+    )
+
+
+def _message(error: BaseError) -> str:
+    """The first line: what follows are the client's own structures."""
+    return str(error).partition("\n")[0]
