@@ -22,7 +22,7 @@ from penstock.lakehouse.delta_types import delta_type
 from penstock.lakehouse.names import column_names, folder_name
 from penstock.lsn import Lsn
 from penstock.node import guc
-from penstock.node.guc_values import Integer, Real
+from penstock.node.guc import Integer, Real
 from penstock.node.status import SubscriptionStatus, TableStatus
 from penstock.node.verification import Verification, VerifiedTable
 from penstock.node.verification import as_json as verification_json

@@ -13,7 +13,7 @@ import pytest
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ConfigurationError
 from penstock.lakehouse import jars
-from penstock.node import doctor, versions
+from penstock.node import doctor
 from penstock.node.doctor import Finding
 
 ROOT = Path(__file__).parents[2]
@@ -142,12 +142,12 @@ def test_a_malformed_conninfo_shows_no_password() -> None:
 
 def test_the_matrix_is_what_pyproject_says() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["requires-python"] == versions.PYTHON.specifier()
+    assert project["requires-python"] == doctor.PYTHON.specifier()
     told = {}
     for line in project["dependencies"] + project["optional-dependencies"]["demo"]:
         name, ranges = re.fullmatch(r"([\w-]+)(?:\[\w+\])?(.*)", line).groups()  # type: ignore[union-attr]
         told[name] = ranges
-    for name, wanted in (versions.PACKAGES | versions.OPTIONAL_PACKAGES).items():
+    for name, wanted in (doctor.PACKAGES | doctor.OPTIONAL_PACKAGES).items():
         if name != "pandas":
             assert told[name] == wanted.specifier(), name
-    assert told["pyspark"] == "==" + versions.PYSPARK.text()
+    assert told["pyspark"] == "==" + doctor.PYSPARK.text()

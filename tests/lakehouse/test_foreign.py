@@ -27,7 +27,7 @@ from penstock.lakehouse.storage import Storage, local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.node import reading
+from penstock.node import node
 
 OURS = 2
 """The version of our last commit."""
@@ -333,17 +333,17 @@ def test_a_cut_is_of_the_tables_it_names(
     now = datetime.now(UTC)
     name = ("public", "accounts")
     cut = Cut("s", Lsn(200), None, {name: pin}, now)
-    assert reading.read(spark, cut, name).count() == 3
+    assert node.read(spark, cut, name).count() == 3
     warehouse = Warehouse(str(tmp_path), False)
     warehouse.remove("public", "accounts")
     with pytest.raises(NotInPrerequisiteState, match="no longer there"):
-        reading.read(spark, cut, name)
+        node.read(spark, cut, name)
     made_again = warehouse.create("public", "accounts", ACCOUNTS)
     for version in (1, 2):
         made_again.stage(written=write(made_again, [version + 50]))
         commit(made_again, version)
     with pytest.raises(NotInPrerequisiteState, match="no longer there"):
-        reading.register_views(spark, cut)
+        node.register_views(spark, cut)
     with pytest.raises(StateMismatch, match="another one"):
         followed.reload()
     assert newest_table_id(warehouse.storage, warehouse.table_uri("public", "none")) is None

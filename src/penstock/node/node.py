@@ -9,49 +9,72 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Any, Final, Self
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.catalog import SubscriptionRelState
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.engine import make_private_file
 from penstock.catalog.pg_subscription import Subscription
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import CommandScope
-from penstock.errors import DuplicateObject
-from penstock.lakehouse.cluster import Cluster
-from penstock.lakehouse.cuts import Cut, CutOwner
+from penstock.errors import (
+    ConfigurationError,
+    DuplicateObject,
+    InvalidParameterValue,
+    NotInPrerequisiteState,
+    UndefinedObject,
+)
+from penstock.lakehouse.cluster import Cluster, Spark
+from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
+from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.session import build_session, check_session, session_jars
+from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.node import doctor, guc, reading
-from penstock.node.catalog_queries import NodeQueries
+from penstock.node import doctor, guc
 from penstock.node.catching_up import CaughtUp, check_not_stopped, wait_for_all, wait_for_cut
 from penstock.node.claims import LockFile, running_process, take_warehouse
-from penstock.node.cut_choice import AsOf, CutChoice
 from penstock.node.guc import Parameters
+from penstock.node.logical_decoding import logical_reading, plugin_finder
 from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.reloading import LiveParameters, reload_told, signal_running
 from penstock.node.running import RunningNode, copy_options
-from penstock.node.serving import ServingNode
+from penstock.node.serving import DATABASE_OID, ServingNode
 from penstock.node.session_commands import connect_publisher
-from penstock.node.slot_changes import SlotChanges
 from penstock.node.slot_watch import ask_all
-from penstock.node.statistics_views import register_statistics
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.node.verification import Verification
 from penstock.node.verify import Verifier, VerifyOptions, check_follows
 from penstock.pg_catalog.connections import Connections
+from penstock.pg_catalog.node_catalogs import NodeCatalogs
+from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.snapshot import NODE_OWNER
+from penstock.pgtypes import find
+from penstock.pgtypes.gather import cells_of
+from penstock.pgtypes.pg_type import BOOL, FLOATS, INT8, INTEGERS, OID, XID
 from penstock.pipeline.key_indexes import KeyIndexes
-from penstock.relation import TableName
-from penstock.sql import QueryStatement, parse_script
+from penstock.protocol.answers import Rows
+from penstock.relation import TableName, qualified
+from penstock.sql import QueryStatement, parse_script, parse_table_name
 from penstock.sql.grammar.statements import Statement
+from penstock.sql.text.quoting import quote_identifier
+from penstock.sqlstate import QueryCanceled, UndefinedTable
 from penstock.stats.backend_status import Sessions
 from penstock.stats.report import NodeReport
+from penstock.walsender.logical_reading import LogicalReading, SlotRequest
+from penstock.walsender.senders import Senders
+from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.slots import Slots
 
 log = logging.getLogger(__name__)
 
@@ -369,9 +392,9 @@ class Node:
 
         ``as_of``: at the newest cut up to an LSN or a time instead, or at a Cut. Raises
         UndefinedObject, SqlSyntaxError, NotInPrerequisiteState (no such cut any more)."""
-        name = reading.parse_name(table)
+        name = parse_name(table)
         cut = self._cut_choice.wanted(subscription, name, as_of)
-        return reading.read(self.spark, cut, name, self._cut_choice.leaves(name))
+        return read(self.spark, cut, name, self._cut_choice.leaves(name))
 
     def views(
         self,
@@ -383,7 +406,7 @@ class Node:
         """Register every table of one cut as a temporary view; (schema, table) -> view name.
         ``as_of``: as of ``read``."""
         cut = self._cut_choice.wanted(subscription, None, as_of)
-        return reading.register_views(spark or self.spark, cut, self._cut_choice.leaves)
+        return register_views(spark or self.spark, cut, self._cut_choice.leaves)
 
     def statistics_views(self, spark: SparkSession | None = None) -> tuple[str, ...]:
         """Register the catalogs' views about subscriptions as temporary views, with the rows of
@@ -407,7 +430,7 @@ class Node:
 
         copy = replace(copy_options(self.parameters), connections=options.connections)
         lake = (self._catalog, self._warehouse, self._cluster)
-        return Verifier(chosen, *lake, check, options, copy).run([*map(reading.parse_name, tables)])
+        return Verifier(chosen, *lake, check, options, copy).run([*map(parse_name, tables)])
 
     @property
     def running(self) -> bool:
@@ -428,4 +451,462 @@ class Node:
         return node_report(self._catalog, self.status(), self.serving)
 
     def _subscription(self, name: str | None) -> Subscription:
-        return reading.find_subscription(self._catalog, name)
+        return find_subscription(self._catalog, name)
+
+
+# Which cut a reader gets: the last one, or the one that shows a moment.
+#
+# In: a subscription, a table, an LSN or a time. Out: a cut. Reading tables at it is ``reading``'s.
+
+AsOf = Cut | Lsn | int | str | datetime
+"""An LSN as a number or as PostgreSQL writes it (``16/B374D848``), or a time with its zone."""
+
+
+class CutChoice:
+    """For the subscriptions of a node."""
+
+    def __init__(self, catalog: Catalog, warehouse: Warehouse) -> None:
+        self._catalog = catalog
+        self._warehouse = warehouse
+
+    def last(self, subscription: Subscription) -> Cut | None:
+        """The newest one."""
+        return self._warehouse.cuts.last(_owner(subscription))
+
+    def all(self, subscription: Subscription) -> tuple[Cut, ...]:
+        """Those that are kept, the oldest first."""
+        return self._warehouse.cuts.all(_owner(subscription))
+
+    def wanted(self, subscription: str | None, table: TableName | None, as_of: AsOf | None) -> Cut:
+        """For a reader of a table, or of all. Raises NotInPrerequisiteState where there is none,
+        InvalidParameterValue, UndefinedObject, ConfigurationError."""
+        if isinstance(as_of, Cut):
+            return as_of
+        if as_of is not None:
+            return self._as_of(find_subscription(self._catalog, subscription), _moment(as_of))
+        cut = self._newest(subscription, table)
+        if table is not None and table not in cut.tables:
+            known = find_subscription(self._catalog, cut.subscription)
+            return older_cut(self._catalog, self._warehouse, known, table) or cut
+        return cut
+
+    def leaves(self, table: TableName) -> tuple[TableName, ...]:
+        """The partitions that hold a table's rows."""
+        return leaves(self._catalog, table)
+
+    def _newest(self, subscription: str | None, table: TableName | None) -> Cut:
+        known = self._catalog.subscriptions()
+        if subscription is None and table is not None and len(known) > 1:
+            cuts = [self.last(each) for each in known]
+            holding = [cut for cut in cuts if cut is not None and table in cut.tables]
+            if len(holding) == 1:
+                return holding[0]
+        chosen = find_subscription(self._catalog, subscription)
+        return existing(self.last(chosen), chosen)
+
+    def _as_of(self, subscription: Subscription, moment: Lsn | datetime) -> Cut:
+        found = self._warehouse.cuts.as_of(_owner(subscription), moment)
+        if found is not None:
+            return found
+        oldest = next(iter(self.all(subscription)), None)
+        raise NotInPrerequisiteState(
+            f'subscription "{subscription.name}" has no cut of {moment} or before',
+            detail="There is none yet."
+            if oldest is None
+            else f"The oldest one is at {oldest.lsn}, made at {oldest.cut_time}.",
+            hint="The parameter cuts_kept says how many are kept.",
+        )
+
+
+def _owner(subscription: Subscription) -> CutOwner:
+    return CutOwner(subscription.name, subscription.app_id)
+
+
+def _moment(as_of: Lsn | int | str | datetime) -> Lsn | datetime:
+    if isinstance(as_of, datetime):
+        if as_of.tzinfo is None:
+            raise InvalidParameterValue(
+                f"time {as_of} has no time zone",
+                hint="For example: datetime(2026, 1, 31, 12, tzinfo=UTC).",
+            )
+        return as_of
+    return Lsn.parse(as_of) if isinstance(as_of, str) else Lsn(as_of)
+
+
+# A slot read by a Python program, as Arrow record batches: ``Node.changes``.
+#
+# In: a slot of the plugin ``arrow``. Out: its record batches in order, from where the slot is. The
+# slot is held meanwhile, and moves only to where the program has confirmed.
+
+PLUGIN: Final = "arrow"
+_END: Final = b"end_lsn"
+"""Of a commit's metadata."""
+_PID: Final = 0
+_WAIT_S: Final = 1.0
+"""Seconds after which a program that follows looks again whether it is to end."""
+
+
+class SlotChanges:
+    """An iterator and a context manager. ``stop`` ends the iteration, from any thread."""
+
+    def __init__(
+        self, reading: LogicalReading, slot: str, options: Mapping[str, str], *, follow: bool
+    ) -> None:
+        """Raises UndefinedObject, ObjectInUse, NotInPrerequisiteState (another plugin's slot)."""
+        self._reading = reading
+        self._follow = follow
+        self._stopping = threading.Event()
+        with reading.catalog.read() as t:
+            found = t.slots.get(slot)
+        if found.plugin != PLUGIN:
+            raise NotInPrerequisiteState(
+                f'replication slot "{slot}" was not created for the output plugin "{PLUGIN}"',
+                detail=f'It is of the plugin "{found.plugin}".',
+                hint=f"Make one: pg_create_logical_replication_slot(name, '{PLUGIN}').",
+            )
+        self._slot = slot
+        self._given = found.confirmed_flush_lsn
+        request = SlotRequest("Node.changes", True, False, slot, None, None, tuple(options.items()))
+        self._stream = reading.open(request, _PID, self._check)
+        self._batches = self._drawn()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Batches as the plugin writes them; with ``follow`` without an end. Every iterator goes on
+        where the last one stopped."""
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def _drawn(self) -> Iterator[pa.RecordBatch]:
+        while not self._stopping.is_set():
+            for some in self._stream.batches():
+                for data in some.column(2):
+                    batch = _batch(data.as_buffer())
+                    end = (batch.schema.metadata or {}).get(_END)
+                    if end is not None:
+                        self._given = Lsn.parse(end.decode())
+                    yield batch
+            if not self._follow:
+                return
+            self._reading.sequencer.wait(self._stream.position, _WAIT_S, self._stopping)
+            self._stream.go_on()
+
+    def confirm(self, lsn: Lsn | int | str) -> Lsn:
+        """Everything up to ``lsn`` is safe: the slot begins there the next time, also after a
+        crash. Where it is now; never behind what has been given. ``end_lsn`` of a commit's
+        metadata is such a place."""
+        wanted = Lsn.parse(lsn) if isinstance(lsn, str) else Lsn(lsn)
+        return self._reading.slots.confirm(self._slot, min(wanted, self._given))
+
+    def stop(self) -> None:
+        """Have the iteration end soon; from any thread."""
+        self._stopping.set()
+        self._reading.sequencer.wake()
+
+    def close(self) -> None:
+        """Give the slot back."""
+        self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise QueryCanceled.by_user()
+
+
+def _batch(data: pa.Buffer) -> pa.RecordBatch:
+    with pa.ipc.open_stream(data) as reader:
+        for batch in reader:
+            return batch.replace_schema_metadata(reader.schema.metadata)
+        return pa.RecordBatch.from_pylist([], schema=reader.schema)
+
+
+# What the catalogs tell of subscriptions, as temporary views of Spark.
+#
+# In: a way to ask the catalogs, a Spark session. Out: views of the catalogs' names, with the rows
+# of now. Positions are text, as SQL prints them; oids are numbers, times are timestamps.
+
+STATISTICS_VIEWS: Final = (
+    "pg_subscription",
+    "pg_subscription_rel",
+    "pg_stat_subscription",
+    "pg_stat_subscription_stats",
+    "pg_replication_origin_status",
+    "pg_stat_lake_subscription",
+    "pg_stat_lake_subscription_rel",
+)
+_NUMBERS: Final = (OID, XID)
+
+
+def register_statistics(spark: SparkSession, queries: NodeQueries) -> tuple[str, ...]:
+    """Register all of them, in the place of former ones; their names."""
+    for name in STATISTICS_VIEWS:
+        rows = _table(queries.rows(f"SELECT * FROM {name}"))
+        spark.createDataFrame(rows).createOrReplaceTempView(name)
+    return STATISTICS_VIEWS
+
+
+def _table(rows: Rows) -> pa.Table:
+    """Columns of the types that PostgreSQL's types have in tables."""
+    cells = list(zip(*rows.rows, strict=True)) or [()] * len(rows.fields)
+    arrays = {}
+    for field, values in zip(rows.fields, cells, strict=True):
+        texts = pa.array([None if v is None else bytes(v) for v in values], pa.binary())
+        family = find(INT8 if field.type_oid in _NUMBERS else field.type_oid)
+        arrays[field.name] = family.text_column(cells_of(texts), field.typmod)
+    return pa.table(arrays)
+
+
+# SELECT on PostgreSQL's catalogs and views for the library and the command line.
+#
+# In: the text of a query, the node's catalog. Out: a result with Python values: numbers, booleans
+# and None where PostgreSQL has them, and PostgreSQL's text for everything else. The answers are
+# the ones that sessions on the port get. Which process uses a slot is known to that process only:
+# beside it, slots show no ``active_pid`` and ``pg_stat_replication`` is empty.
+
+_OWNER: Final = "penstock"
+"""Who may write the node's folder is its superuser."""
+_PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
+    BOOL: lambda text: text == "t",
+    **dict.fromkeys((*INTEGERS, OID, XID), int),
+    **dict.fromkeys(FLOATS, float),
+}
+
+
+class NodeQueries:
+    """Answers without a session."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        warehouse: Warehouse,
+        parameters: Parameters,
+        serving: ServingNode | None,
+        connections: Connections,
+        reload: Callable[[], None],
+        spark: Spark,
+    ) -> None:
+        """``serving``: the publishing half, where this process runs it. ``reload``: has the
+        parameters read again (pg_reload_conf)."""
+        sequencer = Sequencer(catalog, warehouse) if serving is None else serving.sequencer
+        self._slots = slots = (
+            Slots(
+                catalog,
+                sequencer,
+                parameters.max_replication_slots,
+                plugin=plugin_finder(lambda: parameters),
+                check_warehouse=warehouse.check_there,
+            )
+            if serving is None
+            else serving.slots
+        )
+        self.reading = (
+            logical_reading(spark, warehouse, catalog, sequencer, slots, lambda: parameters)
+            if serving is None
+            else serving.reading
+        )
+        self._catalogs = NodeCatalogs(
+            catalog,
+            warehouse,
+            slots,
+            Senders() if serving is None else serving.senders,
+            DATABASE_OID,
+            sequencer.troubles,
+            Sessions() if serving is None else serving.sessions,
+            connections,
+            reload,
+            self.reading,
+            dict if serving is None else serving.sync_rep.states,
+        )
+        self._parameters = parameters
+
+    def answers(self, text: str) -> bool:
+        """Whether the query reads nothing but catalogs."""
+        return self._catalogs.reads_catalog_only(text)
+
+    def rows(self, text: str) -> Rows:
+        """Run one SELECT, with rows as sessions get them. Raises PostgreSQL's errors."""
+        return self._catalogs.query(text, (), self._facts())
+
+    def query(self, text: str) -> CommandResult:
+        """As ``rows``, with Python values."""
+        found = self.rows(text)
+        readers = [_PYTHON.get(field.type_oid, str) for field in found.fields]
+        rows = tuple(
+            tuple(
+                None if cell is None else read(bytes(cell).decode())
+                for read, cell in zip(readers, row, strict=True)
+            )
+            for row in found.rows
+        )
+        self._slots.answered(_PID)
+        return CommandResult(
+            f"SELECT {len(rows)}", columns=tuple(field.name for field in found.fields), rows=rows
+        )
+
+    def heard(self) -> None:
+        """The caller has the rows: slots that they were read from do not give them again."""
+        self._slots.heard(_PID)
+
+    def failed(self) -> None:
+        """The caller has got nothing of what was asked."""
+        self._slots.take_back(_PID, sent=True)
+
+    def _facts(self) -> SessionFacts:
+        version = self._parameters.server_version
+        return SessionFacts(
+            pid=_PID,
+            user=_OWNER,
+            role_oid=NODE_OWNER,
+            superuser=True,
+            replication=True,
+            database=self._parameters.database,
+            version=version,
+            settings={"server_version": f"{version}.0"},
+            set_config=lambda name, value, is_local: value or "",
+        )
+
+
+# Tables at a cut as Spark DataFrames and views.
+#
+# In: a cut. Out: DataFrames pinned to the cut's Delta versions, so that all of them show the
+# publisher at one LSN. Readers without Penstock do the same with the cuts table
+# (docs/reading-at-a-cut.md).
+
+_NOT_A_WORD: Final = re.compile(r"\W")
+_IN_CUTS: Final = (SubscriptionRelState.READY, SubscriptionRelState.SYNCDONE)
+
+
+def parse_name(table: str | TableName) -> TableName:
+    """A table's name as PostgreSQL reads it: folded to lower case unless in quotes.
+
+    Without a schema it is in "public". Raises SqlSyntaxError.
+    """
+    if not isinstance(table, str):
+        return table
+    name = parse_table_name(table)
+    return name.schema or "public", name.name
+
+
+def find_subscription(catalog: Catalog, name: str | None) -> Subscription:
+    """That of a name, or the only one. Raises UndefinedObject, ConfigurationError."""
+    known = catalog.subscriptions()
+    if name is not None:
+        if (found := next((s for s in known if s.name == name), None)) is None:
+            raise UndefinedObject(f'subscription "{name}" does not exist')
+        return found
+    if len(known) == 1:
+        return known[0]
+    raise ConfigurationError(
+        "the node has no subscription" if not known else "the node has several subscriptions",
+        hint="Name one: subscription=..." if known else "CREATE SUBSCRIPTION first.",
+    )
+
+
+def existing(cut: Cut | None, subscription: Subscription) -> Cut:
+    """A subscription's last cut. Raises NotInPrerequisiteState where there is none."""
+    if cut is None:
+        raise NotInPrerequisiteState(
+            f'subscription "{subscription.name}" has no cut yet',
+            detail="The initial copy of its tables has not finished.",
+            hint="Look at: penstock status",
+        )
+    return cut
+
+
+def leaves(catalog: Catalog, table: TableName) -> tuple[TableName, ...]:
+    """The partitions that hold a partitioned table's rows; none of any other table."""
+    tree = catalog.partition_tree(table)
+    return tuple((t.schema, t.name) for t in tree if t.partition_key is None)
+
+
+def read(
+    spark: SparkSession, cut: Cut, table: TableName, partitions: Sequence[TableName] = ()
+) -> DataFrame:
+    """A table as of the cut; ``partitions``: its leaves (``leaves``). Raises UndefinedObject
+    (42P01)."""
+    rows = _read(spark, cut, table)
+    for leaf in partitions:
+        if leaf in cut.tables:
+            rows = rows.unionByName(_read(spark, cut, leaf))
+    return rows
+
+
+def _read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
+    pinned = cut.tables.get(table)
+    if pinned is None:
+        raise UndefinedTable(
+            f'table "{qualified(*table)}" is not in the cut at {cut.lsn}',
+            detail="Tables in it: " + ", ".join(map(_write_name, sorted(cut.tables))) + ".",
+            hint="Names with capital letters or other characters are written in quotes.",
+        )
+    _check_same(qualified(*table), cut, pinned)
+    return spark.read.format("delta").option("versionAsOf", pinned.version).load(pinned.uri)
+
+
+def older_cut(
+    catalog: Catalog, warehouse: Warehouse, subscription: Subscription, table: TableName
+) -> Cut | None:
+    """The last cut that holds a table which the newest ones do not while it is copied again."""
+    for rel in catalog.relations(subscription.oid):
+        if rel.table_name == table and rel.state not in _IN_CUTS and rel.table_id is not None:
+            owner = CutOwner(subscription.name, subscription.app_id)
+            return warehouse.cuts.last_with(owner, table)
+    return None
+
+
+def _check_same(name: str, cut: Cut, pinned: CutTable) -> None:
+    """Versions begin again when a table is made again in its place, and show other rows."""
+    found = None if pinned.id is None else newest_table_id(Storage(pinned.uri), pinned.uri)
+    if found != pinned.id:
+        raise NotInPrerequisiteState(
+            f'table "{name}" of the cut at {cut.lsn} is no longer there',
+            detail=f'At "{pinned.uri}" there is '
+            + ("none now." if found is None else "another table now: it was copied again."),
+            hint="Read a newer cut: Node.cut tells the last one.",
+        )
+
+
+def view_name(table: TableName) -> str:
+    """``public.t`` becomes ``t``, ``schema.t`` becomes ``schema_t``; other characters ``_``."""
+    schema, name = table
+    return _NOT_A_WORD.sub("_", name if schema == "public" else f"{schema}_{name}")
+
+
+def register_views(
+    spark: SparkSession,
+    cut: Cut,
+    partitions: Callable[[TableName], Sequence[TableName]] = lambda table: (),
+) -> dict[TableName, str]:
+    """Register all tables of the cut as temporary views. Raises DuplicateObject before any.
+
+    ``partitions``: the leaves of a table (``leaves``)."""
+    names: dict[TableName, str] = {}
+    for table in sorted(cut.tables):
+        name = view_name(table)
+        clash = next((t for t, n in names.items() if n.lower() == name.lower()), None)
+        if clash is not None:
+            raise DuplicateObject(
+                f'tables "{qualified(*clash)}" and "{qualified(*table)}" would both become the '
+                f'view "{name}"',
+                hint="Read them with node.read(...) instead.",
+            )
+        names[table] = name
+    for table, name in names.items():
+        read(spark, cut, table, partitions(table)).createOrReplaceTempView(name)
+    return names
+
+
+def _write_name(table: TableName) -> str:
+    """As ``named`` reads it."""
+    return ".".join(map(quote_identifier, table))

@@ -11,32 +11,40 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from penstock.catalog.catalog import Catalog
+from penstock.catalog.pg_stat_subscription import STREAMING
 from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.errors import ObjectInUse, PenstockError, UndefinedObject
+from penstock.commands.refresh_table import refresh_tables
+from penstock.commands.scope import CommandScope
+from penstock.commands.subscriptioncmds import alter_refresh
+from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError, UndefinedObject
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
 from penstock.node.reloading import LiveParameters
 from penstock.node.reports import Reports
-from penstock.node.schema_changes import follow_change
-from penstock.node.shown_workers import ShownWorkers
+from penstock.node.session_commands import connect_publisher
 from penstock.node.standing_proof import StandingProof
+from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.pipeline.compact_choice import CompactOptions
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import TableName
-from penstock.stats.backend_status import Sessions
+from penstock.sql import AlterSubscriptionRefresh, AlterSubscriptionRefreshTables
+from penstock.sql.text.object_names import RangeVar
+from penstock.stats.backend_status import ACTIVE, IDLE, Activity, BackendType, Session, Sessions
 from penstock.subscription.advanced import AdvancedOrigin
 from penstock.subscription.ahead import remove_litter
 from penstock.subscription.catalog_access import CatalogAccess
@@ -51,6 +59,7 @@ from penstock.subscription.stream_options import StreamOptions
 from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.upkeep import UpkeepOptions
 from penstock.subscription.worker import ApplyWorker
+from penstock.subscription.worker_status import WorkerSnapshot, WorkerStatus
 
 
 def copy_options(parameters: Parameters) -> CopyOptions:
@@ -348,3 +357,108 @@ class RunningNode:
             self._stopping.wait(_REPORT_INTERVAL)
         self._thread.join()
         self._reports.write(self._launcher.told_of)
+
+
+# What ``schema_change = follow`` does about a change that a table cannot follow by itself.
+#
+# In: a table of a subscription, and the error that has ended its worker's session. Out: the table
+# is copied again, as by the statement that a user would run: REFRESH TABLE, or REFRESH PUBLICATION
+# where its name at the publisher means another relation now, or none. What is committed by then is
+# in the copy; what comes later follows. Each try is recorded with the copy: a node that is killed
+# before meets the change again.
+
+
+def follow_change(
+    catalog: Catalog, warehouse: Warehouse, rel: SubscriptionRel, error: BaseException
+) -> None:
+    """Raises what the statements raise; NotInPrerequisiteState where the table has left."""
+    now = next((r for r in catalog.relations(rel.subid) if r.table_name == rel.table_name), None)
+    with catalog.read() as transaction:
+        subscription = transaction.subscriptions.find_oid(rel.subid)
+    if subscription is None or now is None:
+        raise NotInPrerequisiteState(f'table "{rel.qualified_name}" has left its subscription')
+    log.info(
+        'subscription "%s" follows a change of table "%s", which is copied again: %s',
+        subscription.name,
+        rel.qualified_name,
+        error,
+    )
+    scope = CommandScope(warehouse=warehouse)
+    if now.conflict is None:
+        table = RangeVar(rel.table, rel.schema)
+        refresh = AlterSubscriptionRefreshTables(subscription.name, (table,))
+        try:
+            refresh_tables(refresh, catalog, connect_publisher, scope)
+            return
+        except NotInPrerequisiteState:  # renamed since, or taken out of the publications
+            log.info('table "%s" is not published under its name', rel.qualified_name)
+    alter_refresh(AlterSubscriptionRefresh(subscription.name), catalog, connect_publisher, scope)
+
+
+# Workers of subscriptions among the sessions of the port (pg_stat_activity).
+#
+# In: workers as they begin and end, and what they tell of themselves. Out: sessions of their own,
+# with pids, which ``pg_terminate_backend`` ends: the next worker begins at once.
+
+_NO_NAME: Final = ""
+"""A worker's application_name; it has one at its publisher."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownWorkers:
+    """``subscription.worker_status.Shown``. ``subid``: the subscription's oid; ``owner``: its
+    owner's when a worker begins, None for the node itself."""
+
+    sessions: Sessions
+    database: str
+    subid: int
+    owner: Callable[[], int | None] = lambda: None
+
+    @contextmanager
+    def apply(self, status: WorkerStatus, end: Callable[[], None]) -> Iterator[int]:
+        """The apply worker."""
+        session = self._session(BackendType.APPLY, end)
+        session.look = lambda activity: _now(activity, status.snapshot())
+        with self._open(session) as pid:
+            yield pid
+
+    @contextmanager
+    def copies(self, tables: Sequence[TableName], end: Callable[[], None]) -> Iterator[int]:
+        """The worker that copies tables."""
+        session = self._session(BackendType.TABLESYNC, end)
+        session.activity = replace(session.activity, tables=tuple(tables))
+        with self._open(session) as pid:
+            yield pid
+
+    def _session(self, backend_type: BackendType, end: Callable[[], None]) -> Session:
+        owner = self.owner()
+        activity = Activity(
+            pid=self.sessions.next_pid(),
+            role=NODE_OWNER if owner is None else owner,
+            database=self.database,
+            application_name=_NO_NAME,
+            address=None,
+            port=None,
+            backend_type=backend_type,
+            started=time.time(),
+            state=None,
+            subscription=self.subid,
+        )
+        # A server's worker that is cancelled ends, too, with an error.
+        return Session(activity, cancel=end, terminate=end)
+
+    @contextmanager
+    def _open(self, session: Session) -> Iterator[int]:
+        self.sessions.open(session)
+        try:
+            yield session.activity.pid
+        finally:
+            self.sessions.close(session)
+
+
+def _now(activity: Activity, worker: WorkerSnapshot) -> Activity:
+    """Without a state before it streams, as on a server."""
+    if worker.state != STREAMING:
+        return replace(activity, state=None)
+    state = ACTIVE if worker.transactions_behind else IDLE
+    return replace(activity, state=state, state_changed=worker.changed_at)
