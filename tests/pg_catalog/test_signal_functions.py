@@ -9,8 +9,8 @@ import pytest
 
 from penstock.catalog import Catalog
 from penstock.errors import PenstockError
+from penstock.pg_catalog.node_catalogs import SignalFunctions
 from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pg_catalog.signal_functions import SignalFunctions
 from penstock.stats.backend_status import Activity, BackendType, Session, Sessions
 
 PID = 4711

@@ -5,8 +5,7 @@ version). Out: ``CatalogDatabase``, which describes and runs one SELECT at a tim
 snapshot is left to ``snapshot_of``; who calls whom to ``reads_catalog_only``.
 """
 
-from penstock.pg_catalog.classification import reads_catalog_only
-from penstock.pg_catalog.database import CatalogDatabase, Field
+from penstock.pg_catalog.database import CatalogDatabase, Field, reads_catalog_only
 from penstock.pg_catalog.functions import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogColumn, CatalogSnapshot, CatalogTable

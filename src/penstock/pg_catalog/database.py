@@ -7,24 +7,29 @@ query first reads it. What is no catalog query, ``classification`` tells.
 
 from __future__ import annotations
 
+import datetime
+import functools
 import inspect
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
 
+from penstock.civil import print_timestamp
 from penstock.errors import (
     FeatureNotSupported,
     InsufficientPrivilege,
     PenstockError,
     ProtocolViolation,
+    SqlSyntaxError,
 )
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.definitions import (
@@ -41,7 +46,6 @@ from penstock.pg_catalog.functions import (
     functions,
     table_functions,
 )
-from penstock.pg_catalog.parameters import conversions, parameter_value
 from penstock.pg_catalog.privileges import SUPERUSERS, SUPERUSERS_VIEWS
 from penstock.pg_catalog.relations import with_parents_columns
 from penstock.pg_catalog.row_streams import OpenRows, RowStream, guarded
@@ -49,14 +53,39 @@ from penstock.pg_catalog.rows import table_rows
 from penstock.pg_catalog.sequence_rows import with_sequences
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
-from penstock.pg_catalog.text_output import text_output
-from penstock.pg_catalog.translation import Translation, translate
-from penstock.pgtypes.pg_type import INT2_ARRAY, RECORD
+from penstock.pgtypes.floating import float_out
+from penstock.pgtypes.pg_type import (
+    BYTEA,
+    DATE,
+    FLOATS,
+    INT2_ARRAY,
+    NUMERIC,
+    RECORD,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    types,
+)
 from penstock.pgtypes.pg_type import types as pg_types
-from penstock.sql.to_duckdb.catalog_functions import TableFunction
-from penstock.sql.to_duckdb.catalog_lowering import INT2_FROM_0, held_as
-from penstock.sql.to_duckdb.catalog_templates import SERIES_TOO_LONG
+from penstock.sql.grammar.parsenodes import SelectStmt
+from penstock.sql.grammar.raw_names import names_in
+from penstock.sql.grammar.raw_statements import parse_query
+from penstock.sql.text.array_literals import join_array, split_array
+from penstock.sql.text.object_names import RangeVar
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, RowSource, TableFunction
+from penstock.sql.to_duckdb.catalog_lowering import (
+    INT2_FROM_0,
+    NAMED_TYPES,
+    READ_FROM_TEXT,
+    element_type,
+    from_zero,
+    held_as,
+)
+from penstock.sql.to_duckdb.catalog_query import compile_catalog_query
+from penstock.sql.to_duckdb.catalog_templates import KNOWN_FUNCTIONS, SERIES_TOO_LONG
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
+from penstock.sql.to_duckdb.duckdb_values import (
+    duckdb_date,
+)
 from penstock.sql.to_duckdb.text_functions import (
     STRING_TO_ARRAY,
     TEXT_FUNCTIONS,
@@ -64,11 +93,18 @@ from penstock.sql.to_duckdb.text_functions import (
     split_size,
     string_to_array,
 )
+from penstock.sql.typed.literals import canonical
+from penstock.sql.typed.query_nodes import OutputColumn
+from penstock.sql.typed.select_analysis import analyze_select
+from penstock.sql.typed.statement import Surroundings
 from penstock.sqlstate import (
     GroupingError,
+    IndeterminateDatatype,
     InvalidTextRepresentation,
+    NumericValueOutOfRange,
     OutOfMemory,
     QueryCanceled,
+    UndefinedTable,
 )
 
 _LONGEST_S: Final = 60.0
@@ -395,3 +431,262 @@ def _fields(translation: Translation) -> tuple[Field, ...]:
         )
         for column in translation.columns
     )
+
+
+# Which statements are questions for the catalogs.
+#
+# In: SQL. Out: yes or no, for whoever hands statements to the catalogs or to Spark.
+
+_NEWEST: Final = 18
+
+
+def reads_catalog_only(sql: str, more: Collection[str] = ()) -> bool:
+    """Whether a statement is a SELECT over system catalogs, or over nothing at all.
+
+    False for everything else, statements that are not understood among them. A name that begins
+    with ``pg_`` is a catalog's, whether there is such a catalog or not. ``more``: names of the
+    functions that the node adds.
+    """
+    try:
+        names = names_in(sql)
+    except PenstockError:
+        return False
+    if any(not _is_catalog(schema, table) for schema, table in names.tables):
+        return False
+    return bool(names.tables) or names.functions <= _KNOWN_FUNCTIONS.union(more)
+
+
+def _is_catalog(schema: str, table: str) -> bool:
+    if schema and schema != "pg_catalog":
+        return schema == "information_schema"
+    return table.startswith("pg_")
+
+
+_NOBODY: Final = CatalogSnapshot("")
+_KNOWN_FUNCTIONS: Final = (
+    KNOWN_FUNCTIONS
+    | frozenset(functions(_NOBODY, SessionFacts("", "", _NEWEST)))
+    | frozenset(table_functions(_NEWEST))
+)
+
+
+# Texts that types read: parameters of a prepared catalog query, and casts from text.
+#
+# In: a text and the type. Out: what DuckDB holds. Raises what PostgreSQL's input functions raise.
+
+_CALENDAR: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
+_AS_TEXT: Final = _CALENDAR | FLOATS | {NUMERIC}
+"""What DuckDB does not take from Python as it is, NaN among it."""
+_HEX: Final = r"\x"
+_OID_LIMIT: Final = 1 << 32
+_INT4_LIMIT: Final = 1 << 31
+
+
+def parameter_value(value: bytes | None, oid: int) -> Any:
+    """One parameter; None for NULL."""
+    if value is None:
+        return None
+    text = value.decode()
+    kind = types()[oid]
+    if kind.element and element_type(kind.name) is not None and not kind.is_vector:
+        return [
+            None if item is None else _parameter(item, kind.element) for item in split_array(text)
+        ]
+    if kind.is_vector:
+        return [int(item) for item in canonical(text, oid).split()]
+    return _parameter(text, oid)
+
+
+def _parameter(text: str, oid: int) -> Any:
+    """What names an object is read by its input function, when the query runs."""
+    return text if types()[oid].name in NAMED_TYPES else read_value(text, oid)
+
+
+def read_value(text: str, oid: int) -> Any:
+    """What the input function reads, as DuckDB holds it."""
+    if oid == BYTEA:
+        return bytes.fromhex(canonical(text, oid).removeprefix(_HEX))
+    if oid not in READ_FROM_TEXT:
+        return text
+    read = canonical(text, oid)
+    if oid in _CALENDAR:
+        return duckdb_date(read, oid)
+    match held_as(types()[oid].name):
+        case "BOOLEAN":
+            return read == "t"
+        case "BIGINT" | "INTEGER" | "SMALLINT":
+            return int(read)
+        case "DOUBLE" | "FLOAT":
+            return float(read)
+    return read
+
+
+def conversions() -> Mapping[str, PythonFunction]:
+    """Input functions, and what numbers become where a type has no sign."""
+    found = {name: _input(name, oid) for oid, name in READ_FROM_TEXT.items()}
+    for name, call in _OIDS.items():
+        found[name] = PythonFunction(CatalogFunction(name, ("int8",), "int8"), call)
+    return found
+
+
+def _input(name: str, oid: int) -> PythonFunction:
+    if oid not in _AS_TEXT:
+        signature = CatalogFunction(name, ("text",), types()[oid].name)
+        return PythonFunction(signature, lambda text: read_value(text, oid))
+    return PythonFunction(
+        CatalogFunction(name, ("text",), "text"), lambda text: str(read_value(text, oid))
+    )
+
+
+def _oid_of_int8(number: int) -> int:
+    if not 0 <= number < _OID_LIMIT:
+        raise _out_of_range()
+    return number
+
+
+def _out_of_range() -> PenstockError:
+    return NumericValueOutOfRange("OID out of range")
+
+
+_OIDS: Final[Mapping[str, Callable[[int], int]]] = {
+    "oid_of_int4": lambda number: number % _OID_LIMIT,
+    "oid_of_int8": _oid_of_int8,
+    "signed_oid": lambda oid: oid - _OID_LIMIT if oid >= _INT4_LIMIT else oid,
+}
+
+
+# Values of a result in PostgreSQL's text format (the types' output functions).
+#
+# In: what DuckDB gives, and the PostgreSQL type. Out: bytes, None for NULL.
+
+_VECTORS: Final = frozenset(("int2vector", "oidvector"))
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+
+Names = Callable[[str, int], str]
+"""(reg type, oid) -> how an oid of it is shown."""
+
+
+def text_output(value: Any, kind: str, names: Names) -> bytes | None:
+    """One cell."""
+    return None if value is None else _text(value, kind, names).encode()
+
+
+def _text(value: Any, kind: str, names: Names) -> str:
+    element = element_type(kind)
+    if element is not None:
+        return _array(value, kind, element, names)
+    if kind == "timestamptz" and isinstance(value, int):
+        return print_timestamp(value, zone=True)
+    if kind in NAMED_TYPES:
+        return names(kind, int(value))
+    match value:
+        case bool():
+            return "t" if value else "f"
+        case float():
+            return float_out(value, pa.float32() if kind == "float4" else pa.float64())
+        case datetime.datetime():
+            return print_timestamp((value - _EPOCH) // _MICROSECOND, kind == "timestamptz")
+        case dict():
+            return "(" + ",".join(str(field) for field in value.values()) + ")"
+        case bytes():
+            return "\\x" + value.hex()
+    if kind == "void":
+        return ""
+    return str(value)
+
+
+def _array(values: list[Any], kind: str, element: str, names: Names) -> str:
+    if kind in _VECTORS:
+        return " ".join(str(value) for value in values)
+    body = join_array(None if v is None else _text(v, element, names) for v in values)
+    return f"[0:{len(values) - 1}]={body}" if kind == INT2_FROM_0 and values else body
+
+
+# A query over catalogs: PostgreSQL's grammar and types, DuckDB's SQL.
+#
+# In: one SELECT, the catalogs and functions that there are. Out: ``Translation``: the columns with
+# PostgreSQL's names and types, the types of parameters, DuckDB's SQL and what it needs.
+
+TableLookup = Callable[[str, str], Columns | None]
+"""(schema or "", name) -> columns, None where there is no such table."""
+ViewLookup = Callable[[str, str], str | None]
+"""(schema or "", name) -> the query of a view, empty where it has no rows; None: it is a table."""
+_CATALOG = "pg_catalog"
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """``parameters``: type oids of ``$1``, ``$2`` ...; ``from_zero``: of each column, whether it
+    is an array that begins with 0; ``sources``: relations whose rows functions give."""
+
+    sql: str
+    columns: tuple[OutputColumn, ...]
+    from_zero: tuple[bool, ...]
+    parameters: tuple[int, ...]
+    tables: frozenset[str]
+    functions: frozenset[str]
+    sources: tuple[RowSource, ...] = ()
+
+
+def translate(
+    text: str,
+    lookup: TableLookup,
+    functions: Mapping[str, CatalogFunction],
+    table_functions: Mapping[str, TableFunction],
+    said: Sequence[int],
+    views: ViewLookup,
+) -> Translation:
+    """Translate one SELECT. Raises PostgreSQL's errors, and FeatureNotSupported.
+
+    ``said``: oids of the parameters' types as far as the client has said them, 0 where not.
+    """
+    raw = parse_query(text)
+    if not isinstance(raw, SelectStmt):
+        raise SqlSyntaxError("a SELECT was expected")
+    parameters = {number: oid for number, oid in enumerate(said, 1) if oid}
+
+    def find_table(relation: RangeVar) -> tuple[OutputColumn, ...]:
+        schema = "" if relation.schema in (None, _CATALOG) else str(relation.schema)
+        columns = lookup(schema, relation.name)
+        if columns is None:
+            shown = relation.name if not relation.schema else f"{relation.schema}.{relation.name}"
+            raise UndefinedTable(f'relation "{shown}" does not exist')
+        return output_columns(columns)
+
+    def find_view(relation: RangeVar) -> str | None:
+        return views(
+            "" if relation.schema in (None, _CATALOG) else str(relation.schema), relation.name
+        )
+
+    around = Surroundings(
+        find_table,
+        find_view,
+        {name: output_columns(f.columns) for name, f in table_functions.items()},
+        parameters,
+    )
+    query = analyze_select(raw, around)
+    made = compile_catalog_query(query, functions, table_functions)
+    last = max([*parameters, len(said)], default=0)
+    for number in range(1, last + 1):
+        if number not in parameters:
+            raise IndeterminateDatatype(f"could not determine data type of parameter ${number}")
+    return Translation(
+        made.sql,
+        query.columns,
+        tuple(map(from_zero, query.targets)),
+        tuple(parameters[number] for number in range(1, last + 1)),
+        made.tables,
+        made.functions,
+        made.sources,
+    )
+
+
+@functools.cache
+def _oids() -> Mapping[str, int]:
+    return {row.name: oid for oid, row in types().items()}
+
+
+def output_columns(columns: Columns) -> tuple[OutputColumn, ...]:
+    """Names and types by oid."""
+    return tuple(OutputColumn(name, _oids()[kind]) for name, kind in columns)

@@ -6,26 +6,32 @@ for the session.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Final
 
 from penstock import pg_catalog
-from penstock.catalog import Catalog, Sequenced, TableVerification
+from penstock.catalog import Catalog, LakeTable, Sequenced, TableVerification
+from penstock.catalog import Sequence as LakeSequence
+from penstock.errors import (
+    InsufficientPrivilege,
+    InvalidParameterValue,
+    PenstockError,
+    ValueNotRepresentable,
+    WrongObjectType,
+)
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pg_catalog import CatalogDatabase, CatalogTable
+from penstock.pg_catalog import CatalogDatabase, CatalogTable, PythonFunction
 from penstock.pg_catalog.connections import Connections
-from penstock.pg_catalog.message_functions import MESSAGE_FUNCTIONS, MessageFunctions
 from penstock.pg_catalog.origin_functions import ORIGIN_FUNCTIONS, OriginFunctions
 from penstock.pg_catalog.relations import relation_oids
-from penstock.pg_catalog.sequence_functions import SEQUENCE_FUNCTIONS, SequenceFunctions
 from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pg_catalog.session_views import stat_activity, stat_replication
-from penstock.pg_catalog.signal_functions import SIGNAL_FUNCTIONS, SignalFunctions
 from penstock.pg_catalog.slot_functions import SLOT_FUNCTIONS, SlotFunctions
-from penstock.pg_catalog.statistics_functions import STATISTICS_FUNCTIONS, StatisticsFunctions
+from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.pg_catalog.subscription_views import (
     prepared_xacts,
     replication_origin_status,
@@ -36,16 +42,331 @@ from penstock.pg_catalog.subscription_views import (
     stat_subscription_stats,
 )
 from penstock.pg_catalog.table_columns import TableColumns
-from penstock.pg_catalog.wal_functions import WAL_FUNCTIONS, WalFunctions
+from penstock.pg_catalog.wal_functions import (
+    MESSAGE_FUNCTIONS,
+    WAL_FUNCTIONS,
+    MessageFunctions,
+    WalFunctions,
+)
 from penstock.protocol.answers import Cells, Description, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.relation import TableName
-from penstock.stats.backend_status import Activity, Sessions
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
+from penstock.sqlstate import QueryCanceled, UndefinedTable
+from penstock.stats.backend_status import IDLE, Activity, BackendType, Session, Sessions
 from penstock.walsender.logical_reading import LogicalReading
-from penstock.walsender.senders import Senders
+from penstock.walsender.senders import Sender, Senders
 from penstock.walsender.slots import Slots, SlotState
-from penstock.walsender.syncrep import SyncState
+from penstock.walsender.syncrep import ASYNC, SyncState
 from penstock.walsender.troubles import Trouble, Troubles
+
+# Statistics by SQL functions (pgstatfuncs.c): of subscriptions, which are all that the node has.
+#
+# In: the catalog, the session that asks. Out: functions for ``pg_catalog``; their effects last,
+# whatever becomes of the query.
+
+_RESET: Final = "pg_stat_reset_subscription_stats"
+
+_HAVE: Final = "pg_stat_have_stats"
+_SUBSCRIPTION: Final = "subscription"
+_KINDS: Final = frozenset(
+    {"database", "relation", "function", "replslot", _SUBSCRIPTION}
+    | {"archiver", "bgwriter", "checkpointer", "slru", "wal"}
+)
+"""Of every version since 15; ``io`` came with 16, ``backend`` with 18."""
+_KINDS_SINCE: Final = {"io": 16, "backend": 18}
+
+STATISTICS_FUNCTIONS: Final = frozenset({_RESET, _HAVE})
+
+
+class StatisticsFunctions:
+    """For one session."""
+
+    def __init__(self, catalog: Catalog, facts: SessionFacts) -> None:
+        self._catalog = catalog
+        self._facts = facts
+
+    def functions(self) -> Mapping[str, PythonFunction]:
+        """By name."""
+        signature = CatalogFunction(_RESET, ("oid",), "void")
+        have = CatalogFunction(_HAVE, ("text", "oid", "int8"), "bool")
+        return {
+            _RESET: PythonFunction(signature, self._reset, strict=False),
+            _HAVE: PythonFunction(have, self._have),
+        }
+
+    def _have(self, kind: str, database: int | None, subid: int | None) -> bool | None:
+        """Whether there are statistics of an object; of other kinds a node has none."""
+        if database is None or subid is None:
+            return None
+        name = kind.lower()
+        if name not in _KINDS and self._facts.version < _KINDS_SINCE.get(
+            name, self._facts.version + 1
+        ):
+            raise InvalidParameterValue(f'invalid statistics kind: "{kind}"')
+        known = {subscription.oid for subscription in self._catalog.subscriptions()}
+        return name == _SUBSCRIPTION and database == 0 and subid in known
+
+    def _reset(self, subid: int | None) -> str:
+        """NULL: of all subscriptions."""
+        if not self._facts.superuser:
+            raise InsufficientPrivilege(f"permission denied for function {_RESET}")
+        if subid == 0:
+            raise InvalidParameterValue(f"invalid subscription OID {subid}")
+        known = [subscription.oid for subscription in self._catalog.subscriptions()]
+        chosen = [oid for oid in known if subid in (None, oid)]
+        self._catalog.statistics.reset_counts(chosen, time.time())
+        return ""
+
+
+# nextval, currval, lastval, setval (sequence.c), and what the views of sequences ask.
+#
+# In: the node's sequences, the session that asks. Out: functions for ``pg_catalog``. A value that
+# was given out is so for good, whatever becomes of the query.
+
+_SIGNATURES: Final = (
+    CatalogFunction("nextval", ("regclass",), "int8"),
+    CatalogFunction("currval", ("regclass",), "int8"),
+    CatalogFunction("lastval", (), "int8"),
+    CatalogFunction("setval", ("regclass", "int8", "bool"), "int8", "TRUE"),
+    CatalogFunction("pg_sequence_last_value", ("regclass",), "int8"),
+)
+SEQUENCE_FUNCTIONS: Final = frozenset(signature.name for signature in _SIGNATURES)
+
+
+class SequenceFunctions:
+    """For one session."""
+
+    def __init__(self, catalog: Catalog, facts: SessionFacts) -> None:
+        self._catalog = catalog
+        self._values = catalog.sequences
+        self._facts = facts
+
+    def functions(self) -> Mapping[str, PythonFunction]:
+        """By name."""
+        return {
+            signature.name: PythonFunction(
+                signature, getattr(self, signature.name), strict=bool(signature.arguments)
+            )
+            for signature in _SIGNATURES
+        }
+
+    def nextval(self, oid: int) -> int:
+        """The next value. Raises PenstockError (25006, 42P01, 42501, 42809, 2200H)."""
+        self._check(oid)
+        self._check_writes("nextval()")
+        (value,) = self._values.take(oid, 1, self._facts.sequences)
+        return value
+
+    def currval(self, oid: int) -> int:
+        """What this session got last. Raises PenstockError (42P01, 42501, 42809, 55000)."""
+        self._check(oid)
+        return self._values.current(oid, self._facts.sequences)
+
+    def lastval(self) -> int:
+        """What this session got last of any. Raises NotInPrerequisiteState (55000)."""
+        return self._values.last(self._facts.sequences)
+
+    def setval(self, oid: int, value: int | None, is_called: bool | None) -> int | None:
+        """Raises PenstockError (25006, 42P01, 42501, 42809, 22003)."""
+        if value is None or is_called is None:
+            return None
+        self._check(oid)
+        self._check_writes("setval()")
+        return self._values.set(oid, value, self._facts.sequences, is_called=is_called)
+
+    def pg_sequence_last_value(self, oid: int) -> int | None:
+        """NULL before the first one, and for who has no right to it. Raises PenstockError (42P01,
+        42809)."""
+        try:
+            self._check(oid)
+        except InsufficientPrivilege:
+            return None
+        value, is_called = self._values.state(oid)
+        return value if is_called else None
+
+    def _check_writes(self, function: str) -> None:
+        """PreventCommandIfReadOnly"""
+        if self._facts.read_only:
+            raise PenstockError(
+                f"cannot execute {function} in a read-only transaction", sqlstate="25006"
+            )
+
+    def _check(self, oid: int) -> LakeSequence:
+        """init_sequence, and the right of the owner."""
+        with self._catalog.read() as t:
+            sequence, table = t.sequences.find_oid(oid), t.tables.find_oid(oid)
+            owner = None if sequence is None else t.tables.find_oid(sequence.table)
+        if sequence is None or owner is None:
+            raise _not_a_sequence(oid, table)
+        if not self._facts.superuser and owner.owner != self._facts.role_oid:
+            raise InsufficientPrivilege(f"permission denied for sequence {sequence.name}")
+        return sequence
+
+
+def _not_a_sequence(oid: int, table: LakeTable | None) -> WrongObjectType | UndefinedTable:
+    if table is None:
+        return UndefinedTable(f"could not open relation with OID {oid}")
+    kind = "partitioned tables" if table.partition_key is not None else "tables"
+    return WrongObjectType(
+        f'cannot open relation "{table.name}"',
+        detail=f"This operation is not supported for {kind}.",
+    )
+
+
+# Sessions ended by SQL functions, and the node's parameters read again (signalfuncs.c).
+#
+# In: the node's sessions, the catalog, the session that asks. Out: pg_cancel_backend,
+# pg_terminate_backend and pg_reload_conf for ``pg_catalog``. Who may do it is looked up now; a
+# session of a superuser is a superuser's to end.
+
+_CANCEL: Final = "pg_cancel_backend"
+_TERMINATE: Final = "pg_terminate_backend"
+_RELOAD: Final = "pg_reload_conf"
+_DETAILS_SINCE: Final = 16
+_BACKEND_SINCE: Final = 15
+_MS: Final = 1000
+_TICK_S: Final = 0.1
+
+SIGNAL_FUNCTIONS: Final = frozenset({_CANCEL, _TERMINATE, _RELOAD})
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """How PostgreSQL speaks of one of the functions: before 16, and since."""
+
+    denied: str
+    superusers: str
+    others: str
+    before: str
+    whose: str
+
+
+_WORDS: Final = {
+    _CANCEL: _Words(
+        "permission denied to cancel query",
+        "may cancel queries of roles with the SUPERUSER attribute.",
+        'role whose query is being canceled or with privileges of the "pg_signal_backend" role '
+        "may cancel this query.",
+        "must be a superuser to cancel superuser query",
+        "query is being canceled",
+    ),
+    _TERMINATE: _Words(
+        "permission denied to terminate process",
+        "may terminate processes of roles with the SUPERUSER attribute.",
+        'role whose process is being terminated or with privileges of the "pg_signal_backend" role '
+        "may terminate this process.",
+        "must be a superuser to terminate superuser process",
+        "process is being terminated",
+    ),
+}
+
+
+class SignalFunctions:
+    """For one session."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        catalog: Catalog,
+        facts: SessionFacts,
+        reload: Callable[[], None],
+    ) -> None:
+        """``reload``: has the parameters read again. Raises OSError: nobody runs the node."""
+        self._sessions = sessions
+        self._reload = reload
+        self._catalog = catalog
+        self._facts = facts
+
+    def functions(self) -> Mapping[str, PythonFunction]:
+        """By name."""
+        return {
+            _CANCEL: PythonFunction(CatalogFunction(_CANCEL, ("int4",), "bool"), self._cancel),
+            _TERMINATE: PythonFunction(
+                CatalogFunction(_TERMINATE, ("int4", "int8"), "bool"), self._terminate
+            ),
+            _RELOAD: PythonFunction(
+                CatalogFunction(_RELOAD, (), "bool"), self._reload_conf, strict=False
+            ),
+        }
+
+    def _cancel(self, pid: int) -> bool:
+        session = self._found(pid)
+        if session is None:
+            return False
+        self._check(session, _WORDS[_CANCEL])
+        session.cancel()
+        return True
+
+    def _terminate(self, pid: int, timeout_ms: int | None) -> bool:
+        if timeout_ms is not None and timeout_ms < 0:
+            raise ValueNotRepresentable('"timeout" must not be negative')
+        session = self._found(pid)
+        if session is None:
+            return False
+        self._check(session, _WORDS[_TERMINATE])
+        session.terminate()
+        if not timeout_ms or pid == self._facts.pid or self._ends(session, timeout_ms / _MS):
+            return True
+        plural = "" if timeout_ms == 1 else "s"
+        self._facts.warn(
+            f"backend with PID {pid} did not terminate within {timeout_ms} millisecond{plural}"
+        )
+        return False
+
+    def _reload_conf(self) -> bool:
+        """PostgreSQL lets only superusers call it, until somebody grants it."""
+        if not self._facts.superuser:
+            raise InsufficientPrivilege(f"permission denied for function {_RELOAD}")
+        try:
+            self._reload()
+        except OSError as error:
+            self._facts.warn(f"failed to send signal to postmaster: {error.strerror or error}")
+            return False
+        return True
+
+    def _ends(self, session: Session, timeout_s: float) -> bool:
+        """Raises PenstockError (57014) where the query that waits is cancelled."""
+        deadline = time.monotonic() + timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            if session.ended.wait(min(_TICK_S, left)):
+                return True
+            if self._facts.cancelled():
+                raise QueryCanceled.by_user()
+        return False
+
+    def _found(self, pid: int) -> Session | None:
+        session = self._sessions.find(pid)
+        if session is None:
+            kind = "backend" if self._facts.version >= _BACKEND_SINCE else "server"
+            self._facts.warn(f"PID {pid} is not a PostgreSQL {kind} process")
+        return session
+
+    def _check(self, session: Session, words: _Words) -> None:
+        """pg_signal_backend"""
+        if self._facts.superuser:
+            return
+        with self._catalog.read() as t:
+            role = t.roles.find_oid(session.activity.role)
+        details = self._facts.version >= _DETAILS_SINCE
+        owner = session.activity.role == NODE_OWNER
+        if owner or (role is not None and role.superuser):
+            if not details:
+                raise InsufficientPrivilege(words.before)
+            raise InsufficientPrivilege(
+                words.denied,
+                detail=f"Only roles with the SUPERUSER attribute {words.superusers}",
+            )
+        if session.activity.role == self._facts.role_oid:
+            return
+        if not details:
+            raise InsufficientPrivilege(
+                f"must be a member of the role whose {words.whose} or member of pg_signal_backend"
+            )
+        raise InsufficientPrivilege(
+            words.denied, detail=f"Only roles with privileges of the {words.others}"
+        )
+
 
 _FUNCTIONS = (
     SLOT_FUNCTIONS
@@ -330,3 +651,110 @@ def _slot(state: SlotState, database: str) -> Mapping[str, object]:
 
 def _fields(fields: Sequence[pg_catalog.Field]) -> tuple[FieldDescription, ...]:
     return tuple(FieldDescription(f.name, f.type_oid, f.type_size, typmod=f.typmod) for f in fields)
+
+
+# Rows of the views about sessions (pgstatfuncs.c, walsender.c).
+#
+# In: sessions and streams, names of roles, who asks. Out: rows of pg_stat_activity and
+# pg_stat_replication. All see that a session is there and whose it is; what it does is for its own
+# role and for superusers.
+
+_TYPED_SINCE: Final = 17
+_WORKER: Final = "logical replication worker"
+"""Whatever a worker of a subscription did, before."""
+_WORKERS: Final = (BackendType.APPLY, BackendType.TABLESYNC)
+_WAITS: Final = {BackendType.APPLY: ("Activity", "LogicalApplyMain")}
+"""What an idle one waits for: a worker for its publisher, all others for their clients."""
+_NO_PRIVILEGE: Final = "<insufficient privilege>"
+
+Row = Mapping[str, object]
+
+
+def stat_activity(
+    sessions: Iterable[Activity], roles: Mapping[int, str], facts: SessionFacts, database_oid: int
+) -> list[Row]:
+    """pg_stat_get_activity. ``roles``: names by oid; a session may outlive its role."""
+    return [
+        {
+            "datid": database_oid if session.database else None,
+            "datname": session.database or None,
+            "pid": session.pid,
+            "usesysid": session.role,
+            "usename": roles.get(session.role),
+            "application_name": session.application_name,
+            **(
+                _activity(session, facts.version)
+                if _may_see(session.role, facts)
+                else {"query": _NO_PRIVILEGE}
+            ),
+        }
+        for session in sessions
+    ]
+
+
+def stat_replication(
+    senders: Iterable[Sender],
+    roles: Mapping[int, str],
+    facts: SessionFacts,
+    sync: Mapping[int, SyncState],
+) -> list[Row]:
+    """All see pid, user and application; the rest superusers, and partly that user. ``sync``: by
+    pid, of those that commits may wait for."""
+    return [
+        {
+            "pid": sender.pid,
+            "usesysid": sender.role,
+            "usename": roles.get(sender.role),
+            "application_name": sender.application_name,
+            **(_connection(sender) if _may_see(sender.role, facts) else {}),
+            **(_progress(sender, sync.get(sender.pid, ASYNC)) if facts.superuser else {}),
+        }
+        for sender in senders
+    ]
+
+
+def _may_see(role: int, facts: SessionFacts) -> bool:
+    """HAS_PGSTAT_PERMISSIONS"""
+    return facts.superuser or facts.role_oid == role
+
+
+def _activity(session: Activity, version: int) -> Row:
+    waits = session.state is not None and session.state.startswith(IDLE)
+    kind, event = _WAITS.get(session.backend_type, ("Client", "ClientRead"))
+    untyped = session.backend_type in _WORKERS and version < _TYPED_SINCE
+    return {
+        **_connection(session),
+        "xact_start": _time(session.transaction_started),
+        "query_start": _time(session.query_started),
+        "state_change": None if session.state is None else _time(session.state_changed),
+        "wait_event_type": kind if waits else None,
+        "wait_event": event if waits else None,
+        "state": session.state,
+        "query": session.query,
+        "backend_type": _WORKER if untyped else session.backend_type.value,
+    }
+
+
+def _connection(session: Activity | Sender) -> Row:
+    return {
+        "client_addr": session.address,
+        "client_port": session.port,
+        "backend_start": _time(session.started),
+    }
+
+
+def _progress(sender: Sender, sync: SyncState) -> Row:
+    """pg_stat_get_wal_senders, for pg_read_all_stats"""
+    return {
+        "state": "streaming",
+        "sent_lsn": sender.state.sent,
+        "write_lsn": sender.state.write,
+        "flush_lsn": sender.state.flush,
+        "replay_lsn": sender.state.apply,
+        "sync_priority": sync.priority,
+        "sync_state": sync.state,
+    }
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

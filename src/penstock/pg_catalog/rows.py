@@ -7,25 +7,360 @@ nothing here fills is empty, as it would be in a database without such objects.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.catalog.pg_authid import Role
+from penstock.catalog.pg_publication import Publication
+from penstock.catalog.pg_subscription import Subscription
+from penstock.errors import PenstockError
+from penstock.guc.guc_tables import settings
 from penstock.lsn import Lsn
-from penstock.pg_catalog import (
-    enum_rows,
-    publication_rows,
-    relation_rows,
-    role_rows,
-    sequence_rows,
-    type_rows,
-)
+from penstock.pg_catalog import enum_rows, relation_rows, sequence_rows, type_rows
 from penstock.pg_catalog.definitions import Columns
 from penstock.pg_catalog.relation_rows import Row
+from penstock.pg_catalog.relations import relation_oids, schema_oids
 from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pg_catalog.snapshot import CatalogSnapshot
+from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable
+from penstock.publication.members import Members
+from penstock.publication.relation_sync import columns_without_list, publication_tables
 from penstock.sql.to_duckdb.catalog_lowering import held_as
+from penstock.walreceiver.conninfo import ConnInfo
+
+# Rows of publications, subscriptions and slots.
+#
+# In: a snapshot. Out: rows by column name; what is left out is 0, false, '' or NULL by its type.
+
+_STREAM: Final = {"off": "f", "on": "t", "parallel": "p"}
+
+
+def pg_publication(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """All publications."""
+    for publication in snapshot.publications:
+        yield {
+            "oid": publication.oid,
+            "pubname": publication.name,
+            "pubowner": NODE_OWNER if publication.owner is None else publication.owner,
+            "puballtables": publication.all_tables,
+            "pubinsert": publication.insert,
+            "pubupdate": publication.update,
+            "pubdelete": publication.delete,
+            "pubtruncate": publication.truncate,
+            "pubviaroot": publication.via_root,
+            "pubgencols": publication.generated_columns,
+        }
+
+
+def pg_publication_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Tables that publications name."""
+    for row in snapshot.publication_rels:
+        table = snapshot.table_by_oid.get(row.relation)
+        numbers = None
+        if row.columns is not None and table is not None:
+            numbers = list(attribute_numbers(table, row.columns))
+        yield {
+            "oid": row.oid,
+            "prpubid": row.publication,
+            "prrelid": row.relation,
+            "prqual": row.row_filter,
+            "prattrs": numbers,
+        }
+
+
+def pg_publication_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Schemas that publications name."""
+    schemas = schema_oids(snapshot)
+    for row in snapshot.publication_namespaces:
+        yield {"oid": row.oid, "pnpubid": row.publication, "pnnspid": schemas[row.schema]}
+
+
+def publication_table_rows(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
+    """pg_get_publication_tables of every publication."""
+    for publication in snapshot.publications:
+        for row in published_rels(snapshot, publication, version):
+            yield {
+                "pubname": publication.name,
+                "pubid": publication.oid,
+                "relid": row.table.oid,
+                "attrs": None if row.attributes is None else list(row.attributes),
+                "qual": row.row_filter,
+            }
+
+
+def pg_publication_tables(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
+    """The view of that name."""
+    for publication in snapshot.publications:
+        for row in published_rels(snapshot, publication, version):
+            columns = row.table.columns
+            numbers = row.attributes
+            if numbers is None:
+                numbers = tuple(range(1, len(columns) + 1))
+            yield {
+                "pubname": publication.name,
+                "schemaname": row.table.lake.schema,
+                "tablename": row.table.lake.name,
+                "attnames": [columns[number - 1].name for number in numbers],
+                "rowfilter": row.row_filter,
+            }
+
+
+def pg_subscription(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
+    """All subscriptions."""
+    for subscription in snapshot.subscriptions:
+        yield {
+            "oid": subscription.oid,
+            "subdbid": snapshot.database_oid,
+            "subskiplsn": str(subscription.skip_lsn),
+            "subname": subscription.name,
+            "subowner": NODE_OWNER if subscription.owner is None else subscription.owner,
+            "subenabled": subscription.enabled,
+            "subbinary": subscription.binary,
+            "substream": _stream(subscription, version),
+            "subtwophasestate": subscription.two_phase_state.value,
+            "subdisableonerr": subscription.disable_on_error,
+            "subpasswordrequired": subscription.password_required,
+            "subrunasowner": subscription.run_as_owner,
+            "subfailover": subscription.failover,
+            "subconninfo": _without_secrets(subscription.conninfo),
+            "subslotname": subscription.slot_name,
+            "subsynccommit": subscription.synchronous_commit,
+            "subpublications": list(subscription.publications),
+            "suborigin": subscription.origin,
+        }
+
+
+def _without_secrets(conninfo: str) -> str:
+    """Law 9; PostgreSQL shows superusers the password too."""
+    try:
+        return str(ConnInfo.parse(conninfo))
+    except PenstockError:
+        return "********"
+
+
+def _stream(subscription: Subscription, version: int) -> object:
+    """A flag until PostgreSQL 15, then a letter (LOGICALREP_STREAM_OFF and so on)."""
+    streaming = subscription.streaming
+    return _STREAM[streaming] if version >= 16 else streaming != "off"
+
+
+def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Tables of subscriptions; those that the copy has yet to make have an oid for the time."""
+    oids = relation_oids(snapshot)
+    for row in snapshot.subscription_rels:
+        yield {
+            "srsubid": row.subid,
+            "srrelid": oids[row.table_name],
+            "srsubstate": row.state.value,
+            "srsublsn": None if row.lsn is None else str(row.lsn),
+        }
+
+
+def pg_replication_slots(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Slots on disk; who uses one, the node adds by ``views``."""
+    for slot in snapshot.slots:
+        yield {
+            "slot_name": slot.name,
+            "plugin": slot.plugin,
+            "slot_type": "logical",
+            "datoid": slot.database,
+            "database": snapshot.database,
+            "temporary": False,
+            "active": False,
+            "active_pid": None,
+            "xmin": None,
+            "catalog_xmin": None,
+            "restart_lsn": str(slot.restart_lsn),
+            "confirmed_flush_lsn": str(slot.confirmed_flush_lsn),
+            "wal_status": "lost" if slot.invalidation_reason else "reserved",
+            "safe_wal_size": None,
+            "two_phase": slot.two_phase,
+            "two_phase_at": None if slot.two_phase_at is None else str(slot.two_phase_at),
+            "inactive_since": slot.inactive_since,
+            "conflicting": False,
+            "invalidation_reason": slot.invalidation_reason,
+            "failover": slot.failover,
+            "synced": False,
+        }
+
+
+# Which tables a publication holds, with which columns and rows, as a server of a version shows it.
+#
+# In: a snapshot. Out: what pg_get_publication_tables gives for one publication. What is in it is
+# the rule of ``publication``; here are the columns' numbers, and what older versions do not have.
+# Filters are passed on as text. How several publications combine is left to the query that joins
+# them.
+
+_FILTERS_SINCE = 15
+_COLUMNS_ALWAYS_SINCE = 16
+_GENERATED_SINCE = 18
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRel:
+    """A table of a publication. ``attributes``: numbers of columns, None for all (15)."""
+
+    publication: Publication
+    table: CatalogTable
+    attributes: tuple[int, ...] | None
+    row_filter: str | None
+
+
+def published_rels(
+    snapshot: CatalogSnapshot, publication: Publication, version: int
+) -> tuple[PublishedRel, ...]:
+    """The tables of one publication, sorted by oid where PostgreSQL has no order."""
+    members = Members(
+        snapshot.publications,
+        snapshot.publication_rels,
+        snapshot.publication_namespaces,
+        [table.lake for table in snapshot.tables],
+    )
+    unpublishable = {table.oid for table in snapshot.tables if table.unpublishable}
+    return tuple(
+        _published(members, publication, snapshot.table_by_oid[table.oid], version)
+        for table in publication_tables(members, publication, unpublishable)
+    )
+
+
+def _published(
+    members: Members, publication: Publication, table: CatalogTable, version: int
+) -> PublishedRel:
+    row = members.row(publication, table.lake)
+    if version < _FILTERS_SINCE:
+        return PublishedRel(publication, table, None, None)
+    attributes = None
+    if row is not None and row.columns is not None:
+        attributes = attribute_numbers(table, row.columns)
+    elif version >= _COLUMNS_ALWAYS_SINCE:
+        stored = version >= _GENERATED_SINCE and publication.generated_columns == "s"
+        attributes = attribute_numbers(table, columns_without_list(table.columns, stored=stored))
+    return PublishedRel(publication, table, attributes, None if row is None else row.row_filter)
+
+
+def attribute_numbers(table: CatalogTable, columns: tuple[str, ...]) -> tuple[int, ...]:
+    """Numbers of a column list, sorted as pg_publication_rel.prattrs."""
+    return tuple(sorted(n for c in columns if (n := table.number(c)) is not None))
+
+
+# Rows of roles, the database and settings.
+#
+# In: a snapshot and who asks. Out: rows by column name. Passwords: pg_roles and pg_user show
+# ``********``; pg_authid and pg_shadow are for superusers alone, as in PostgreSQL.
+
+HIDDEN: Final = "********"
+_UTF8: Final = 6
+
+
+def _role(role: Role) -> Row:
+    return {
+        "oid": role.oid,
+        "rolname": role.name,
+        "rolsuper": role.superuser,
+        "rolinherit": True,
+        "rolcreaterole": role.superuser,
+        "rolcreatedb": role.superuser,
+        "rolcanlogin": role.login,
+        "rolreplication": role.replication,
+        "rolconnlimit": role.connection_limit,
+        "rolvaliduntil": role.valid_until,
+        "rolbypassrls": role.superuser,
+    }
+
+
+def pg_authid(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Roles with the verifiers of their passwords."""
+    for role in snapshot.all_roles:
+        yield _role(role) | {"rolpassword": role.verifier}
+
+
+def pg_roles(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Roles without passwords."""
+    for role in snapshot.all_roles:
+        yield _role(role) | {"rolpassword": HIDDEN}
+
+
+def pg_user(snapshot: CatalogSnapshot, *, shadow: bool = False) -> Iterator[Row]:
+    """Roles that can log in; ``shadow``: with verifiers."""
+    for role in snapshot.all_roles:
+        if role.login:
+            yield {
+                "usename": role.name,
+                "usesysid": role.oid,
+                "usecreatedb": role.superuser,
+                "usesuper": role.superuser,
+                "userepl": role.replication,
+                "usebypassrls": role.superuser,
+                "passwd": role.verifier if shadow else HIDDEN,
+                "valuntil": role.valid_until,
+            }
+
+
+def pg_database(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
+    """The one database."""
+    yield {
+        "oid": snapshot.database_oid,
+        "datname": snapshot.database,
+        "datdba": NODE_OWNER,
+        "encoding": _UTF8,
+        "datlocprovider": "c",
+        "datallowconn": True,
+        "datconnlimit": -1,
+        "datcollate": "C",
+        "datctype": "C",
+        "datlastsysoid": 0 if version < 15 else None,
+    }
+
+
+def pg_settings(facts: SessionFacts) -> Iterator[Row]:
+    """Settings of the session; numbers in their unit, as SHOW does not tell them."""
+    known = settings(facts.version)
+    for name, value in sorted(facts.settings.items()):
+        setting = known.get(name)
+        if setting is None:
+            yield {
+                "name": name,
+                "setting": value,
+                "context": "internal",
+                "vartype": "string",
+                "source": "default",
+                "reset_val": value,
+                "boot_val": value,
+            }
+            continue
+        number = value if setting.context == "internal" else setting.read(value)
+        yield {
+            "name": setting.name,
+            "setting": number,
+            "unit": setting.unit or None,
+            "category": "Preset Options",
+            "context": setting.context,
+            "vartype": setting.kind,
+            "source": "default" if number == setting.boot else "session",
+            "min_val": setting.low or None,
+            "max_val": setting.high or None,
+            "enumvals": list(setting.choices) or None,
+            "boot_val": setting.boot,
+            "reset_val": number,
+        }
+
+
+def pg_stat_activity(snapshot: CatalogSnapshot, facts: SessionFacts) -> Iterator[Row]:
+    """The asking session, where the node has not told of all."""
+    roles = {role.name: role.oid for role in snapshot.all_roles}
+    yield {
+        "datid": snapshot.database_oid,
+        "datname": snapshot.database,
+        "pid": facts.pid,
+        "usesysid": roles.get(facts.user),
+        "usename": facts.user,
+        "application_name": facts.settings.get("application_name", ""),
+        "state": "active",
+        "backend_type": "client backend",
+    }
+
 
 _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_namespace": relation_rows.pg_namespace,
@@ -43,23 +378,23 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_collation": type_rows.pg_collation,
     "penstock_partition_ancestors": relation_rows.partition_ancestors,
     "penstock_partition_tree": relation_rows.partition_tree,
-    "pg_publication": publication_rows.pg_publication,
-    "pg_publication_rel": publication_rows.pg_publication_rel,
-    "pg_publication_namespace": publication_rows.pg_publication_namespace,
-    "pg_subscription_rel": publication_rows.pg_subscription_rel,
-    "pg_replication_slots": publication_rows.pg_replication_slots,
-    "pg_authid": role_rows.pg_authid,
-    "pg_roles": role_rows.pg_roles,
-    "pg_user": role_rows.pg_user,
-    "pg_shadow": lambda snapshot: role_rows.pg_user(snapshot, shadow=True),
+    "pg_publication": pg_publication,
+    "pg_publication_rel": pg_publication_rel,
+    "pg_publication_namespace": pg_publication_namespace,
+    "pg_subscription_rel": pg_subscription_rel,
+    "pg_replication_slots": pg_replication_slots,
+    "pg_authid": pg_authid,
+    "pg_roles": pg_roles,
+    "pg_user": pg_user,
+    "pg_shadow": lambda snapshot: pg_user(snapshot, shadow=True),
 }
 _BY_VERSION: Final[Mapping[str, Callable[[CatalogSnapshot, int], Iterable[Row]]]] = {
     "pg_class": relation_rows.pg_class,
     "pg_constraint": relation_rows.pg_constraint,
-    "penstock_publication_tables": publication_rows.publication_table_rows,
-    "pg_publication_tables": publication_rows.pg_publication_tables,
-    "pg_subscription": publication_rows.pg_subscription,
-    "pg_database": role_rows.pg_database,
+    "penstock_publication_tables": publication_table_rows,
+    "pg_publication_tables": pg_publication_tables,
+    "pg_subscription": pg_subscription,
+    "pg_database": pg_database,
 }
 
 _ARROW: Final = {
@@ -128,9 +463,9 @@ def _rows(name: str, snapshot: CatalogSnapshot, facts: SessionFacts) -> Iterable
     if name in _BY_VERSION:
         return _BY_VERSION[name](snapshot, facts.version)
     if name == "pg_settings":
-        return role_rows.pg_settings(facts)
+        return pg_settings(facts)
     if name == "pg_stat_activity":
-        return role_rows.pg_stat_activity(snapshot, facts)
+        return pg_stat_activity(snapshot, facts)
     return ()
 
 
