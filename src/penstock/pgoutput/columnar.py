@@ -9,15 +9,17 @@ messages in readable form are in ``decoder``, which a property test keeps equal 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cells import window
+from penstock.cells import Cells, window
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
-from penstock.pgoutput.change_batch import DELETE, INSERT, TUPLE_KIND_AT, UPDATE, change_batch
+from penstock.pgoutput.change_reader import expected_new, unchanged_in_old_tuple
 from penstock.pgoutput.chunk import (
     PADDING,
     ChangeBatch,
@@ -26,11 +28,11 @@ from penstock.pgoutput.chunk import (
     TruncateEvent,
     Unreadable,
 )
-from penstock.pgoutput.columns import FindReader, Readers, ReadersInstead
 from penstock.pgoutput.decoder import Decoder, unknown_message
 from penstock.pgoutput.framing import check_origins, read_begins, read_commits
 from penstock.pgoutput.messages import LogicalMessage, RelationMessage, Truncate
-from penstock.relation import Relation
+from penstock.pgoutput.tuple_walk import BINARY, TEXT, UNCHANGED, CellColumn, walk_tuples
+from penstock.relation import Attribute, Relation, ReplicaIdentity
 
 __all__ = [
     "ChangeBatch",
@@ -44,6 +46,102 @@ __all__ = [
 _BEGIN: Final = ord("B")
 _COMMIT: Final = ord("C")
 _ORIGIN: Final = ord("O")
+
+
+# Insert, Update and Delete messages of one relation to a ChangeBatch.
+#
+# In: which messages of a buffer, and the definition that holds for them. Out: a ChangeBatch.
+# Finding those messages is left to ``columnar``.
+
+INSERT: Final = ord("I")
+UPDATE: Final = ord("U")
+DELETE: Final = ord("D")
+
+TUPLE_KIND_AT: Final = 5
+"""Behind the message's type and the relation's OID."""
+
+_NEW: Final = ord("N")
+_OLD_KEY: Final = ord("K")
+_OLD_ROW: Final = ord("O")
+
+
+def change_batch(
+    relation: Relation,
+    sequence: NDArray[np.int64],
+    buffer: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    find: Readers,
+) -> ChangeBatch:
+    """Decode messages, all of this relation. ``starts``, ``ends``: of each message in ``buffer``.
+
+    Raises ProtocolViolation, ValueNotRepresentable.
+    """
+    operation = buffer[starts]
+    old_kind = _old_kind(operation, buffer[starts + TUPLE_KIND_AT])
+    has_old, has_new = old_kind != 0, operation != DELETE
+    tuple_at = starts + TUPLE_KIND_AT + 1
+    count, width = len(starts), len(relation.attributes)
+
+    old = None
+    if has_old.any():
+        columns, behind = walk_tuples(buffer, tuple_at[has_old], ends[has_old], width)
+        if any(column.mask(UNCHANGED).any() for column in columns):
+            raise unchanged_in_old_tuple()
+        tuple_at[has_old] = _new_tuple_behind(buffer, behind, ends[has_old], has_new[has_old])
+        old = record_batch(relation, _spread(columns, has_old), count, buffer, find)
+
+    columns, behind = walk_tuples(buffer, tuple_at[has_new], ends[has_new], width)
+    _finished(behind, ends[has_new])
+    columns = _spread(columns, has_new)
+    new = record_batch(relation, columns, count, buffer, find)
+    masks = (column.mask(UNCHANGED) for column in columns)
+    unchanged = {
+        attribute.name: mask
+        for attribute, mask in zip(relation.attributes, masks, strict=True)
+        if mask.any()
+    }
+    return ChangeBatch(relation, sequence, operation, new, unchanged, old, old_kind)
+
+
+def _old_kind(operation: NDArray[np.uint8], tuple_kind: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Kind of the old tuple that each message begins with, 0 where it begins with the new one."""
+    old = (tuple_kind == _OLD_KEY) | (tuple_kind == _OLD_ROW)
+    if (old & (operation == INSERT)).any() or (~old & (tuple_kind != _NEW)).any():
+        wrong = np.where(operation == INSERT, tuple_kind != _NEW, ~old & (tuple_kind != _NEW))
+        raise expected_new(chr(tuple_kind[wrong][0]))
+    if (~old & (operation == DELETE)).any():
+        raise ProtocolViolation("expected action 'O' or 'K', got N")
+    return np.where(old, tuple_kind, 0).astype(np.uint8)
+
+
+def _new_tuple_behind(
+    buffer: NDArray[np.uint8],
+    behind: NDArray[np.int64],
+    end: NDArray[np.int64],
+    followed: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """Where the new tuple begins behind an old one; messages that end there are checked for it."""
+    _finished(behind[~followed], end[~followed])
+    if (behind[followed] >= end[followed]).any():
+        raise ProtocolViolation("insufficient data left in message")
+    kind = buffer[behind[followed]]
+    if (kind != _NEW).any():
+        raise expected_new(chr(kind[kind != _NEW][0]))
+    return behind + 1
+
+
+def _finished(behind: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    if (behind > end).any():
+        raise ProtocolViolation("insufficient data left in message")
+    if (behind < end).any():
+        raise ProtocolViolation("invalid message format")
+
+
+def _spread(columns: list[CellColumn], where: NDArray[np.bool_]) -> list[CellColumn]:
+    return columns if where.all() else [column.spread(where) for column in columns]
+
+
 _ROWS: Final = np.isin(np.arange(256), (INSERT, UPDATE, DELETE))
 _CHANGES: Final = np.isin(np.arange(256), (INSERT, UPDATE, DELETE, *b"T"))
 _RARE: Final = np.isin(np.arange(256), tuple(b"RYTM"))
@@ -236,3 +334,114 @@ def _unknown_relation(oid: int) -> ProtocolViolation:
     return ProtocolViolation(
         f"no relation map entry for remote relation ID {oid}", sqlstate="XX000"
     )
+
+
+# Cells of a relation's tuples to one Arrow record batch.
+#
+# In: what ``tuple_walk`` found, for one relation. Out: columns of the relation's types. Cells of
+# one column may come as text in one row and as binary in the next. How a type reads its bytes is
+# left to whoever offers ``ColumnReader`` (``penstock.pgtypes``), since rooms of one floor do not
+# know one another. Table and column are added to its errors here.
+
+
+class ColumnReader(Protocol):
+    """The part of a type family that decoding needs (``penstock.pgtypes.TypeFamily``)."""
+
+    def arrow(self, typmod: int) -> pa.DataType:
+        """What a column becomes."""
+
+    def text_column(self, cells: Cells, typmod: int) -> pa.Array:
+        """Cells in text format."""
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        """Cells in binary format."""
+
+
+FindReader = Callable[[int], ColumnReader]
+"""Type OID to its reader."""
+ReadersInstead = Callable[[Relation], Mapping[str, ColumnReader]]
+"""Readers of some of a relation's columns, by their names, whatever their types."""
+
+
+@dataclass(frozen=True)
+class Readers:
+    """Of columns that identify rows, and of all others. With REPLICA IDENTITY FULL all are among
+    the others: a row is known by what is read of it."""
+
+    others: FindReader
+    key: FindReader
+    instead: ReadersInstead = lambda relation: {}
+
+    def of(self, relation: Relation) -> Sequence[ColumnReader]:
+        """The reader of each column."""
+        instead = self.instead(relation)
+        return [instead.get(a.name) or self._usual(relation, a) for a in relation.attributes]
+
+    def _usual(self, relation: Relation, attribute: Attribute) -> ColumnReader:
+        full = relation.replica_identity is ReplicaIdentity.FULL
+        identifies = attribute.name in relation.key and not full
+        return (self.key if identifies else self.others)(attribute.type_oid)
+
+
+def record_batch(
+    relation: Relation,
+    columns: Sequence[CellColumn],
+    rows: int,
+    buffer: NDArray[np.uint8],
+    find: Readers,
+) -> pa.RecordBatch:
+    """One column per attribute, in the relation's order and names.
+
+    Raises ValueNotRepresentable and ProtocolViolation with table and column as detail.
+    """
+    if not columns:
+        nothing = pa.Array.from_buffers(pa.struct([]), rows, [None])
+        return pa.RecordBatch.from_struct_array(nothing)
+    arrays = []
+    readers = find.of(relation)
+    for attribute, reader, column in zip(relation.attributes, readers, columns, strict=True):
+        try:
+            arrays.append(_array(reader, attribute.typmod, column, buffer))
+        except (ValueNotRepresentable, ProtocolViolation) as error:
+            raise _located(error, relation, attribute) from error
+    return pa.RecordBatch.from_arrays(arrays, [a.name for a in relation.attributes])
+
+
+def _array(
+    reader: ColumnReader, typmod: int, column: CellColumn, buffer: NDArray[np.uint8]
+) -> pa.Array:
+    text, binary = column.mask(TEXT), column.mask(BINARY)
+    if not binary.any():
+        if not text.any():
+            return pa.nulls(len(text), reader.arrow(typmod))
+        return reader.text_column(_cells(buffer, column, text), typmod)
+    if not text.any():
+        return reader.binary_column(_cells(buffer, column, binary), typmod)
+    return _mixed(reader, typmod, column, buffer)
+
+
+def _cells(buffer: NDArray[np.uint8], column: CellColumn, present: NDArray[np.bool_]) -> Cells:
+    return Cells(buffer, column.start, column.length, None if present.all() else ~present)
+
+
+def _mixed(
+    reader: ColumnReader, typmod: int, column: CellColumn, buffer: NDArray[np.uint8]
+) -> pa.Array:
+    """Both formats in one column: read each on its own, then put the rows in order."""
+    text, binary = column.mask(TEXT), column.mask(BINARY)
+    parts = [
+        reader.text_column(Cells(buffer, column.start[text], column.length[text]), typmod),
+        reader.binary_column(Cells(buffer, column.start[binary], column.length[binary]), typmod),
+    ]
+    order = np.zeros(len(text), np.int64)
+    order[text] = np.arange(len(parts[0]))
+    order[binary] = len(parts[0]) + np.arange(len(parts[1]))
+    return pa.concat_arrays(parts).take(pa.array(order, mask=~(text | binary)))
+
+
+def _located(
+    error: ValueNotRepresentable | ProtocolViolation, relation: Relation, attribute: Attribute
+) -> ValueNotRepresentable | ProtocolViolation:
+    where = f'Table "{relation.qualified_name}", column "{attribute.name}".'
+    detail = f"{where} {error.detail}" if error.detail else where
+    return error.changed(detail=detail, column=attribute.name)
