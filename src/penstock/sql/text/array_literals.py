@@ -2,7 +2,7 @@
 
 In: the text, and what reads an element. Out: the text that array_out prints. One dimension; more
 of them, and bounds of their own, are refused. Columns of arrays on the wire, which array_out has
-written, are read by ``pgtypes.array_text``.
+written, are read by ``pgtypes.array``.
 """
 
 from __future__ import annotations
