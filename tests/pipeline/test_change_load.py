@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.identifiers import quoted
-from penstock.pipeline.change_load import compared_columns, rows_without
 from penstock.pipeline.columns import signs
 from penstock.pipeline.duck import connection
+from penstock.pipeline.publish_changes import compared_columns, rows_without
 from penstock.pipeline.scan import ScanColumn
 
 VALUES: Final[list[tuple[pa.DataType, list[Any]]]] = [

@@ -23,8 +23,13 @@ from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.messages import Delete, Insert, Message, OldTuple, Update
 from penstock.pgoutput.tuple_data import NULL, Text, TupleData
 from penstock.pipeline.change_item import SENT_ORDER, ChangeItem, PublishedTable
-from penstock.pipeline.change_rows import encoded_changes
-from penstock.pipeline.change_shares import Divided, divide_items, run_divide, shares
+from penstock.pipeline.publish_changes import (
+    Divided,
+    divide_items,
+    encoded_changes,
+    run_divide,
+    shares,
+)
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
 from penstock.relation import Attribute, Relation, ReplicaIdentity

@@ -15,9 +15,14 @@ from penstock.lakehouse.storage import Storage, make_folder
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
-from penstock.pipeline.change_load import TooManyChanges
-from penstock.pipeline.change_rows import encoded_changes
-from penstock.pipeline.change_shares import Divided, divide_items, run_divide, shares
+from penstock.pipeline.publish_changes import (
+    Divided,
+    TooManyChanges,
+    divide_items,
+    encoded_changes,
+    run_divide,
+    shares,
+)
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
 from penstock.relation import Attribute, Relation, ReplicaIdentity

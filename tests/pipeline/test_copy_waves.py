@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.copy_waves import waves
+from penstock.pipeline.copy_to import waves
 from penstock.pipeline.scan import ScanFile
 
 _MIB = 1 << 20

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.lakehouse.storage import Storage
-from penstock.pipeline import compare_tables, row_digests
-from penstock.pipeline.compare_tables import TableDifference
-from penstock.pipeline.row_digests import DigestColumn, DigestItem, HeldRows
+from penstock.pipeline import compare_tables
+from penstock.pipeline.compare_tables import DigestColumn, DigestItem, HeldRows, TableDifference
 from penstock.pipeline.scan import ScanFile
 from penstock.pipeline.snapshot_task import CopyTask
 
@@ -55,12 +54,12 @@ def compared(published: Sequence[Row], held: Sequence[Row], divided: int, *, key
         rows = held if isinstance(item.rows, HeldRows) else published
         return (batch for batch in batches(rows, divided))
 
-    with mock.patch.object(row_digests, "_batches", of):
+    with mock.patch.object(compare_tables, "_batches", of):
         for item in items:
-            for result in row_digests.run_digest(item):
+            for result in compare_tables.run_digest(item):
                 compare_tables._take([table], result)
         for item in items if (wanted := table.told_buckets()) else ():
-            for result in row_digests.run_digest(replace(item, wanted=wanted)):
+            for result in compare_tables.run_digest(replace(item, wanted=wanted)):
                 compare_tables._take([table], result)
     return compare_tables._difference(table, 1000)
 
@@ -132,9 +131,9 @@ def test_columns_that_differ_are_named() -> None:
 
 def test_memory_is_bounded_by_rows_and_by_bytes() -> None:
     wide = [pa.record_batch({"a": ["x" * (3 << 20)]}) for _ in range(7)]
-    assert [rows.num_rows for rows in row_digests._gathered(wide)] == [3, 3, 1]
+    assert [rows.num_rows for rows in compare_tables._gathered(wide)] == [3, 3, 1]
     long = [pa.record_batch({"a": pa.nulls(40_000)}) for _ in range(5)]
-    assert [rows.num_rows for rows in row_digests._gathered(long)] == [80_000, 80_000, 40_000]
+    assert [rows.num_rows for rows in compare_tables._gathered(long)] == [80_000, 80_000, 40_000]
 
 
 def test_keys_are_in_the_order_of_numbers() -> None:

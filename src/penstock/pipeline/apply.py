@@ -9,27 +9,42 @@ then nothing is staged and the files that were written are gone. All row work is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
+from penstock.lakehouse.bitmaps import bitmap_of, numbers_of
 from penstock.lakehouse.cluster import Spark
-from penstock.pipeline.columns import Integers
+from penstock.lakehouse.file_commits import FileCommit
+from penstock.pipeline.columns import Integers, rank
+from penstock.pipeline.conflict import conflict
 from penstock.pipeline.job import run_job
 from penstock.pipeline.known_hits import FileName, prepare
-from penstock.pipeline.local_rows import local_rows, origin_differs
-from penstock.pipeline.net_change import LocalRows, Met, NetChange, OriginDiffers, Skipped
+from penstock.pipeline.net_change import (
+    KEPT,
+    LocalRow,
+    LocalRows,
+    Met,
+    NetChange,
+    OriginDiffers,
+    Skipped,
+)
 from penstock.pipeline.parts import Leaves
 from penstock.pipeline.payload import Payloads, payloads
 from penstock.pipeline.table_work import (
     ApplyOptions,
     TableWork,
+    locate_item,
     new_rows,
+    probe_table,
+    search_seconds,
     searches,
     write_items,
 )
@@ -41,15 +56,10 @@ from penstock.pipeline.tasks import (
     Located,
     Result,
     SearchItem,
+    ShowItem,
     Shown,
     Written,
     run_item,
-)
-from penstock.pipeline.verify import (
-    existing_rows,
-    lacks_rows,
-    missing_rows,
-    positions_to_delete,
 )
 
 log = logging.getLogger(__name__)
@@ -299,3 +309,210 @@ def _stage(
     )
     log.debug("staged %s", outcome)
     return outcome
+
+
+# Rows of a target that changes have met, for conflicts to tell of them.
+#
+# In: a work, what its tasks have found, and which keys are there that should not be, or which rows
+# others have written. Out: the rows of the first KEPT of them, as the log shows rows, and which
+# commits wrote them. Conflicts are rare, so the keys are looked for once more, in the files that
+# have them.
+
+_FILES: Final = 5
+"""Whose commits are looked for: in an object store each takes some tenths of a second."""
+
+
+def local_rows(
+    spark: Spark,
+    work: TableWork,
+    results: Sequence[Located | Candidates | Written],
+    options: ApplyOptions,
+    exist: Integers,
+    *,
+    removed: bool = False,
+) -> LocalRows:
+    """Of the rows ``exist`` of ``net.absent``, or of ``net.removed``, by those numbers. Raises
+    StorageError."""
+    net, first = work.net, exist[:KEPT]
+    keys = (net.removed if removed else net.absent).take(pa.array(first))
+    asked = bitmap_of(first + (0 if removed else net.removed.num_rows))
+    holding = [
+        (r.part, r.path)
+        for r in results
+        if isinstance(r, Located) and BitMap.deserialize(r.found) & asked
+    ]
+    with payloads(work.table.storage) as area:
+        probe = area.put(probe_table(net, keys))
+        items: list[tuple[float, Item]] = []
+        for number, path in holding:
+            part = work.parts[number]
+            file = part.table.files[path]
+            where = locate_item(0, part, net, file, probe)
+            items.append((search_seconds(file, keys), ShowItem(where, part.shown)))
+        name = f"penstock: conflicts {work.table.name}"[:200]
+        found = run_job(spark, items, run_item, name, here=options.here_seconds)
+    rows: dict[int, LocalRow] = {}
+    for at, shown, by in _with_commits(work, found, KEPT if removed else _FILES):
+        rows.setdefault(int(first[at]), LocalRow(shown, by))
+    return rows
+
+
+def origin_differs(
+    spark: Spark,
+    work: TableWork,
+    results: Sequence[Located | Candidates | Written],
+    options: ApplyOptions,
+) -> OriginDiffers | None:
+    """Changes of rows that others than ``options.own`` have written last, as far as that is known.
+    Raises StorageError."""
+    net = work.net
+    if options.own is None or net.differs is None:
+        return None
+    wanted, theirs = BitMap(range(net.removed.num_rows)), BitMap()
+    for result in results:
+        if isinstance(result, Located) and (goes := BitMap.deserialize(result.found) & wanted):
+            table = work.parts[result.part].table
+            if table.commits.by_others(table.files[result.path], table.version, options.own):
+                theirs |= goes
+    if not theirs:
+        return None
+    numbers = numbers_of(theirs)
+    rows = local_rows(spark, work, results, options, numbers, removed=True)
+    return net.differs(numbers, rows)
+
+
+def _with_commits(
+    work: TableWork, found: Sequence[Result], files: int
+) -> Iterator[tuple[int, str, FileCommit | None]]:
+    """Numbers, texts and commits of the rows; of so many files, those of the first ones."""
+    shown: list[Shown] = []
+    for result in found:
+        if isinstance(result, Failed):
+            raise result.error
+        assert isinstance(result, Shown)
+        shown += [result] if result.rows else []
+    for number, result in enumerate(sorted(shown, key=lambda each: min(each.rows))):
+        table = work.parts[result.part].table
+        file = table.files[result.path]
+        by = table.commits.of(file, table.version) if number < files else None
+        yield from ((at, text, by) for at, text in result.rows)
+
+
+# The proof of a batch: what tasks found against what the fold expects.
+#
+# In: NetChanges and the results of their job. Out: per table the positions that go, or a
+# ReplicationConflict that names table and keys. The fold assumes that every row which it removes
+# exists exactly once and that no row which it inserts does; only here is that known. Rows that are
+# missing are no error: ``apply`` has them folded out first.
+
+MISSING = "could not find the row to be updated or deleted"
+REPEATED = "more than one row has the key"
+
+
+def positions_to_delete(
+    table: str,
+    net: NetChange,
+    results: Sequence[Located | Candidates | Written],
+    local: Callable[[Integers], LocalRows],
+) -> Mapping[FileName, BitMap]:
+    """Positions of the rows that go, by file. ``local``: the rows that are there of these of
+    ``net.absent``. Raises ReplicationConflict."""
+    if net.copies is not None:
+        return _choose(table, net, [r for r in results if isinstance(r, Candidates)])
+    located = [r for r in results if isinstance(r, Located)]
+    found, repeated = BitMap(), BitMap()
+    for result in located:
+        here = BitMap.deserialize(result.found)
+        repeated |= BitMap.deserialize(result.repeated) | (here & found)
+        found |= here
+    wanted = BitMap(range(net.removed.num_rows))
+    if exist := found - wanted:
+        assert net.exists is not None
+        numbers = numbers_of(exist) - net.removed.num_rows
+        raise net.exists(table, numbers, local(numbers))
+    findings = [
+        (what, _with_numbers(net.removed, numbers))
+        for what, numbers in ((MISSING, wanted - found), (REPEATED, repeated & wanted))
+        if numbers
+    ]
+    if findings:
+        raise conflict(table, findings)
+    _check_completed(table, net, results)
+    return {(r.part, r.path): p for r in located if (p := BitMap.deserialize(r.positions))}
+
+
+def missing_rows(
+    net: NetChange, results: Sequence[Located | Candidates | Written]
+) -> np.ndarray | None:
+    """For each row of ``net.removed`` how many of it the table lacks; None: it has them all, and
+    that is no answer to a question."""
+    count = net.removed.num_rows
+    if net.copies is None:
+        lacking = np.ones(count, np.int64)
+        lacking[numbers_of(_found(results) & BitMap(range(count)))] = 0
+    else:
+        probes = [r.probe for r in results if isinstance(r, Candidates)]
+        probe = np.concatenate([np.empty(0, np.int64), *probes])
+        lacking = np.maximum(net.copies - np.bincount(probe, minlength=count), 0)
+    return lacking if lacking.any() or net.asks else None
+
+
+def lacks_rows(net: NetChange, results: Sequence[Located | Candidates | Written]) -> bool:
+    """Whether a row of ``net.removed``, which have a key, was not found."""
+    count = net.removed.num_rows
+    return bool(len(_found(results) & BitMap(range(count))) < count)
+
+
+def _found(results: Sequence[Located | Candidates | Written]) -> BitMap:
+    """Probe rows that were found, of rows with a key."""
+    return BitMap.union(
+        BitMap(), *(BitMap.deserialize(r.found) for r in results if isinstance(r, Located))
+    )
+
+
+def existing_rows(
+    net: NetChange, results: Sequence[Located | Candidates | Written]
+) -> np.ndarray | None:
+    """The rows of ``net.absent`` that the table has, where that is no error; None: there are
+    none."""
+    if net.existing is None:
+        return None
+    exist = _found(results) - BitMap(range(net.removed.num_rows))
+    return numbers_of(exist) - net.removed.num_rows if exist else None
+
+
+def _with_numbers(keys: pa.Table, numbers: BitMap) -> pa.Table:
+    return keys.take(pa.array(np.array(numbers, np.int64)))
+
+
+def _check_completed(
+    table: str, net: NetChange, results: Sequence[Located | Candidates | Written]
+) -> None:
+    expected = net.rows_completed
+    mine = (r for r in results if isinstance(r, Written) and r.part != HISTORY)
+    completed = sum(r.completed for r in mine)
+    if completed != expected:
+        raise ReplicationConflict(
+            f'{completed} of {expected} rows of table "{table}" with values that the publisher did '
+            "not send were completed",
+        )
+
+
+def _choose(table: str, net: NetChange, results: Sequence[Candidates]) -> Mapping[FileName, BitMap]:
+    """Of equal rows take as many as are to go, in the order of files and positions."""
+    assert net.copies is not None
+    results = sorted(results, key=lambda result: (result.part, result.path))
+    nothing = [np.empty(0, np.int64)]
+    probe = np.concatenate([result.probe for result in results] or nothing)
+    position = np.concatenate([result.position for result in results] or nothing)
+    file = np.repeat(np.arange(len(results)), [len(result.probe) for result in results])
+    order = np.argsort(probe, kind="stable")
+    taken = order[rank(probe[order]) < net.copies[probe[order]]]
+    lacking = np.bincount(probe[taken], minlength=len(net.copies)) < net.copies
+    if lacking.any():
+        raise conflict(table, [(MISSING, net.removed.filter(pa.array(lacking)))])
+    return {
+        (result.part, result.path): bitmap_of(goes)
+        for number, result in enumerate(results)
+        if len(goes := position[taken[file[taken] == number]])
+    }

@@ -10,8 +10,10 @@ where that is no error, with what is known of keys that turn out to be there alr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -30,10 +32,19 @@ from penstock.pipeline.changes import (
     unify,
     unstamped,
 )
-from penstock.pipeline.columns import Integers, Mask
+from penstock.pipeline.columns import Integers, Mask, signs
 from penstock.pipeline.conflict import ERROR, KEEP_LOCAL, key_exists
+from penstock.pipeline.duck import connection
 from penstock.pipeline.history import OldRows, versions
-from penstock.pipeline.key_events import CREATE, KeyEvents, KeyTotals, key_events, kind, position
+from penstock.pipeline.key_events import (
+    CREATE,
+    REMOVE,
+    KeyEvents,
+    KeyTotals,
+    key_events,
+    kind,
+    position,
+)
 from penstock.pipeline.lineage import (
     NONE_ENDED,
     Ended,
@@ -44,8 +55,6 @@ from penstock.pipeline.lineage import (
     in_the_way,
     trace,
 )
-from penstock.pipeline.met_in_order import met_in_order
-from penstock.pipeline.multiset import fold_multiset
 from penstock.pipeline.net_change import (
     KEPT,
     EndedRows,
@@ -383,3 +392,291 @@ def _value_not_sent(table: str, column: str) -> ReplicationConflict:
         "value is sent only if it is part of the replica identity. Later ones are sent after ALTER "
         "TABLE ... REPLICA IDENTITY FULL at the publisher.",
     )
+
+
+# Which changes of a run meet a row with their key, where such are left out (``keep_local``).
+#
+# In: the key events of a run, and which of its keys have a row before it. Out: positions of
+# changes. One change after the other: a row whose change of key is left out stays where it is, and
+# may be in the way of the next one.
+
+
+def met_in_order(event: Integers, key: Integers, there: Integers) -> Integers:
+    """``event``, ``key``: as ``KeyEvents.grouped`` gives them; ``there``: the keys with a row.
+    Changes of rows that are not there are none of them."""
+    order = np.argsort(event)
+    event, key = event[order], key[order]
+    at = position(event)
+    moves = np.append(False, at[1:] == at[:-1])  # the CREATE of a change of the key
+    held, found = set(there.tolist()), []
+    former: int | None = None
+    for what, row, change, moved in zip(
+        *(kind(event).tolist(), key.tolist(), at.tolist(), moves.tolist()), strict=True
+    ):
+        if what == REMOVE:
+            former = row if row in held else None
+            held.discard(row)
+        elif what == CREATE and not (moved and former is None):
+            if row in held:
+                found.append(change)
+                if moved and former is not None:
+                    held.add(former)
+            else:
+                held.add(row)
+    return np.array(found, np.int64)
+
+
+# Fold of a table without a key: its rows are a multiset.
+#
+# In: a run of changes whose old tuples are whole rows (REPLICA IDENTITY FULL), or inserts only.
+# Out: a NetChange whose ``removed`` are whole rows but for generated columns, each with the number
+# of equal ones that are to go.
+
+
+def fold_multiset(
+    table: str,
+    schema: TableSchema,
+    changes: Changes,
+    truncate: bool,
+    with_versions: bool = False,
+    *,
+    soft_delete: bool = False,
+) -> NetChange:
+    """Count each distinct row's coming and going; what comes and goes again is not done at all.
+
+    What goes and comes again is removed and written: whether it is there is seen that way only.
+    ``changes`` has no unknown cells. ``soft_delete``: as ``fold`` says; a row that stays is written
+    as its DELETE has it, which is whole.
+    """
+    return _MultisetFold(table, schema, changes, truncate, with_versions, soft_delete).net()
+
+
+@dataclass(frozen=True)
+class _MultisetFold:
+    """``skipped``: what was left out by now."""
+
+    table: str
+    schema: TableSchema
+    changes: Changes
+    truncate: bool
+    with_versions: bool
+    soft_delete: bool
+    skipped: Skipped | None = None
+
+    def net(self) -> NetChange:
+        changes = self.changes
+        if changes.old is None or np.all(changes.operation == INSERT):
+            return self._net(changes.new, self._nothing)
+        both = self._both
+        index, came, gone = counts(self._compared, changes, lambda: self._numbers)
+        comes, goes = came > 0, gone > 0
+        if self.truncate and goes.any():
+            taken, _ = self._taken()
+            return self._folded_out(_stock(taken, np.zeros_like(taken)))
+        rows = both.take(pa.array(np.repeat(index[comes], came[comes])))
+        if self.soft_delete:
+            rows = pa.concat_tables([rows, _dead(changes, changes.old, lambda: self._numbers)])
+        index, gone = index[goes], gone[goes]
+
+        def without(lacking: Integers) -> NetChange:
+            few = lacking > 0
+            return self._folded_out(_stock(index[few], (gone - lacking)[few]))
+
+        removed = self._compared.take(pa.array(index))
+        return replace(self._net(rows, removed), copies=gone, without=without)
+
+    def _net(self, rows: pa.Table, removed: pa.Table) -> NetChange:
+        return NetChange(
+            *(self.table, self.schema, len(self.changes), rows, removed, self._nothing),
+            truncate=self.truncate,
+            skipped=self.skipped,
+            versions=versions(self.changes) if self.with_versions else None,
+        )
+
+    @property
+    def _nothing(self) -> pa.Table:
+        return self.schema.arrow().empty_table().select(list(self.schema.identity))
+
+    @cached_property
+    def _both(self) -> pa.Table:
+        return pa.concat_tables([self.changes.new, self.changes.old])
+
+    @property
+    def _compared(self) -> pa.Table:
+        return self._both.select(list(self.schema.identity))
+
+    @cached_property
+    def _numbers(self) -> Integers:
+        return numbers(self._compared, self.changes)
+
+    def _taken(self) -> tuple[Integers, Integers]:
+        """The rows that changes take, and how often."""
+        old = self._numbers[len(self.changes) :]
+        return np.unique(old[self.changes.operation != INSERT], return_counts=True)
+
+    def _asked(self) -> NetChange:
+        """How many there are of each row that the run takes: one question for all of them."""
+        row, most = self._taken()
+        net = self._net(self.changes.new.slice(0, 0), self._compared.take(pa.array(row)))
+        return replace(
+            net,
+            versions=None,
+            copies=most,
+            asks=True,
+            without=lambda lacking: self._folded_out(_stock(row, most - lacking)),
+        )
+
+    def _folded_out(self, stock: Mapping[int, int]) -> NetChange:
+        """Fold again without the changes that do not find their rows. ``stock``: how many there
+        are of some rows; of the others there are enough for what the run takes of them."""
+        changes = self.changes
+        kept = _having_rows(changes, self._numbers, dict(stock))
+        if kept.all():
+            raise ProtocolViolation(
+                f'changes of table "{self.table}" do not follow from one another'
+            )
+        if _takes_what_was_not_made(changes, self._numbers, kept, stock):
+            return self._asked()
+        more = replace(changes.skipped(~kept, self.schema.identity), whole_rows=True)
+        skipped = more if self.skipped is None else self.skipped.with_more(more)
+        return replace(self, changes=changes.take(kept), skipped=skipped).net()
+
+
+def _having_rows(changes: Changes, numbers: Integers, stock: dict[int, int]) -> Mask:
+    """The changes that find their rows, one after the other: made by a change of the run that did,
+    or in the table. ``stock``: how many of a row there were, of those that there were too few of.
+    """
+    count = len(changes)
+    new, old = numbers[:count].tolist(), numbers[count:].tolist()
+    made: Counter[int] = Counter()
+    kept = np.ones(count, bool)
+    for at, operation in enumerate(changes.operation.tolist()):
+        if operation != INSERT:
+            row = old[at]
+            if made[row]:
+                made[row] -= 1
+            elif stock.get(row) == 0:
+                kept[at] = False
+                continue
+            elif row in stock:
+                stock[row] -= 1
+        if operation != DELETE:
+            made[new[at]] += 1
+    return kept
+
+
+def _stock(rows: Integers, there: Integers) -> dict[int, int]:
+    return dict(zip(rows.tolist(), there.tolist(), strict=True))
+
+
+def _takes_what_was_not_made(
+    changes: Changes, numbers: Integers, kept: Mask, stock: Mapping[int, int]
+) -> bool:
+    """Whether a change takes a row that one which finds no row would have made, and nobody has
+    looked how many of that row there are."""
+    count = len(changes)
+    made = numbers[:count][~kept & (changes.operation != DELETE)]
+    taken = numbers[count:][kept & (changes.operation != INSERT)]
+    unknown = np.setdiff1d(made, list(stock))
+    return bool(np.isin(taken, unknown).any())
+
+
+def _dead(changes: Changes, old: pa.Table, numbers: Callable[[], Integers]) -> pa.Table:
+    """The rows that stay, with the metadata columns of their DELETEs."""
+    if not np.any(changes.operation == DELETE):
+        return old.slice(0, 0)
+    at = _shown_and_deleted(changes, numbers())
+    return restamped(old.take(pa.array(at)), changes.stamps, at, changes.new)
+
+
+def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
+    """Positions of the DELETEs of rows that were there before the run, whatever they were like
+    then. Of equal rows those go first that the run has brought."""
+    count = len(changes)
+    new, old = numbers[:count].tolist(), numbers[count:].tolist()
+    brought: Counter[int] = Counter()
+    found: list[int] = []
+    for at, operation in enumerate(changes.operation.tolist()):
+        fresh = operation == INSERT
+        if not fresh and brought[old[at]]:
+            brought[old[at]] -= 1
+            fresh = True
+        if fresh and operation != DELETE:
+            brought[new[at]] += 1
+        elif not fresh and operation == DELETE:
+            found.append(at)
+    return np.array(found, np.int64)
+
+
+# Rows of a run of changes that are the same, and what becomes of how many there are of each.
+#
+# In: the rows that changes make and take, as columns. Out: numbers and counts. Equal rows are the
+# same to the last bit: NULL is NULL, NaN is NaN, but 0 is not -0, whatever a type's equality says,
+# because readers see which of the two is left.
+
+
+def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:
+    """Rows that come (sign 1) and go (-1), and SQL of what makes two of them the same."""
+    count = len(changes)
+    sign = np.repeat(np.array([1, -1], np.int8), count)
+    sign[:count][changes.operation == DELETE] = 0
+    sign[count:][changes.operation == INSERT] = 0
+    names = [f"c{i}" for i in range(both.num_columns)]
+    rows = both.rename_columns(names).append_column("sign", pa.array(sign))
+    rows = rows.append_column("i", pa.array(np.arange(len(sign))))
+    return rows, ", ".join([*names, *signs(zip(names, both.schema.types, strict=True))])
+
+
+def counts(
+    both: pa.Table, changes: Changes, numbered: Callable[[], Integers]
+) -> tuple[Integers, Integers, Integers]:
+    """Per distinct row one position of it in ``both`` (ascending), how many of it are to be
+    written, and how many are taken that were there before the run. ``numbered``: ``numbers``."""
+    rows, same = _lent(both, changes)
+    result = _query(
+        rows,
+        "select min(i) as i, sum(sign)::bigint as balance, min(sign) <> max(sign) as both "
+        f"from changes where sign <> 0 group by {same} order by 1",
+    )
+    index, balance = np.asarray(result["i"], np.int64), np.asarray(result["balance"], np.int64)
+    gone = np.maximum(-balance, 0)
+    mixed = np.asarray(result["both"], bool)
+    if mixed.any():
+        gone[mixed] = _taken(numbered(), index[mixed])
+    return index, balance + gone, gone
+
+
+def _taken(numbers: Integers, rows: Integers) -> Integers:
+    """For each of ``rows`` how far its count falls below the one before the run."""
+    count = len(numbers) // 2
+    events = np.stack([numbers[count:], numbers[:count]], axis=1).ravel()  # each old, new
+    sign = np.tile(np.array([-1, 1], np.int64), count)
+    ours = np.isin(events, rows)
+    events, sign = events[ours], sign[ours]
+    order = np.argsort(events, kind="stable")
+    events, running = events[order], np.cumsum(sign[order])
+    begins = np.searchsorted(events, rows)
+    before = running[begins] - sign[order][begins]
+    taken: Integers = np.maximum(before - np.minimum.reduceat(running, begins), 0)
+    return taken
+
+
+def numbers(both: pa.Table, changes: Changes) -> Integers:
+    """For each row of ``both`` the position that ``counts`` names it by; -1: it is none."""
+    rows, same = _lent(both, changes)
+    result = _query(
+        rows,
+        f"select i, min(i) over (partition by {same}) as row from changes where sign <> 0",
+    )
+    found: Integers = np.full(both.num_rows, -1, np.int64)
+    found[np.asarray(result["i"], np.int64)] = result["row"]
+    return found
+
+
+def _query(rows: pa.Table, query: str) -> dict[str, np.ndarray]:
+    connection().register("changes", rows)
+    try:
+        found: dict[str, np.ndarray] = connection().execute(query).fetchnumpy()
+    finally:
+        connection().unregister("changes")
+    return found

@@ -15,23 +15,60 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Final
 
 import duckdb
+import numpy as np
+import pyarrow as pa
 
 from penstock.errors import PenstockError, StorageError
+from penstock.identifiers import quoted
+from penstock.lakehouse.batches import slices
 from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.row_pairs import NEW, OLD
 from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
-from penstock.pipeline.change_item import SENT_ORDER, ChangeItem
-from penstock.pipeline.change_load import TooManyChanges
-from penstock.pipeline.change_rows import encoded_changes
-from penstock.pipeline.change_shares import Divided, divide_items, run_divide, shares
-from penstock.pipeline.duck import out_of_memory, query_error
-from penstock.pipeline.job import FOR_A_CLIENT, HERE_BYTES, run_job
+from penstock.pgoutput.columnar_encoder import (
+    EncodedColumn,
+    delete_messages,
+    insert_messages,
+    update_messages,
+)
+from penstock.pgoutput.messages import OldTuple
+from penstock.pgtypes.binary_output import binary_output, has_binary_output
+from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.change_columns import row_stream
+from penstock.pipeline.change_item import (
+    SENT_ORDER,
+    ChangeItem,
+    PublishedTable,
+    StoredRows,
+    needed_columns,
+    read_stored,
+)
+from penstock.pipeline.change_pairs import (
+    PAIR,
+    Pairing,
+    load_lone_pairs,
+    load_pairs,
+    lone_pairs,
+    pair_by_key,
+    pair_schema,
+    paired_rows,
+    take_whole_rows,
+)
+from penstock.pipeline.columns import signs
+from penstock.pipeline.duck import connection, out_of_memory, query_error, read_from, read_into
+from penstock.pipeline.job import FOR_A_CLIENT, HERE_BYTES, pack, run_job
+from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.tasks import Failed
 from penstock.publication.members import Operation
+from penstock.publication.row_filter import matches, published_as
+from penstock.relation import ReplicaIdentity
+from penstock.sqlstate import NotNullViolation, UniqueViolation
+from penstock.wire_rows import data_of
 
 _INLINE_BYTES: Final = 1 << 20
 """Messages of an item that come back with its result; more go through the staging area."""
@@ -252,3 +289,598 @@ def _read(stored: _Stored) -> Portion:
             sqlstate="XX001",
         )
     return Portion(stored.work, stored.operation, stored.changes, data)
+
+
+# The changes of one table divided by key, so that each share fits into a task's memory.
+#
+# In: a table's changes that are too many for one task. Out: the same as several items, each with
+# whole keys: an old row and its new one are in the same share. Each file is read once: a few tasks
+# write the rows by the hash of their key into a file each of the staging area, and a share reads
+# its runs of rows from those files, so that the work grows with the bytes and not with their
+# square. A new row whose key has changed goes by its old key, where that was told and nobody else
+# has either.
+
+_HELD_BYTES: Final = 32 << 20
+"""Rows that are sorted by share and written at a time."""
+_BUCKETS_PER_SHARE: Final = 8
+_ARROW_BYTES: Final = 8
+"""Of a byte of Parquet, about; only the number of buckets hangs on it."""
+_ROW: Final = "penstock: row"
+"""Column: the number of a row."""
+_MIN_BUCKETS: Final = 1 << 6
+_MAX_BUCKETS: Final = 1 << 12
+
+
+class Side(IntEnum):
+    """What is divided: rows that went, rows that came, which of them are one row."""
+
+    WENT = 0
+    CAME = 1
+    PAIRS = 2
+
+
+@dataclass(frozen=True)
+class DivideItem:
+    """Files of a table's changes, of one side. ``folder``: in the staging area."""
+
+    storage: Storage
+    item: ChangeItem
+    files: tuple[ScanFile, ...]
+    side: Side
+    buckets: int
+    folder: str
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A file of the staging area. ``runs``: (bucket, number of the record batch, Arrow bytes)."""
+
+    side: Side
+    uri: str
+    size: int
+    runs: tuple[tuple[int, int, int], ...]
+
+
+def divide_items(
+    storage: Storage, item: ChangeItem, folder: str, share_bytes: int, tasks: int
+) -> list[tuple[float, DivideItem]]:
+    """What is to be run by about so many tasks to divide ``item``, with costs.
+
+    Each share opens all files that they write: those must not become more with the data.
+    """
+    size = sum(file.size for file in (*item.removed, *item.added))
+    shares = 1 + size * _ARROW_BYTES // max(1, share_bytes)
+    buckets = int(min(max(_MIN_BUCKETS, shares * _BUCKETS_PER_SHARE), _MAX_BUCKETS))
+    pairs = item.pairs if item.table.key else ()  # of rows without a key both keys are the row
+    table = replace(item.table, columns=needed_columns(item))
+    without = replace(item, table=table, removed=(), added=(), pairs=pairs)
+    work = [
+        (
+            float(sum(file.size for file in part)),
+            DivideItem(storage, without, part, side, buckets, folder),
+        )
+        for files, side in ((item.removed, Side.WENT), (item.added, Side.CAME))
+        for part in pack([(f.size, f) for f in files if isinstance(f, ScanFile)], tasks)
+    ]
+    if pairs:
+        size = sum(file.size for file in pairs)
+        work.append((float(size), DivideItem(storage, without, (), Side.PAIRS, buckets, folder)))
+    return work
+
+
+def run_divide(work: DivideItem) -> Iterator[Divided | Failed]:
+    """In a task; an expected error comes back as a value."""
+    try:
+        yield _divide(work)
+    except PenstockError as error:
+        yield Failed(work.item.work, error)
+    finally:
+        connection().execute("DROP TABLE IF EXISTS moved")
+
+
+def shares(item: ChangeItem, divided: Sequence[Divided], share_bytes: int) -> list[ChangeItem]:
+    """Items of neighbouring buckets, of so many bytes each where one bucket is not more."""
+    sizes: dict[int, int] = {}
+    for part in divided:
+        for bucket, _, size in part.runs:
+            sizes[bucket] = sizes.get(bucket, 0) + size
+    share_of: dict[int, int] = {}
+    share, room = 0, share_bytes
+    for bucket in sorted(sizes):
+        if sizes[bucket] > room and room < share_bytes:
+            share, room = share + 1, share_bytes
+        share_of[bucket] = share
+        room -= sizes[bucket]
+    found: list[dict[Side, list[StoredRows]]] = [{} for _ in range(share + 1)]
+    for part in divided:
+        runs: dict[int, list[int]] = {}
+        for bucket, run, _ in part.runs:
+            runs.setdefault(share_of[bucket], []).append(run)
+        for number, mine in runs.items():
+            rows = StoredRows(part.uri, part.size, tuple(mine))
+            found[number].setdefault(part.side, []).append(rows)
+    # The same columns for all, though a share may have nothing that came.
+    table = replace(item.table, columns=needed_columns(item))
+    return [
+        replace(
+            item,
+            table=table,
+            removed=tuple(mine.get(Side.WENT, ())),
+            added=tuple(mine.get(Side.CAME, ())),
+            pairs=tuple(mine.get(Side.PAIRS, ())),
+            divided=True,
+        )
+        for mine in found
+    ]
+
+
+def _divide(work: DivideItem) -> Divided:
+    told = work.side is not Side.WENT and load_lone_pairs(work.item, connection())
+    schema = pa.schema([(column.name, column.type) for column in work.item.table.columns])
+    if work.side is Side.PAIRS:
+        schema = pair_schema(work.item)
+    uri = f"{work.folder}/{uuid.uuid4()}.arrow"
+    runs: list[tuple[int, int, int]] = []
+    make_folder(work.folder)
+    with storage_errors("write file", uri):
+        filesystem, path = resolve(uri)
+        with filesystem.open_output_stream(path) as target:
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            with pa.ipc.new_file(target, schema, options=options) as writer:
+                for held in _tables_of(_batches(work, told=told)):
+                    for bucket, rows in _by_bucket(held, work, told=told):
+                        runs.append((bucket, len(runs), rows.nbytes))
+                        writer.write_batch(rows)
+            size = target.tell()
+    return Divided(work.side, uri, size, tuple(runs))
+
+
+def _batches(work: DivideItem, *, told: bool) -> Iterator[pa.RecordBatch]:
+    if work.side is not Side.PAIRS:
+        for file in work.files:
+            yield from scan(work.storage, work.item.table_uri, file, work.item.table.columns)
+    elif told:
+        yield from lone_pairs(work.item, connection())
+
+
+def _tables_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _HELD_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _by_bucket(
+    rows: pa.Table, work: DivideItem, *, told: bool
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    duck = connection()
+    duck.register("rows_to_divide", rows.append_column(_ROW, pa.array(np.arange(rows.num_rows))))
+    try:
+        found = duck.execute(
+            f"SELECT (hash({_share_key(rows, work, told=told)}) % {work.buckets})::INTEGER "
+            "AS bucket "
+            f'{_from(work, told=told)} ORDER BY r."{_ROW}"'
+        ).fetchnumpy()
+    finally:
+        duck.unregister("rows_to_divide")
+    bucket = np.asarray(found["bucket"])
+    order = np.argsort(bucket, kind="stable")
+    bucket = bucket[order]
+    (ordered,) = rows.combine_chunks().take(pa.array(order)).combine_chunks().to_batches()
+    starts = np.flatnonzero(np.diff(bucket, prepend=-1)).tolist()
+    for start, stop in zip(starts, [*starts[1:], len(bucket)], strict=True):
+        yield int(bucket[start]), ordered.slice(start, stop - start)
+
+
+def _share_key(rows: pa.Table, work: DivideItem, *, told: bool) -> str:
+    """What decides on the share of a row."""
+    names = work.item.table.key or rows.column_names
+    if work.side is Side.PAIRS:
+        return ", ".join(f"r.{quoted(OLD + name)}" for name in names)
+    if told:
+        return ", ".join(f"coalesce(p.{quoted(OLD + n)}, r.{quoted(n)})" for n in names)
+    return ", ".join(f"r.{quoted(name)}" for name in names)
+
+
+def _from(work: DivideItem, *, told: bool) -> str:
+    if work.side is Side.PAIRS or not told:
+        return "FROM rows_to_divide r"
+    key = work.item.table.key
+    on = " AND ".join(f"r.{quoted(name)} = p.{quoted(NEW + name)}" for name in key)
+    return f"FROM rows_to_divide r LEFT JOIN moved p ON {on}"
+
+
+# The rows that a transaction changed in one table, paired, filtered and encoded. Runs in tasks.
+#
+# In: parts of files whose rows went or came, and how the table is published. Out: pgoutput
+# messages. DuckDB pairs old and new rows (``change_pairs``) and applies row filters; what an
+# update becomes is the table of ``publication.row_filter``.
+
+_ROWS_AT_A_TIME: Final = 1 << 14
+_MESSAGES_BYTES: Final = 8 << 20
+"""Arrow bytes of rows that are encoded at a time; a single row may have more."""
+_OLD: Final = "old row: "
+"""In front of the names of an old row's columns."""
+
+
+def encoded_changes(
+    storage: Storage, item: ChangeItem, share_bytes: int
+) -> Iterator[tuple[Operation, int, bytes]]:
+    """(operation, changes, messages) in order; with ``as_rows`` streams of ``change_columns``.
+
+    Raises PenstockError (55000), VersionGone, and TooManyChanges before anything else where the
+    rows to be paired are more than ``share_bytes``.
+    """
+    duck = connection()
+    table = item.table
+    if not item.removed and not item.divided:
+        if Operation.INSERT in table.published:
+            yield from _appended(storage, item, duck)
+        return
+    try:
+        loaded = load(storage, item, duck, share_bytes)
+        step = max(1, min(_ROWS_AT_A_TIME, _MESSAGES_BYTES // max(1, loaded.row_bytes)))
+        yield from _changed(_Loaded(item, duck, step, loaded.pairing))
+    finally:
+        for name in ("went", "came", "all_went", "all_came", "pairs", "moved"):
+            duck.execute(f"DROP TABLE IF EXISTS {name}")
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """Tables ``went`` and ``came`` of an item; ``step``: rows that are encoded at a time."""
+
+    item: ChangeItem
+    duck: duckdb.DuckDBPyConnection
+    step: int
+    pairing: Pairing
+
+
+def _appended(
+    storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection
+) -> Iterator[tuple[Operation, int, bytes]]:
+    """Only new rows: nothing to pair, a batch at a time."""
+    predicate = item.table.filters.get(Operation.INSERT)
+    for file in item.added:
+        for batch in read_rows(storage, item, file, item.table.columns):
+            rows = pa.Table.from_batches([batch])
+            if predicate is not None:
+                duck.register("came_batch", rows)
+                rows = duck.sql(f"SELECT * FROM came_batch WHERE {predicate}").to_arrow_table()
+                duck.unregister("came_batch")
+            yield from _encode(item, Operation.INSERT, rows)
+
+
+def _changed(loaded: _Loaded) -> Iterator[tuple[Operation, int, bytes]]:
+    item, duck = loaded.item, loaded.duck
+    same = loaded.pairing.same
+    if same is not None:
+        gone = f"SELECT o.* FROM went o ANTI JOIN came n ON {same}"
+        new = f"SELECT n.* FROM came n ANTI JOIN went o ON {same}"
+        pairs = f"FROM went o JOIN came n ON {same}"
+    else:
+        gone, new, pairs = "SELECT * FROM went", "SELECT * FROM came", None
+    check_identity(item, duck, gone, pairs)
+    yield from _deletes(loaded, gone, pairs)
+    if pairs is not None:
+        yield from _updates(loaded, pairs)
+    yield from _inserts(loaded, new, pairs)
+
+
+def _deletes(
+    loaded: _Loaded, gone: str, pairs: str | None
+) -> Iterator[tuple[Operation, int, bytes]]:
+    table = loaded.item.table
+    if Operation.DELETE in table.published:
+        yield from _run(loaded, Operation.DELETE, _where(gone, table, Operation.DELETE))
+    if pairs is not None and _filtered(table):
+        query = f"SELECT o.* {pairs} WHERE {_updates_as(Operation.DELETE)}"
+        yield from _run(loaded, Operation.DELETE, query)
+
+
+def _updates(loaded: _Loaded, pairs: str) -> Iterator[tuple[Operation, int, bytes]]:
+    """With the old row where the identity is FULL, else with the old key where it differs."""
+    table, moved = loaded.item.table, loaded.pairing.moved
+    if Operation.UPDATE not in table.published:
+        return
+    where = _updates_as(Operation.UPDATE) if _filtered(table) else "true"
+    if table.relation.replica_identity is ReplicaIdentity.FULL:
+        old = _old_columns(a.name for a in table.relation.attributes)
+        yield from _run(loaded, Operation.UPDATE, f"SELECT n.*{old} {pairs} WHERE {where}")
+        return
+    stays = "true" if moved is None else f"NOT ({moved})"
+    yield from _run(loaded, Operation.UPDATE, f"SELECT n.* {pairs} WHERE {where} AND {stays}")
+    if moved is not None:
+        old = _old_columns(table.identity or ())
+        query = f"SELECT n.*{old} {pairs} WHERE {where} AND {moved}"
+        yield from _run(loaded, Operation.UPDATE, query)
+
+
+def _old_columns(names: Iterable[str]) -> str:
+    return "".join(f", o.{quoted(name)} AS {quoted(_OLD + name)}" for name in names)
+
+
+def _inserts(
+    loaded: _Loaded, new: str, pairs: str | None
+) -> Iterator[tuple[Operation, int, bytes]]:
+    table = loaded.item.table
+    if pairs is not None and _filtered(table):
+        query = f"SELECT n.* {pairs} WHERE {_updates_as(Operation.INSERT)}"
+        yield from _run(loaded, Operation.INSERT, query)
+    if Operation.INSERT in table.published:
+        yield from _run(loaded, Operation.INSERT, _where(new, table, Operation.INSERT))
+
+
+def _filtered(table: PublishedTable) -> bool:
+    has_filter = table.filters.get(Operation.UPDATE) is not None
+    return has_filter and Operation.UPDATE in table.published
+
+
+def _updates_as(operation: Operation) -> str:
+    return published_as(operation, f"o.{MATCHES}", f"n.{MATCHES}")
+
+
+def _where(query: str, table: PublishedTable, operation: Operation) -> str:
+    predicate = table.filters.get(operation)
+    return query if predicate is None else f"SELECT * FROM ({query}) WHERE {predicate}"
+
+
+def _run(
+    loaded: _Loaded, operation: Operation, query: str
+) -> Iterator[tuple[Operation, int, bytes]]:
+    for batch in read_from(loaded.duck, query, loaded.step):
+        yield from _encode(loaded.item, operation, pa.Table.from_batches([batch]))
+
+
+def _encode(
+    item: ChangeItem, operation: Operation, rows: pa.Table
+) -> Iterator[tuple[Operation, int, bytes]]:
+    check_not_null(item.table, rows)
+    for batch in rows.combine_chunks().to_batches():
+        for part in slices(batch, _MESSAGES_BYTES):
+            yield _encoded(item, operation, pa.Table.from_batches([part]))
+
+
+def _encoded(
+    item: ChangeItem, operation: Operation, rows: pa.Table
+) -> tuple[Operation, int, bytes]:
+    relation, table, count = item.table.relation, item.table, rows.num_rows
+    full = relation.replica_identity is ReplicaIdentity.FULL
+    kind = OldTuple.ROW if full else OldTuple.KEY
+    identity = None if full else frozenset(table.identity or ())
+    told = any(name.startswith(_OLD) for name in rows.column_names)
+    if item.as_rows:
+        deleted = operation is Operation.DELETE
+        prefix = "" if deleted else _OLD if told else None
+        stream = row_stream(relation, rows, new=not deleted, old_prefix=prefix, identity=identity)
+        return operation, count, stream
+    if operation is Operation.INSERT:
+        messages = insert_messages(relation.oid, _tuple(item, rows), count, item.header, item.xid)
+    elif operation is Operation.UPDATE:
+        old = _tuple(item, rows, _OLD, identity) if told else None
+        messages = update_messages(
+            relation.oid, _tuple(item, rows), count, item.header, old=old, kind=kind, xid=item.xid
+        )
+    else:
+        old = _tuple(item, rows, only=identity)
+        messages = delete_messages(relation.oid, old, kind, count, item.header, item.xid)
+    return operation, count, data_of(messages)
+
+
+def _tuple(
+    item: ChangeItem, rows: pa.Table, prefix: str = "", only: frozenset[str] | None = None
+) -> Sequence[EncodedColumn]:
+    columns = []
+    for attribute in item.table.relation.attributes:
+        if only is not None and attribute.name not in only:
+            columns.append(EncodedColumn(pa.nulls(rows.num_rows, pa.binary())))
+            continue
+        array = rows.column(prefix + attribute.name).combine_chunks()
+        if item.binary and has_binary_output(attribute.type_oid, array.type):
+            cells = binary_output(array, attribute.type_oid, attribute.typmod)
+            columns.append(EncodedColumn(cells, binary=True))
+        else:
+            cells = text_output(array, attribute.type_oid, attribute.typmod)
+            columns.append(EncodedColumn(cells))
+    return columns
+
+
+# The rows that went and came as tables of DuckDB, without those that only moved, and checked.
+#
+# In: parts of files, how the table is published. Out: tables ``went`` and ``came``, and what pairs
+# them. Rows that are equal in all columns were copied, not changed, and cancel; they are compared
+# by value, with -0 told from 0. What PostgreSQL's indexes and commands make sure of, and writers
+# of a Delta table do not, is an error with the remedy: the slot stops, the subscriber gets nothing
+# wrong.
+
+MATCHES: Final = '"penstock: row matches"'
+"""Column: whether a row matches the row filter for updates."""
+
+
+class TooManyChanges(Exception):
+    """The rows do not fit into the memory that a task may take: they are to be divided first."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Tables ``went`` and ``came``. ``row_bytes``: Arrow bytes of a row, about."""
+
+    row_bytes: int
+    pairing: Pairing
+
+
+def load(
+    storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection, share_bytes: int
+) -> Loaded:
+    """Tables ``went`` and ``came``, without rows that are equal.
+
+    Raises TooManyChanges where the rows of an item that is not divided are more than
+    ``share_bytes``, and UniqueViolation.
+    """
+    table, columns = item.table, needed_columns(item)
+    count = _Count(None if item.divided else share_bytes)
+    schema = pa.schema([(column.name, column.type) for column in columns])
+    for name, files in (("all_went", item.removed), ("all_came", item.added)):
+        read_into(duck, name, schema, count.of(_scan(storage, item, files, columns)))
+    row = ", ".join(quoted(column.name) for column in columns)
+    compared = ", ".join(compared_columns(columns))
+    unique = bool(table.key) and not _twice(item, duck, "all_went", "all_came")
+    told = load_pairs(item, duck, count.of)
+    whole = told and not table.key and take_whole_rows(item, duck, row, compared)
+    match = matches(table.filters.get(Operation.UPDATE))
+    sides = (("went", "all_went", "all_came", OLD), ("came", "all_came", "all_went", NEW))
+    for name, of, other, side in sides:
+        source = of
+        if unique and item.added:
+            source = f"({rows_without(of, other, columns)})"
+        elif item.added:  # else nothing can be equal
+            source = f"(SELECT {compared} FROM {of} EXCEPT ALL SELECT {compared} FROM {other})"
+        rows = f"SELECT {row} FROM {source}"
+        if whole:
+            paired = paired_rows(item, side)
+            rows = f"SELECT *, NULL AS {PAIR} FROM ({rows}) UNION ALL SELECT * FROM ({paired})"
+        duck.execute(
+            f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT *, {match} AS {MATCHES} FROM ({rows})"
+        )
+    duck.execute("DROP TABLE all_went; DROP TABLE all_came")
+    row_bytes = count.size // max(1, count.rows)
+    if not table.key:
+        return Loaded(row_bytes, Pairing(f"o.{PAIR} = n.{PAIR}" if whole else None))
+    pairing = pair_by_key(item, duck, told=told)
+    if not unique:
+        _check_unique(item, duck)
+    return Loaded(row_bytes, pairing)
+
+
+def compared_columns(columns: Sequence[ScanColumn], of: str = "") -> list[str]:
+    """What is compared of a row."""
+    names = [of + quoted(column.name) for column in columns]
+    types = (column.type for column in columns)
+    return [*names, *signs(zip(names, types, strict=True))]
+
+
+def rows_without(of: str, other: str, columns: Sequence[ScanColumn]) -> str:
+    """Rows of one table that the other does not have: a quarter of the work of EXCEPT ALL, which
+    counts rows that are there more than once."""
+    pairs = zip(compared_columns(columns, "o."), compared_columns(columns, "n."), strict=True)
+    same = " AND ".join(f"{old} IS NOT DISTINCT FROM {new}" for old, new in pairs)
+    return f"SELECT o.* FROM {of} o ANTI JOIN {other} n ON {same}"
+
+
+@dataclass
+class _Count:
+    """What has been read, which is no more than ``most``."""
+
+    most: int | None
+    rows: int = 0
+    size: int = 0
+
+    def of(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.rows += batch.num_rows
+            self.size += batch.nbytes
+            if self.most is not None and self.size > self.most:
+                raise TooManyChanges
+            yield batch
+
+
+def _scan(
+    storage: Storage,
+    item: ChangeItem,
+    files: Sequence[ScanFile | StoredRows],
+    columns: Sequence[ScanColumn],
+) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        yield from read_rows(storage, item, file, columns)
+
+
+def read_rows(
+    storage: Storage,
+    item: ChangeItem,
+    file: ScanFile | StoredRows,
+    columns: Sequence[ScanColumn],
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a data file, or of the staging area. Raises VersionGone, StorageError."""
+    if isinstance(file, StoredRows):
+        return read_stored(file, [column.name for column in columns])
+    return scan(storage, item.table_uri, file, columns)
+
+
+_SHOWN_KEYS: Final = 10
+
+
+def _check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
+    """Raises UniqueViolation. Rows that no operation is sent of do not count, and are dropped where
+    they have keys of others: a row filter may leave out those that are deleted and stay."""
+    sides = ("went", "came")
+    twice = _twice(item, duck, *sides)
+    if twice and _one_filter(item.table):
+        for rows in sides:
+            duck.execute(f"DELETE FROM {rows} WHERE {MATCHES} IS NOT TRUE")
+        twice = _twice(item, duck, *sides)
+    if twice:
+        names = ", ".join(item.table.key)
+        keys = ", ".join(str(k[0] if len(k) == 1 else k) for k in twice)
+        raise UniqueViolation(
+            f'key of table "{item.table.name}" is not unique',
+            detail=f"There are several rows with the same ({names}): {keys}.",
+            hint="Remove the duplicates, or choose another key: ALTER TABLE ... REPLICA IDENTITY "
+            "USING KEY (...), or FULL; then drop the slot and copy the table again.",
+        )
+
+
+def _twice(
+    item: ChangeItem, duck: duckdb.DuckDBPyConnection, *sides: str
+) -> list[tuple[object, ...]]:
+    """Some keys of several rows of the first side that has such."""
+    key = ", ".join(quoted(name) for name in item.table.key)
+    for rows in sides:
+        found = duck.execute(
+            f"SELECT {key} FROM {rows} GROUP BY ALL HAVING count(*) > 1 LIMIT {_SHOWN_KEYS}"
+        ).fetchall()
+        if found:
+            return found
+    return []
+
+
+def _one_filter(table: PublishedTable) -> bool:
+    """Whether all operations are published by one filter: an update of a row that it leaves out
+    before is an insert then, and a delete of one that it leaves out after."""
+    operations = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
+    filters = {table.filters.get(operation) for operation in operations}
+    return len(filters) == 1 and None not in filters and table.published.issuperset(operations)
+
+
+def check_identity(
+    item: ChangeItem, duck: duckdb.DuckDBPyConnection, gone: str, pairs: str | None
+) -> None:
+    """CheckCmdReplicaIdentity, which no writer of the table has gone through."""
+    having = {
+        Operation.DELETE: gone,
+        Operation.UPDATE: f"SELECT 1 {pairs}" if pairs else gone,
+    }
+    for operation, rows in having.items():
+        error = item.table.refused.get(operation)
+        if error is not None and duck.execute(f"SELECT 1 FROM ({rows}) LIMIT 1").fetchall():
+            raise error
+
+
+def check_not_null(table: PublishedTable, rows: pa.Table) -> None:
+    """A key without a value identifies nothing; PostgreSQL has no such keys."""
+    if not table.published & {Operation.UPDATE, Operation.DELETE}:
+        return
+    for name in table.identity or ():
+        if rows.column(name).null_count:
+            raise NotNullViolation(
+                f'null value in column "{name}" of relation "{table.name.rpartition(".")[2]}" '
+                "violates not-null constraint",
+                detail="The column belongs to the replica identity of the table.",
+                hint="Give the rows a key, or choose another identity: ALTER TABLE ... REPLICA "
+                "IDENTITY USING KEY (...), or FULL; then drop the slot and copy the table again.",
+            )
