@@ -28,12 +28,13 @@ from penstock.protocol.replication_commands import (
     StartReplication,
 )
 from penstock.protocol.replication_grammar import (
+    alter_slot_options,
+    create_slot_options,
     is_replication_command,
     parse_replication_command,
 )
 from penstock.protocol.scram_verifier import ScramVerifier
-from penstock.protocol.slot_options import alter_slot_options, create_slot_options
-from penstock.protocol.startup_options import parse_options
+from penstock.protocol.startup import parse_options
 from penstock.publication.row_filter import compile_row_filter
 from penstock.relation import TableColumn
 from penstock.sql import QueryStatement, RangeVar, parse, parse_partition_bound, parse_script

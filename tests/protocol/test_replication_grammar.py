@@ -11,16 +11,14 @@ from penstock.lsn import Lsn
 from penstock.protocol import replication_commands as c
 from penstock.protocol.replication_commands import Option, ReplicationKind
 from penstock.protocol.replication_grammar import (
-    is_replication_command,
-    parse_replication_command,
-)
-from penstock.protocol.replication_lexer import KEYWORDS
-from penstock.protocol.slot_options import (
+    KEYWORDS,
     AlterSlotOptions,
     CreateSlotOptions,
     SnapshotAction,
     alter_slot_options,
     create_slot_options,
+    is_replication_command,
+    parse_replication_command,
 )
 
 LOGICAL, PHYSICAL = ReplicationKind.LOGICAL, ReplicationKind.PHYSICAL

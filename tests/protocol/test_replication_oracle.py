@@ -16,10 +16,11 @@ from penstock.embedded import EmbeddedPostgres
 from penstock.errors import PenstockError
 from penstock.protocol.replication_commands import AlterReplicationSlot, CreateReplicationSlot
 from penstock.protocol.replication_grammar import (
+    alter_slot_options,
+    create_slot_options,
     is_replication_command,
     parse_replication_command,
 )
-from penstock.protocol.slot_options import alter_slot_options, create_slot_options
 
 Verdict = tuple[str, str] | None
 

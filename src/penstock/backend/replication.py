@@ -36,7 +36,7 @@ from penstock.protocol import replication_commands as c
 from penstock.protocol.answers import Answer, Done, Duplex, Rows, Streaming
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.protocol.replication_commands import ReplicationCommand, ReplicationKind
-from penstock.protocol.slot_options import (
+from penstock.protocol.replication_grammar import (
     SnapshotAction,
     alter_slot_options,
     create_slot_options,

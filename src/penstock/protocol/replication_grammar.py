@@ -7,14 +7,24 @@ left to the SQL parser.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
 from typing import Final, TypeVar
 
-from penstock.errors import SqlSyntaxError
+from penstock.errors import InvalidParameterValue, PenstockError, SqlSyntaxError
+from penstock.guc import def_get_boolean
+from penstock.identifiers import fold, truncated
 from penstock.lsn import Lsn
 from penstock.protocol import replication_commands as c
-from penstock.protocol.replication_commands import Option, ReplicationCommand, ReplicationKind
-from penstock.protocol.replication_lexer import Lexer, Token, TokenKind
+from penstock.protocol.replication_commands import (
+    AlterReplicationSlot,
+    CreateReplicationSlot,
+    Option,
+    ReplicationCommand,
+    ReplicationKind,
+)
 
 LATEST_VERSION: Final = 18
 _LISTED_OPTIONS_SINCE: Final = 15
@@ -209,3 +219,205 @@ _COMMANDS: Final[dict[str, Callable[[_Parser], ReplicationCommand]]] = {
     "BASE_BACKUP": _base_backup,
     "UPLOAD_MANIFEST": lambda parser: c.UploadManifest(),
 }
+
+
+# Text of a replication command to tokens, one at a time (repl_scanner.l).
+#
+# In: the text. Out: tokens as PostgreSQL's scanner cuts them: key words in upper case only, names
+# folded and cut, the longest match first. Tokens are read when they are asked for, since
+# PostgreSQL never looks behind the first one of an SQL statement, nor behind an error.
+
+
+class TokenKind(Enum):
+    """What a token is to the grammar."""
+
+    KEYWORD = auto()
+    IDENT = auto()
+    SCONST = auto()
+    UCONST = auto()
+    RECPTR = auto()
+    CHARACTER = auto()
+    END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``text``: key word, name, decoded string or character; ``number``: of UCONST and RECPTR."""
+
+    kind: TokenKind
+    text: str = field(default="", repr=False)
+    number: int = 0
+
+
+KEYWORDS: Final = {
+    word: since
+    for since, words in {
+        14: (
+            "BASE_BACKUP IDENTIFY_SYSTEM SHOW TIMELINE START_REPLICATION CREATE_REPLICATION_SLOT"
+            " DROP_REPLICATION_SLOT TIMELINE_HISTORY PHYSICAL RESERVE_WAL LOGICAL SLOT TEMPORARY"
+            " EXPORT_SNAPSHOT NOEXPORT_SNAPSHOT USE_SNAPSHOT WAIT"
+        ),
+        15: "READ_REPLICATION_SLOT TWO_PHASE",
+        17: "ALTER_REPLICATION_SLOT UPLOAD_MANIFEST",
+    }.items()
+    for word in words.split()
+}
+"""Key word -> major version that has it first."""
+
+_UINT32: Final = 0xFFFFFFFF
+_ULONG_MAX: Final = (1 << 64) - 1
+_TOKEN: Final = re.compile(
+    r"""(?P<recptr> (?P<high>[0-9A-Fa-f]+)/(?P<low>[0-9A-Fa-f]+) )
+      | (?P<digits> [0-9]+ )
+      | (?P<word> [A-Za-z_\x80-\U0010ffff][A-Za-z_\x80-\U0010ffff0-9$]* )
+      | '(?P<string> (?:[^']|'')*+ )'
+      | "(?P<quoted> (?:[^"]|"")*+ )"
+      | (?P<open> ['"] )
+      | (?P<character> . )""",
+    re.VERBOSE | re.DOTALL,
+)
+_SPACE: Final = re.compile(r"[ \t\n\r\f\v]*")
+
+
+class Lexer:
+    """``version``: major version of the server that is played, since key words grew."""
+
+    def __init__(self, text: str, version: int) -> None:
+        self._text = text
+        self._at = 0
+        self._version = version
+
+    def next(self) -> Token:
+        """The next token, END at the end. Raises SqlSyntaxError for a string without an end."""
+        space = _SPACE.match(self._text, self._at)
+        self._at = space.end() if space else self._at
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
+            return Token(TokenKind.END)
+        if match["open"]:
+            raise SqlSyntaxError("unterminated quoted string")
+        self._at = match.end()
+        return self._token(match)
+
+    def _token(self, match: re.Match[str]) -> Token:
+        match match.lastgroup:
+            case "recptr":
+                high, low = _uint32(match["high"], 16), _uint32(match["low"], 16)
+                return Token(TokenKind.RECPTR, match[0], Lsn(high << 32 | low))
+            case "digits":
+                return Token(TokenKind.UCONST, match[0], _uint32(match[0], 10))
+            case "word":
+                return self._word(match[0])
+            case "string":
+                return Token(TokenKind.SCONST, match["string"].replace("''", "'"))
+            case "quoted":
+                return Token(TokenKind.IDENT, truncated(match["quoted"].replace('""', '"')))
+            case _:
+                return Token(TokenKind.CHARACTER, match[0])
+
+    def _word(self, word: str) -> Token:
+        if KEYWORDS.get(word, self._version + 1) <= self._version:
+            return Token(TokenKind.KEYWORD, word)
+        return Token(TokenKind.IDENT, truncated(fold(word)))
+
+
+def _uint32(digits: str, base: int) -> int:
+    """As strtoul and sscanf leave a number in 32 bits: saturated at 64 bits, then cut."""
+    # More than 64 bits in any base here; Python refuses to read thousands of decimal digits.
+    if len(digits.lstrip("0")) > 20:
+        return _UINT32
+    return min(int(digits, base), _ULONG_MAX) & _UINT32
+
+
+# What the options of slot commands mean (walsender.c, parseCreateReplSlotOptions; define.c).
+#
+# In: a command as parsed. Out: its options, checked, with PostgreSQL's errors. Whether the slot
+# exists and whether a snapshot can be exported here is left to the walsender.
+
+_FAILOVER_SINCE: Final = 17
+_ALTER_TWO_PHASE_SINCE: Final = 18
+
+
+class SnapshotAction(StrEnum):
+    """What becomes of the snapshot at the slot's consistent point (CRSSnapshotAction)."""
+
+    EXPORT = "export"
+    NOTHING = "nothing"
+    USE = "use"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSlotOptions:
+    """Options of CREATE_REPLICATION_SLOT with their defaults."""
+
+    snapshot: SnapshotAction = SnapshotAction.EXPORT
+    reserve_wal: bool = False
+    two_phase: bool = False
+    failover: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSlotOptions:
+    """Options of ALTER_REPLICATION_SLOT; None: stays as it is."""
+
+    failover: bool | None = None
+    two_phase: bool | None = None
+
+
+def create_slot_options(
+    command: CreateReplicationSlot, version: int = LATEST_VERSION
+) -> CreateSlotOptions:
+    """Raises SqlSyntaxError (42601), InvalidParameterValue (22023), PenstockError (XX000)."""
+    logical = command.kind is ReplicationKind.LOGICAL
+    fitting = {"snapshot": logical, "reserve_wal": not logical, "two_phase": logical}
+    if version >= _FAILOVER_SINCE:
+        fitting["failover"] = logical
+    snapshot = SnapshotAction.EXPORT
+    flags: dict[str, bool] = {}
+    for option in _without_duplicates(command.options, fitting):
+        if not fitting[option.name]:
+            raise _conflicting()
+        if option.name == "snapshot":
+            snapshot = _snapshot_action(option)
+        else:
+            flags[option.name] = def_get_boolean(option.name, option.value)
+    return CreateSlotOptions(snapshot, **flags)
+
+
+def alter_slot_options(
+    command: AlterReplicationSlot, version: int = LATEST_VERSION
+) -> AlterSlotOptions:
+    """Raises SqlSyntaxError (42601), PenstockError (XX000)."""
+    known = {"failover", "two_phase"} if version >= _ALTER_TWO_PHASE_SINCE else {"failover"}
+    options = _without_duplicates(command.options, known)
+    return AlterSlotOptions(
+        **{option.name: def_get_boolean(option.name, option.value) for option in options}
+    )
+
+
+def _snapshot_action(option: Option) -> SnapshotAction:
+    if option.value is None:
+        raise SqlSyntaxError(f"{option.name} requires a parameter")
+    try:
+        return SnapshotAction(str(option.value))
+    except ValueError:
+        raise InvalidParameterValue(
+            f"unrecognized value for CREATE_REPLICATION_SLOT option"
+            f' "{option.name}": "{option.value}"'
+        ) from None
+
+
+def _without_duplicates(options: Iterable[Option], known: Iterable[str]) -> Iterable[Option]:
+    """One after another, so that the first error in the text is the one reported."""
+    seen: set[str] = set()
+    for option in options:
+        if option.name not in known:
+            raise PenstockError(f"unrecognized option: {option.name}")
+        if option.name in seen:
+            raise _conflicting()
+        seen.add(option.name)
+        yield option
+
+
+def _conflicting() -> SqlSyntaxError:
+    return SqlSyntaxError("conflicting or redundant options")
