@@ -15,7 +15,7 @@ from pyspark.sql.variant_utils import VariantUtils
 from penstock.errors import PenstockError
 from penstock.pgtypes.variant import DEPTH_LIMIT, VARIANT, encoded, variants
 from penstock.pgtypes.variant_text import compared_text, variant_text
-from penstock.sql.text.json_literals import read_jsonb
+from penstock.sql.typed.literals import read_jsonb
 from pgtypes import plain_variant
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=80)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.sql.typed.parameter_types import parameter_types
-from penstock.sql.typed.parameters import last_parameter, with_values
+from penstock.sql.typed.parameters import last_parameter, parameter_types, with_values
 
 _INT4, _INT8, _TEXT, _NUMERIC, _BOOL, _DATE = 23, 20, 25, 1700, 16, 1082
 _COLUMNS = {"id": _INT4, "name": _TEXT, "price": _NUMERIC, "ok": _BOOL, "added": _DATE}

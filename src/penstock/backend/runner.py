@@ -87,8 +87,7 @@ from penstock.sql.grammar.table import CreateTableAs
 from penstock.sql.text.object_names import RangeVar
 from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sql.to_duckdb.session_values import SessionValues
-from penstock.sql.typed.parameter_types import parameter_types
-from penstock.sql.typed.parameters import last_parameter, with_values
+from penstock.sql.typed.parameters import last_parameter, parameter_types, with_values
 from penstock.sqlstate import InvalidCursorName, InvalidSqlStatementName
 from penstock.walsender.sequencer import Position
 from penstock.walsender.syncrep import MODES

@@ -7,35 +7,40 @@ catalogs is left to ``duckdb_query``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Final, Protocol
 
+from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.pg_type import (
     BOOL,
     BPCHAR,
     BYTEA,
     INT4,
+    INTEGERS,
     NAME,
     NUMERIC,
     RECORD,
     TEXT,
     TIMESTAMPTZ,
+    VOID,
 )
 from penstock.pgtypes.type_names import length_of
-from penstock.sql.builtin import functions
+from penstock.sql.builtin import functions, functions_by_name
+from penstock.sql.grammar.expressions import BoolOp
+from penstock.sql.grammar.parsenodes import SetOperation
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
-from penstock.sql.to_duckdb.calls_once import check_effects, check_once
 from penstock.sql.to_duckdb.catalog_functions import (
     ANY,
     OF_BYTEA,
+    VARIADIC,
     CatalogFunction,
     RowSource,
     TableFunction,
 )
 from penstock.sql.to_duckdb.catalog_lowering import held_as, lowered
-from penstock.sql.to_duckdb.catalog_operators import operation
 from penstock.sql.to_duckdb.catalog_templates import (
     LONGEST_SERIES,
     SERIES_TOO_LONG,
@@ -47,8 +52,8 @@ from penstock.sql.to_duckdb.catalog_templates import (
     template,
     texts,
 )
-from penstock.sql.to_duckdb.counted_rows import counting, has_set
 from penstock.sql.to_duckdb.duckdb_functions import output_text
+from penstock.sql.to_duckdb.duckdb_predicate import is_like_escape, stripped
 from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
 from penstock.sql.to_duckdb.duckdb_values import (
     STRINGS,
@@ -57,34 +62,55 @@ from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_type,
     refused,
 )
-from penstock.sql.to_duckdb.function_arguments import argument_cells, check_constant
-from penstock.sql.to_duckdb.postponed_targets import postponed
-from penstock.sql.to_duckdb.text_functions import BY_PROC, STRING_TO_ARRAY
+from penstock.sql.to_duckdb.text_functions import BY_PROC, COMMON_PATTERN, STRING_TO_ARRAY
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.grouping import nodes_of
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
+    BoolExpr,
+    CaseExpr,
+    CoalesceExpr,
     CoerceViaIO,
+    Coercion,
+    CollateExpr,
+    Const,
     FieldSelect,
     Form,
     FuncExpr,
     Node,
+    OperatorCall,
     OpExpr,
     Param,
     RelabelType,
+    ScalarArrayOpExpr,
     SubscriptingRef,
+    Var,
+    children,
+    column_names,
+    is_cast,
+    typmod_of,
 )
 from penstock.sql.typed.query_nodes import (
     Aggref,
     Cte,
+    CteScan,
+    FromNode,
     FunctionScan,
+    Join,
     OutputColumn,
     Query,
+    Relation,
     SeriesScan,
     SessionValue,
+    SetOperationScan,
+    SubLink,
+    SubqueryScan,
     TableScan,
+    ValuesScan,
+    WindowFunc,
 )
 from penstock.sql.typed.set_returning import SERIES
+from penstock.sqlstate import UndefinedFunction
 
 _LSN: Final = (20, 0)
 _SESSION: Final = {
@@ -378,3 +404,472 @@ def _column_shape(column: OutputColumn) -> tuple[int, int] | None:
 
 
 __all__ = ["NAME", "SERIES_TOO_LONG", "CatalogSql", "array", "compile_catalog_query"]
+
+
+# Calls that have an effect run as often as PostgreSQL runs them, or the statement is refused.
+#
+# In: a query, DuckDB's SQL for it. Out: 0A000 where DuckDB would leave a call out (it drops
+# columns that nobody reads, with their effects), make it for other rows, or twice. Such calls are
+# supported in select lists, of subqueries too where the query around them reads the column of
+# every row. LIMIT of a UNION is left to ``postponed_targets``.
+
+_LOOKS: Final = re.compile(
+    r"clock_timestamp|timeofday|random\w*|gen_random_uuid|uuidv\d|current_query|currval|lastval"
+    r"|currtid2|amvalidate|array_(sample|shuffle)|ts_(stat|rewrite)|txid_status|pg_sleep\w*"
+    r"|(query|cursor)_to_xml\w*|pg_(is|current|last|get|show|ls|read|partition|xact|control)_\w+"
+    r"|pg_stat_(get_\w+|have_stats|file)|pg_(hba|ident)_file_\w+|pg_lock_status|pg_jit_available"
+    r"|pg_(database_)?collation_actual_version|pg_logical_slot_(get|peek)_\w+|pg_sequence_last_value"
+    r"|pg_(database|indexes|relation|table|tablespace|total_relation)_size|pg_prepared_xact"
+    r"|pg_replication_origin_(session_)?(progress|is_setup)|pg_(safe_snapshot_)?blocking_pids"
+    r"|pg_notification_queue_usage|pg_available_wal_summaries|pg_wal_summary_contents"
+    r"|pg_isolation_\w+"
+)
+"""Volatile functions that change nothing: whether they are called is not to be seen. Those that
+give a slot's changes are no calls in DuckDB's SQL, and move it when their rows have been read.
+"""
+
+
+_TAKE_EFFECTS: Final = frozenset(
+    [
+        *("abs", "btrim", "char_length", "concat", "left", "length", "lower", "lpad", "ltrim"),
+        *("md5", "pg_size_pretty", "pg_wal_lsn_diff", "quote_ident", "quote_literal", "replace"),
+        *("reverse", "right", "rpad", "rtrim", "strpos", "substr", "substring", "to_hex", "upper"),
+    ]
+)
+"""Functions whose arguments DuckDB computes for each row and once. Macros of DuckDB's (``nullif``)
+and templates of ours write an argument twice, or in a branch of CASE."""
+
+
+def check_once(query: Query, sql: str, functions_: Mapping[str, CatalogFunction]) -> None:
+    """Raises FeatureNotSupported where a call is written several times, and would be made so."""
+    for name in functions_:
+        called = name.removesuffix(OF_BYTEA)
+        if _has_effect(called) and sql.count(f"pg__{name}(") > _calls(query, called):
+            raise _refused(called, "in such an expression")
+
+
+def check_effects(query: Query, give_rows: Container[str]) -> None:
+    """Raise FeatureNotSupported. ``give_rows``: functions whose rows come whatever is read of
+    them."""
+    if _effect(query) is not None:
+        _Effects(give_rows).columns(query)
+
+
+class _Effects:
+    """One statement. Columns are known by their numbers, from 1."""
+
+    def __init__(self, give_rows: Container[str]) -> None:
+        self._give_rows = give_rows
+
+    def columns(self, query: Query) -> set[int]:
+        """Return the columns of a query whose values have an effect. Raises FeatureNotSupported."""
+        given = self._from(query)
+        for number in given:
+            relation = query.from_[0]
+            assert isinstance(relation, Relation)
+            column = Var(0, f"c{number}", relation=relation.name)
+            if not any(_reads(target, column) for target in query.targets):
+                raise _refused(_effect(query.from_), "in a subquery whose column is not read")
+        self._check_clauses(query)
+        found = set()
+        for number, target in enumerate(query.targets, 1):
+            if _effect(target) is not None:
+                _check_expression(target)
+                found.add(number)
+            elif given and any(isinstance(node, Var) for node in _nodes(target)):
+                found.add(number)
+        return found
+
+    def _check_clauses(self, query: Query) -> None:
+        compared = query.targets if query.distinct else ()
+        if any(node.type == VOID for node in (*compared, *query.group, *query.distinct_on)):
+            raise _incomparable("equality")
+        if any(key.node.type == VOID for key in query.sort):
+            raise _incomparable("ordering")
+        sorted_by = [key.node for key in query.sort if key.node not in query.targets]
+        for clause, name in (
+            (query.where, "in WHERE"),
+            (query.group, "in GROUP BY"),
+            (query.having, "in HAVING"),
+            (query.distinct_on, "in DISTINCT ON"),
+            (sorted_by, "in ORDER BY"),
+            ((query.limit, query.offset), "in LIMIT"),
+        ):
+            _check_none(tuple(clause) if isinstance(clause, list) else clause, name)
+        called = _effect(query.targets)
+        if called is None:
+            return
+        if query.limit is not None and query.offset:
+            raise _refused(called, "beside LIMIT with OFFSET")
+        if any(map(has_set, query.targets)):
+            raise _refused(called, "beside a function that returns a set")
+        if sum(_effect(node) is not None for node in _aggregates(query.targets)) > 1:
+            raise _refused(called, "in several aggregates")
+
+    def _from(self, query: Query) -> set[int]:
+        """Columns of the only item of FROM that have an effect."""
+        for cte in query.ctes:
+            self._check_cte(cte, query)
+        if _effect(query.from_) is None and not query.ctes:
+            return set()
+        ctes = {cte.name: self.columns(cte.query) for cte in query.ctes}
+        item = query.from_[0] if query.from_ else None
+        gives_rows = isinstance(item, FunctionScan) and item.function in self._give_rows
+        if len(query.from_) != 1 or not isinstance(item, Relation):
+            # PostgreSQL calls it once there, whatever the rows of a catalog are joined to it by.
+            others = query.from_[1:] if gives_rows else query.from_
+            plain = not any(isinstance(other, Join | SeriesScan) for other in others)
+            _check_none(others if plain else query.from_, "in a join")
+            return set()
+        if isinstance(item, FunctionScan) and gives_rows:
+            _check_none(getattr(item.call, "arguments", ()), "in an argument of this function")
+            return set()
+        found = self._given(item, ctes)
+        if isinstance(item, SetOperationScan) and query.limit is not None:
+            return found
+        around = query.where is not None or query.grouped or query.limit is not None or query.offset
+        if found and (around or query.distinct_on):
+            raise _refused(
+                _effect((query.from_, query.ctes)),
+                "in a subquery with WHERE, GROUP BY, LIMIT or an aggregate around it",
+            )
+        return found
+
+    def _check_cte(self, cte: Cte, query: Query) -> None:
+        """DuckDB and PostgreSQL differ on when and how far they compute one that is not all that is
+        read."""
+        alone = len(query.from_) == 1 and isinstance(query.from_[0], CteScan)
+        name = getattr(query.from_[0], "cte", "") if alone else ""
+        if name != cte.name or cte.again is not None:
+            _check_none(cte, "in this WITH query")
+
+    def _given(self, item: FromNode, ctes: Mapping[str, set[int]]) -> set[int]:
+        match item:
+            case SubqueryScan(query=query):
+                return self.columns(query)
+            case CteScan(cte=name):
+                return ctes.get(name, set())
+            case SetOperationScan(operation=operation, left=left, right=right):
+                if not item.all and any(column.type == VOID for column in item.columns):
+                    raise _incomparable("equality")
+                if operation is not SetOperation.UNION:
+                    _check_none((left, right), f"in {operation.value}")
+                return self.columns(left) | self.columns(right)
+            case ValuesScan(rows=rows):
+                found = {
+                    number
+                    for row in rows
+                    for number, value in enumerate(row, 1)
+                    if _effect(value) is not None
+                }
+                for value in (value for row in rows for value in row):
+                    _check_expression(value)
+                return found
+            case FunctionScan():
+                _check_expression(item.call)
+                return {1} if _effect(item) is not None else set()
+        return set()
+
+
+def _check_expression(node: Node) -> None:
+    """What computes its operands only where it needs them has to do so in DuckDB, too."""
+    match node:
+        case BoolExpr(operator=BoolOp.AND | BoolOp.OR):
+            _check_none(node, f"in {node.operator.value}")
+        case SubLink():
+            _check_none(node, "in a subquery of an expression")
+        case WindowFunc():
+            _check_none(node, "in a window function")
+        case ScalarArrayOpExpr():
+            _check_none(node, f"with {'ANY' if node.any else 'ALL'}")
+        case FuncExpr(name=name) if not (is_cast(node) or _takes_effects(node)):
+            _check_none(node.arguments, f"in an argument of {name}")
+        case FuncExpr(oid=oid) | OperatorCall(function=oid) if _is_null_at_once(node, oid):
+            _check_none(tuple(children(node)), "beside a constant NULL")
+        case Aggref() if node.distinct and node.arguments[0].type == VOID:
+            raise _incomparable("equality")
+        case Aggref() if node.filter is not None or node.order:
+            _check_none(node, "in an aggregate with FILTER or ORDER BY")
+    for child in children(node):
+        _check_expression(child)
+
+
+def _takes_effects(node: FuncExpr) -> bool:
+    return node.name in _TAKE_EFFECTS or _effect(replace(node, arguments=())) is not None
+
+
+def _is_null_at_once(node: FuncExpr | OperatorCall, oid: int) -> bool:
+    """Whether PostgreSQL knows without calling anything that it is NULL (simplify_function)."""
+    called = functions().get(oid)
+    strict = called is not None and called.strict
+    return strict and any(map(_is_constant_null, node.arguments))
+
+
+def _is_constant_null(node: Node) -> bool:
+    match node:
+        case Const(text=text):
+            return text is None
+        case Coercion(argument=argument) | CollateExpr(argument=argument):
+            return _is_constant_null(argument)
+        case FuncExpr(arguments=(argument, *_)) if is_cast(node):
+            return _is_constant_null(argument)
+    return False
+
+
+def _check_none(item: Any, place: str) -> None:
+    called = _effect(item)
+    if called is not None:
+        raise _refused(called, place)
+
+
+def _refused(name: str | None, place: str) -> FeatureNotSupported:
+    return FeatureNotSupported(
+        f"{name} is not supported {place}",
+        hint="Call it by itself in the select list of the statement.",
+    )
+
+
+def _incomparable(operator: str) -> UndefinedFunction:
+    return UndefinedFunction(f"could not identify an {operator} operator for type void")
+
+
+def _reads(node: Node, column: Var) -> bool:
+    """Whether the value of the column is needed for every row."""
+    if isinstance(node, Var):
+        return (node.relation, node.name) == (column.relation, column.name)
+    if isinstance(node, CaseExpr | CoalesceExpr | BoolExpr | SubLink | WindowFunc | Aggref):
+        return False
+    return any(_reads(child, column) for child in children(node))
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for child in children(node):
+        yield from _nodes(child)
+
+
+def _aggregates(targets: tuple[Node, ...]) -> Iterator[Node]:
+    for target in targets:
+        yield from (node for node in _nodes(target) if isinstance(node, Aggref))
+
+
+def _effect(item: Any) -> str | None:
+    """The name of a function with an effect that is called in an expression or a query."""
+    if isinstance(item, FuncExpr):
+        called = functions().get(item.oid)
+        if called is not None and called.volatility == VOLATILE and not _LOOKS.fullmatch(item.name):
+            return item.name
+    return next((name for each in parts(item) if (name := _effect(each)) is not None), None)
+
+
+def _has_effect(name: str) -> bool:
+    found = functions_by_name().get(name, ())
+    return any(row.volatility == VOLATILE for row in found) and not _LOOKS.fullmatch(name)
+
+
+def _calls(item: object, name: str) -> int:
+    own = isinstance(item, FuncExpr) and item.name == name
+    return own + sum(_calls(each, name) for each in parts(item))
+
+
+# Operators of catalog queries that queries of tables may not use: computed patterns, bits, arrays.
+#
+# In: the operator's name and its operands. Out: a ``Value``, or None for what is left to
+# ``duckdb_operators``.
+
+_BACKSLASH: Final = "'\\'"
+_PATTERNS: Final = {
+    "~": "regexp_matches({0}, {1}, 's')",
+    "!~": "NOT regexp_matches({0}, {1}, 's')",
+    "~*": "regexp_matches({0}, {1}, 'is')",
+    "!~*": "NOT regexp_matches({0}, {1}, 'is')",
+    "~~": "{0} LIKE {1} ESCAPE '\\'",
+    "!~~": "{0} NOT LIKE {1} ESCAPE '\\'",
+    "~~*": "{0} ILIKE {1} ESCAPE '\\'",
+    "!~~*": "{0} NOT ILIKE {1} ESCAPE '\\'",
+}
+_BITS: Final = {"&": "&", "|": "|", "<<": "<<", ">>": ">>"}
+_HAS_ALL: Final = "(list_has_all({0}, {1}) AND len({1}) = list_count({1}))"
+"""array_contain_compare: a NULL is in no array."""
+_LISTS: Final = {"@>": (0, 1), "<@": (1, 0)}
+_OVERLAP: Final = "list_has_any({0}, {1})"
+_CONCATENATION: Final = "textcat_tt"
+
+
+class Compiler(Protocol):
+    """Who makes values of nodes."""
+
+    def value(self, node: Node) -> Value: ...
+
+    def python(self, name: str, values: Sequence[Value]) -> Value: ...
+
+
+def operation(compiler: Compiler, name: str, first: Node, second: Node, type_: int) -> Value | None:
+    """What a lake's query may not do: patterns that are computed, bits, arrays."""
+    if name in _PATTERNS and isinstance(second, FuncExpr) and is_like_escape(second):
+        if all(isinstance(node, Const) for node in second.arguments):
+            return None
+        left, right, by = (compiler.value(node).sql for node in (first, *second.arguments))
+        sql = _PATTERNS[name].removesuffix(_BACKSLASH).format(left, right)
+        return Value(f"({sql}{by})", BOOL)
+    computed = not isinstance(second, Const)
+    if name in _PATTERNS and computed:
+        text, pattern = compiler.value(first), compiler.value(second)
+        if "~~" not in name:
+            pattern = compiler.python(COMMON_PATTERN, [pattern])
+        return Value(f"({_PATTERNS[name].format(text.sql, pattern.sql)})", BOOL)
+    if name in _BITS and {first.type, second.type} <= INTEGERS:
+        sql = f"({compiler.value(first).sql} {_BITS[name]} {compiler.value(second).sql})"
+        return Value(f"CAST({sql} AS {duckdb_type(type_, None)})", type_)
+    if name == "||" and {first.type, second.type} <= STRINGS - {BPCHAR}:
+        joined = compiler.python(_CONCATENATION, [compiler.value(first), compiler.value(second)])
+        return replace(joined, type=type_)
+    arrays = [node for node in (first, second) if element(node.type)]
+    if not arrays:
+        return None
+    values = [compiler.value(node) for node in (first, second)]
+    if name == "||":
+        lists = [v.sql if element(v.type) else f"[{v.sql}]" for v in values]
+        return Value(f"list_concat({lists[0]}, {lists[1]})", type_, values[0].shape)
+    if name != "&&" and name not in _LISTS:
+        return None
+    found = _OVERLAP if name == "&&" else _HAS_ALL
+    outer, inner = _LISTS.get(name, (0, 1))
+    return Value(found.format(values[outer].sql, values[inner].sql), BOOL)
+
+
+# Arguments of functions in FROM as DuckDB's SQL.
+#
+# In: what a function takes, typed values. Out: one SQL expression for each of its arguments; those
+# that a call leaves out are NULL, variadic ones one list.
+
+
+def argument_cells(function: TableFunction, values: Sequence[Value]) -> list[str]:
+    """In the function's order."""
+    plain = [kind for kind in function.arguments if kind != VARIADIC]
+    cells = [
+        f"CAST({value.sql} AS {held_as(kind)})" for kind, value in zip(plain, values, strict=False)
+    ]
+    cells += [function.left_out] * (len(plain) - len(cells))
+    if len(plain) == len(function.arguments):
+        return cells
+    rest = values[len(plain) :]
+    if len(rest) == 1 and element(rest[0].type):
+        return [*cells, rest[0].sql]
+    return [*cells, f"CAST([{', '.join(value.sql for value in rest)}] AS VARCHAR[])"]
+
+
+def check_constant(name: str, call: Node) -> None:
+    """Raises FeatureNotSupported: rows are asked for once, before the query has any itself."""
+    if column_names(call):
+        raise refused(f"function {name} with columns of other relations as arguments")
+
+
+# Rows that functions in FROM count: in which order they come.
+#
+# In: items of FROM, nodes of a query. Out: a sort key; whether a node returns sets.
+
+
+def counting(node: FromNode) -> str:
+    """How the rows of a function are sorted that counts; "" for any other."""
+    if isinstance(node, SeriesScan):
+        return f"{node.name}.c1{' DESC' if node.step < 0 else ''}"
+    if not isinstance(node, FunctionScan) or node.function not in _COUNTED:
+        return ""
+    step = getattr(node.call, "arguments", ())[2:]
+    if not step:
+        return f"{node.name}.c1"
+    constant = stripped(step[0])
+    if not isinstance(constant, Const) or constant.text is None or constant.type not in INTEGERS:
+        raise refused(f"{node.function} with a computed step")
+    return f"{node.name}.c1{' DESC' if int(constant.text) < 0 else ''}"
+
+
+_COUNTED: Final = frozenset({SERIES, "generate_subscripts"})
+
+
+def has_set(node: Node) -> bool:
+    """Whether it, or a node below it, returns a set."""
+    if isinstance(node, FuncExpr) and node.oid and functions()[node.oid].returns_set:
+        return True
+    return any(map(has_set, children(node)))
+
+
+# Volatile functions of a SELECT list under LIMIT: called for the rows that are left alone.
+#
+# In: a query. Out: one that has the same rows and calls them after its LIMIT (planner.c,
+# make_sort_input_target), or 0A000. DuckDB works on many rows at a time: what stands in the SELECT
+# list of a sorted query it computes for all of them, and ``pg_drop_replication_slot(slot_name)``
+# with LIMIT 1 would drop every slot. For the rows of an OFFSET beside a LIMIT PostgreSQL calls
+# them, too; here they are not called.
+
+VOLATILE: Final = "v"
+
+
+def postponed(query: Query) -> Query:
+    """Raises FeatureNotSupported where DuckDB would call one for rows that LIMIT leaves out."""
+    if query.limit is None:
+        return query
+    if any(isinstance(node, SetOperationScan) and _is_volatile(node) for node in query.from_):
+        raise refused("LIMIT of a UNION that calls volatile functions")
+    sorted_by = [key.node for key in query.sort]
+    late = [t for t in query.targets if _is_volatile(t) and t not in sorted_by]
+    if not late or not query.from_ or query.distinct or query.distinct_on:
+        return query
+    own = {relation.name for node in query.from_ for relation in _relations(node)}
+    scan = f"{min(own)}_left"
+    inner: list[Node] = []
+
+    def held(node: Node) -> Var:
+        """The column of the limited query that has the value."""
+        if node not in inner:
+            inner.append(node)
+        return Var(node.type, f"c{inner.index(node) + 1}", typmod_of(node), relation=scan)
+
+    def held_below(item: Any) -> Any:
+        if isinstance(item, Aggref | WindowFunc) or (
+            isinstance(item, Node) and item in query.group
+        ):
+            return held(item)
+        if isinstance(item, Var):
+            return held(item) if item.relation in own else item
+        return _changed(item, held_below)
+
+    targets = tuple(held_below(t) if t in late else held(t) for t in query.targets)
+    columns = tuple(OutputColumn("", node.type, typmod_of(node)) for node in inner)
+    limited = replace(query, columns=columns, targets=tuple(inner), ctes=())
+    from_ = (SubqueryScan(scan, columns, limited),)
+    return Query(query.columns, targets, from_, ctes=query.ctes)
+
+
+def _relations(node: FromNode) -> Iterator[Relation]:
+    if isinstance(node, Join):
+        yield from _relations(node.left)
+        yield from _relations(node.right)
+    else:
+        yield node
+
+
+def _is_volatile(item: Any) -> bool:
+    """contain_volatile_functions, subqueries included."""
+    if isinstance(item, FuncExpr | OperatorCall):
+        called = functions().get(item.oid if isinstance(item, FuncExpr) else item.function)
+        if called is not None and called.volatility == VOLATILE:
+            return True
+    return any(map(_is_volatile, parts(item)))
+
+
+def parts(item: Any) -> Iterator[Any]:
+    """What a node, a query or a tuple of them consists of."""
+    if isinstance(item, tuple):
+        yield from item
+    elif is_dataclass(item):
+        yield from (getattr(item, each.name) for each in fields(item))
+
+
+def _changed(item: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(item, tuple):
+        return tuple(map(change, item))
+    if not is_dataclass(item) or isinstance(item, type):
+        return item
+    return replace(item, **{each.name: change(getattr(item, each.name)) for each in fields(item)})

@@ -7,32 +7,54 @@ strings, NULL above all values. Who reads the tables is left to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from decimal import Decimal
+from typing import Final, TypeVar
 
-from penstock.pgtypes.pg_type import BPCHAR, NUMERIC, VARCHAR
+from penstock.errors import PenstockError
+from penstock.identifiers import simple_quote_literal
+from penstock.pgtypes.pg_type import (
+    BOOL,
+    BPCHAR,
+    DATE,
+    FLOAT8,
+    INT2,
+    INT4,
+    INT8,
+    NUMERIC,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    VARCHAR,
+)
 from penstock.sql.builtin import functions
+from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.grammar.parsenodes import SetOperation, SubLinkKind
 from penstock.sql.text.limits import limited_depth
+from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.conditions import always_there, conjuncts, equal_to, relations
-from penstock.sql.to_duckdb.duckdb_aggregates import aggregate, check_groupable, window_function
 from penstock.sql.to_duckdb.duckdb_functions import fitted, output_text
-from penstock.sql.to_duckdb.duckdb_numeric import NumericCompiler
-from penstock.sql.to_duckdb.duckdb_operators import COMPARISONS
-from penstock.sql.to_duckdb.duckdb_order import in_own_order, order_by
-from penstock.sql.to_duckdb.duckdb_predicate import has_null
+from penstock.sql.to_duckdb.duckdb_operators import COMPARISONS, OVERFLOW, PLAIN
+from penstock.sql.to_duckdb.duckdb_predicate import ExpressionCompiler, has_null, strict, stripped
 from penstock.sql.to_duckdb.duckdb_values import (
+    DUCKDB,
+    MAX_PRECISION,
     Value,
     aligned,
+    as_text,
     column,
     comparable,
     duckdb_type,
     refused,
+    sort_key,
 )
+from penstock.sql.to_duckdb.numeric_functions import DIVISION, MAX_SCALE, ROUND
 from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.sql.typed.coercion import element
 from penstock.sql.typed.primnodes import (
     CoerceViaIO,
+    Const,
     Form,
     FuncExpr,
     Node,
@@ -120,6 +142,34 @@ def compile_input(item: TableInput) -> CompiledQuery:
     """Its rows, with the columns that are used by their names."""
     names = ", ".join(name for name, _ in item.columns)
     return CompiledQuery(f"SELECT {names} FROM {item.scan.name}", (), (item,), once=True)
+
+
+# Numerics of any length in queries: quotients and rounding (numeric.c).
+#
+# In: typed calls. Out: a ``Value`` by functions of the connection that ``numeric_functions`` makes
+# known. A row filter has decimals only.
+
+
+class NumericCompiler(ExpressionCompiler):
+    """What ``QueryCompiler`` knows beside a filter's expressions."""
+
+    def _division(self, node: OpExpr) -> Value:
+        values = [self.value(argument) for argument in node.arguments]
+        divisor = stripped(node.arguments[1])
+        by_zero = not isinstance(divisor, Const) or not Decimal(divisor.text or 0)
+        fails = by_zero or any(value.fails for value in values)
+        result = Value(f"{DIVISION}({', '.join(map(as_text, values))})", NUMERIC, None, fails)
+        return strict(values, result, () if self._case else node.arguments)
+
+    def _round(self, node: FuncExpr) -> Value:
+        """Of numbers that are texts; a row filter has decimals only."""
+        value = self.value(node.arguments[0])
+        digits = stripped(node.arguments[-1]) if len(node.arguments) > 1 else Const(INT4, "0")
+        text = digits.text if isinstance(digits, Const) else None
+        if value.shape is not None or text is None or not 0 <= int(text) <= MAX_SCALE:
+            return self._function(node)
+        sql = f"{ROUND}({value.sql}, {text})"
+        return strict([value], Value(sql, NUMERIC, None, value.fails))
 
 
 class QueryCompiler(NumericCompiler):
@@ -462,3 +512,243 @@ def _text(number: int) -> str:
 
 def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
     return enumerate(items, 1)
+
+
+# Aggregates and window functions in DuckDB's SQL with PostgreSQL's results (pg_aggregate.dat).
+#
+# In: an aggregate's name and its arguments as values. Out: a ``Value``. What is not here is
+# refused.
+
+_RANKS: Final = {
+    "row_number": "BIGINT",
+    "rank": "BIGINT",
+    "dense_rank": "BIGINT",
+    "percent_rank": "DOUBLE",
+    "cume_dist": "DOUBLE",
+}
+_VALUES: Final = frozenset({"first_value", "last_value"})
+_NEIGHBOURS: Final = frozenset({"lag", "lead", "nth_value"})
+_EXTREMES: Final = {"min": "arg_min", "max": "arg_max"}
+
+
+def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, over: str) -> Value:
+    """``order``, ``filter_``, ``over``: the clauses, or "". Raises FeatureNotSupported."""
+    distinct = "DISTINCT " if node.distinct else ""
+    tail = f"{filter_}{over}"
+    if not values:
+        if node.name != "count":
+            raise _refused(node, values)
+        return Value(f"count(*){tail}", INT8)
+    first = values[0]
+    if distinct:
+        check_groupable(first)
+
+    def call(name: str, *more: str) -> str:
+        return f"{name}({distinct}{', '.join((first.sql, *more))}{order}){tail}"
+
+    fails = any(value.fails for value in values)
+    match node.name:
+        case "count":
+            return Value(call("count"), INT8, None, fails)
+        case "sum":
+            return _sum(node, first, call, fails)
+        case "avg":
+            return _average(node, first, call, fails)
+        case "min" | "max":
+            return _extreme(node, first, call(node.name), tail, fails)
+        case "bool_and" | "every":
+            return Value(call("bool_and"), BOOL, None, fails)
+        case "bool_or":
+            return Value(call("bool_or"), BOOL, None, fails)
+        case "string_agg" if node.type == TEXT and isinstance(node.arguments[1], Const):
+            # What is distinct comes sorted (nodeAgg.c).
+            order = order or (f" ORDER BY {first.sql}" if distinct else "")
+            return Value(call("string_agg", values[1].sql), TEXT, None, fails)
+        case "array_agg" if not element(first.type):
+            order = order or (f" ORDER BY {first.sql} NULLS LAST" if distinct else "")
+            texts = None
+            if first.printed is not None and not distinct:
+                texts = f"list({first.printed}{order}){tail}"
+            return Value(call("list"), node.type, first.shape, fails, texts)
+    raise _refused(node, values)
+
+
+def _sum(node: Aggref, value: Value, call: Callable[[str], str], fails: bool) -> Value:
+    sql = call("sum")
+    if value.type in (INT2, INT4):
+        return Value(f"CAST({sql} AS BIGINT)", INT8, None, True)
+    if value.type == INT8:
+        shape = (MAX_PRECISION, 0)
+    elif value.type == NUMERIC and value.shape is not None:
+        shape = (MAX_PRECISION, value.shape[1])
+    elif value.type == FLOAT8:
+        return _in_range(f"CAST({sql} AS DOUBLE)", f"NOT isfinite({sql})", call)
+    else:
+        raise _refused(node, [value])
+    return Value(f"CAST({sql} AS {duckdb_type(NUMERIC, shape)})", NUMERIC, shape, True)
+
+
+def _average(node: Aggref, value: Value, call: Callable[[str], str], fails: bool) -> Value:
+    total, count = call("sum"), call("count")
+    if value.type == FLOAT8:
+        # float8_accum keeps the sum of squares of the distances, too, and fails when that one is
+        # out of range; the square of the greatest distance is a part of it in every order.
+        distance = f"({call('max')} - {call('min')})"
+        too_great = f"NOT isfinite({total}) OR isinf({distance} * {distance})"
+        return _in_range(f"({total} / {count})", too_great, call)
+    if value.type not in (INT2, INT4, INT8) and value.shape is None:
+        raise _refused(node, [value])
+    texts = f"CAST({total} AS VARCHAR), CAST({count} AS VARCHAR)"
+    return Value(f"{DIVISION}({texts})", NUMERIC, None, fails)
+
+
+def _in_range(sql: str, too_great: str, call: Callable[[str], str]) -> Value:
+    """float8pl, float8_accum: what is not finite is an error if all of the numbers are."""
+    finite = f"isfinite({call('min')}) AND isfinite({call('max')})"
+    checked = f"CASE WHEN {finite} AND ({too_great}) THEN CAST({OVERFLOW} AS DOUBLE) ELSE {sql} END"
+    return Value(checked, FLOAT8, None, True)
+
+
+def _extreme(node: Aggref, value: Value, sql: str, tail: str, fails: bool) -> Value:
+    if value.type in PLAIN or value.shape is not None:
+        printed = None
+        if value.printed is not None:
+            printed = f"{_EXTREMES[node.name]}({value.printed}, {value.sql}){tail}"
+        return Value(sql, node.type, value.shape, fails, printed)
+    if (value.type == NUMERIC or is_enum(value.type)) and not node.distinct:
+        key = comparable(value, value)[0]
+        return Value(f"{_EXTREMES[node.name]}({value.sql}, {key}){tail}", node.type, None, fails)
+    raise _refused(node, [value])
+
+
+def window_function(node: Aggref, values: Sequence[Value], over: str) -> Value:
+    """What is only there with OVER. Raises FeatureNotSupported."""
+    name, fails = node.name, any(value.fails for value in values)
+    if name in _RANKS:
+        return Value(f"CAST({name}(){over} AS {_RANKS[name]})", node.type)
+    if name == "ntile" and isinstance(node.arguments[0], Const):
+        _check_positive(node.arguments[0], "argument of ntile must be greater than zero", "22014")
+        return Value(f"CAST(ntile({values[0].sql}){over} AS INTEGER)", node.type)
+    if name in _VALUES:
+        return _of_window(name, node, values, over, fails)
+    constant = all(isinstance(argument, Const) for argument in node.arguments[1:2])
+    if name in _NEIGHBOURS and constant and len(values) < 3:
+        if name == "nth_value":
+            _check_positive(
+                node.arguments[1], "argument of nth_value must be greater than zero", "22016"
+            )
+        return _of_window(name, node, values, over, fails)
+    raise _refused(node, values)
+
+
+def _of_window(name: str, node: Aggref, values: Sequence[Value], over: str, fails: bool) -> Value:
+    """A value of another row."""
+    first, *more = values
+    after = "".join(f", {value.sql}" for value in more)
+    printed = None if first.printed is None else f"{name}({first.printed}{after}){over}"
+    return Value(f"{name}({first.sql}{after}){over}", node.type, first.shape, fails, printed)
+
+
+def _check_positive(node: Node, message: str, sqlstate: str) -> None:
+    if isinstance(node, Const) and node.text is not None and int(node.text) <= 0:
+        raise PenstockError(message, sqlstate=sqlstate)
+
+
+def check_groupable(value: Value) -> None:
+    """Values that are equal in PostgreSQL are one value in DuckDB. Raises FeatureNotSupported."""
+    if (
+        value.type in PLAIN
+        or element(value.type) in PLAIN
+        or (value.type == NUMERIC and value.shape is not None)
+    ):
+        return
+    if is_enum(value.type):
+        return
+    raise refused(f"grouping by {type_name(value.type)}")
+
+
+def _refused(node: Aggref, values: Sequence[Value]) -> Exception:
+    shown = ", ".join(type_name(value.type) for value in values) or "*"
+    return refused(f"function {node.name}({shown})")
+
+
+# An item of ORDER BY as DuckDB orders the way PostgreSQL does.
+#
+# In: a sort key with its compiled value. Out: SQL; types whose order is another one are refused.
+
+_ORDERED: Final = PLAIN | {NUMERIC, BPCHAR}
+
+
+def order_by(key: SortKey, value: Value) -> str:
+    """``value``: of the key's node. Raises FeatureNotSupported."""
+    if value.type in SUBTYPES:
+        return f"{range_key(value.sql, value.type)} {_direction(key)}"
+    if value.type not in _ORDERED and not is_enum(value.type):
+        # NULL elements go where NULL does, which is right for the usual two orders only.
+        usual = key.nulls_first == key.descending
+        if element(value.type) not in _ORDERED or not usual:
+            raise refused(f"ORDER BY of {type_name(value.type)}")
+    return f"{comparable(value, value)[0]} {_direction(key)}"
+
+
+def in_own_order(value: Value) -> bool:
+    """Whether the value itself is what it is ordered by."""
+    return value.type not in SUBTYPES and comparable(value, value)[0] == value.sql
+
+
+def _direction(key: SortKey) -> str:
+    direction = "DESC" if key.descending else "ASC"
+    return f"{direction} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
+
+
+# The order of ranges (rangetypes.c, range_cmp), of values that are held as their text.
+#
+# In: SQL of a range's text, as ``range_out`` prints it, and its type. Out: SQL of a value that
+# DuckDB orders the same way: the empty range, then by the lower bounds, then by the upper ones,
+# where a missing bound lies beyond every value.
+
+SUBTYPES: Final = {
+    3904: INT4,
+    3906: NUMERIC,
+    3908: TIMESTAMP,
+    3910: TIMESTAMPTZ,
+    3912: DATE,
+    3926: INT8,
+}
+"""pg_range.rngsubtype by rngtypid."""
+_BOUND: Final = '"?([^",]*)"?'
+_PARTS: Final = simple_quote_literal(rf"([\[(]){_BOUND},{_BOUND}([\])])")
+_LOWER: Final = 2
+_UPPER: Final = 3
+
+
+def range_key(text: str, range_type: int) -> str:
+    """A struct: DuckDB orders it by its fields. Missing bounds are equal, so that what stands in
+    their fields matters not."""
+    subtype = SUBTYPES[range_type]
+    lower, upper = _part(text, _LOWER), _part(text, _UPPER)
+    fields = {
+        "full": f"{text} <> 'empty'",
+        "bounded_below": f"{lower} <> ''",
+        "lower_value": _value(lower, subtype),
+        "beyond_lower": f"starts_with({text}, '(')",
+        "unbounded_above": f"{upper} = ''",
+        "upper_value": _value(upper, subtype),
+        "with_upper": f"ends_with({text}, ']')",
+    }
+    body = ", ".join(f"{name} := {sql}" for name, sql in fields.items())
+    return f"CASE WHEN {text} IS NOT NULL THEN struct_pack({body}) END"
+
+
+def _part(text: str, group: int) -> str:
+    return f"regexp_extract({text}, {_PARTS}, {group})"
+
+
+def _value(bound: str, subtype: int) -> str:
+    given = f"nullif({bound}, '')"
+    if subtype == NUMERIC:
+        return sort_key(given)
+    if subtype in (DATE, TIMESTAMP, TIMESTAMPTZ):
+        # DuckDB writes (BC) after the date.
+        given = rf"regexp_replace({given}, '^(\S+)(.*) BC$', '\1 (BC)\2')"
+    return f"CAST({given} AS {DUCKDB[subtype]})"

@@ -7,10 +7,13 @@ have fewer types (``literals``), since an expression must know what to do with t
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from penstock.civil import DAY, MICROSECONDS, print_time
 from penstock.errors import FeatureNotSupported
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.pg_type import (
@@ -27,12 +30,19 @@ from penstock.pgtypes.pg_type import (
 )
 from penstock.sql.builtin.type_cache import ENUM, types
 from penstock.sql.text.array_literals import read_array
-from penstock.sql.text.bit_literals import read_bit
-from penstock.sql.text.network_literals import read_cidr, read_inet, read_macaddr
+from penstock.sql.text.number_literals import invalid
 from penstock.sql.text.quoting import type_text
-from penstock.sql.text.time_literals import read_time
 from penstock.sql.typed.fitting import fitted
 from penstock.sql.typed.literals import canonical
+from penstock.sqlstate import (
+    DatetimeFieldOverflow,
+    InvalidDatetimeFormat,
+    InvalidTextRepresentation,
+    InvalidTimeZoneDisplacementValue,
+    NumericValueOutOfRange,
+    StringDataLengthMismatch,
+    StringDataRightTruncation,
+)
 
 _BY_NAME: Final = pg_type.types_by_name()
 _NAMES: Final = """
@@ -41,6 +51,98 @@ timestamp timestamptz interval numeric uuid pg_lsn
 """
 _PLAIN: Final = frozenset(_BY_NAME[name].oid for name in _NAMES.split())
 """Types whose literals are read as their values are."""
+
+
+# Network addresses in literals (network.c, inet_net_pton.c, mac.c).
+#
+# In: a literal's text. Out: what inet_out, cidr_out and macaddr_out print.
+
+_PARTS: Final = re.compile(r"([0-9a-fA-F:.]+)(?:/(\d{1,3}))?", re.ASCII)
+_MAC: Final = (
+    *(re.compile(rf"\s*{sep.join([r'([0-9a-fA-F]+)'] * 6)}\s*", re.ASCII) for sep in ":-"),
+    *(
+        re.compile(rf"\s*{sep.join([r'([0-9a-fA-F]{2})' * of] * (6 // of))}\s*", re.ASCII)
+        for sep, of in ((":", 3), ("-", 3), (r"\.", 2), ("-", 2), ("", 6))
+    ),
+)
+_OCTET: Final = 255
+_SHORT: Final = re.compile(r"(?!\d*\.\d*\.\d*\.\d*(?:/|\Z))(?:[0-9.]+|0[xX][0-9a-fA-F]+)(?:/\d+)?")
+"""Addresses of IPv4 that lack some of their four numbers, or are written otherwise."""
+
+
+def read_inet(text: str) -> str:
+    """Raises 22P02, FeatureNotSupported for addresses that are not written whole."""
+    if _SHORT.fullmatch(text) and "/" in text:
+        raise FeatureNotSupported(f'"{text}" is not supported as an inet')
+    address, bits = _address(text, "inet")
+    return str_of(address) if bits == address.max_prefixlen else f"{str_of(address)}/{bits}"
+
+
+def read_cidr(text: str) -> str:
+    """Raises 22P02, FeatureNotSupported for addresses that are not written whole."""
+    if _SHORT.fullmatch(text):
+        raise FeatureNotSupported(f'"{text}" is not supported as a cidr')
+    address, bits = _address(text, "cidr")
+    if int(address) & ((1 << address.max_prefixlen - bits) - 1):
+        raise InvalidTextRepresentation(
+            f'invalid cidr value: "{text}"', detail="Value has bits set to right of mask."
+        )
+    return f"{str_of(address)}/{bits}"
+
+
+def _address(text: str, name: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:
+    match = _PARTS.fullmatch(text)
+    if match is None:
+        raise invalid(name, text)
+    try:
+        address = ipaddress.ip_address(_without_zeros(match[1]))
+    except ValueError:
+        raise invalid(name, text) from None
+    bits = address.max_prefixlen if match[2] is None else int(match[2])
+    if bits > address.max_prefixlen:
+        raise invalid(name, text)
+    return address, bits
+
+
+def _without_zeros(address: str) -> str:
+    """inet_net_pton reads 010 as 10, which Python refuses."""
+    if ":" in address:
+        return address
+    return ".".join(part.lstrip("0") or part[:1] for part in address.split("."))
+
+
+def str_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    """inet_net_ntop: IPv6 addresses that hold one of IPv4 show it."""
+    if address.version == 6 and (mapped := _embedded(address)):
+        return mapped
+    return str(address)
+
+
+def _embedded(address: ipaddress.IPv6Address) -> str | None:
+    groups = [int(address) >> 16 * (7 - n) & 0xFFFF for n in range(8)]
+    quad = str(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    if any(groups[:5]):
+        return None
+    if groups[5] == 0xFFFF:
+        return f"::ffff:{quad}"
+    if groups[5] == 0 and groups[6] != 0:
+        return f"::{quad}"
+    return None
+
+
+def read_macaddr(text: str) -> str:
+    """Raises 22P02, 22003, FeatureNotSupported for forms that are not read here."""
+    for form in _MAC:
+        if match := form.fullmatch(text):
+            parts = [int(part, 16) for part in match.groups()]
+            if max(parts) > _OCTET:
+                raise NumericValueOutOfRange(f'invalid octet value in "macaddr" value: "{text}"')
+            return ":".join(f"{part:02x}" for part in parts)
+    if re.fullmatch(r"[-+:.0-9a-fA-FxX\s]+", text):  # sscanf reads more forms of digits
+        raise FeatureNotSupported(f'"{text}" is not supported as a macaddr')
+    raise invalid("macaddr", text)
+
+
 _OTHERS: Final[dict[int, Callable[[str], str]]] = {
     _BY_NAME["inet"].oid: read_inet,
     _BY_NAME["cidr"].oid: read_cidr,
@@ -81,3 +183,86 @@ def input_function(type_oid: int, typmod: int) -> Callable[[str], str]:
     if typmod < 0 or type_oid not in _WITH_MODIFIERS:
         return partial(canonical, type_oid=type_oid)
     return lambda text: fitted(canonical(text, type_oid), type_oid, typmod)
+
+
+# Bit strings in literals (varbit.c): ``101``, ``b101``, ``x1F``.
+#
+# In: a literal's text, the modifier of its type. Out: what bit_out prints.
+
+_HEX = "0123456789abcdefABCDEF"
+
+
+def read_bit(text: str, typmod: int, *, varying: bool) -> str:
+    """bit_in and varbit_in, which look at the length first. ``typmod``: the length, -1 for any.
+    Raises 22P02, 22026, 22001."""
+    hexadecimal = text[:1] in ("x", "X")
+    digits = text[1:] if text[:1] in ("x", "X", "b", "B") else text
+    bits = len(digits.encode()) * (4 if hexadecimal else 1)
+    if typmod > 0 and varying and bits > typmod:
+        raise StringDataRightTruncation(f"bit string too long for type bit varying({typmod})")
+    if typmod > 0 and not varying and bits != typmod:
+        raise StringDataLengthMismatch(
+            f"bit string length {bits} does not match type bit({typmod})"
+        )
+    allowed, name = (_HEX, "hexadecimal") if hexadecimal else ("01", "binary")
+    wrong = next((digit for digit in digits if digit not in allowed), None)
+    if wrong is not None:
+        raise InvalidTextRepresentation(f'"{wrong}" is not a valid {name} digit')
+    return "".join(f"{int(digit, 16):04b}" for digit in digits) if hexadecimal else digits
+
+
+# Times of day in literals (DecodeTimeOnly of datetime.c).
+#
+# In: a literal's text. Out: what time_out and timetz_out print. A date may stand before the time,
+# and counts for nothing. A time without a zone is in UTC where the type has one, as sessions are.
+
+_SQL_NAMES: Final = {False: "time", True: "time with time zone"}
+_TIME: Final = re.compile(
+    r"\s*(?:(?P<date>\d{4,}-\d\d-\d\d)(?:\s+|[tT]))?"
+    r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{0,9}))?)?"
+    r"(?:\s*(?P<zone>[zZ]|[uU][tT][cC]|(?P<sign>[+-])(?P<zh>\d\d)(?::(?P<zm>\d\d))?"
+    r"(?::(?P<zs>\d\d))?))?(?P<era>\s+BC)?\s*",
+    re.ASCII,
+)
+_DATE: Final = re.compile(r"\s*\d{4,}-\d\d-\d\d(?:\s+BC)?\s*", re.ASCII)
+_WORDS: Final = ("now", "allballs", "today", "tomorrow", "yesterday", "epoch")
+_MAX_OFFSET: Final = 16 * 3600
+_MAX_PRECISION: Final = 6
+
+
+def read_time(text: str, *, zone: bool, digits: int = _MAX_PRECISION) -> str:
+    """``digits``: of seconds behind the point. Raises 22007, 22008, 22009, FeatureNotSupported."""
+    match = _TIME.fullmatch(text)
+    if match is None or (match["era"] and not match["date"]):
+        raise _unread(text, zone)
+    hour, minute, second = (int(match[group] or 0) for group in ("hour", "minute", "second"))
+    clock = (hour * 3600 + minute * 60 + second) * MICROSECONDS
+    fraction = match["fraction"]
+    clock += round(float(f"0.{fraction}") * MICROSECONDS) if fraction else 0
+    if minute > 59 or second > 60 or clock > DAY:
+        raise DatetimeFieldOverflow(f'date/time field value out of range: "{text}"')
+    unit = 10 ** (_MAX_PRECISION - digits)
+    shown, offset = print_time((clock + unit // 2) // unit * unit), _offset(match, text)
+    return shown + offset if zone else shown
+
+
+def _offset(match: re.Match[str], text: str) -> str:
+    hours, minutes, seconds = (int(match[group] or 0) for group in ("zh", "zm", "zs"))
+    if hours * 3600 + minutes * 60 + seconds >= _MAX_OFFSET or minutes > 59 or seconds > 59:
+        raise InvalidTimeZoneDisplacementValue(f'time zone displacement out of range: "{text}"')
+    shown = f"{hours:02}"
+    if minutes or seconds:
+        shown += f":{minutes:02}"
+    if seconds:
+        shown += f":{seconds:02}"
+    return ("-" if match["sign"] == "-" and (hours or minutes or seconds) else "+") + shown
+
+
+def _unread(text: str, zone: bool) -> Exception:
+    """To be raised: for what PostgreSQL may read, and for what it does not."""
+    invalid = InvalidDatetimeFormat(f'invalid input syntax for type {_SQL_NAMES[zone]}: "{text}"')
+    if _DATE.fullmatch(text):
+        return invalid
+    if re.search(r"[\d/]", text) or any(word in text.lower() for word in _WORDS):
+        return FeatureNotSupported(f'"{text}" is not supported as a {_SQL_NAMES[zone]}')
+    return invalid

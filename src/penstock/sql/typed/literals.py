@@ -7,10 +7,11 @@ for types whose values we do not read.
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -23,7 +24,6 @@ from penstock.sql.builtin.type_cache import ENUM, types
 from penstock.sql.text.array_literals import read_array
 from penstock.sql.text.datetime_literals import read_date, read_timestamp
 from penstock.sql.text.interval_literals import read_interval
-from penstock.sql.text.json_literals import read_json, read_jsonb
 from penstock.sql.text.number_literals import (
     SPACE,
     float_reader,
@@ -34,7 +34,7 @@ from penstock.sql.text.number_literals import (
 )
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.primnodes import Const
-from penstock.sqlstate import InvalidTextRepresentation
+from penstock.sqlstate import InvalidTextRepresentation, UntranslatableCharacter
 
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}|[ \n\t\r])*")
 _UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
@@ -132,6 +132,62 @@ def _lsn(text: str) -> str:
 def _vector(item: int) -> Callable[[str], str]:
     """int2vectorin, oidvectorin: numbers with blanks between them."""
     return lambda text: " ".join(canonical(number, item) for number in text.split())
+
+
+# Literals of json and jsonb (json.c, jsonb.c).
+#
+# In: a literal's text. Out: what the output functions print. json stays as it was written; jsonb
+# has its keys in order, each once, and numbers as numeric prints them.
+
+_SURROGATES = range(0xD800, 0xE000)
+
+
+class _Number(str):
+    """A number, as it was written."""
+
+
+def read_json(text: str) -> str:
+    """Raises PenstockError (22P02)."""
+    _loaded(text)
+    return text
+
+
+def read_jsonb(text: str) -> str:
+    """Raises PenstockError (22P02, 22P05)."""
+    return _printed(_loaded(text))
+
+
+def _loaded(text: str) -> Any:
+    def wrong(_: str) -> NoReturn:
+        raise ValueError
+
+    try:
+        return json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=wrong)
+    except (ValueError, RecursionError):
+        raise InvalidTextRepresentation("invalid input syntax for type json") from None
+
+
+def _printed(value: Any) -> str:
+    match value:
+        case _Number():
+            return read_numeric(value)
+        case str():
+            return _string(value)
+        case list():
+            return f"[{', '.join(map(_printed, value))}]"
+        case dict():
+            ordered = sorted(value.items(), key=lambda item: (len(item[0].encode()), item[0]))
+            shown = (f"{_string(name)}: {_printed(inner)}" for name, inner in ordered)
+            return "{" + ", ".join(shown) + "}"
+    return json.dumps(value)
+
+
+def _string(text: str) -> str:
+    if "\0" in text:
+        raise UntranslatableCharacter("unsupported Unicode escape sequence")
+    if any(ord(character) in _SURROGATES for character in text):
+        raise InvalidTextRepresentation("invalid input syntax for type json")
+    return json.dumps(text, ensure_ascii=False)
 
 
 _READERS: Final[dict[int, Callable[[str], str]]] = {

@@ -5,59 +5,99 @@ In: raw statements and who knows tables. Out: a ``Query``, or PostgreSQL's error
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
+from typing import Final
 
-from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
-from penstock.pgtypes.pg_type import INT8, TEXT, UNKNOWN
-from penstock.sql.grammar.expressions import ColumnRef, Expression
+from penstock.errors import (
+    FeatureNotSupported,
+    InvalidParameterValue,
+    PenstockError,
+    SqlSyntaxError,
+)
+from penstock.pgtypes.pg_type import BOOL, INT4, INT8, INTEGERS, RECORD, TEXT, UNKNOWN
+from penstock.sql.grammar.expressions import (
+    AArray,
+    ACase,
+    ACoalesce,
+    AConst,
+    AExpr,
+    AExprKind,
+    AMinMax,
+    ARow,
+    BoolOp,
+    CollateClause,
+    ColumnRef,
+    ConstKind,
+    Expression,
+    FuncCall,
+    Indirection,
+    SortBy,
+    SqlValueFunction,
+    TypeCast,
+)
 from penstock.sql.grammar.parsenodes import (
+    Alias,
+    ASubLink,
     CommonTableExpr,
+    FromItem,
+    JoinExpr,
+    JoinType,
+    RangeFunction,
+    RangeSubselect,
+    RangeTable,
     ResTarget,
     SelectStmt,
     SetOperation,
     Star,
+    SubLinkKind,
 )
 from penstock.sql.grammar.raw_names import reads
+from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.aggregate_analysis import contains_aggregate
 from penstock.sql.typed.coercion import select_common_type, to_common_type, to_target
-from penstock.sql.typed.from_analysis import FromClause, renamed
+from penstock.sql.typed.function_analysis import names_of
+from penstock.sql.typed.generated_column import expanded
 from penstock.sql.typed.grouping import check_grouping, contains_subquery
-from penstock.sql.typed.operator_analysis import contains_var
+from penstock.sql.typed.operator_analysis import contains_var, make_operator
 from penstock.sql.typed.primnodes import (
+    BoolExpr,
+    CoalesceExpr,
     Const,
     Form,
+    FuncExpr,
     Node,
     Param,
     Var,
+    is_cast,
     typmod_of,
 )
-from penstock.sql.typed.query_expression import QueryExpressions
+from penstock.sql.typed.query_expression import FUNCTIONS_IN_FROM, QueryExpressions, sort_key
 from penstock.sql.typed.query_nodes import (
     Cte,
+    CteScan,
     FromNode,
+    FunctionScan,
+    Join,
     OutputColumn,
     Query,
+    Relation,
+    SeriesScan,
     SetOperationScan,
+    SortKey,
     SubqueryScan,
+    TableScan,
     ValuesScan,
 )
-from penstock.sql.typed.result_name import result_name
-from penstock.sql.typed.scope import ParseNamespace, Scope
-from penstock.sql.typed.set_returning import moved_to_from, spread
-from penstock.sql.typed.sort_clause import (
-    compared_as_text,
-    distinct_keys,
-    is_column,
-    sort_clause,
-    sort_of_set,
-    target_by_name,
-    target_position,
-)
+from penstock.sql.typed.scope import Column, NamedRelation, ParseNamespace, Scope
+from penstock.sql.typed.set_returning import SERIES, moved_to_from, spread
 from penstock.sql.typed.statement import FindTable, Relations, Surroundings
 from penstock.sqlstate import (
+    AmbiguousColumn,
     DatatypeMismatch,
     DuplicateAlias,
     GroupingError,
@@ -65,6 +105,7 @@ from penstock.sqlstate import (
     InvalidRecursion,
     NumericValueOutOfRange,
     TooManyColumns,
+    UndefinedColumn,
 )
 
 _INT8_LIMIT = 1 << 63
@@ -363,3 +404,427 @@ def _target_list(
         columns += [OutputColumn(name, node.type, typmod_of(node)) for name, node in found]
         targets += [node for _, node in found]
     return tuple(columns), tuple(targets)
+
+
+# FROM: relations, their columns and joins (parse_clause.c, transformFromClauseItem).
+#
+# In: raw items, who knows tables, the queries of WITH. Out: typed nodes, and the namespace that
+# the other clauses see.
+
+_INT8_RANGE: Final = range(-(1 << 63), 1 << 63)
+
+
+class FromClause:
+    """Of one query. ``ctes``: queries of WITH that it sees, by name."""
+
+    def __init__(self, relations: Relations, scope: Scope, ctes: Mapping[str, Cte]) -> None:
+        self._relations = relations
+        self._scope = scope
+        self._ctes = ctes
+
+    def item(self, raw: FromItem, seen: ParseNamespace) -> tuple[FromNode, ParseNamespace]:
+        """``seen``: what stands at its left, for LATERAL."""
+        match raw:
+            case RangeTable():
+                return self._table(raw)
+            case RangeSubselect():
+                return self._subselect(raw, seen)
+            case RangeFunction():
+                return self._function(raw, seen)
+        return self._join(raw, seen)
+
+    def _table(self, raw: RangeTable) -> tuple[FromNode, ParseNamespace]:
+        name = raw.relation
+        relation: Relation
+        cte = self._ctes.get(name.name) if name.schema is None else None
+        if cte is not None:
+            relation = CteScan(self._relations.name(), cte.query.columns, cte.name)
+        else:
+            columns = self._relations.around.find_table(name)
+            view = self._relations.around.find_view(name)
+            relation = (
+                self._with_virtual(TableScan(self._relations.name(), columns, name))
+                if view is None
+                else self._view(view, columns)
+            )
+        schema = None if cte is not None else (name.schema or "public")
+        return relation, _named(relation, raw.alias, name.name, schema)
+
+    def _view(self, text: str, columns: tuple[OutputColumn, ...]) -> Relation:
+        """Its query, with NULL for columns that it leaves out."""
+        given: dict[str, Node] = {}
+        from_: tuple[FromNode, ...] = ()
+        if text:
+            raw = parse_query(text)
+            assert isinstance(raw, SelectStmt)
+            query = self._relations.analyze(raw, None)
+            scan = SubqueryScan(self._relations.name(), query.columns, query)
+            names = [column.name for column in query.columns]
+            given, from_ = dict(zip(names, scan.variables(), strict=True)), (scan,)
+        targets = tuple(
+            _cast(given.get(column.name, Const(UNKNOWN, None)), column.type) for column in columns
+        )
+        where = None if text else Const(BOOL, "f")
+        made = Query(columns, targets, from_, where)
+        return SubqueryScan(self._relations.name(), columns, made)
+
+    def _with_virtual(self, scan: TableScan) -> Relation:
+        """As a query where columns are made when they are read: an outer join makes them NULL."""
+        if not any(column.virtual for column in scan.columns):
+            return scan
+        query = Query(scan.columns, expanded(scan), (scan,))
+        return SubqueryScan(self._relations.name(), scan.columns, query)
+
+    def _subselect(
+        self, raw: RangeSubselect, seen: ParseNamespace
+    ) -> tuple[FromNode, ParseNamespace]:
+        outer = Scope(self._scope.parent, seen) if raw.lateral else self._scope.parent
+        query = self._relations.analyze(raw.query, outer)
+        relation = SubqueryScan(self._relations.name(), query.columns, query, raw.lateral)
+        return relation, _named(relation, raw.alias, None, None)
+
+    def _function(
+        self, raw: RangeFunction, seen: ParseNamespace
+    ) -> tuple[FromNode, ParseNamespace]:
+        scope = Scope(self._scope.parent, seen)
+        expressions = QueryExpressions(scope, self._relations, FUNCTIONS_IN_FROM)
+        call = raw.call
+        if not isinstance(call, FuncCall | SqlValueFunction):
+            raise FeatureNotSupported("this function is not supported in FROM")
+        name = call.name if isinstance(call, SqlValueFunction) else call.name[-1]
+        known = self._relations.around.functions.get(name)
+        counts = name == SERIES and not raw.ordinality
+        if isinstance(call, FuncCall) and counts and not names_of(call):
+            bounds = _bounds([expressions.transform(argument) for argument in call.arguments])
+            if bounds is not None:
+                type_, start, stop, step = bounds
+                column = OutputColumn(raw.alias.name if raw.alias else SERIES, type_)
+                series = SeriesScan(self._relations.name(), (column,), start, stop, step)
+                return series, _named(series, raw.alias, SERIES, None)
+        node = expressions.transform(raw.call)
+        columns = known or (OutputColumn(raw.alias.name if raw.alias else name, node.type),)
+        if raw.ordinality:
+            columns = (*columns, OutputColumn("ordinality", INT8))
+        scan = FunctionScan(self._relations.name(), columns, name, node, raw.ordinality)
+        return scan, _named(scan, raw.alias, name, None)
+
+    # Joins
+
+    def _join(self, raw: JoinExpr, seen: ParseNamespace) -> tuple[FromNode, ParseNamespace]:
+        left, left_names = self.item(raw.left, seen)
+        # RIGHT and FULL: nothing at the left of them can be looked into.
+        visible = left_names if raw.type in (JoinType.INNER, JoinType.LEFT) else ParseNamespace()
+        right, right_names = self.item(raw.right, seen.joined(visible))
+        using = raw.using
+        if raw.natural:
+            theirs = {name for name, _ in right_names.columns}
+            using = tuple(name for name, _ in left_names.columns if name in theirs)
+        if raw.natural or using:
+            return self._using(raw.type, using, (left, left_names), (right, right_names))
+        names = left_names.joined(right_names)
+        condition = None
+        if raw.condition is not None:
+            condition = self._condition(raw.condition, names)
+        return Join(raw.type, left, right, condition), names
+
+    def _condition(self, raw: Expression, names: ParseNamespace) -> Node:
+        expressions = QueryExpressions(
+            Scope(self._scope.parent, names), self._relations, "JOIN conditions"
+        )
+        return expressions.boolean(raw, "JOIN/ON")
+
+    def _using(
+        self,
+        type_: JoinType,
+        using: tuple[str, ...],
+        left: tuple[FromNode, ParseNamespace],
+        right: tuple[FromNode, ParseNamespace],
+    ) -> tuple[FromNode, ParseNamespace]:
+        tests: list[Node] = []
+        merged: list[Column] = []
+        for name in using:
+            first, second = (_one(names, name, side) for names, side in _sides(left, right))
+            tests.append(make_operator("=", first, second))
+            merged.append((name, _merged(type_, first, second)))
+        rest = [c for _, names in (left, right) for c in names.columns if c[0] not in using]
+        condition = tests[0] if len(tests) == 1 else BoolExpr(BOOL, BoolOp.AND, tuple(tests))
+        node = Join(type_, left[0], right[0], condition if tests else None)
+        return node, left[1].merged(right[1], (*merged, *rest))
+
+
+def _sides(
+    left: tuple[FromNode, ParseNamespace], right: tuple[FromNode, ParseNamespace]
+) -> tuple[tuple[ParseNamespace, str], tuple[ParseNamespace, str]]:
+    return (left[1], "left"), (right[1], "right")
+
+
+def _one(names: ParseNamespace, name: str, side: str) -> Node:
+    found = [node for known, node in names.columns if known == name]
+    if not found:
+        raise UndefinedColumn(
+            f'column "{name}" specified in USING clause does not exist in {side} table',
+        )
+    if len(found) > 1:
+        raise AmbiguousColumn(f'common column name "{name}" appears more than once in {side} table')
+    return found[0]
+
+
+def _merged(type_: JoinType, left: Node, right: Node) -> Node:
+    """buildMergedJoinVar"""
+    common = select_common_type([left, right], "JOIN/USING")
+    first, second = (to_common_type(node, common, "JOIN/USING") for node in (left, right))
+    if type_ is JoinType.FULL:
+        return CoalesceExpr(common, (first, second))
+    return second if type_ is JoinType.RIGHT else first
+
+
+def _named(
+    relation: Relation, alias: Alias | None, name: str | None, schema: str | None
+) -> ParseNamespace:
+    """Of one relation, by its alias; one without a name is seen by its columns only."""
+    names = [column.name for column in relation.columns]
+    if alias is not None:
+        if len(alias.columns) > len(names):
+            raise InvalidColumnReference(
+                f'table "{alias.name}" has {len(names)} columns available but '
+                f"{len(alias.columns)} columns specified",
+            )
+        names[: len(alias.columns)] = alias.columns
+        name, schema = alias.name, None
+    columns = tuple(zip(names, relation.variables(), strict=True))
+    named = () if name is None else (NamedRelation(name, schema, columns),)
+    return ParseNamespace(named, columns)
+
+
+def renamed(query: Query, names: tuple[str, ...], cte: str) -> Query:
+    """With the column names of ``WITH name (columns)``."""
+    if len(names) > len(query.columns):
+        raise InvalidColumnReference(
+            f'WITH query "{cte}" has {len(query.columns)} columns available but {len(names)} '
+            "columns specified",
+        )
+    columns = list(query.columns)
+    for number, name in enumerate(names):
+        columns[number] = replace(columns[number], name=name)
+    return replace(query, columns=tuple(columns))
+
+
+def _bounds(nodes: list[Node]) -> tuple[int, int, int, int] | None:
+    """Type, start, stop and step where they are whole numbers and constant."""
+    if len(nodes) not in (2, 3) or any(node.type not in (INT4, INT8) for node in nodes):
+        return None
+    numbers = [number for node in nodes if (number := _number(node)) is not None]
+    if len(numbers) < len(nodes):
+        return None
+    start, stop, step = (*numbers, 1)[:3]
+    if step == 0:
+        raise InvalidParameterValue("step size cannot equal zero")
+    if stop + step not in _INT8_RANGE:
+        raise FeatureNotSupported(f"{SERIES} up to the end of bigint is not supported")
+    return max((node.type for node in nodes), key=lambda oid: oid == INT8), start, stop, step
+
+
+def _number(node: Node) -> int | None:
+    if node.type not in INTEGERS:
+        return None
+    if isinstance(node, Const) and node.text is not None:
+        return int(node.text)
+    if isinstance(node, FuncExpr) and is_cast(node):
+        return _number(node.arguments[0])
+    return None
+
+
+def _cast(node: Node, type_: int) -> Node:
+    """A view's column in the type that the catalogs say."""
+    if node.type == RECORD:
+        return node
+    found = to_target(node, type_, -1, "e", Form.EXPLICIT)
+    assert found is not None, type_
+    return found
+
+
+# What a column of a query is called that has no alias (parse_target.c, FigureColname).
+#
+# In: a raw expression. Out: a name.
+
+_UNNAMED: Final = "?column?"
+_WEAK, _STRONG = 1, 2
+
+
+def result_name(raw: Expression) -> str:
+    """As PostgreSQL calls it."""
+    return _figure(raw)[0]
+
+
+def _figure(raw: Expression) -> tuple[str, int]:
+    """(name, how much it says)."""
+    match raw:
+        case ColumnRef(fields):
+            return fields[-1], _STRONG
+        case FuncCall(name):
+            return name[-1], _STRONG
+        case Indirection(argument, steps=steps):
+            named = [step for step in steps if isinstance(step, str)]
+            return (named[-1], _STRONG) if named else _figure(argument)
+        case AExpr(kind=AExprKind.NULLIF):
+            return "nullif", _STRONG
+        case TypeCast(argument, type_):
+            name, strength = _figure(argument)
+            return (name, strength) if strength > _WEAK else (type_.names[-1], _WEAK)
+        case CollateClause(argument):
+            return _figure(argument)
+        case ACase():
+            name, strength = _figure(raw.default) if raw.default else ("", 0)
+            return (name, strength) if strength > _WEAK else ("case", _WEAK)
+        case AArray():
+            return "array", _STRONG
+        case ARow():
+            return "row", _STRONG
+        case ACoalesce():
+            return "coalesce", _STRONG
+        case AMinMax():
+            return ("greatest" if raw.greatest else "least"), _STRONG
+        case SqlValueFunction(name):
+            return name, _STRONG
+        case ASubLink():
+            return _subquery(raw)
+    return _UNNAMED, 0
+
+
+def _subquery(raw: ASubLink) -> tuple[str, int]:
+    if raw.kind is SubLinkKind.EXISTS:
+        return "exists", _STRONG
+    if raw.kind is SubLinkKind.ARRAY:
+        return "array", _STRONG
+    if raw.kind is SubLinkKind.EXPR and raw.query.targets:
+        target: ResTarget = raw.query.targets[0]
+        if target.name is not None:
+            return target.name, _STRONG
+        if isinstance(target.value, Expression):
+            return _figure(target.value)
+    return _UNNAMED, 0
+
+
+# ORDER BY, DISTINCT ON and what their items mean (findTargetlistEntrySQL92 of parse_clause.c).
+#
+# In: raw items, the columns and values of a SELECT list, who analyzes expressions. Out: typed
+# keys.
+
+
+def sort_clause(
+    order: tuple[SortBy, ...],
+    columns: tuple[OutputColumn, ...],
+    targets: tuple[Node, ...],
+    expressions: QueryExpressions,
+) -> tuple[SortKey, ...]:
+    return tuple(
+        sort_key(item, _sql92(item.expression, "ORDER BY", columns, targets, expressions))
+        for item in order
+    )
+
+
+def _sql92(
+    raw: Expression,
+    clause: str,
+    columns: tuple[OutputColumn, ...],
+    targets: tuple[Node, ...],
+    expressions: QueryExpressions,
+) -> Node:
+    """A number or a bare name that is an alias means a target (SQL:92), else an expression."""
+    position = target_position(raw, clause, len(targets))
+    node = None if position is None else targets[position]
+    if node is None and isinstance(raw, ColumnRef):
+        node = target_by_name(raw, columns, targets, clause)
+    if node is None:
+        node = expressions.transform(raw)
+        if node.type == UNKNOWN:
+            return to_common_type(node, TEXT, clause)
+    return node
+
+
+def distinct_keys(
+    raw: tuple[Expression, ...],
+    columns: tuple[OutputColumn, ...],
+    targets: tuple[Node, ...],
+    sort: tuple[SortKey, ...],
+    expressions: QueryExpressions,
+) -> tuple[Node, ...]:
+    """transformDistinctOnClause: rows are sorted by these first of all."""
+    nodes = tuple(_sql92(item, "DISTINCT ON", columns, targets, expressions) for item in raw)
+    order = [key.node for n, key in enumerate(sort) if key.node not in [k.node for k in sort[:n]]]
+    leading = list(itertools.takewhile(nodes.__contains__, order))
+    others = order[len(leading) :]
+    if nodes and others and any(n not in leading for n in nodes):
+        if any(map(contains_subquery, nodes)):  # two of one text are not known to be the same
+            raise FeatureNotSupported("a subquery in DISTINCT ON beside ORDER BY is not supported")
+        raise InvalidColumnReference(
+            "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
+        )
+    return nodes
+
+
+def sort_of_set(key: SortBy, scan: SetOperationScan, targets: tuple[Node, ...]) -> SortKey:
+    position = target_position(key.expression, "ORDER BY", len(targets))
+    node = None if position is None else targets[position]
+    if node is None and isinstance(key.expression, ColumnRef):
+        node = target_by_name(key.expression, scan.columns, targets, "ORDER BY")
+    if node is None:
+        raise FeatureNotSupported(
+            "invalid UNION/INTERSECT/EXCEPT ORDER BY clause",
+            detail="Only result column names can be used, not expressions or functions.",
+            hint="Add the expression/function to every SELECT, or move the UNION into a FROM "
+            "clause.",
+        )
+    return sort_key(key, node)
+
+
+def compared_as_text(
+    raw: SelectStmt, columns: tuple[OutputColumn, ...], targets: tuple[Node, ...]
+) -> tuple[tuple[OutputColumn, ...], tuple[Node, ...]]:
+    """What has no type is text where rows are grouped or sorted by it, even where a UNION would
+    have given it another one (addTargetToGroupList, addTargetToSortList)."""
+    if all(node.type != UNKNOWN for node in targets):
+        return columns, targets
+    items = [("ORDER BY", item.expression) for item in raw.order]
+    items += [("GROUP BY", item) for item in raw.group]
+    items += [("DISTINCT ON", item) for item in raw.distinct or ()]
+    compared = set(range(len(targets))) if raw.distinct == () else set()
+    for clause, item in items:
+        if (position := target_position(item, clause, len(targets))) is not None:
+            compared.add(position)
+        elif isinstance(item, ColumnRef):
+            found = target_by_name(item, columns, targets, clause)
+            compared.update(index for index, node in enumerate(targets) if node is found)
+    new = tuple(
+        to_common_type(node, TEXT, "SELECT") if node.type == UNKNOWN and index in compared else node
+        for index, node in enumerate(targets)
+    )
+    shown = zip(columns, new, strict=True)
+    return tuple(replace(column, type=node.type) for column, node in shown), new
+
+
+def target_position(raw: Expression, clause: str, length: int) -> int | None:
+    if not isinstance(raw, AConst):
+        return None
+    if raw.kind is not ConstKind.INTEGER:
+        raise SqlSyntaxError(f"non-integer constant in {clause}")
+    if not 1 <= int(raw.value) <= length:
+        raise InvalidColumnReference(f"{clause} position {raw.value} is not in select list")
+    return int(raw.value) - 1
+
+
+def target_by_name(
+    raw: ColumnRef, columns: tuple[OutputColumn, ...], targets: tuple[Node, ...], clause: str
+) -> Node | None:
+    if len(raw.fields) > 1:
+        return None
+    found = [t for c, t in zip(columns, targets, strict=True) if c.name == raw.fields[0]]
+    if any(node != found[0] for node in found):
+        raise AmbiguousColumn(f'{clause} "{raw.fields[0]}" is ambiguous')
+    return found[0] if found else None
+
+
+def is_column(raw: ColumnRef, scope: Scope) -> bool:
+    return len(raw.fields) == 1 and any(
+        name == raw.fields[0] for name, _ in scope.namespace.columns
+    )
