@@ -30,5 +30,5 @@ def after_first_copy(
     def wait() -> None:
         assert changed.wait(60), "nothing was copied"
 
-    monkeypatch.setattr("penstock.subscription.copies.run_round", then_change)
+    monkeypatch.setattr("penstock.subscription.tablesync.run_round", then_change)
     return wait

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from penstock.subscription.beside import Beside
+from penstock.subscription.upkeep import Beside
 
 
 def test_a_result_is_taken_once() -> None:

@@ -34,14 +34,14 @@ from penstock.stats.backend_status import Sessions
 from penstock.subscription.advanced import AdvancedOrigin
 from penstock.subscription.apply import Applier
 from penstock.subscription.catalog_access import CatalogAccess
-from penstock.subscription.copies import Copies, SyncOptions
 from penstock.subscription.cut_requests import RequestedCuts
-from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.piece import Batch, Piece
 from penstock.subscription.prepared import two_phase
 from penstock.subscription.skipping import SkipLsns
+from penstock.subscription.tablesync import Copies, SyncOptions
 from penstock.subscription.targets import Targets
+from penstock.subscription.worker import Membership
 from penstock.subscription.worker_status import WorkerStatus
 from subscription.no_definitions import no_definitions
 

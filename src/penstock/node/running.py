@@ -48,7 +48,6 @@ from penstock.stats.backend_status import ACTIVE, IDLE, Activity, BackendType, S
 from penstock.subscription.advanced import AdvancedOrigin
 from penstock.subscription.ahead import remove_litter
 from penstock.subscription.catalog_access import CatalogAccess
-from penstock.subscription.copies import NOT_COPIED, SyncOptions
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.origin import check_state
@@ -56,6 +55,7 @@ from penstock.subscription.prepared import two_phase
 from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.stream_options import StreamOptions
+from penstock.subscription.tablesync import NOT_COPIED, SyncOptions
 from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.upkeep import UpkeepOptions
 from penstock.subscription.worker import ApplyWorker

@@ -8,25 +8,45 @@ its pieces are staged one after the other and committed together.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import CommitConflict, PenstockError, RelationChanged, ReplicationConflict
+from penstock.errors import (
+    CommitConflict,
+    NotInPrerequisiteState,
+    PenstockError,
+    RelationChanged,
+    ReplicationConflict,
+    VersionGone,
+)
 from penstock.failpoint import (
     AFTER_CUT,
+    AFTER_HISTORY,
     AFTER_MESSAGES,
+    AFTER_REVERSAL,
     BEFORE_COMMITS,
     BEFORE_CUT,
+    BETWEEN_COMMITS,
     failpoint,
 )
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
+from penstock.lakehouse.defaults import Draw
+from penstock.lakehouse.history_table import fit
+from penstock.lakehouse.reversal import Reversal
+from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.storage import is_local
+from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.columnar import ChangeBatch, ColumnarDecoder, MessageChunk
@@ -34,26 +54,28 @@ from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
 from penstock.pgtypes.out_of_range import OutOfRange
 from penstock.pipeline.apply import TableOutcome, run_batch
-from penstock.pipeline.history import Stamps
+from penstock.pipeline.changes import DELETE, Stamped, stamp_of
+from penstock.pipeline.fold import fold
+from penstock.pipeline.history import HistoryWork, Stamps
+from penstock.pipeline.net_change import NetChange
 from penstock.pipeline.table_work import ApplyOptions, TableWork
+from penstock.pipeline.versions import Versions
 from penstock.relation import TableName
+from penstock.sql.builtin.enum_types import known_enums
 from penstock.subscription import origin
 from penstock.subscription.ahead import RunAhead
-from penstock.subscription.commits import Commits
 from penstock.subscription.conflict_texts import Names
 from penstock.subscription.conflicts import Conflicts
 from penstock.subscription.history import TransactionStamps
 from penstock.subscription.in_place import with_labels
 from penstock.subscription.logical_messages import message_rows
-from penstock.subscription.parking import Parking
+from penstock.subscription.parking import Parking, is_own
 from penstock.subscription.piece import Batch, Piece
 from penstock.subscription.relation_map import Share, first_message, shares
 from penstock.subscription.skipping import Passing
 from penstock.subscription.target import Target
 from penstock.subscription.target_columns import EarlierRows
 from penstock.subscription.targets import Targets
-from penstock.subscription.timing import Phases
-from penstock.subscription.works import works_of
 
 log = logging.getLogger(__name__)
 
@@ -511,3 +533,356 @@ class Applier:
 
 def _in_cut(targets: Iterable[Target]) -> dict[TableName, CutTable]:
     return {name: at for target in targets for name, at in target.in_cut.items()}
+
+
+# The commits of a batch: of all its tables side by side, each with the batch's end LSN.
+#
+# In: targets with everything staged. Out: their next versions, histories ahead of their tables and
+# partitions ahead of the tables that they are of; or an error, when all have been tried. Which
+# changes are staged is left to ``apply``.
+#
+# Tables are looked at before the first of them is committed, so that what others have done to them
+# is known by then. Where another writer is quicker all the same, or a crash comes in between, and
+# the batch turns out to have an error, it is taken back from the tables that have it.
+
+_COMMITS_AT_ONCE: Final = 8
+_OPERATION: Final = "REPLICATION"
+_NOT_POSSIBLE: Final = (NotInPrerequisiteState, VersionGone)
+
+
+class Commits:
+    """Of one stream."""
+
+    def __init__(
+        self, targets: Targets, app_id: str, refuse: Callable[[Target, PenstockError], None]
+    ) -> None:
+        """``refuse``: parks a table that cannot be committed, or raises the error."""
+        self._targets = targets
+        self._app_id = app_id
+        self._refuse = refuse
+        self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._pool.shutdown()
+
+    def are_several(self, touched: Sequence[Target], end_lsn: Lsn) -> bool:
+        """Whether it takes more than one commit: a single one is refused where it loses a race."""
+        each = (
+            len(t.to_commit(end_lsn)) + (t.partitions is not None) + (t.history is not None)
+            for t in touched
+        )
+        return sum(each) > 1
+
+    def check_current(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
+        """Raises CommitConflict where somebody has committed to one of the tables since it was
+        loaded; nothing is staged then."""
+        looked_at = [(t, each) for t in touched for each in t.with_history]
+        remote = not all(is_local(each.uri) for _, each in looked_at)
+        look = self._pool.map if remote else map
+        found = list(look(DeltaTable.is_behind, [each for _, each in looked_at]))
+        late = {id(t) for (t, _), behind in zip(looked_at, found, strict=True) if behind}
+        behind = [target for target in touched if id(target) in late]
+        if behind:
+            for target in touched:
+                target.discard()
+            self._lost(behind, end_lsn)
+
+    def commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
+        """Commit side by side; all are tried, so that a lost race costs one table's work.
+
+        Partitions come before the table that they are of, whose commit says that all have it.
+        """
+        failed = _Failed()
+        self._targets.changed(touched)
+        histories = [(t, each) for t in touched if (each := self._history(t, end_lsn)) is not None]
+        self._commit_all(histories, end_lsn, failed)
+        if histories:
+            failpoint(AFTER_HISTORY)
+            touched = [t for t in touched if not failed.has(t)]
+        rows = [(t, each) for t in touched for each in t.to_commit(end_lsn)]
+        self._commit_all(rows, end_lsn, failed)
+        roots = [t for t in touched if t.partitions is not None and not failed.has(t)]
+        if roots:
+            failpoint(BETWEEN_COMMITS)
+        self._commit_all([(t, t.table) for t in roots], end_lsn, failed)
+        for target in touched:
+            if not failed.has(target):
+                target.committed(end_lsn)
+        for target, own in failed.refused:
+            self._refuse(target, own)
+        if failed.lost:
+            self._lost(failed.lost, end_lsn)
+
+    def take_back(self, since: Lsn) -> bool:
+        """Take back what tables have of batches that end after ``since``, where the last cut is;
+        whether there was any. Nothing is where it is not possible for each, which is logged."""
+        beyond = [
+            (target, table)
+            for target in self._targets
+            for table in target.with_history
+            if (table.transaction_version(self._app_id) or INVALID) > since
+        ]
+        try:
+            found = [(each, self._reversal(*each, since)) for each in beyond]
+        except _NOT_POSSIBLE as error:
+            log.warning("%s", error.report())
+            return False
+        due = [(table, reversal) for (_, table), reversal in found if reversal is not None]
+        for table, reversal in due:
+            self._reverse(table, reversal, since)
+            log.info('table "%s" is back at %s, as the last cut has it', table.name, since)
+            failpoint(AFTER_REVERSAL)
+        return bool(due)
+
+    def _reversal(self, target: Target, table: DeltaTable, since: Lsn) -> Reversal | None:
+        found = table.reversal(self._app_id, since, _OPERATION)
+        if found is None and target.ready:
+            raise NotInPrerequisiteState(
+                f'the history of table "{table.name}" has begun after the last cut, at {since}'
+            )
+        return found
+
+    def _reverse(self, table: DeltaTable, found: Reversal | None, since: Lsn) -> None:
+        """As often as others are first."""
+        while found is not None:
+            try:
+                table.reverse(self._app_id, found)
+                return
+            except CommitConflict:
+                found = table.reversal(self._app_id, since, _OPERATION)
+
+    def _lost(self, lost: Sequence[Target], end_lsn: Lsn) -> NoReturn:
+        for target in lost:
+            try:
+                self._targets.load_again(target, end_lsn)
+            except PenstockError as own:
+                self._refuse(target, own)
+        names = ", ".join(f'"{target.table.name}"' for target in lost)
+        raise CommitConflict(f"another writer has committed to {names}")
+
+    def _commit_all(
+        self, commits: Sequence[tuple[Target, DeltaTable]], end_lsn: Lsn, failed: _Failed
+    ) -> None:
+        """Raises what is no table's own, when all are done."""
+        ended = itertools.count(1)
+
+        def commit(table: DeltaTable) -> None:
+            try:
+                self._targets.unanswered.commit(table, self._app_id, end_lsn, _OPERATION)
+            finally:
+                # Here: whoever waits for all may learn of the first one after the last.
+                if next(ended) < len(commits):
+                    failpoint(BETWEEN_COMMITS)
+
+        futures = {self._pool.submit(commit, table): target for target, table in commits}
+        error: BaseException | None = None
+        for future in as_completed(futures):
+            error = failed.take(futures[future], future.exception()) or error
+        if error is not None:
+            raise error
+
+    def _history(self, target: Target, end_lsn: Lsn) -> DeltaTable | None:
+        """Where it does not have the batch from before a crash."""
+        table = target.history
+        if table is None or table.has_staged:
+            return table
+        marker = table.transaction_version(self._app_id) or INVALID
+        return table if marker < end_lsn else None
+
+
+class _Failed:
+    """Targets that could not be committed: those that have lost a race, and others."""
+
+    def __init__(self) -> None:
+        self.lost: list[Target] = []
+        self.refused: list[tuple[Target, PenstockError]] = []
+
+    def take(self, target: Target, error: BaseException | None) -> BaseException | None:
+        """An error of one of its tables; returned where it is not the table's own."""
+        if isinstance(error, CommitConflict):
+            if not self.has(target):
+                self.lost.append(target)
+        elif isinstance(error, PenstockError) and is_own(error):
+            self.lost = [each for each in self.lost if each is not target]
+            if not self.has(target):
+                self.refused.append((target, error))
+        else:
+            return error
+        return None
+
+    def has(self, target: Target) -> bool:
+        """Whether it is one of them."""
+        return any(each is target for each in [*self.lost, *(t for t, _ in self.refused)])
+
+
+# Where the time of a batch goes: one DEBUG line per batch, for benchmarks and questions.
+#
+# In: named phases. Out: ``batch rows=... decode=... job=... commit=... cut=... total=...``,
+# seconds, on the logger ``penstock.subscription.apply``. Nothing is decided upon them.
+
+
+class Phases:
+    """Seconds by phase; a phase that comes again adds up."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._began = time.perf_counter()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time inside to ``name``."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
+
+    def report(self, what: str, **counts: object) -> None:
+        """Write the line."""
+        if not log.isEnabledFor(logging.DEBUG):
+            return
+        fields = [f"{name}={value}" for name, value in counts.items()]
+        fields += [f"{name}={seconds:.3f}" for name, seconds in self._seconds.items()]
+        fields.append(f"total={time.perf_counter() - self._began:.3f}")
+        log.debug("%s %s", what, " ".join(fields))
+
+
+# What a share of a batch comes to: net changes of its table, to be carried out one by one.
+#
+# In: a target with what is new to it, the transactions that its changes are of. Out: TableWorks in
+# their order: one as a rule. Where the table has a history, or deleted rows stay, or columns take
+# values of sequences, what comes before a TRUNCATE is not lost in one: changes before it and after
+# it are works of their own. So are those before and after the key of its rows has become another
+# one: each is found by the key of its place.
+
+_END: Final = np.iinfo(np.int64).max
+
+
+def works_of(
+    share: Share,
+    keys: Sequence[tuple[str, ...]],
+    stamps: Stamps,
+    app_id: str,
+    *,
+    resolution: str,
+    soft_delete: bool,
+    draw: Draw,
+) -> Iterator[TableWork]:
+    """``keys``: of the table's rows, for each of the share's changes, by Delta names.
+    ``resolution``, ``soft_delete``, ``draw``: as ``fold`` takes them. Raises what that raises, and
+    ``fit``."""
+    target = share.target
+    schema, history, first = target.table.schema, target.history, share.first
+    if history is not None:
+        fit(history, target.table.name, schema)
+        marker = history.transaction_version(app_id)
+        first = first_message(stamps.chunk, None if marker is None else Lsn(marker), stamps.end)
+    for run, key in _by_key(share, keys):
+        keyed = schema if key is None else TableSchema(schema.columns, key)
+        yield from _works(run, keyed, first, stamps, resolution, soft_delete, draw)
+
+
+def _works(
+    share: Share,
+    schema: TableSchema,
+    first: int,
+    stamps: Stamps,
+    resolution: str,
+    soft_delete: bool,
+    draw: Draw,
+) -> Iterator[TableWork]:
+    """``first``: the first message that the history, if there is one, has not."""
+    target, history = share.target, share.target.history
+    segments = _segments(share)
+    if history is None and not ((soft_delete or target.draws) and share.truncates):
+        segments = iter([(share.changes, share.truncates, share.first)])
+    for changes, truncates, start in segments:
+        if share.restarts.intersection(truncates):
+            target.restart()
+        to = None
+        if history is not None:
+            to = HistoryWork(history, stamps, first, truncates[-1] if truncates else None)
+        if truncates and soft_delete:
+            net = _all_deleted(target.table.name, schema, truncates[-1], stamps.columns)
+            yield TableWork(target.table, net, leaves=target.leaves, history=to)
+            if not changes:
+                continue
+            truncates = ()
+            to = None if history is None else HistoryWork(history, stamps, first)
+        with known_enums(target.enums):
+            net = fold(
+                changes,
+                schema,
+                truncates=truncates,
+                from_sequence=start,
+                with_versions=history is not None,
+                stamped=stamps.columns,
+                resolution=resolution,
+                soft_delete=soft_delete,
+                draw=draw,
+            )
+        yield TableWork(target.table, net, leaves=target.leaves, history=to)
+
+
+def _all_deleted(table: str, schema: TableSchema, truncate: int, stamped: Stamped) -> NetChange:
+    """A TRUNCATE is a DELETE of all rows where deleted ones stay."""
+    sequence = np.array([truncate])
+    given = stamped(sequence)
+    values = {c.name: stamp_of(c, given, np.array([DELETE])) for c in schema.stamps}
+    nothing = schema.arrow().empty_table()
+    keys, none = nothing.select(list(schema.identity)), np.empty(0, np.int64)
+    return NetChange(
+        table,
+        schema,
+        0,
+        nothing,
+        keys,
+        keys,
+        versions=Versions(none, none, nothing, none, {}, none),
+        all_ended=pa.table({name: array for name, array in values.items() if array is not None}),
+    )
+
+
+def _by_key(
+    share: Share, keys: Sequence[tuple[str, ...]]
+) -> Iterator[tuple[Share, tuple[str, ...] | None]]:
+    """The parts of a share whose rows have one key; None: there is no row."""
+    begins = [n for n, key in enumerate(keys) if n == 0 or key != keys[n - 1]]
+    if len(begins) < 2:
+        yield share, keys[0] if keys else None
+        return
+    changes, ends = share.changes, [*begins[1:], len(keys)]
+    starts = [share.first, *(int(changes[n].sequence[0]) for n in begins[1:]), _END]
+    for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        start, stop = starts[number : number + 2]
+        truncates = tuple(each for each in share.truncates if start <= each < stop)
+        yield (
+            replace(share, first=start, changes=changes[begin:end], truncates=truncates),
+            keys[begin],
+        )
+
+
+def _segments(share: Share) -> Iterator[tuple[tuple[ChangeBatch, ...], tuple[int, ...], int]]:
+    """Changes with the TRUNCATE that they come after, if one, and where they begin."""
+    starts = [share.first, *share.truncates]
+    ends = [*share.truncates, _END]
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        parts = (_between(batch, start, end) for batch in share.changes)
+        changes = tuple(part for part in parts if len(part))
+        if changes or number:
+            yield changes, (start,) if number else (), start
+
+
+def _between(batch: ChangeBatch, start: int, end: int) -> ChangeBatch:
+    low, high = np.searchsorted(batch.sequence, (start, end))
+    here = slice(low, high)
+    return ChangeBatch(
+        batch.relation,
+        batch.sequence[here],
+        batch.operation[here],
+        batch.new.slice(low, high - low),
+        {name: mask[here] for name, mask in batch.unchanged.items()},
+        None if batch.old is None else batch.old.slice(low, high - low),
+        batch.old_kind[here],
+    )

@@ -9,15 +9,16 @@ table cannot follow. Which changes go to which target is ``relation_map``'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import ADD, FOLLOWING, STOP
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import alter
+from penstock.enum_type import EnumType
 from penstock.errors import (
     ApplierReplaced,
     CommitConflict,
@@ -39,7 +40,6 @@ from penstock.pgtypes.as_text import AsText, may_not_fit
 from penstock.pgtypes.out_of_range import CLAMP
 from penstock.pipeline.conflict import ERROR
 from penstock.relation import Relation, ReplicaIdentity, TableName
-from penstock.subscription.bindings import Bindings
 from penstock.subscription.definitions import DefinitionWatch, Difference, FillKind, keep_hint
 from penstock.subscription.in_place import (
     add_filled,
@@ -500,3 +500,42 @@ class Targets:
         if error := exchange_error(target.rel, old, relation):
             self.record_conflict(target, error)
             raise error
+
+
+# What targets read and write of the catalog.
+#
+# In, out: nothing; ``catalog_access`` has it all.
+
+
+class Bindings(Protocol):
+    """The part of the catalog that targets read and write."""
+
+    @property
+    def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
+        """A partitioned table of the node with all its partitions, root first; () for others."""
+
+    @property
+    def enum_types(self) -> Callable[[], tuple[EnumType, ...]]:
+        """The node's own types."""
+
+    @property
+    def next_values(self) -> Callable[[TableName, str, int], Sequence[int]]:
+        """So many next values of the sequence of a table's column."""
+
+    @property
+    def restart_sequences(self) -> Callable[[TableName], object]:
+        """Those of a table's columns begin again."""
+
+    @property
+    def generation(self) -> Callable[[], int]:
+        """Grows with every change; cheap."""
+
+    @property
+    def subscription_name(self) -> Callable[[str], str | None]:
+        """The name of the node's subscription that has an app id."""
+
+    def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
+        """Record what a row stands for; None leaves it."""
+
+    def record_conflict(self, rel: SubscriptionRel, conflict: str) -> object:
+        """Record that the relation may be another one now."""

@@ -14,10 +14,11 @@ and the files of one only after so many commits that it does not count.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from penstock.errors import ApplierReplaced, CommitConflict, PenstockError
 from penstock.failpoint import AFTER_COMPACTION, BEFORE_COMPACTION, failpoint
@@ -35,7 +36,6 @@ from penstock.pipeline.compact import (
 )
 from penstock.pipeline.compact_choice import CompactOptions, gain
 from penstock.relation import TableName
-from penstock.subscription.beside import Beside
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 
@@ -309,3 +309,75 @@ def _compact(
         except Exception as error:  # another table's work is not lost for it
             done.failed[at.id] = error
     return done
+
+
+# One piece of work at a time in a thread of its own, beside the thread that applies batches.
+#
+# In: work that touches nothing which that thread changes. Out: its result or its error, when the
+# applying thread asks for it; results that nobody takes any more are undone. What is done, and
+# what becomes of it, is ``upkeep``'s.
+
+Result = TypeVar("Result")
+
+
+class Beside(Generic[Result]):
+    """Of one session. All but the work is done by one thread."""
+
+    def __init__(self, name: str, undo: Callable[[Result], None]) -> None:
+        """``undo``: of a result that is not wanted; in any thread."""
+        self._name, self._undo = name, undo
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ended: tuple[Result | None, Exception | None] | None = None
+        self._closed = False
+
+    @property
+    def free(self) -> bool:
+        """Whether there is no work, nor a result that has not been taken."""
+        return self._thread is None
+
+    def begin(self, work: Callable[[], Result]) -> None:
+        """Start it. Only where it is ``free``."""
+        assert self.free
+        self._thread = threading.Thread(target=self._run, args=(work,), name=self._name)
+        self._thread.start()
+
+    def take(self) -> Result | None:
+        """The result, once it is there. Raises what the work has raised."""
+        with self._lock:
+            ended, self._ended = self._ended, None
+        if ended is None:
+            return None
+        self._thread = None
+        result, error = ended
+        if error is not None:
+            raise error
+        return result
+
+    def wait(self) -> None:
+        """Until there is no more work to wait for."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def close(self) -> None:
+        """Nothing is taken any more. Work that runs goes on to its end, and is undone."""
+        with self._lock:
+            self._closed, ended, self._ended = True, self._ended, None
+        if ended is not None and ended[0] is not None:
+            self._undo(ended[0])
+
+    def _run(self, work: Callable[[], Result]) -> None:
+        result: Result | None = None
+        error: Exception | None = None
+        try:
+            result = work()
+        except Exception as raised:  # for who takes the result
+            error = raised
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._ended = result, error
+        if closed and result is not None:
+            self._undo(result)
+        if closed and error is not None:
+            log.debug("%s, after the end of its session: %s", self._name, error)
