@@ -30,8 +30,8 @@ from penstock.walreceiver import socket_copy
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.copy_blocks import blocks_of, start_copy
-from penstock.walreceiver.copy_data import CopyReader
 from penstock.walreceiver.socket_copy import Prefixes
+from penstock.walreceiver.stream import CopyReader
 
 pytestmark = pytest.mark.postgres
 
