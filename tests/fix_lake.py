@@ -30,8 +30,7 @@ from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.senders import Senders
-from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.sequencer_thread import SequencerThread
+from penstock.walsender.sequencer import Sequencer, SequencerThread
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.catalog import Member
-from penstock.walsender.block_order import one_by_block, waited_for, whole_blocks
 from penstock.walsender.commit_order import Found
+from penstock.walsender.sequencer import one_by_block, waited_for, whole_blocks
 
 A, B, C, D = 1, 2, 3, 4
 ALL = {A, B, C, D}

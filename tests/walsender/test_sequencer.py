@@ -22,8 +22,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.commit_order import CommitTimes
 from penstock.walsender.following import Followed
-from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.table_looks import TableLooks
+from penstock.walsender.sequencer import Sequencer, TableLooks
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from penstock.catalog import (
     TwoPhaseKind,
 )
 from penstock.lakehouse.staged_change import StagedChange, changes_in, content_of
-from penstock.walsender.block_order import one_by_block
 from penstock.walsender.commit_order import Found
+from penstock.walsender.sequencer import one_by_block
 from penstock.walsender.two_phase import (
     commit_record,
     committed_by,

@@ -4,7 +4,7 @@ In: what the block has staged. Out: one version more of each table, and one tran
 node's log. A block over several tables is written down first, with everything that its commits need
 (``catalog.block_commits``): whoever finds that goes on with the commits, or takes back those that
 were made where another writer was first at the rows of a table. The sequencer waits meanwhile
-(``walsender.block_order``). Readers of the tables by themselves may see one commit before another.
+(``walsender.sequencer``). Readers of the tables by themselves may see one commit before another.
 
 COMMIT PREPARED is the same, from what PREPARE TRANSACTION has written down (``two_phase``): also
 for one table, so that nothing is put twice. What is taken back then is prepared still.

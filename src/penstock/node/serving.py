@@ -39,8 +39,7 @@ from penstock.protocol.answers import StatementRunner
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.retention import Retention
 from penstock.walsender.senders import Senders
-from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.sequencer_thread import SequencerThread
+from penstock.walsender.sequencer import Sequencer, SequencerThread
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 from penstock.walsender.syncrep import SyncRep

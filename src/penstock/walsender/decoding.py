@@ -36,7 +36,7 @@ from penstock.lakehouse.table_changes import (
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.messages import Truncate
+from penstock.pgoutput.messages import LogicalMessage, Truncate
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
 from penstock.pipeline.scan import ScanFile
@@ -47,7 +47,6 @@ from penstock.relation import Relation
 from penstock.walsender.every_table import relation_data
 from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
 from penstock.walsender.lake_columns import LakeColumn, as_then, columns_at
-from penstock.walsender.lake_messages import message_pieces
 from penstock.walsender.lost_changes import lost, removed
 from penstock.walsender.wanted import Published, PublishedAt, Wanted
 
@@ -394,3 +393,44 @@ def _publishable(table: LakeTable, state: TableState) -> bool:
     except NotInPrerequisiteState:
         return True
     return True
+
+
+# Messages of sessions on the way out (pgoutput.c, pgoutput_message).
+#
+# In: an entry of the log that has some. Out: pieces, each with the oid of the table after whose
+# rows it comes, in the order of these oids.
+
+
+def message_pieces(
+    catalog: Catalog,
+    transaction: LakeTransaction,
+    header: XLogDataHeader,
+    xid: int | None,
+    *,
+    as_rows: bool,
+) -> deque[tuple[int, Piece]]:
+    """Whatever is published. Each is at the end of its own record. ``as_rows``: for an output
+    plugin."""
+    found = _messages(catalog, transaction, xid)
+    return deque((after, _piece(message, header, as_rows=as_rows)) for after, message in found)
+
+
+def _messages(
+    catalog: Catalog, transaction: LakeTransaction, xid: int | None
+) -> list[tuple[int, LogicalMessage]]:
+    one = transaction.message
+    with catalog.read() as t:
+        if one is not None:
+            content, at = t.transactions.content(transaction), transaction.message_end
+            return [(0, LogicalMessage(one.transactional, at, one.prefix, content, xid))]
+        contents = t.transactions.contents(transaction)
+    parts = zip(transaction.messages, transaction.message_ends, contents, strict=True)
+    return [
+        (head.after, LogicalMessage(True, at, head.prefix, content, xid))
+        for head, at, content in parts
+    ]
+
+
+def _piece(message: LogicalMessage, header: XLogDataHeader, *, as_rows: bool) -> Piece:
+    data = b"" if as_rows else xlog_data(message.lsn, header.send_time, encode(message))
+    return Piece((), data, 1, message=message)

@@ -10,26 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from penstock.catalog import Catalog, LakeTransaction, Slot
 from penstock.decoding import LogicalDecodingContext, Output, OutputPlugin, OutputType
 from penstock.decoding.logical import Options
-from penstock.errors import FeatureNotSupported, InvalidParameterValue
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectInUse
 from penstock.lsn import Lsn
+from penstock.pgoutput.columnar_encoder import HEADER
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.parameters import parse_parameters
+from penstock.protocol.frontend_messages import FrontendMessage
 from penstock.sqlstate import NullValueNotAllowed
 from penstock.walsender.bundles import Bundles
-from penstock.walsender.feed import ChangeSource
+from penstock.walsender.feed import Begun, ChangeSource, Ended
 from penstock.walsender.lake_transactions import LakeTransactions
-from penstock.walsender.pgoutput_reading import PgoutputReading
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.slot_checks import PGOUTPUT
-from penstock.walsender.slot_hold import SlotHold
 from penstock.walsender.slots import Slots
+from penstock.walsender.stream import SenderState, Stream
 
 _BUNDLE_BYTES: Final = 16 << 20
 """Bytes of WAL that are decoded together, about."""
@@ -268,3 +269,149 @@ def slot_options(given: Sequence[str | None] | None) -> tuple[tuple[str, str], .
         raise InvalidParameterValue("array must have even number of elements")
     texts = [str(item) for item in given]
     return tuple(zip(texts[::2], texts[1::2], strict=True))
+
+
+# pgoutput's stream as rows of the slot functions: the same messages, without a client.
+#
+# In: transactions of the log, decoded for a subscriber. Out: each message with its LSN and xid.
+# Which messages there are, and in which order, is the stream's alone (``stream``).
+
+_OUTPUT_BYTES: Final = 1 << 20
+
+
+class _Messages(Stream):
+    """A stream whose messages are kept until they are taken."""
+
+    def __init__(self, two_phase_at: Lsn | None) -> None:
+        self._kept = bytearray()
+        super().__init__(
+            _Kept(self._kept),
+            None,  # type: ignore[arg-type]  # nothing is waited for
+            SenderState("", Lsn(0)),
+            confirm=lambda flush: flush,
+            timeout_s=lambda: 0.0,
+            two_phase_at=two_phase_at,
+        )
+
+    def take(self, xid: int) -> Output:
+        """What has been sent since the last call."""
+        lsns: list[int] = []
+        data: list[bytes] = []
+        at, kept = 0, bytes(self._kept)
+        self._kept.clear()
+        while at < len(kept):
+            _, length, _, lsn, _, _ = HEADER.unpack_from(kept, at)
+            end = at + 1 + length
+            lsns.append(lsn)
+            data.append(kept[at + HEADER.size : end])
+            at = end
+        return Output(
+            pa.array(lsns, pa.uint64()),
+            pa.array([xid] * len(lsns), pa.uint32()),
+            pa.array(data, pa.binary()),
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return len(self._kept)
+
+
+class _Kept:
+    """``Duplex`` of nobody."""
+
+    def __init__(self, kept: bytearray) -> None:
+        self._kept = kept
+
+    def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
+        self._kept += data
+
+    def next_message(self, timeout_s: float) -> FrontendMessage | None:
+        return None
+
+
+class PgoutputReading:
+    """Of one call. ``source``: as a stream of a subscriber has it."""
+
+    def __init__(self, source: ChangeSource, two_phase_at: Lsn | None) -> None:
+        """``two_phase_at``: as the source has it."""
+        self._source = source
+        self._messages = _Messages(two_phase_at)
+
+    def process(
+        self, transactions: Sequence[LakeTransaction]
+    ) -> Generator[Output | Lsn, None, None]:
+        """Messages, and the end of each transaction that is out. Raises PenstockError."""
+        xid = 0
+        with closing(self._source.changes(transactions)) as found:
+            for item in found:
+                if isinstance(item, Begun):
+                    xid = item.transaction.xid
+                self._messages.handle(item)
+                ended = isinstance(item, Ended)
+                if self._messages.size >= _OUTPUT_BYTES or (ended and self._messages.size):
+                    yield self._messages.take(xid)
+                if isinstance(item, Ended):
+                    yield item.transaction.end
+
+
+# The calls of one query that read one slot: they hold it together.
+#
+# In: calls as they are opened, drawn and closed. Out: where each begins to read: as with a server,
+# which runs one function after the other, behind what an earlier one has got. The slot is given
+# back with the last of them.
+
+
+class Call(Protocol):
+    """A call as others of its query see it."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether it moves the slot."""
+
+    @property
+    def position(self) -> Lsn:
+        """The end of what it has read."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether some of its output was drawn, and not all."""
+
+
+class SlotHold:
+    """A slot that is held. For one thread at a time."""
+
+    def __init__(self, slots: Slots, name: str, pid: int, version: int) -> None:
+        """Raises PenstockError, as ``Slots.held``."""
+        self._stack = ExitStack()
+        self.pid: Final = pid
+        self._calls: list[Call] = []
+        self.slot: Final[Slot] = self._stack.enter_context(slots.held(name, pid, version=version))
+
+    @property
+    def is_held(self) -> bool:
+        """False when the last call has left."""
+        return bool(self._calls)
+
+    def enter(self, call: Call) -> None:
+        """One more call."""
+        self._calls.append(call)
+
+    def leave(self, call: Call) -> None:
+        """It is closed."""
+        self._calls.remove(call)
+        if not self._calls:
+            self._stack.close()
+
+    def start(self, call: Call) -> Lsn:
+        """Where a call begins, whose first row is drawn. Raises ObjectInUse: one of both moves the
+        slot, and the other one has given a part of its rows."""
+        others: Sequence[Call] = [other for other in self._calls if other is not call]
+        if any(other.under_way and (other.moves or call.moves) for other in others):
+            raise ObjectInUse(
+                f'replication slot "{self.slot.name}" is active for PID {self.pid}',
+                hint="The query takes rows of two functions that read the slot by turns: "
+                "materialize those of one, by WITH ... AS MATERIALIZED.",
+            )
+        moved = (other.position for other in others if other.moves)
+        return max((self.slot.confirmed_flush_lsn, *moved))

@@ -20,34 +20,50 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
 
-from penstock.catalog import Catalog, CatalogTransaction, EmittedMessage, Member
-from penstock.errors import StorageError
+from penstock.catalog import (
+    Catalog,
+    CatalogTransaction,
+    EmittedMessage,
+    LakeTable,
+    Member,
+    Sequenced,
+)
+from penstock.errors import PenstockError, StorageError
 from penstock.failpoint import AFTER_EMIT, AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.block_order import one_by_block, waited_for, whole_blocks
 from penstock.walsender.commit_order import (
     CommitTimes,
     Found,
+    by_relation,
     finish_moves,
     follows,
     in_order,
     now,
     together,
+    without_unfinished,
 )
 from penstock.walsender.commits import TableCommit
 from penstock.walsender.cut_commits import CutCommits, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
-from penstock.walsender.lost_blocks import LostBlocks
-from penstock.walsender.own_commits import CutMember, Owned, Turn, found_alone, in_turn
-from penstock.walsender.table_looks import TableLooks
+from penstock.walsender.own_commits import (
+    CutMember,
+    Owned,
+    OwnedTable,
+    Turn,
+    found_alone,
+    in_turn,
+    walk,
+)
+from penstock.walsender.table_logs import TableLogs
 from penstock.walsender.troubles import Troubles
 from penstock.walsender.two_phase import (
     commit_record,
@@ -407,3 +423,382 @@ def _of_cut(subscription: int, cut: Cut, turn: Turn) -> Found:
         blocks = blocks.union(*(commit.blocks for commit in commits))
     whole = transaction(subscription, cut, members, size)
     return replace(whole, blocks=blocks, origin_lsn=turn.lsn or cut.lsn)
+
+
+# Commits of transaction blocks over several tables: each block as one transaction, or not yet.
+#
+# In: transactions that were found, in order. Out: the same, the commits of each block as one. A
+# block is there when all its tables have their commits, or when each commit of it was taken back;
+# until then what was found of it waits, with all that comes after it in its tables. So half a
+# block is in no log, whoever looks, and whenever.
+#
+# What others have committed between the tables' commits stands before the block or after it, as it
+# stands in the tables' own logs; what stands between a commit and the one that takes it back
+# becomes a part of it.
+
+_NONE: Final[Mapping[str, Collection[int]]] = {}
+
+
+def waited_for(found: Sequence[Found], followed: Collection[int]) -> dict[str, set[int]]:
+    """By block that is not there yet, oids of the tables whose commits it lacks, or those that take
+    it back. ``followed``: oids of tables of which each commit is looked at."""
+    blocks: dict[str, list[Found]] = defaultdict(list)
+    for item in found:
+        if item.block and item.group is not None:
+            blocks[item.group].append(item)
+    lacking = {group: _lacking(items, followed) for group, items in blocks.items()}
+    return {group: relations for group, relations in lacking.items() if relations}
+
+
+def whole_blocks(
+    found: Sequence[Found],
+    waiting: Mapping[str, Collection[int]],
+    lost: Mapping[str, Collection[int]] = _NONE,
+) -> list[Found]:
+    """Without the blocks that are not there yet. ``waiting``: what ``waited_for`` has found;
+    ``lost``: by block, what of that is not waited for any more."""
+    unfinished = {
+        group for group, relations in waiting.items() if set(relations) - set(lost.get(group, ()))
+    }
+    return without_unfinished(found, unfinished) if unfinished else list(found)
+
+
+def _lacking(items: Sequence[Found], followed: Collection[int]) -> set[int]:
+    there, undone = _put(items), _undone(items)
+    return there - undone if undone else (set(followed) & items[0].block) - there
+
+
+def _put(items: Sequence[Found]) -> set[int]:
+    return {relation for item in items for relation in _relations(item)}
+
+
+def _undone(items: Sequence[Found]) -> set[int]:
+    return {relation for item in items if item.undone for relation in _relations(item)}
+
+
+def one_by_block(found: Sequence[Found]) -> list[Found]:
+    """The commits of each block, all of which are there, as one transaction."""
+    order = list(found)
+    for group in dict.fromkeys(item.group for item in found if item.block):
+        places = [place for place, item in enumerate(order) if item.group == group]
+        first, last = places[0], places[-1] + 1
+        order[first:last] = _Span(order[first:last], group).divided()
+    return order
+
+
+@dataclass
+class _Span:
+    """From the first commit of a block to the last one."""
+
+    items: Sequence[Found]
+    group: str | None
+    before: list[Found] = field(default_factory=list)
+    within: list[Found] = field(default_factory=list)
+    after: list[Found] = field(default_factory=list)
+
+    def divided(self) -> list[Found]:
+        """What comes before the block, the block, what comes after it."""
+        begun: set[int] = set()
+        ended: set[int] = set()  # relations of what comes after
+        for place, item in enumerate(self.items):
+            relations = _relations(item)
+            own = item.group == self.group
+            if own and relations & ended:  # each of two transactions would come before the other
+                return [self._one(self.items)]
+            if own or (relations & begun and relations & self._own_relations(place + 1)):
+                self.within.append(item)
+                begun |= relations
+            elif relations & (begun | ended):
+                self.after.append(item)
+                ended |= relations
+            else:
+                self.before.append(item)
+        return [*self.before, self._one(self.within), *self.after]
+
+    def _own_relations(self, start: int) -> set[int]:
+        own = (item for item in self.items[start:] if item.group == self.group)
+        return {relation for item in own for relation in _relations(item)}
+
+    def _one(self, items: Sequence[Found]) -> Found:
+        members = by_relation(member for item in items for member in item.members)
+        last = next(item for item in reversed(items) if item.group == self.group)
+        # What was taken back changes nothing: the next commits of its tables start after it.
+        # Others may have rewritten files of it, and say so of rows that stay: OPTIMIZE, too.
+        others = [item for item in items if item.group != self.group]
+        own = [item for item in items if item.group == self.group]
+        undone = _undone(own)
+        # where the log has lost one of the two, the other one is a change
+        taken_back = undone == _put([item for item in own if not item.undone])
+        blocks = frozenset[str]().union(*(item.blocks for item in items))
+        return replace(
+            last,
+            members=members,
+            moment=max(item.moment for item in items),
+            time=max(item.time for item in items),
+            size=sum(item.size for item in items),
+            changes=bool(others) if taken_back else any(item.changes for item in items),
+            group=None,
+            block=frozenset(),
+            undone=False,
+            blocks=blocks - {self.group} if taken_back else blocks,
+            only_block=not others and not undone,
+        )
+
+
+def _relations(item: Found) -> set[int]:
+    return {member.relation for member in item.members}
+
+
+# Blocks whose commits to a table are gone from its log: their other tables wait no longer.
+#
+# In: blocks that are not there yet, with the tables whose commits they lack. Out: those of these
+# tables that are not waited for. A block that the catalog does not note any more is over: what its
+# tables' logs lack when they are read after that, they never get. Where such a log has a gap, the
+# place of it is in the log of transactions before the rest of the block is, so that a stream of
+# both tables stops there, and no stream is sent half a block.
+
+
+class LostBlocks:
+    """For one thread at a time."""
+
+    def __init__(self, catalog: Catalog, following: Following, troubles: Troubles) -> None:
+        self._catalog = catalog
+        self._following = following
+        self._troubles = troubles
+        self._over: frozenset[str] = frozenset()
+        """Blocks that were over before this look at the logs."""
+
+    def lost(
+        self,
+        there: Sequence[Found],
+        waiting: Mapping[str, Collection[int]],
+        followed: Followed,
+    ) -> Mapping[str, Collection[int]]:
+        """By block, oids of tables. ``waiting``: likewise, what ``there`` lacks of blocks."""
+        known, self._over = self._over, frozenset()
+        if not waiting:
+            return {}
+        with self._catalog.read() as t:
+            noted = {block.block for block in t.block_commits.all()}
+        self._over = frozenset(waiting.keys() - noted)
+        tables = {table.oid: table for table in followed.tables}
+        found: dict[str, set[int]] = defaultdict(set)
+        for group in self._over & known:
+            here = {m.relation for item in there if item.group == group for m in item.members}
+            for oid in waiting[group]:
+                with self._troubles.kept("log", tables[oid].qualified_name):
+                    put = self._put(tables[oid], followed.at[oid], group)
+                    if put == (1 if oid in here else 0):
+                        found[group].add(oid)
+            if found[group] >= set(waiting[group]):
+                names = ", ".join(sorted(tables[oid].qualified_name for oid in found[group]))
+                log.error(
+                    "commits of a transaction block to %s are gone from the log: its other tables "
+                    "go on without them",
+                    names,
+                )
+        return found
+
+    def _put(self, table: LakeTable, at: Sequenced, group: str) -> int | None:
+        """How many commits of the block the log has, from ``at`` to its end; None: it is not to be
+        said now. A gap in it is told first."""
+        logs = self._following.logs
+        if not logs.same(table, at):
+            return None  # ``check_logs`` sees to it
+        last, count = at.version, 0
+        for commit, _ in logs.after(table, at.version):
+            last, count = commit.version, count + (commit.group == group)
+        if logs.has_entry(table, last + 1):
+            return None  # it has come meanwhile
+        newest = logs.newest(table)  # which takes a listing: it is known of a gap by nothing else
+        if newest > last:
+            if not logs.has_entry(table, last + 1):
+                self._following.gap(table, at, newest)
+            return None
+        return count
+
+
+# New commits of the tables that are followed, read from the logs that have gone on and no others.
+#
+# In: what is followed, and how far. Out: which logs go on after that, and what was committed
+# there. The order between tables is left to ``commit_order``.
+#
+# The cost of a look where nothing is new is one system call a table in a folder of this machine,
+# and in an object store one request a table. What is read grows with the commits that are new.
+
+_COMMITS: Final = "commits"
+_LATELY_S: Final = 60.0
+"""Who has committed within that time is likely to do it again."""
+_FEW: Final = 16
+"""So many tables are watched whether they have changed lately or not."""
+_MANY: Final = 100
+"""And not more of those that have."""
+
+
+class TableLooks:
+    """For one thread at a time."""
+
+    def __init__(self, logs: TableLogs, troubles: Troubles) -> None:
+        self._logs = logs
+        self._troubles = troubles
+        self._grown_at: Mapping[int, int] = {}
+        self._changed: dict[int, float] = {}
+
+    def grown(self, followed: Followed) -> frozenset[int]:
+        """Oids of the tables whose logs may have more; those that could not be read, too."""
+        at = {oid: sequenced.version for oid, sequenced in followed.at.items()}
+        found = {table.oid for table in self._logs.grown(followed.tables, at)}
+        troubled = self._troubles.of(_COMMITS)
+        if troubled:
+            found |= {t.oid for t in followed.tables if t.qualified_name in troubled}
+        self._grown_at = {oid: at[oid] for oid in found}
+        return frozenset(found)
+
+    def own(self, followed: Followed, grown: Collection[int]) -> dict[int, list[Found]]:
+        """New commits of the tables of which each commit is a transaction."""
+        return self._look((t for t in followed.own() if t.oid in grown), followed, {})
+
+    def again(
+        self, followed: Followed, before: Mapping[int, Sequence[Found]]
+    ) -> dict[int, list[Found]]:
+        """The same once more, of all such tables, after what was found ``before``."""
+        tables = list(followed.own())
+        at = {
+            table.oid: before[table.oid][-1].members[0].to_version
+            if table.oid in before
+            else followed.at[table.oid].version
+            for table in tables
+        }
+        return self._look(self._logs.grown(tables, at), followed, before)
+
+    def _look(
+        self, tables: Iterable[LakeTable], followed: Followed, behind: Mapping[int, Sequence[Found]]
+    ) -> dict[int, list[Found]]:
+        found: dict[int, list[Found]] = {}
+        for table in tables:
+            commits: list[Found] = []
+            before = behind.get(table.oid)
+            version, moment = followed.at[table.oid].version, 0
+            if before:
+                version, moment = before[-1].members[0].to_version, before[-1].moment
+            with self._troubles.kept(_COMMITS, table.qualified_name):
+                for commit, committed in self._logs.after(table, version):
+                    # A clock may go back; commits of a table do not change places.
+                    moment = max(moment, committed)
+                    alone = found_alone(table, commit, moment, followed.subscriptions)
+                    commits.append(
+                        replace(alone, group=commit.group, block=commit.block, undone=commit.undone)
+                    )
+            found[table.oid] = commits
+        return found
+
+    def owned(self, followed: Followed, grown: Collection[int]) -> Owned:
+        """Tables that subscriptions maintain, with what others have committed to them."""
+        if not followed.owners:
+            return Owned(())
+        subscriptions = {subscription.oid: subscription for subscription in followed.subscriptions}
+        found: list[OwnedTable] = []
+        for table in followed.tables:
+            owner = followed.owners.get((table.schema, table.name))
+            if owner is None:
+                continue
+            at = followed.at[table.oid]
+            if table.oid not in grown:
+                found.append(OwnedTable(table, owner, (), at, None))
+                continue
+            with self._troubles.kept(_COMMITS, table.qualified_name):
+                maintains = subscriptions[owner]
+                found.append(walk(self._logs, table, at, maintains, followed.subscriptions))
+        return Owned(found)
+
+    def changed(self, relations: Iterable[int]) -> None:
+        """Commits of these tables are in the log of transactions now."""
+        self._changed |= dict.fromkeys(relations, time.monotonic())
+
+    def watched(self, followed: Followed) -> tuple[str, ...]:
+        """Paths of entries that may come next: of the tables that have changed lately, and that do
+        not wait for something else with the entry that comes next."""
+        since = time.monotonic() - _LATELY_S
+        lately = sorted((at, oid) for oid, at in self._changed.items() if at >= since)[-_MANY:]
+        self._changed = {oid: at for at, oid in lately}
+        tables = list(followed.tables)
+        if len(tables) > _FEW:
+            tables = [table for table in tables if table.oid in self._changed]
+        paths = (
+            self._logs.next_path(table, followed.at[table.oid].version)
+            for table in tables
+            if (table.schema, table.name) not in followed.owners
+            and self._grown_at.get(table.oid) != followed.at[table.oid].version
+        )
+        return tuple(path for path in paths if path is not None)
+
+
+# The sequencer's thread: steps again and again, and now and then what else is to be kept up.
+#
+# In: a sequencer and an interval. Out: a thread from ``start`` to ``stop``.
+
+_UPKEEP_INTERVAL_S: Final = 30.0
+_GLANCES: Final = 5
+"""Between two steps, where it costs some system calls to see whether there is something new."""
+_SHORTEST_S: Final = 0.005
+"""Between two glances."""
+_SHARE: Final = 0.02
+"""Of a core, that steps which find nothing take at most: they come less often then."""
+_LONGEST_S: Final = 0.25
+"""But that often."""
+
+
+class SequencerThread:
+    """Steps again and again; an error is logged once and tried again. ``upkeep``: now and then."""
+
+    def __init__(
+        self, sequencer: Sequencer, interval_s: float, upkeep: Callable[[], None] = lambda: None
+    ) -> None:
+        self._sequencer = sequencer
+        self.interval_s = interval_s
+        """Another one holds from the next step on."""
+        self._upkeep = upkeep
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sequencer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stopping.set()
+        self._sequencer.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        last, kept_up, due = "", 0.0, 0.0
+        while not self._stopping.wait(self._pause()):
+            try:
+                if time.monotonic() < due and not self._sequencer.has_news():
+                    continue
+                due = time.monotonic() + self.interval_s
+                due += self._step()
+                if time.monotonic() - kept_up >= _UPKEEP_INTERVAL_S:
+                    self._upkeep()
+                    kept_up = time.monotonic()
+                last = ""
+            except Exception as error:
+                text = error.report() if isinstance(error, PenstockError) else repr(error)
+                if text != last:
+                    log.warning("could not look for commits: %s", text)
+                last = text
+
+    def _pause(self) -> float:
+        if not self._sequencer.watches:
+            return self.interval_s
+        return max(self.interval_s / _GLANCES, min(self.interval_s, _SHORTEST_S))
+
+    def _step(self) -> float:
+        """Seconds that the next one waits longer than usual."""
+        end, began = self._sequencer.end, time.thread_time()
+        self._sequencer.step()
+        if self._sequencer.end > end:
+            return 0.0
+        cost = (time.thread_time() - began) / _SHARE
+        return max(0.0, min(cost, _LONGEST_S) - self.interval_s)

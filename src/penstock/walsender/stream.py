@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.catalog import LakeTransaction
+from penstock.catalog import LakeTransaction, PrepareRecord, TwoPhaseKind
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ConnectionFailure, ProtocolViolation
 from penstock.failpoint import AFTER_COMMIT_SENT, AFTER_CONFIRM, INSIDE_TRANSACTION, failpoint
 from penstock.lsn import Lsn
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import (
     Begin,
+    BeginPrepare,
     Commit,
+    CommitPrepared,
     Message,
     Origin,
+    Prepare,
     RelationMessage,
+    RollbackPrepared,
     StreamCommit,
     StreamStart,
     StreamStop,
@@ -40,7 +45,7 @@ from penstock.protocol.copy_both import (
 from penstock.protocol.frontend_messages import CopyData, CopyDone
 from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Piece
-from penstock.walsender.two_phase_messages import as_sent, closing, opening
+from penstock.walsender.wanted import was_prepared
 
 TICK_S: Final = 0.05
 """Seconds that one wait for something to send takes at most: how long an answer takes."""
@@ -297,3 +302,60 @@ class Stream:
 
 def _now_us() -> int:
     return time.time_ns() // 1000
+
+
+# What pgoutput says of a transaction that was prepared (pgoutput.c, protocol version 3).
+#
+# In: an entry of the log, from where on what is prepared goes out when it is prepared. Out: the
+# messages in front of its changes and behind them. None where the stream knows nothing of
+# two-phase commit, or the entry is an ordinary transaction.
+
+
+def as_sent(time: int) -> int:
+    """Microseconds since the Unix epoch, as messages have them: since 2000."""
+    return time - EPOCH_MICROSECONDS
+
+
+def opening(transaction: LakeTransaction, two_phase_at: Lsn | None) -> Message | None:
+    """Begin Prepare, also where nothing of it is published: its verdict comes without changes."""
+    at = _prepared_here(transaction, two_phase_at)
+    record = transaction.two_phase
+    if at is None or record is None:
+        return None
+    return BeginPrepare(at.lsn, at.end, as_sent(at.time), transaction.xid, record.gid)
+
+
+def closing(
+    transaction: LakeTransaction, two_phase_at: Lsn | None
+) -> Sequence[tuple[Message, Lsn]] | None:
+    """Messages and where they stand; None: what ends any transaction."""
+    record = transaction.two_phase
+    if record is None or two_phase_at is None:
+        return None
+    found: list[tuple[Message, Lsn]] = []
+    xid, gid, end = transaction.xid, record.gid, transaction.end
+    at = _prepared_here(transaction, two_phase_at)
+    if at is not None:
+        found.append((Prepare(at.lsn, at.end, as_sent(at.time), xid, gid), end))
+    time, was = as_sent(transaction.commit_time), record.prepare
+    match record.kind:
+        case TwoPhaseKind.COMMIT_PREPARED:
+            found.append((CommitPrepared(transaction.commit, end, time, xid, gid), end))
+        case TwoPhaseKind.ROLLBACK_PREPARED if was is not None:
+            prepared = as_sent(was.time)
+            found.append((RollbackPrepared(was.end, end, prepared, time, xid, gid), end))
+    return found
+
+
+def _prepared_here(transaction: LakeTransaction, two_phase_at: Lsn | None) -> PrepareRecord | None:
+    """The PREPARE that the entry is sent as: its own one, or that of what is committed and was not
+    sent when it was prepared (ReorderBufferFinishPrepared)."""
+    record = transaction.two_phase
+    if record is None or two_phase_at is None:
+        return None
+    match record.kind:
+        case TwoPhaseKind.PREPARE if transaction.commit >= two_phase_at:
+            return PrepareRecord(transaction.commit, transaction.end, transaction.commit_time)
+        case TwoPhaseKind.COMMIT_PREPARED if not was_prepared(record, two_phase_at):
+            return record.prepare
+    return None
