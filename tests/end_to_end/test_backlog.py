@@ -14,7 +14,7 @@ from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.walreceiver import backlog as backlog_module
-from penstock.walreceiver import backlog_sessions
+from penstock.walreceiver import stream
 from penstock.walreceiver.connection import Connection
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -88,7 +88,7 @@ def test_what_was_missed_is_fetched(
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog_module, "_FIRST_WAL", 64 << 10)
-    for module in (backlog_module, backlog_sessions):
+    for module in (backlog_module, stream):
         monkeypatch.setattr(module, "SMALLEST_WAL", 64 << 10)
     monkeypatch.setattr(backlog_module, "_GROWTH", 1)
     monkeypatch.setattr(backlog_module, "_REST_BYTES", 1)

@@ -28,9 +28,8 @@ from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.tuple_data import NULL, TupleData
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql import parse
-from penstock.walsender.decoding import Decoding
+from penstock.walsender.decoding import Decoding, RelationSyncCache
 from penstock.walsender.feed import Piece
-from penstock.walsender.relation_sync_cache import RelationSyncCache
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.wanted import Wanted
 from pipeline.cells import Cells, cells_of, kind_of, messages_of, shown, whole, with_columns

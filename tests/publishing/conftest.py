@@ -13,8 +13,7 @@ import pytest
 
 from fix_postgres import Database
 from penstock.executor import small_rewrites
-from penstock.executor.insert import InsertByFiles
-from penstock.executor.modify import TruncateTables
+from penstock.executor.modify import InsertByFiles, TruncateTables
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
 from publishing.psql_pair import SUPERUSER, Pair
 

@@ -15,7 +15,7 @@ from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.executor import rows as executor_rows
-from penstock.executor.insert import InsertByFiles
+from penstock.executor.modify import InsertByFiles
 from penstock.pipeline.routed_writer import RoutedWriter
 from publishing.lake_node import LakeNode
 

@@ -15,10 +15,9 @@ from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import XLOGDATA_HEADER
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walreceiver import backlog as backlog_module
-from penstock.walreceiver.backlog_sessions import open_backlog
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
-from penstock.walreceiver.stream import ReplicationStream
+from penstock.walreceiver.stream import ReplicationStream, open_backlog
 from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from faults.heavy import part_of_make_faults
-from penstock.executor.insert import InsertByFiles
+from penstock.executor.modify import InsertByFiles
 from penstock.executor.row_work import LeafWork
 from penstock.lakehouse.append import Append
 from penstock.pipeline.evaluate import Evaluation

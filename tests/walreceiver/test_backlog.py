@@ -25,16 +25,15 @@ from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import XLOGDATA_HEADER
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walreceiver import backlog as backlog_module
-from penstock.walreceiver import backlog_sessions, binary_rows
+from penstock.walreceiver import binary_rows, stream
 from penstock.walreceiver.backlog import Backlog
 from penstock.walreceiver.backlog_lane import Lane, Window, _moved
-from penstock.walreceiver.backlog_sessions import open_backlog
 from penstock.walreceiver.binary_rows import BinaryRows, TooLong, bounded
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import slot_state
-from penstock.walreceiver.stream import ReplicationStream
+from penstock.walreceiver.stream import ReplicationStream, open_backlog
 
 VERSIONS = [14, 15, 16, 17, 18]
 TEXT = PgoutputOptions(proto_version=1, publication_names=("p",))
@@ -134,7 +133,7 @@ def sessions_closed() -> Iterator[None]:
 def smallest_wal(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Bytes that are worth two windows."""
     monkeypatch.setattr(backlog_module, "SMALLEST_WAL", size)
-    monkeypatch.setattr(backlog_sessions, "SMALLEST_WAL", size)
+    monkeypatch.setattr(stream, "SMALLEST_WAL", size)
 
 
 def fetched(backlog: Backlog) -> list[bytes]:
@@ -243,7 +242,7 @@ def test_lanes_bring_every_transaction_once_and_in_order(
     publisher: Callable[[Any], Publisher],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backlog_sessions, "_LANES", lanes)
+    monkeypatch.setattr(stream, "_LANES", lanes)
     monkeypatch.setattr(backlog_module, "_MESSAGES", messages)
     monkeypatch.setattr(backlog_module, "_FIRST_WAL", 8192)
     smallest_wal(monkeypatch, 8192)
@@ -348,7 +347,7 @@ def test_what_costs_more_than_streaming_is_streamed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An old transaction: all since then would be decoded for each window."""
-    monkeypatch.setattr(backlog_sessions, "_LITTLE", 1 << 20)
+    monkeypatch.setattr(stream, "_LITTLE", 1 << 20)
     caplog.set_level("INFO", "penstock")
     main = publisher(database)
     start = prepared(database, main)

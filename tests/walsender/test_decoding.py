@@ -18,9 +18,8 @@ from penstock.errors import FeatureNotSupported, RequiredChangesRemoved
 from penstock.lakehouse.user_metadata import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.decoding import Decoding
+from penstock.walsender.decoding import Decoding, RelationSyncCache
 from penstock.walsender.every_table import EveryTable
-from penstock.walsender.relation_sync_cache import RelationSyncCache
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.wanted import PublishedAt, Wanted
 

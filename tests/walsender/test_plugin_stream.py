@@ -20,7 +20,7 @@ from penstock.pgoutput.messages import LogicalMessage
 from penstock.protocol.frontend_messages import CopyData, FrontendMessage
 from penstock.walsender.feed import Begun, Ended, Feed, Item, Piece
 from penstock.walsender.lake_transactions import LakeTransactions
-from penstock.walsender.plugin_stream import PluginStream
+from penstock.walsender.logical_reading import PluginStream
 from penstock.walsender.stream import TICK_S, SenderState
 
 

@@ -13,9 +13,8 @@ from deltalake import write_deltalake
 
 from penstock.catalog import Catalog
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.walsender.retention import Retention
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.slots import Slots
+from penstock.walsender.slots import Retention, Slots
 
 _DAY = 86400.0
 

@@ -43,7 +43,7 @@ from penstock.protocol.replication_grammar import (
 )
 from penstock.sqlstate import UndefinedFile
 from penstock.walsender.feed import ChangeSource, Feed
-from penstock.walsender.plugin_stream import PluginStream
+from penstock.walsender.logical_reading import PluginStream
 from penstock.walsender.slot_checks import PGOUTPUT, check_replication
 from penstock.walsender.stream import SenderState, Stream
 

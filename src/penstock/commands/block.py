@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.catalog import Catalog
+from penstock.catalog import BlockCatalog, Catalog, LakeTable
+from penstock.commands.namespace import find_schema, find_table
 from penstock.commands.scope import BlockEnd, CommandResult, CommandScope, PublisherSession
 from penstock.commands.subscription_targets import between_batches
 from penstock.commands.utility import execute, is_subscription_command
 from penstock.errors import FeatureNotSupported
-from penstock.sql import Statement
+from penstock.sql import AlterTable, CreateTable, DropTable, RangeVar, SetReplicaIdentity, Statement
 
 
 def takes(statement: Statement) -> bool:
@@ -58,3 +59,69 @@ def _no_publisher(conninfo: str, application_name: str) -> PublisherSession:
         hint="Run it outside of BEGIN ... COMMIT, or, for CREATE SUBSCRIPTION, say connect = "
         "false.",
     )
+
+
+# CREATE TABLE in a transaction block, and what the block does to tables that it has made.
+#
+# In: a statement, the catalog as the block sees it. Out: its result; what it has made is in that
+# catalog and its warehouse only. Refused by name is what reaches other tables, or what is there of
+# the table already: one that is partitioned or a partition, columns that come or go.
+
+Defines = CreateTable | AlterTable | DropTable
+
+
+def defines(statement: Statement) -> bool:
+    """Whether it is about tables that a block may make."""
+    return isinstance(statement, Defines)
+
+
+def define_in_block(
+    statement: Statement, catalog: BlockCatalog, scope: CommandScope
+) -> CommandResult:
+    """Raises what the statement raises outside of a block, and FeatureNotSupported."""
+    match statement:
+        case CreateTable(partition_by=None, parent=None):
+            pass
+        case CreateTable():
+            raise _refusal("CREATE TABLE of a partitioned table or a partition")
+        case AlterTable(relation=relation, commands=commands):
+            if not all(isinstance(command, SetReplicaIdentity) for command in commands):
+                raise _refusal("ALTER TABLE other than REPLICA IDENTITY")
+            _check_made("ALTER TABLE", relation, catalog, scope)
+        case DropTable(relations=relations):
+            for relation in relations:
+                _check_made("DROP TABLE", relation, catalog, scope)
+                _check_not_filled(relation, catalog, scope)
+    return execute(statement, catalog, _no_publisher_in_block, scope)
+
+
+def _check_made(what: str, name: RangeVar, catalog: BlockCatalog, scope: CommandScope) -> None:
+    found = _found(name, catalog, scope)
+    if found is not None and found.oid not in catalog.tables:
+        raise _refusal(f"{what} of a table that the block has not made")
+
+
+def _found(name: RangeVar, catalog: BlockCatalog, scope: CommandScope) -> LakeTable | None:
+    with catalog.write() as transaction:
+        if name.schema is not None and find_schema(transaction, scope, name.schema) is None:
+            return None  # the statement says so
+        return find_table(transaction, scope, name)
+
+
+def _check_not_filled(name: RangeVar, catalog: BlockCatalog, scope: CommandScope) -> None:
+    """It would leave its subscription at once, whatever becomes of the block."""
+    found = _found(name, catalog, scope)
+    filled = {rel.qualified_name for rel in catalog.relations()}
+    if found is not None and found.qualified_name in filled:
+        raise _refusal("DROP TABLE of a table that a subscription fills")
+
+
+def _refusal(what: str) -> FeatureNotSupported:
+    return FeatureNotSupported(
+        f"{what} cannot run inside a transaction block",
+        hint="Run it outside of BEGIN ... COMMIT.",
+    )
+
+
+def _no_publisher_in_block(conninfo: str, application_name: str) -> PublisherSession:
+    raise _refusal("a command that asks a publisher")

@@ -10,43 +10,80 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any, Final
 
-from penstock.catalog import Catalog, LakeTable, Role
-from penstock.errors import CommitConflict, FeatureNotSupported
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
+
+from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Role
+from penstock.errors import CommitConflict, FeatureNotSupported, ReplicationConflict
 from penstock.executor.block import LakeBlock, not_in_a_block
 from penstock.executor.block_commit import CommitBlocks
+from penstock.executor.constraints import ROUTE, check_found, check_partition
 from penstock.executor.held_rows import HeldRows
-from penstock.executor.insert import InsertByFiles, InsertBySpark, write_rows
-from penstock.executor.routes import Route, check_columns, route
-from penstock.executor.row_moves import APP_ID
+from penstock.executor.partitions import PartitionRules, Routing
+from penstock.executor.routes import (
+    OpenTable,
+    Route,
+    check_columns,
+    destination,
+    not_of_replication,
+    required_columns,
+    route,
+    schema_of,
+)
+from penstock.executor.row_moves import APP_ID, RowMoves
+from penstock.executor.row_pairs import paired_columns, write_pairs
 from penstock.executor.row_work import LeafWork
-from penstock.executor.rows import LakeRows, NewRows, RowChange, as_functions, delta_table
+from penstock.executor.rows import (
+    Change,
+    LakeRows,
+    NewRows,
+    RowChange,
+    altered_error,
+    as_functions,
+    delta_table,
+    quoted,
+    serialization_failure,
+)
 from penstock.executor.select import LakeSelect
-from penstock.executor.small_rewrites import has_change_feed
-from penstock.executor.spark_rewrites import USER_METADATA, Rewrites
+from penstock.executor.shown_rows import first_null_of_leaves, null_error
+from penstock.executor.small_rewrites import SmallRewrites, has_change_feed
 from penstock.executor.tables import LakeTables, is_partitioned
+from penstock.executor.unique_by_spark import check_not_null, check_unique, live_rows
 from penstock.executor.unique_keys import UniqueKeys, unique_keys
 from penstock.executor.writer import Writer
 from penstock.lakehouse.actions import commit_info, lines, now_ms
+from penstock.lakehouse.append import Append
 from penstock.lakehouse.cluster import Spark
-from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
+from penstock.lakehouse.protocol import ENABLE_VECTORS
+from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
+from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.staged_change import INSERT, MOVE
 from penstock.lakehouse.state import load
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.user_metadata import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.query import Interrupts
+from penstock.pipeline.routed_writer import RoutedWriter
+from penstock.pipeline.routing import Level
 from penstock.protocol.answers import CommandOutcome
 from penstock.publication.members import Operation
+from penstock.publication.rules import check_identity
 from penstock.sql import RangeVar
 from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
+from penstock.sqlstate import NotNullViolation, UniqueViolation
 from penstock.walsender.commits import newest_version
-from penstock.walsender.lake_columns import LakeColumn
+from penstock.walsender.lake_columns import LakeColumn, table_column
 from penstock.walsender.sequencer import Position, Sequencer
 
 
@@ -308,3 +345,412 @@ class TruncateTables:
             _OPERATION, now=now_ms(), user_metadata=mark, blind_append=False, read_version=before
         )
         self._warehouse.store.put(uri, before + 1, lines([info]))
+
+
+# INSERT into tables of the lake: by their files, without a job of Spark's, or by Spark.
+#
+# In: new rows and the table that is named. Out: one Delta commit of each table that gets rows, and
+# the number of rows. By files: None where only Delta itself knows what a table asks of its
+# writers, and nothing was read then. A row that belongs elsewhere, or nowhere, is refused before
+# anything is committed.
+
+
+class InsertByFiles:
+    """For every session."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        catalog: Catalog,
+        tables: LakeTables,
+        held: HeldRows,
+        unique: UniqueKeys,
+    ) -> None:
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._tables = tables
+        self._held = held
+        self._unique = unique
+
+    def insert(self, table: LakeTable, rows: NewRows, interrupts: Interrupts) -> int | None:
+        """Raises PenstockError (23502, 23505, 23514; 40001, 40003: a table was altered meanwhile,
+        or somebody has brought one of the keys when a part was done)."""
+        try:
+            routed = route(self._catalog, self._tables, table, rows.known)
+            appends = [self._open(leaf) for leaf in routed.leaves]
+        except FeatureNotSupported:
+            return None
+        check_columns(self._tables, table, rows.known, appends)
+        keyed = [leaf.oid for leaf in routed.leaves if unique_keys(leaf, rows.known)]
+        if not keyed:
+            files = write_rows(routed, appends, rows, lambda _: None)
+            self._commit(table, appends, files)
+            return sum(file.rows for _, file in files)
+        with self._held.changing(keyed, new_rows=True) as held, ExitStack() as stack:
+
+            def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
+                stack.enter_context(self._unique.turn(keyed, interrupts.check))
+                for number, keys in self._unique.of_files(routed, appends, files, rows.known):
+                    try:
+                        appends[number].check(partial(keys.check, held=held), keys.check_files)
+                    except (CommitConflict, FeatureNotSupported):
+                        raise altered_error(table) from None
+
+            files = write_rows(routed, appends, rows, check)
+            self._commit(table, appends, files)
+        return sum(file.rows for _, file in files)
+
+    def _open(self, leaf: LakeTable) -> Append:
+        warehouse = self._warehouse
+        return Append(warehouse.storage, warehouse.store, leaf.uri or "", leaf.qualified_name)
+
+    def _commit(
+        self, table: LakeTable, appends: Sequence[Append], files: Sequence[tuple[int, WrittenFile]]
+    ) -> None:
+        waiting: dict[int, list[WrittenFile]] = {}
+        for at, file in files:
+            waiting.setdefault(at, []).append(file)
+        done: list[str] = []
+        while waiting:
+            at = next(iter(waiting))
+            try:
+                appends[at].commit(waiting.pop(at))
+                done.append(appends[at].name)
+            except BaseException as error:
+                for number, rest in waiting.items():
+                    appends[number].remove(rest)
+                if isinstance(error, (CommitConflict, FeatureNotSupported)):
+                    raise altered_error(table, done) from None
+                if done and isinstance(error, UniqueViolation):
+                    raise serialization_failure(error.detail, done) from None
+                raise
+
+
+def write_rows(
+    routed: Route,
+    opened: Sequence[OpenTable],
+    rows: NewRows,
+    check: Callable[[Sequence[tuple[int, WrittenFile]]], None],
+) -> list[tuple[int, WrittenFile]]:
+    """Files in the folders of the leaves, with the number of each file's. ``check``: is asked of
+    them, whether their rows may come, before a NULL in a later row is an error. Raises
+    PenstockError; nothing is left then."""
+    schema = schema_of(rows.known).arrow()
+    destinations = [destination(leaf, schema) for leaf in opened]
+    writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
+    required = required_columns(routed, opened, rows.required)
+    missing: NotNullViolation | None = None
+    try:
+        with writer:
+            for batch in rows.whole(schema):
+                leaves = routed.leaves_of(batch)
+                at = first_null_of_leaves(rows.known, required, batch, leaves)
+                if at is not None:
+                    number = 0 if leaves is None else int(leaves[at])
+                    row, leaf = batch.slice(at, 1), routed.leaves[number]
+                    missing = null_error(leaf, rows.known, required[number], row)
+                    batch, leaves = batch.slice(0, at), None if leaves is None else leaves[:at]
+                writer.add(batch, leaves)
+                if missing is not None:
+                    break
+    except ReplicationConflict as error:
+        raise not_of_replication(error) from None
+    try:
+        check(writer.files)
+        if missing is not None:
+            raise missing
+    except BaseException:
+        for to, file in writer.files:
+            opened[to].storage.remove(f"{opened[to].uri}/{file.path}")
+        raise
+    return writer.files
+
+
+class InsertBySpark:
+    """Where only Delta itself knows what a table asks of its writers; for every session."""
+
+    def __init__(
+        self, spark: Spark, catalog: Catalog, tables: LakeTables, unique: UniqueKeys
+    ) -> None:
+        self._unique = unique
+        self._spark = spark
+        self._catalog = catalog
+        self._tables = tables
+
+    def insert(self, table: LakeTable, change: Change, interrupts: Interrupts) -> int:
+        """The number of rows. Raises PenstockError (23505, 23514), PySparkException."""
+        columns = self._tables.columns(table)
+        keyed = [leaf for leaf in self._tables.leaves(table) if unique_keys(leaf, columns)]
+        with self._unique.turn((leaf.oid for leaf in keyed), interrupts.check):
+            return self._insert(table, change)
+
+    def _insert(self, table: LakeTable, change: Change) -> int:
+        session = session_of_a_statement(self._spark)
+        if not is_partitioned(table):
+            self._check(session.sql(change.rows), table)
+            session.sql(change.on(delta_table(table)))
+            return change.count
+        columns = self._tables.columns(table)
+        with self._catalog.read() as t:
+            partitions = PartitionRules(t.tables.all(), columns)
+        frame = session.sql(change.rows)
+        for column, kind in self._tables.spark_columns(table):
+            if column not in change.columns:  # a key may be left out: it is NULL
+                frame = frame.selectExpr("*", f"CAST(NULL AS {kind}) AS `{column}`")
+        frame = frame.select(*(f"`{column.delta}`" for column in columns))
+        constraint = partitions.constraint(table)
+        routing = Routing("0", (table,), ())
+        if table.partition_key is not None:
+            routing = partitions.routing(table)
+        # Counted, checked and written from the same rows, whatever the query is.
+        rows = frame.selectExpr("*", f"{routing.expression} AS {ROUTE}").persist()
+        try:
+            if constraint is not None:
+                check_partition(rows, constraint, table, columns)
+            return self._insert_routed(rows, routing, partitions)
+        finally:
+            rows.unpersist()
+
+    def _insert_routed(self, rows: DataFrame, routing: Routing, partitions: PartitionRules) -> int:
+        counts = {row[0]: row[1] for row in rows.groupBy(ROUTE).count().collect()}
+        check_found(rows, counts, routing, partitions)
+        for number, leaf in enumerate(routing.leaves):
+            if number in counts:
+                self._check(rows.where(f"{ROUTE} = {number}"), leaf)
+        for number, leaf in enumerate(routing.leaves):
+            if number in counts:
+                part = rows.where(f"{ROUTE} = {number}").drop(ROUTE)
+                part.write.format("delta").mode("append").save(leaf.uri)
+        return int(sum(counts.values()))
+
+    def _check(self, rows: DataFrame, leaf: LakeTable) -> None:
+        """``rows``: that are to go there; what they lack is NULL. Raises UniqueViolation."""
+        known = unique_keys(leaf, self._tables.columns(leaf))
+        keys = [key for key in known if set(key.names) <= set(rows.columns)]
+        if keys:
+            check_unique(rows, live_rows(leaf, rows.sparkSession), leaf, keys)
+
+
+# UPDATE and DELETE on tables of the lake.
+#
+# In: a change whose expressions Spark can name, and its table. Out: one Delta commit of each table
+# that has rows to change, and the number of rows. What a commit cannot say by its files goes with
+# it: which new row was which old one (``row_pairs``). Rows that leave their partition are left to
+# ``row_moves``.
+#
+# Where an UPDATE sets columns of partition keys and has found no row that moves, it is run on the
+# rows that stay. A row that another writer has put there since and that would move is younger than
+# the statement, which leaves it as it is.
+
+
+@contextmanager
+def staying(
+    change: Change,
+    tree: Sequence[LakeTable],
+    columns: Sequence[LakeColumn],
+    session: SparkSession,
+) -> Iterator[Callable[[LakeTable], Change]]:
+    """What is changed of a leaf; the functions of ``session`` are there while inside. ``tree``: all
+    of the topmost table, root first. Raises FeatureNotSupported."""
+    schema = TableSchema(
+        tuple(Column(c.delta, c.name, c.type, c.type_oid, c.typmod) for c in columns), ()
+    )
+    routing, leaves = routing_of(tree, schema)
+    numbers = {leaf.oid: number for number, leaf in enumerate(leaves)}
+    keys = sorted(routing.columns)
+    name = f"penstock_{uuid.uuid4().hex}"
+    session.udf.register(name, arrow_udf(_route_function(anywhere(routing), keys), "bigint"))
+    new = dict(change.tried)
+    leaf_of_new = f"{name}({', '.join(new.get(key, quoted(key)) for key in keys)})"
+    where = f"({change.where}) AND " if change.where else ""
+
+    def of(leaf: LakeTable) -> Change:
+        return replace(change, where=f"{where}{leaf_of_new} = {numbers[leaf.oid]}")
+
+    try:
+        yield of
+    finally:
+        session.sql(f"DROP TEMPORARY FUNCTION {name}")
+
+
+def _route_function(routing: Level, keys: Sequence[str]) -> Callable[..., pa.Array]:
+    def route(*arguments: pa.Array) -> pa.Array:
+        return pa.array(routing.leaves(pa.table(list(arguments), names=list(keys))), pa.int64())
+
+    return route
+
+
+USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+"""Setting of a session: user metadata of its commits."""
+_FILE_COST: Final = "spark.sql.files.openCostInBytes"
+_PARTITIONS: Final = "spark.sql.files.maxPartitionNum"
+
+
+class Rewrites:
+    """For every session."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        catalog: Catalog,
+        sequencer: Sequencer,
+        tables: LakeTables,
+        blocks: CommitBlocks,
+        held: HeldRows,
+        unique: UniqueKeys,
+    ) -> None:
+        self._unique = unique
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._tables = tables
+        self._moves = RowMoves(warehouse, sequencer)
+        self._small = SmallRewrites(warehouse, catalog, tables, self._moves, blocks, held, unique)
+
+    def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
+        """None: it is left to Spark, and nothing was done. Raises PenstockError."""
+        self.check_identity(self._tables.leaves(table), Operation(change.kind))
+        filled = self.is_filled(table)
+        return self._small.run(table, change, interrupts, filled=filled)
+
+    def run_by_spark(
+        self, table: LakeTable, change: Change, session: SparkSession, interrupts: Interrupts
+    ) -> int:
+        """``session``: has the change's functions. Raises PenstockError, PySparkException."""
+        leaves = self._tables.leaves(table)
+        columns = self._tables.columns(table)
+        changed = {name for name, _ in change.settings}
+        keys = [key for key in unique_keys(table, columns) if changed & set(key.names)]
+        with self._unique.turn((leaf.oid for leaf in leaves if keys), interrupts.check):
+            if keys or change.required:
+                rows = [self._changed_rows(leaf, change, session) for leaf in leaves]
+                for leaf, mine in zip(leaves, rows, strict=True):
+                    check_not_null(mine, leaf, columns, change.required)
+                but = change.where or "true"
+                others = [live_rows(leaf, session, but) for leaf in leaves]
+                names = [quoted(column.delta) for column in columns]
+                stay = reduce(DataFrame.union, (frame.select(*names) for frame in others))
+                check_unique(reduce(DataFrame.union, rows), stay, table, keys)
+            return self._run_by_spark(table, leaves, columns, change, session)
+
+    def _run_by_spark(
+        self,
+        table: LakeTable,
+        leaves: Sequence[LakeTable],
+        columns: Sequence[LakeColumn],
+        change: Change,
+        session: SparkSession,
+    ) -> int:
+        with self._catalog.read() as t:
+            partitions = PartitionRules(t.tables.all(), columns)
+        filled = self.is_filled(table)
+        changed = {name for name, _ in change.settings}
+        if any(changed & partitions.keys_above(leaf) for leaf in leaves):
+            constraint = partitions.constraint(table)
+            for leaf in leaves if constraint is not None else ():
+                check_partition(
+                    self._changed_rows(leaf, change, session), constraint or "", table, columns
+                )
+            if table.partition_key is not None:
+                count = self._moves.run(table, change, columns, partitions, session, filled=filled)
+                if count is not None:
+                    return count
+            with staying(change, partitions.tree_of(table), columns, session) as of:
+                return self._run_each(leaves, of, session)
+        return self._run_each(leaves, lambda _: change, session)
+
+    def _run_each(
+        self,
+        leaves: Sequence[LakeTable],
+        change_of: Callable[[LakeTable], Change],
+        session: SparkSession,
+    ) -> int:
+        if len(leaves) > 1:  # what fails for one partition fails before any is changed
+            leaves = [leaf for leaf in leaves if self._touches(leaf, change_of(leaf), session)]
+        return sum(self._commit(leaf, change_of(leaf), session) for leaf in leaves)
+
+    def is_filled(self, table: LakeTable) -> bool:
+        """Whether a subscription fills the table, one of its partitions, or what it is of."""
+        leaves = self._tables.leaves(table)
+        with self._catalog.read() as t:
+            return _is_filled(t, table, leaves)
+
+    def check_identity(self, leaves: Sequence[LakeTable], command: Operation) -> None:
+        """CheckCmdReplicaIdentity: what could not be published is not done."""
+        with self._catalog.read() as t:
+            members = t.members()
+        for leaf in leaves:
+            columns = tuple(map(table_column, self._tables.columns(leaf)))
+            check_identity(members, leaf, columns, command)
+
+    def _touches(self, leaf: LakeTable, change: Change, session: SparkSession) -> bool:
+        """Whether there are rows to change; all their new values are computed for it."""
+        rows = self._changed_rows(leaf, change, session)
+        return bool(rows.selectExpr("count(*)", "bit_xor(xxhash64(*))").collect()[0][0])
+
+    def _changed_rows(self, leaf: LakeTable, change: Change, session: SparkSession) -> DataFrame:
+        """The rows that are changed, with their new values."""
+        settings = dict(change.settings)
+        values = ", ".join(
+            f"{settings.get(c.delta, quoted(c.delta))} AS {quoted(c.delta)}"
+            for c in self._tables.columns(leaf)
+        )
+        return session.sql(f"SELECT {values} FROM {delta_table(leaf)}{change.condition}")
+
+    def _commit(self, leaf: LakeTable, change: Change, session: SparkSession) -> int:
+        """The change of one table, which keeps all its rows."""
+        columns = self._paired_columns(leaf, change)
+        state = load(self._warehouse.storage, leaf.uri or "")
+        if state is None or state.properties.get(ENABLE_VECTORS, "false").lower() != "true":
+            _read_files_apart(session)
+        if not columns:
+            return _run(leaf, change, session, {})
+        storage = self._warehouse.storage
+        version, files = write_pairs(session, storage, leaf, columns, change)
+        try:
+            return _run(leaf, change, session, pairs_mark(version, files))
+        except BaseException:
+            self._remove(leaf, files)
+            raise
+
+    def _paired_columns(self, leaf: LakeTable, change: Change) -> tuple[LakeColumn, ...]:
+        changed = {name for name, _ in change.settings}
+        return paired_columns(leaf, self._tables.columns(leaf), changed)
+
+    def _remove(self, leaf: LakeTable, files: Sequence[WrittenFile]) -> None:
+        """Best effort: what stays goes with the next VACUUM."""
+        folder = pairs_folder(leaf.uri or "")
+        for file in files:
+            self._warehouse.storage.remove(f"{folder}/{file.path}")
+
+
+def _read_files_apart(session: SparkSession) -> None:
+    """Each file in a task of its own. Where a table has no deletion vectors, Delta asks for the
+    names of files with rows that are meant by ``input_file_name()``; that is the file that a task
+    has come to, which is another one by the time that a Python function has its answer for a row.
+    """
+    session.conf.unset(_PARTITIONS)
+    session.conf.set(_FILE_COST, "1t")
+
+
+def _run(
+    leaf: LakeTable, change: Change, session: SparkSession, metadata: Mapping[str, object]
+) -> int:
+    session.conf.unset(USER_METADATA)
+    if metadata:
+        session.conf.set(USER_METADATA, json.dumps(metadata))
+    counts: list[Any] = session.sql(change.on(delta_table(leaf))).collect()
+    return int(counts[0][0]) if counts else 0
+
+
+def _is_filled(t: CatalogTransaction, table: LakeTable, leaves: Sequence[LakeTable]) -> bool:
+    names = {(one.schema, one.name) for one in (table, *leaves)}
+    above: LakeTable | None = table
+    while above is not None and above.parent is not None:
+        above = t.tables.find_oid(above.parent)
+        if above is not None:
+            names.add((above.schema, above.name))
+    return any(
+        rel.table_name in names
+        for subscription in t.subscriptions.all()
+        for rel in t.relations.all(subscription.oid)
+    )

@@ -16,12 +16,11 @@ from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
 from penstock.pg_catalog.historic_catalogs import HistoricCatalogs
 from penstock.pgoutput.options import PgoutputOptions
-from penstock.walsender.decoding import Decoding
+from penstock.walsender.decoding import Decoding, RelationSyncCache
 from penstock.walsender.every_table import EveryTable
 from penstock.walsender.historic_tables import HistoricTables
 from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.logical_reading import LogicalReading
-from penstock.walsender.relation_sync_cache import RelationSyncCache
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.slots import Slots
 from penstock.walsender.wanted import Wanted

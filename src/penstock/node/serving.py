@@ -37,10 +37,9 @@ from penstock.pg_catalog.node_catalogs import NodeCatalogs
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.protocol.answers import StatementRunner
 from penstock.stats.backend_status import Sessions
-from penstock.walsender.retention import Retention
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer, SequencerThread
-from penstock.walsender.slots import Slots
+from penstock.walsender.slots import Retention, Slots
 from penstock.walsender.snapshots import Snapshots
 from penstock.walsender.syncrep import SyncRep
 

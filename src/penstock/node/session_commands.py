@@ -16,8 +16,7 @@ from functools import partial
 from typing import Final
 
 from penstock.catalog import BlockCatalog, Catalog, Role
-from penstock.commands.block import execute_block, takes
-from penstock.commands.block_tables import define_in_block, defines
+from penstock.commands.block import define_in_block, defines, execute_block, takes
 from penstock.commands.scope import CommandResult, CommandScope, CurrentRole
 from penstock.commands.utility import execute
 from penstock.executor.block import LakeBlock

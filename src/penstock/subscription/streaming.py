@@ -42,11 +42,10 @@ from penstock.subscription.targets import Targets
 from penstock.subscription.upkeep import Upkeep
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.backlog import Backlog
-from penstock.walreceiver.backlog_sessions import open_backlog
 from penstock.walreceiver.binary_rows import TooLong, available
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
-from penstock.walreceiver.stream import ReplicationStream
+from penstock.walreceiver.stream import ReplicationStream, open_backlog
 
 log = logging.getLogger(__name__)
 
