@@ -35,8 +35,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
-from penstock.pipeline.compact import compact
-from penstock.pipeline.compact_choice import CompactOptions
+from penstock.pipeline.compact import CompactOptions, compact
 from penstock.pipeline.publish_changes import Portion, publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation

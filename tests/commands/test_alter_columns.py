@@ -19,7 +19,7 @@ from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_changes import table_changes
-from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
+from penstock.pipeline.rewrite import ColumnChange, ColumnRewrites
 
 
 def opened(node: Ours, name: str = "t") -> DeltaTable:

@@ -18,8 +18,8 @@ from penstock.cli.main import app
 from penstock.commands import subscription_options
 from penstock.guc import INT_MAX
 from penstock.lakehouse.cuts import SCHEMA
-from penstock.lakehouse.delta_types import delta_type
 from penstock.lakehouse.names import column_names, folder_name
+from penstock.lakehouse.schema import delta_type
 from penstock.lsn import Lsn
 from penstock.node import guc
 from penstock.node.guc import Integer, Real

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from penstock.lakehouse.bitmaps import bitmap_of, numbers_of
+from penstock.lakehouse.deletion_vectors import bitmap_of, numbers_of
 
 _NUMBERS = st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 100))
 

@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidParameterValue
-from penstock.lakehouse.layout_options import NewTableLayouts, column_lists
 from penstock.lakehouse.schema import Column, TableSchema
-from penstock.lakehouse.table_layout import TableLayout
+from penstock.lakehouse.table_layout import NewTableLayouts, TableLayout, column_lists
 
 
 @pytest.mark.parametrize(

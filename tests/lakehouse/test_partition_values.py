@@ -23,7 +23,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_layout import TableLayout
 from penstock.lakehouse.table_writer import TableWriter
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pipeline.compact_choice import CompactOptions, files_to_rewrite
+from penstock.pipeline.compact import CompactOptions, files_to_rewrite
 
 TEXTS = [
     "a b/ü%=:?#&+",

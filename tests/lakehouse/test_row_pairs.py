@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.lakehouse.actions import commit_info
+from penstock.lakehouse.actions import commit_info, group_mark, group_of
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.row_pairs import PairFile, pair_files, pairs_mark
-from penstock.lakehouse.user_metadata import group_mark, group_of
 
 _FILES = [WrittenFile("a.parquet", 10, 1, {}), WrittenFile("b.parquet", 20, 2, {})]
 

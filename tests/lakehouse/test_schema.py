@@ -10,10 +10,17 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import FeatureNotSupported, RelationChanged
-from penstock.lakehouse.delta_types import arrow_type, delta_type
 from penstock.lakehouse.describe import describe
 from penstock.lakehouse.new_columns import NewColumns, check_no_variant
-from penstock.lakehouse.schema import KEY, Column, TableSchema, alter_schema_json, recorded_type
+from penstock.lakehouse.schema import (
+    KEY,
+    Column,
+    TableSchema,
+    alter_schema_json,
+    arrow_type,
+    delta_type,
+    recorded_type,
+)
 from penstock.lakehouse.schema_changes import check_same_key, columns_added, copied_again
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.variant import VARIANT

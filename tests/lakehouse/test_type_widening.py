@@ -11,7 +11,7 @@ import pytest
 
 from fix_postgres import Database
 from penstock.lakehouse.schema import Column, TableSchema
-from penstock.lakehouse.type_widening import followed_types
+from penstock.lakehouse.schema_changes import followed_types
 from penstock.pgtypes import arrow_type, find
 from penstock.pgtypes.gather import cells_of
 

@@ -21,7 +21,7 @@ import penstock.pipeline.copy_to as copy_to
 import penstock.pipeline.job as job
 import penstock.pipeline.publish_changes as publish_changes
 from penstock.lakehouse.session import build_session
-from penstock.pipeline.compact_choice import CompactOptions
+from penstock.pipeline.compact import CompactOptions
 from penstock.pipeline.scan import ScanColumn
 from penstock.pipeline.table_work import ApplyOptions
 from pipeline.history import Publisher

@@ -15,8 +15,7 @@ from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.compact import compact, needs_compaction
-from penstock.pipeline.compact_choice import CompactOptions, files_to_rewrite
+from penstock.pipeline.compact import CompactOptions, compact, files_to_rewrite, needs_compaction
 from pipeline.history import Publisher
 from pipeline.lake import APP, Lake
 

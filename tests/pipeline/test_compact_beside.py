@@ -22,6 +22,7 @@ from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.compact import (
+    CompactOptions,
     Rewritten,
     TableAt,
     due_files,
@@ -29,7 +30,6 @@ from penstock.pipeline.compact import (
     put_in_place,
     rewrite,
 )
-from penstock.pipeline.compact_choice import CompactOptions
 from pipeline.history import Publisher
 from pipeline.lake import APP, Lake
 

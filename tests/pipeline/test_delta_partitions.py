@@ -14,8 +14,7 @@ import pytest
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import Storage, local_path
 from penstock.lakehouse.table_layout import TableLayout
-from penstock.pipeline.compact import compact
-from penstock.pipeline.compact_choice import CompactOptions
+from penstock.pipeline.compact import CompactOptions, compact
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import ReplicaIdentity

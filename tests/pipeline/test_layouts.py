@@ -25,8 +25,7 @@ from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.log import entry_uri
 from penstock.lakehouse.storage import Storage, local_path
 from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.compact import compact
-from penstock.pipeline.compact_choice import CompactOptions
+from penstock.pipeline.compact import CompactOptions, compact
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from pipeline.history import Publisher
 from pipeline.lake import Lake

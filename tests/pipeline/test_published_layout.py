@@ -6,8 +6,7 @@ import pytest
 
 from faults.heavy import part_of_make_faults
 from penstock.errors import RequiredChangesRemoved
-from penstock.pipeline.compact import TableAt, due_files, put_in_place, rewrite
-from penstock.pipeline.compact_choice import CompactOptions
+from penstock.pipeline.compact import CompactOptions, TableAt, due_files, put_in_place, rewrite
 from pipeline.published import PublishedTable, PublishingLake, vacuum
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.snapshot_units import Unit, unit_bytes, units_of
+from penstock.pipeline.snapshot import Unit, unit_bytes, units_of
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.walreceiver.table_info import LeafTable, RemoteTable
 

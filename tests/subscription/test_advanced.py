@@ -6,8 +6,7 @@ import pytest
 
 from penstock.errors import NotInPrerequisiteState
 from penstock.lsn import Lsn
-from penstock.subscription.advanced import advance_to
-from penstock.subscription.origin import TableProgress
+from penstock.subscription.origin import TableProgress, advance_to
 
 AT_100 = TableProgress(True, Lsn(100))
 

@@ -31,17 +31,16 @@ from penstock.pipeline.snapshot import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
-from penstock.subscription.advanced import AdvancedOrigin
 from penstock.subscription.apply import Applier
-from penstock.subscription.catalog_access import CatalogAccess
+from penstock.subscription.apply_error import SkipLsns
 from penstock.subscription.cut_requests import RequestedCuts
+from penstock.subscription.inbox import Batch, Piece
+from penstock.subscription.origin import AdvancedOrigin
 from penstock.subscription.parking import Parking
-from penstock.subscription.piece import Batch, Piece
 from penstock.subscription.prepared import two_phase
-from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.tablesync import Copies, SyncOptions
 from penstock.subscription.targets import Targets
-from penstock.subscription.worker import Membership
+from penstock.subscription.worker import CatalogAccess, Membership
 from penstock.subscription.worker_status import WorkerStatus
 from subscription.no_definitions import no_definitions
 

@@ -11,7 +11,7 @@ from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
 from penstock.lsn import INVALID
 from penstock.pgoutput.chunk import PADDING, MessageChunk
-from penstock.subscription.piece import Piece
+from penstock.subscription.inbox import Piece
 
 HEADER = b"w" + bytes(24)
 HIGH = 1 << 63

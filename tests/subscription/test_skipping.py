@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import ProtocolViolation, ReplicationConflict
 from penstock.lsn import INVALID, Lsn
-from penstock.subscription.apply_error import with_context
-from penstock.subscription.inbox import Inbox
+from penstock.subscription.apply_error import Passing, SkipLsns, Skipping, with_context
+from penstock.subscription.inbox import Batch, Inbox
 from penstock.subscription.origin import TableProgress
-from penstock.subscription.piece import Batch
-from penstock.subscription.skipping import Passing, SkipLsns, Skipping
 
 HEADER = b"w" + bytes(24)
 

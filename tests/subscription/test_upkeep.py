@@ -15,7 +15,7 @@ from penstock.catalog import Catalog, SubscriptionRelState
 from penstock.errors import ApplierReplaced, CommitConflict, StateMismatch, StorageError
 from penstock.lakehouse.log import list_log
 from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.compact_choice import CompactOptions
+from penstock.pipeline.compact import CompactOptions
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions

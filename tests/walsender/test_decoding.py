@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.decoding import RelationData
 from penstock.errors import FeatureNotSupported, RequiredChangesRemoved
-from penstock.lakehouse.user_metadata import grouped_mark
+from penstock.lakehouse.actions import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.decoding import Decoding, RelationSyncCache

@@ -11,7 +11,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from penstock.catalog import BlockCommit
-from penstock.lakehouse.user_metadata import block_mark
+from penstock.lakehouse.actions import block_mark
 from walsender.test_identity import Lake
 
 

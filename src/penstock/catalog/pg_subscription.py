@@ -176,7 +176,7 @@ class Subscription:
     ``upgraded``: where it went on after the last pg_upgrade that was told of. An error that
     ``disable_on_error`` lets disable it makes it both ``stopped`` and not ``enabled``.
     ``skip_lsn``: the finish LSN of a transaction to be skipped; the worker reads and clears it as
-    it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.skipping``).
+    it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.apply_error``).
     ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
     ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: tables that have one.
     ``unsent_changes``: one of ``UNSENT_CHANGES``.

@@ -13,10 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from penstock.catalog import CatalogTransaction, LakeTable, Namespace
 from penstock.commands.scope import CommandScope, warning
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
-from penstock.lakehouse.delta_types import arrow_type
 from penstock.lakehouse.describe import TableDescription, describe, source_name, table_names
 from penstock.lakehouse.log import list_log
-from penstock.lakehouse.schema import DEFAULT, GENERATED, NOT_NULL, attgenerated, recorded_type
+from penstock.lakehouse.schema import (
+    DEFAULT,
+    GENERATED,
+    NOT_NULL,
+    arrow_type,
+    attgenerated,
+    recorded_type,
+)
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.pg_type import TEXT

@@ -29,13 +29,13 @@ from penstock.commands.define import (
 )
 from penstock.commands.scope import notice, warning
 from penstock.errors import InvalidParameterValue, SqlSyntaxError
-from penstock.lakehouse.layout_options import (
+from penstock.lakehouse.new_columns import JSONB_AS, JSONB_AS_TEXT
+from penstock.lakehouse.table_layout import (
     CLUSTER_BY,
     PARTITION_BY,
     NewTableLayouts,
     column_lists,
 )
-from penstock.lakehouse.new_columns import JSONB_AS, JSONB_AS_TEXT
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes.out_of_range import OUT_OF_RANGE
 from penstock.pipeline.conflict import CONFLICT_RESOLUTIONS, ERROR

@@ -84,7 +84,7 @@ from penstock.errors import (
 )
 from penstock.identifiers import simple_quote_literal
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts
-from penstock.lakehouse.layout_options import NewTableLayouts
+from penstock.lakehouse.table_layout import NewTableLayouts
 from penstock.lsn import INVALID, Lsn
 from penstock.protocol.answers import Notice
 from penstock.relation import TableName
@@ -425,7 +425,7 @@ def check_publications_once(names: Sequence[str]) -> None:
 # ALTER SUBSCRIPTION ... SKIP (AlterSubscription, ALTER_SUBSCRIPTION_SKIP).
 #
 # In: the statement, and the catalog. Out: a changed catalog, which the worker reads before each
-# batch: what is skipped, and when it is over, is ``subscription.skipping``'s. A transaction that
+# batch: what is skipped, and when it is over, is ``subscription.apply_error``'s. A transaction that
 # is prepared is named by its PREPARE, whether that has come already (``subscription.prepared``) or
 # not; once it is committed at the publisher, by its COMMIT PREPARED, as others are.
 

@@ -106,11 +106,10 @@ from penstock.errors import (
 )
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.defaults import default_value
-from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.names import column_names
 from penstock.lakehouse.new_columns import check_no_variant
 from penstock.lakehouse.row_moves import pending
-from penstock.lakehouse.schema import DELETED_AT, Column, TableSchema
+from penstock.lakehouse.schema import DELETED_AT, Column, TableSchema, delta_type, type_text
 from penstock.lakehouse.statistics import bounds
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_changes import table_changes
@@ -119,7 +118,7 @@ from penstock.pgtypes import arrow_type
 from penstock.pgtypes.variant import VARIANT, type_name
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.partition_tree import anywhere, belonging, routing_of
-from penstock.pipeline.rewrite_columns import DDL_APP_ID, ColumnChange, ColumnRewrites
+from penstock.pipeline.rewrite import DDL_APP_ID, ColumnChange, ColumnRewrites
 from penstock.pipeline.routing import Level, RangeBound
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.protocol.answers import Notice

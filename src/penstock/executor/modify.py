@@ -58,7 +58,7 @@ from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.unique_by_spark import check_not_null, check_unique, live_rows
 from penstock.executor.unique_keys import UniqueKeys, unique_keys
 from penstock.executor.writer import Writer
-from penstock.lakehouse.actions import commit_info, lines, now_ms
+from penstock.lakehouse.actions import commit_info, grouped_mark, lines, now_ms
 from penstock.lakehouse.append import Append
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
@@ -69,7 +69,6 @@ from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.staged_change import INSERT, MOVE
 from penstock.lakehouse.state import load
 from penstock.lakehouse.table import DeltaTable
-from penstock.lakehouse.user_metadata import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.query import Interrupts

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from penstock.errors import DuplicateObject, FeatureNotSupported
 from penstock.lakehouse.actions import lines
 from penstock.lakehouse.log import entry_uri, log_folder
-from penstock.lakehouse.new_table import new_table_entry
 from penstock.lakehouse.row_pairs import pairs_folder
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.table import DeltaTable, new_table_entry
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import qualified

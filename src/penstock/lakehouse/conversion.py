@@ -23,8 +23,7 @@ from penstock.errors import (
     ValueNotRepresentable,
 )
 from penstock.identifiers import quote_literal
-from penstock.lakehouse.delta_types import TIMESTAMP_NTZ
-from penstock.lakehouse.schema import FIRST_NORMAL_OID, Column
+from penstock.lakehouse.schema import FIRST_NORMAL_OID, TIMESTAMP_NTZ, Column
 from penstock.pgtypes.as_text import may_not_fit
 from penstock.pgtypes.family import Unfit, shown
 from penstock.pgtypes.gather import cells_of

@@ -13,8 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import FeatureNotSupported, HistoryMismatch
-from penstock.lakehouse.delta_types import TIMESTAMP, delta_type, type_text
-from penstock.lakehouse.schema import ROW, Column, TableSchema
+from penstock.lakehouse.schema import ROW, TIMESTAMP, Column, TableSchema, delta_type, type_text
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.pg_type import INT8, TEXT, TIMESTAMPTZ

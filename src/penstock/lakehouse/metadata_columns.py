@@ -15,9 +15,8 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import FeatureNotSupported
-from penstock.lakehouse.delta_types import TIMESTAMP
 from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP
-from penstock.lakehouse.schema import DELETED_AT, Column
+from penstock.lakehouse.schema import DELETED_AT, TIMESTAMP, Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes.pg_type import INT8, TIMESTAMPTZ
 

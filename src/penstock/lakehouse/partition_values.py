@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import ValueNotRepresentable
-from penstock.lakehouse.delta_types import TIMESTAMP, TIMESTAMP_NTZ
+from penstock.lakehouse.schema import TIMESTAMP, TIMESTAMP_NTZ
 
 PartitionValues = Mapping[str, str | None]
 """Of one file, by column; of NULL as None, "" in the log of some writers."""

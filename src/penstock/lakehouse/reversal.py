@@ -16,8 +16,8 @@ from pyroaring import BitMap
 
 from penstock.errors import NotInPrerequisiteState
 from penstock.lakehouse.data_file import DataFile
-from penstock.lakehouse.emptied import empties
 from penstock.lakehouse.files import file_uri
+from penstock.lakehouse.foreign import empties
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.state import TableState, load_at, load_vectors
 from penstock.lakehouse.storage import Storage

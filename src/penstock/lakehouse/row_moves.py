@@ -14,13 +14,12 @@ from typing import Any, Final
 
 from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse import actions as log_actions
-from penstock.lakehouse.actions import Action
+from penstock.lakehouse.actions import Action, group_mark, group_of, user_metadata
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.user_metadata import group_mark, group_of, user_metadata
 
 _OPERATION: Final = "WRITE"
 """commitInfo.operation of what arrives: to subscribers it is INSERT, also where the rows have left

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.lakehouse.actions import user_metadata
 from penstock.lakehouse.files import WrittenFile
-from penstock.lakehouse.user_metadata import user_metadata
 
 OLD: Final = "old: "
 NEW: Final = "new: "

@@ -27,11 +27,10 @@ from penstock.errors import CommitConflict, DuplicateObject
 from penstock.lakehouse import statistics
 from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.data_file import DataFile
-from penstock.lakehouse.delta_types import TIMESTAMP
 from penstock.lakehouse.files import FileWriter, open_parquet
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore
-from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.schema import TIMESTAMP, Column, TableSchema
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import Lsn

@@ -17,16 +17,23 @@ from typing import Final
 
 from penstock.errors import CommitConflict, PenstockError, StorageError
 from penstock.lakehouse import protocol
-from penstock.lakehouse.actions import Action, commit_info, lines, now_ms
+from penstock.lakehouse.actions import (
+    Action,
+    block_mark,
+    commit_info,
+    group_of,
+    is_undone,
+    lines,
+    now_ms,
+)
 from penstock.lakehouse.deletion_vectors import VectorFile
-from penstock.lakehouse.emptied import empties
 from penstock.lakehouse.files import file_uri
+from penstock.lakehouse.foreign import empties
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.log_store import LogStore, may_be_there, put_after_all
 from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.user_metadata import block_mark, group_of, is_undone
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.lakehouse import actions, protocol
-from penstock.lakehouse.actions import Action, change_metadata
-from penstock.lakehouse.checkpoint import longer_retentions
+from penstock.lakehouse.actions import MARK, Action, change_metadata, first_entry, reversal_mark
+from penstock.lakehouse.checkpoint import RETENTIONS, longer_retentions
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
@@ -34,13 +34,12 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry, version_before
 from penstock.lakehouse.log_store import LogStore, may_be_there
-from penstock.lakehouse.new_table import new_table_entry
 from penstock.lakehouse.reversal import REVERSAL, Reversal, reversal
-from penstock.lakehouse.schema import DROPPED, UNFILLED, Column, TableSchema
+from penstock.lakehouse.schema import DROPPED, KEY, SOURCE, UNFILLED, Column, TableSchema
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
+from penstock.lakehouse.statistics import INDEXED_COLUMNS
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout, check_layout, check_new_layout
-from penstock.lakehouse.user_metadata import MARK, reversal_mark
 
 _TRUSTED_SECONDS: Final = 3600.0
 """How long a loaded state is taken for complete without a look at the log's names; far less than
@@ -607,3 +606,43 @@ def _no_file(table: str, path: str) -> CommitConflict:
     return CommitConflict(
         f'table "{table}" has no file "{path}" any more', hint="Load the table again and retry."
     )
+
+
+# The first log entry of a table that the node makes.
+#
+# In: columns, how rows are laid out. Out: actions of version 0, or a refusal of what Delta would
+# not take.
+
+RETENTION: Final = "interval 2 days"
+"""How long old log entries and removed files of new tables serve readers of old cuts. A table with
+several commits a second has hundreds of thousands of both in a week, Delta's default."""
+
+_INDEXED: Final = "delta.dataSkippingNumIndexedCols"
+
+
+def new_table_entry(name: str, schema: TableSchema, layout: TableLayout) -> list[Action]:
+    """Raises FeatureNotSupported where it cannot be laid out so."""
+    check_new_layout(name, layout, schema.arrow())
+    return first_entry(
+        schema.delta_json(),
+        protocol.for_new_table(
+            timestamp_ntz=schema.needs_timestamp_ntz,
+            clustered=bool(layout.cluster_by),
+            variants=schema.has_variants,
+        ),
+        {
+            protocol.ENABLE_VECTORS: "true",
+            **dict.fromkeys(RETENTIONS, RETENTION),
+            KEY: json.dumps(schema.key),
+            SOURCE: name,
+            **_more_indexed(schema, layout),
+        },
+        layout,
+    )
+
+
+def _more_indexed(schema: TableSchema, layout: TableLayout) -> dict[str, str]:
+    """Where Delta would keep no statistics of what it is to cluster by."""
+    names = [column.name for column in schema.columns]
+    count = max((names.index(name) + 1 for name in layout.cluster_by), default=0)
+    return {_INDEXED: str(count)} if count > INDEXED_COLUMNS else {}

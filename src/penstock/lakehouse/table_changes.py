@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.errors import VersionGone
+from penstock.lakehouse.actions import emptied_with, is_truncate, reversed_by
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import inline, unique_id
 from penstock.lakehouse.log import read_entry
@@ -22,7 +23,6 @@ from penstock.lakehouse.staged_change import UPDATE as STAGED_UPDATE
 from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.user_metadata import emptied_with, is_truncate, reversed_by
 
 _UPDATE: Final = "UPDATE"
 """commitInfo.operation of Spark's and delta-rs' UPDATE."""

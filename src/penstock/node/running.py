@@ -36,7 +36,7 @@ from penstock.node.reports import Reports
 from penstock.node.session_commands import connect_publisher
 from penstock.node.standing_proof import StandingProof
 from penstock.pg_catalog.snapshot import NODE_OWNER
-from penstock.pipeline.compact_choice import CompactOptions
+from penstock.pipeline.compact import CompactOptions
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
@@ -45,20 +45,18 @@ from penstock.relation import TableName
 from penstock.sql import AlterSubscriptionRefresh, AlterSubscriptionRefreshTables
 from penstock.sql.text.object_names import RangeVar
 from penstock.stats.backend_status import ACTIVE, IDLE, Activity, BackendType, Session, Sessions
-from penstock.subscription.advanced import AdvancedOrigin
 from penstock.subscription.ahead import remove_litter
-from penstock.subscription.catalog_access import CatalogAccess
+from penstock.subscription.apply_error import SkipLsns
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
-from penstock.subscription.origin import check_state
+from penstock.subscription.origin import AdvancedOrigin, check_state
 from penstock.subscription.prepared import two_phase
-from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.spool import empty_folder
-from penstock.subscription.stream_options import StreamOptions
+from penstock.subscription.streaming import StreamOptions
 from penstock.subscription.tablesync import NOT_COPIED, SyncOptions
 from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.upkeep import UpkeepOptions
-from penstock.subscription.worker import ApplyWorker
+from penstock.subscription.worker import ApplyWorker, CatalogAccess
 from penstock.subscription.worker_status import WorkerSnapshot, WorkerStatus
 
 

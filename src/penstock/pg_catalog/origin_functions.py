@@ -3,7 +3,7 @@
 In: the catalog, the cuts, who works now, the session that asks. Out: functions for ``pg_catalog``,
 alone and in FROM; their effects last, whatever becomes of the query. A node's origins are those of
 its subscriptions, ``pg_<oid>``; sessions have none. Where an origin was put is a row of the
-catalog, which the worker's next session takes up (``subscription.advanced``): then it is a cut.
+catalog, which the worker's next session takes up (``subscription.origin``): then it is a cut.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
-from penstock.lakehouse.bitmaps import bitmap_of, numbers_of
 from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.deletion_vectors import bitmap_of, numbers_of
 from penstock.lakehouse.file_commits import FileCommit
 from penstock.pipeline.columns import Integers, rank
 from penstock.pipeline.conflict import conflict

@@ -21,7 +21,7 @@ from penstock.lakehouse.conversion import converted, takes
 from penstock.lakehouse.defaults import Draw, drawn, draws, filled, no_draw
 from penstock.lakehouse.history_table import COMMIT_TIMESTAMP
 from penstock.lakehouse.schema import DELETED_AT, Column, TableSchema
-from penstock.lakehouse.type_widening import is_wider
+from penstock.lakehouse.schema_changes import is_wider
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values

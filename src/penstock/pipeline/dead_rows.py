@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from penstock.lakehouse.batches import read_batches, read_rows
-from penstock.lakehouse.bitmaps import numbers_of
+from penstock.lakehouse.deletion_vectors import numbers_of
 from penstock.lakehouse.files import WrittenFile, open_parquet
 from penstock.lakehouse.partition_values import PartitionValues, constants
 from penstock.lakehouse.storage import Storage

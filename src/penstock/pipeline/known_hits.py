@@ -19,9 +19,9 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import StorageError
-from penstock.lakehouse.bitmaps import bitmap_of, numbers_of
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.deletion_vectors import bitmap_of, numbers_of
 from penstock.lakehouse.files import WrittenFile, file_uri
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import is_local, local_path

@@ -20,7 +20,7 @@ from pyroaring import BitMap
 
 from penstock.errors import StorageError
 from penstock.identifiers import quoted, simple_quote_literal
-from penstock.lakehouse.bitmaps import numbers_of
+from penstock.lakehouse.deletion_vectors import numbers_of
 from penstock.lakehouse.files import file_uri, open_parquet
 from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.partition_values import PartitionValues, partition_scalar

@@ -19,8 +19,8 @@ from pyroaring import BitMap
 from penstock.errors import RelationChanged, StorageError, VersionGone
 from penstock.lakehouse import deletion_vectors
 from penstock.lakehouse.batches import read_batches
-from penstock.lakehouse.bitmaps import numbers_of
 from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.deletion_vectors import numbers_of
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.partition_values import PartitionValues, partition_scalar
 from penstock.lakehouse.storage import Storage

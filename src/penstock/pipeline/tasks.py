@@ -18,7 +18,7 @@ from pyroaring import BitMap
 
 from penstock.errors import FeatureNotSupported, PenstockError, ValueNotRepresentable
 from penstock.lakehouse.batches import read_rows
-from penstock.lakehouse.bitmaps import bitmap_of
+from penstock.lakehouse.deletion_vectors import bitmap_of
 from penstock.lakehouse.files import WrittenFile, open_parquet
 from penstock.lakehouse.partition_values import constants
 from penstock.pipeline.columns import Integers

@@ -64,15 +64,14 @@ from penstock.relation import TableName
 from penstock.sql.builtin.enum_types import known_enums
 from penstock.subscription import origin
 from penstock.subscription.ahead import RunAhead
-from penstock.subscription.conflict_texts import Names
-from penstock.subscription.conflicts import Conflicts
+from penstock.subscription.apply_error import Passing
+from penstock.subscription.conflicts import Conflicts, Names
 from penstock.subscription.history import TransactionStamps
 from penstock.subscription.in_place import with_labels
+from penstock.subscription.inbox import Batch, Piece
 from penstock.subscription.logical_messages import message_rows
 from penstock.subscription.parking import Parking, is_own
-from penstock.subscription.piece import Batch, Piece
 from penstock.subscription.relation_map import Share, first_message, shares
-from penstock.subscription.skipping import Passing
 from penstock.subscription.target import Target
 from penstock.subscription.target_columns import EarlierRows
 from penstock.subscription.targets import Targets

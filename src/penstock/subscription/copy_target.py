@@ -31,7 +31,6 @@ from penstock.errors import (
     RelationChanged,
 )
 from penstock.lakehouse.foreign import ADDING_COPY
-from penstock.lakehouse.layout_options import NO_LAYOUTS, NewTableLayouts
 from penstock.lakehouse.new_columns import (
     AS_TYPES_ARE,
     JSONB_AS_VARIANT,
@@ -41,6 +40,7 @@ from penstock.lakehouse.new_columns import (
 from penstock.lakehouse.schema import ROW, TableSchema
 from penstock.lakehouse.schema_changes import check_same_key, columns_added, copied_again
 from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.table_layout import NO_LAYOUTS, NewTableLayouts
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.out_of_range import TEXT
 from penstock.pipeline.partition_tree import routing_of

@@ -24,8 +24,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.columnar import DecodedChunk
-from penstock.pipeline.history import Stamps
-from penstock.pipeline.history_copy import copy_rows
+from penstock.pipeline.history import Stamps, copy_rows
 from penstock.subscription.target import Target
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ from penstock.lakehouse.foreign import RENAME_VALUE
 from penstock.lakehouse.schema import Column
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pgtypes.variant import VARIANT
-from penstock.pipeline.rewrite import with_replaced
-from penstock.pipeline.rewrite_columns import DDL_APP_ID, ColumnChange, ColumnRewrites
+from penstock.pipeline.rewrite import DDL_APP_ID, ColumnChange, ColumnRewrites, with_replaced
 from penstock.subscription.definitions import Labels
 from penstock.subscription.target import Target
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.civil import EPOCH_MICROSECONDS
-from penstock.lakehouse.delta_types import TIMESTAMP
 from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP, POSITION, XID
+from penstock.lakehouse.schema import TIMESTAMP
 from penstock.lakehouse.side_table import MESSAGES
 from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import XLOGDATA_HEADER

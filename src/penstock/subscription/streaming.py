@@ -11,40 +11,44 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
-from penstock.errors import PublisherError
+from penstock.errors import ConnectionFailure, PenstockError, PublisherError
 from penstock.failpoint import AFTER_RECEIVE, failpoint
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.chunk import MessageChunk
+from penstock.pgoutput.decoder import Decoder
+from penstock.pgoutput.messages import RelationMessage
 from penstock.pgoutput.options import PgoutputOptions, committed_only, subscriber_options
+from penstock.pgtypes import binary_supported
+from penstock.pipeline.table_work import ApplyOptions
+from penstock.relation import Relation
 from penstock.subscription import origin
-from penstock.subscription.advanced import AdvancedOrigin, advance_to, are_beyond
 from penstock.subscription.ahead import AheadWriter, writes_ahead
 from penstock.subscription.apply import Applier
-from penstock.subscription.apply_error import Parts
-from penstock.subscription.binary_stream import BinaryStream
+from penstock.subscription.apply_error import Parts, SkipLsns, Skipping
 from penstock.subscription.cut_requests import RequestedCuts
-from penstock.subscription.inbox import Inbox
+from penstock.subscription.inbox import Batch, Inbox
+from penstock.subscription.origin import AdvancedOrigin, advance_to, are_beyond
 from penstock.subscription.parking import Parking
-from penstock.subscription.piece import Batch
 from penstock.subscription.prepared import PreparedTransactions, TwoPhase
-from penstock.subscription.skipping import SkipLsns, Skipping
-from penstock.subscription.stream_options import StreamOptions
 from penstock.subscription.streamed import StreamedTransactions
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
-from penstock.subscription.upkeep import Upkeep
+from penstock.subscription.upkeep import Upkeep, UpkeepOptions
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.backlog import Backlog
 from penstock.walreceiver.binary_rows import TooLong, available
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.stream import ReplicationStream, open_backlog
 
 log = logging.getLogger(__name__)
@@ -541,3 +545,93 @@ class Receiver:
         if self._stream.rests(len(frames) > 0):
             self._inbox.quiet()
         self.position = Lsn(max(self.position, received))
+
+
+# Parameters of a stream, as ``node`` gives them and as one subscription takes them.
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Parameters of a stream, in seconds and bytes."""
+
+    apply: ApplyOptions
+    track_commit_timestamp: bool
+    """Whether it is told of changes of rows that others have written last."""
+    upkeep: UpkeepOptions
+    spool_folder: Path
+    piece_bytes: int
+    piece_frames: int
+    queue_bytes: int
+    batch_delay: float
+    batch_idle: float
+    backlog_delay: float
+    backlog_threshold: int
+    """Bytes of WAL to be behind before a backlog is fetched and not streamed; -1: never."""
+    status_interval: float
+    receiver_timeout: float
+
+    def of(self, app_id: str) -> StreamOptions:
+        """For the subscription with that app id."""
+        if not self.track_commit_timestamp:
+            return self
+        compact = replace(self.upkeep.compact, own=app_id)
+        upkeep = replace(self.upkeep, compact=compact)
+        return replace(self, apply=replace(self.apply, own=app_id), upkeep=upkeep)
+
+
+# Whether a stream may be in PostgreSQL's binary format.
+#
+# In: a subscription that asks for it, its open tables, and the Relation messages of its stream.
+# Out: the answer as a session begins; an error as soon as the stream tells of a column that has to
+# come as text, such as one of an enum, in a table that has joined the publication or has been
+# altered since. The session ends then, and the next one streams text, which is right for all
+# columns. Nobody else has read such a message: what its rows hold cannot be read, and a prepared
+# transaction is not sent again once it is kept.
+
+
+class NotInBinary(Exception):
+    """A relation of a binary stream has a column that is read as text only."""
+
+
+class BinaryStream:
+    """Of one session."""
+
+    def __init__(self, subscription: Subscription, targets: Targets) -> None:
+        self._subscription = subscription
+        self._targets = targets
+
+    def begins(self, publisher: Publisher) -> bool:
+        """Whether every published column can be read in binary. Raises ConnectionFailure."""
+        for target in self._targets:
+            rel = target.rel
+            try:
+                info = publisher.table_info(self._subscription.publications, rel.schema, rel.table)
+            except ConnectionFailure:
+                raise
+            except PenstockError as error:
+                # Renamed, dropped, locked: what comes of it is seen in the stream.
+                log.info("%s; streaming text", error.message)
+                return False
+            if (found := self._text_only(info.relation)) is not None:
+                log.warning("%s", found)
+                return False
+        return True
+
+    def check(self, message: bytes) -> None:
+        """Raises NotInBinary for a Relation message with a column that has to come as text."""
+        definition = Decoder().decode(message)
+        if isinstance(definition, RelationMessage):
+            found = self._text_only(definition.relation)
+            if found is not None:
+                raise NotInBinary(found)
+
+    def _text_only(self, relation: Relation) -> str | None:
+        texts = self._targets.text_readers(relation)
+        for attribute in relation.attributes:
+            if attribute.name in texts or not binary_supported(attribute.type_oid):
+                name, table = self._subscription.name, relation.qualified_name
+                return (
+                    f'subscription "{name}" streams text although binary = true: column '
+                    f'"{attribute.name}" of table "{table}" is kept as PostgreSQL\'s text'
+                )
+        return None

@@ -12,8 +12,8 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import PenstockError, RelationChanged, SchemaChanged, StateMismatch
 from penstock.lakehouse.schema import FIRST_NORMAL_OID, Column, TableSchema
+from penstock.lakehouse.schema_changes import followed_types, retyped
 from penstock.lakehouse.table import DeltaTable
-from penstock.lakehouse.type_widening import followed_types, retyped
 from penstock.relation import Relation
 from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.subscription.replica_identity import living

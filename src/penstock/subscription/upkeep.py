@@ -3,7 +3,7 @@
 In: the open tables, between two batches. Out: one piece of work at a time in a thread of its own
 (``beside``), on a table as it was when it began; between two later batches a compaction is put in
 place, which is quick, or thrown away where it does not fit any more. Which files to rewrite is
-decided in ``pipeline.compact_choice``; losing the race against another writer is harmless, as the
+decided in ``pipeline.compact``; losing the race against another writer is harmless, as the
 table is looked at again. Whatever fails is left for later: nothing here is worth a stop, but
 another applier of the same subscription.
 
@@ -27,14 +27,15 @@ from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.compact import (
+    CompactOptions,
     Rewritten,
     TableAt,
     commit_again,
     due_files,
+    gain,
     put_in_place,
     rewrite,
 )
-from penstock.pipeline.compact_choice import CompactOptions, gain
 from penstock.relation import TableName
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets

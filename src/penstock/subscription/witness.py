@@ -31,9 +31,8 @@ from penstock.subscription.agreement import (
     check_slot,
     check_table,
 )
-from penstock.subscription.taken_over import Predecessors
 from penstock.subscription.target import Target
-from penstock.subscription.targets import Targets
+from penstock.subscription.targets import Predecessors, Targets
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.publisher import Publisher, database, identify_system
 from penstock.walreceiver.slots import MISSING

@@ -12,26 +12,30 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 from typing import Final
 
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog import LakeTable, SubscriptionCounts
+from penstock.catalog.pg_subscription import DroppedSubscription, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.catalog.publisher_identity import alter
+from penstock.catalog.publisher_identity import PublisherIdentity, alter
+from penstock.enum_type import EnumType
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.subscription.apply_error import log_stop, text_of
-from penstock.subscription.binary_stream import BinaryStream, NotInBinary
-from penstock.subscription.catalog_access import CatalogAccess
+from penstock.relation import TableName
+from penstock.subscription.apply_error import SkipLsns, log_stop, text_of
 from penstock.subscription.copy_target import ensure_table, layouts_of, new_columns_of
+from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.definitions import DefinitionWatch
 from penstock.subscription.history import begin_history
+from penstock.subscription.origin import AdvancedOrigin
 from penstock.subscription.parking import Parking
+from penstock.subscription.prepared import TwoPhase
 from penstock.subscription.retry import Verdict, decide
-from penstock.subscription.stream_options import StreamOptions
-from penstock.subscription.streaming import ApplyStream
+from penstock.subscription.streaming import ApplyStream, BinaryStream, NotInBinary, StreamOptions
 from penstock.subscription.tablesync import NOT_COPIED, Copies, SyncOptions
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
@@ -515,3 +519,67 @@ class Membership:
 
 def _same(found: Subscription | None, subscription: Subscription) -> bool:
     return found is not None and found.followed_as(subscription)
+
+
+# What an apply worker reads and writes of the node's state.
+#
+# In: nothing. Out: a record of functions, which the node makes from its catalog. So a worker takes
+# no part in the state store's transactions, and nothing else of the catalog is its business.
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogAccess:
+    """``node`` makes it."""
+
+    generation: Callable[[], int]
+    """Grows with every change; cheap."""
+    rels: Callable[[], Sequence[SubscriptionRel]]
+    subscription_with_rels: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]]
+    """As they are now, of one state; None: it is gone."""
+    set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
+    check_origin: Callable[[], None]
+    """Raises ConfigurationLimitExceeded: there is no state for the subscription's origin now."""
+    record_publisher: Callable[[PublisherIdentity], None]
+    park: Callable[[SubscriptionRel, BaseException], object]
+    """Record that a table follows no more, and why."""
+    bind: Callable[[SubscriptionRel, int | None, str | None], object]
+    copy_again: Callable[[SubscriptionRel, int | None], object]
+    record_definition: Callable[[SubscriptionRel, str], object]
+    """Record what a table's rows depend on at the publisher."""
+    record_conflict: Callable[[SubscriptionRel, str], object]
+    member: Callable[
+        [SubscriptionRel, Subscription],
+        AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
+    ]
+    """Keep a table in the subscription, and that as it is, until the block is left; yields what
+    sets the table's state."""
+    partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
+    """A partitioned table of the node with all its partitions, root first; () for others."""
+    enum_types: Callable[[], tuple[EnumType, ...]]
+    """The node's own types."""
+    next_values: Callable[[TableName, str, int], Sequence[int]]
+    """So many next values of the sequence of a table's column. Raises UndefinedTable (42P01),
+    SequenceGeneratorLimitExceeded (2200H)."""
+    restart_sequences: Callable[[TableName], object]
+    """Those of a table's columns begin again, as for TRUNCATE RESTART IDENTITY."""
+    primary_key_name: Callable[[TableName], str | None]
+    """Of the constraint; None: the catalogs do not have it, or the table."""
+    subscription_name: Callable[[str], str | None]
+    """By app id; None: there is no such subscription on the node."""
+    dropped_subscriptions: Callable[[], Sequence[DroppedSubscription]]
+    """All that the node has had."""
+    origin_name: Callable[[str], str | None]
+    """Of a subscription's replication origin, as ``subscription_name``."""
+    requested_cuts: RequestedCuts
+    two_phase: Callable[[], TwoPhase]
+    """Whether prepared transactions are received as such, as it is now."""
+    follow_change: Callable[[SubscriptionRel, BaseException], object]
+    """Have a table copied again whose relation has changed at the publisher. Raises what REFRESH
+    raises."""
+    count: Callable[[SubscriptionCounts], object]
+    """Count errors and conflicts; never raises."""
+    skip_lsns: SkipLsns
+    advanced: AdvancedOrigin
+    record_stop: Callable[[BaseException, str | None, bool], None]
+    """Record that the subscription has stopped because of an error, the sync id of the table that
+    it is an error of, and whether it is disabled."""

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from penstock.catalog.pg_subscription import is_app_id
 from penstock.errors import StorageError
+from penstock.lakehouse.actions import block_of, group_of, is_truncate, is_undone
 from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.row_moves import Arrivals, arrivals_of
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.user_metadata import block_of, group_of, is_truncate, is_undone
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64

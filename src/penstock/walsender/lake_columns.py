@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
-from penstock.lakehouse.delta_types import arrow_type, delta_type, type_text
 from penstock.lakehouse.protocol import check_readable
 from penstock.lakehouse.schema import (
     DEFAULT,
@@ -25,8 +24,11 @@ from penstock.lakehouse.schema import (
     NOT_NULL,
     PHYSICAL_NAME,
     SOURCE,
+    arrow_type,
     attgenerated,
+    delta_type,
     recorded_type,
+    type_text,
 )
 from penstock.lakehouse.state import TableState
 from penstock.lsn import Lsn
