@@ -1,20 +1,20 @@
-"""Whether publisher, slot, cuts and tables are still those that belong together.
+"""Checks that publisher, slot, cuts and tables still belong together.
 
 In: what the node has recorded, what the server answers, what the last cut and the tables' logs
-hold; all of them values. Out: nothing, or the error that says which of them is another one or went
-back, and the way on. Pure; ``witness`` asks the server and ``worker`` calls, once at each
-connection, before anything is created, streamed or acknowledged.
+hold; all of them values. Out: nothing, or the error that says which of them was replaced or went
+back, and how to go on. The checks are pure: ``witness`` asks the server, and ``worker`` calls them
+once at each connection, before anything is created, streamed or acknowledged.
 
-What holds when nothing is wrong, after any crash of either side:
+When nothing is wrong, the following holds after any crash of either side:
 
-- The server is the cluster and database that were followed before, on the same timeline or on one
-  that forked from it after everything that we have.
+- The server is the cluster and database that were followed before. It is on the same timeline or
+  on one that forked from it after everything that we have.
 - The server's WAL reaches at least as far as the last cut and every table's own LSN: only flushed
   WAL is sent, and flushed WAL survives a crash.
 - The slot's ``confirmed_flush_lsn`` is not after the place where the stream begins
   (``origin.start_lsn``): nothing is acknowledged before it is in a cut (law 1).
-- Tables that were in a cut have a log, with our LSN in it, at least as new as the cut says. A cut
-  speaks of the Delta table that it names, until its rows are copied again.
+- A table that was in a cut has a log that holds our LSN and is at least as new as the cut says. A
+  cut speaks of the Delta table that it names, until that table's rows are copied again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _IN_CUTS: Final = (SubscriptionRelState.SYNCDONE, SubscriptionRelState.READY)
 
 @dataclass(frozen=True, slots=True)
 class PublisherState:
-    """What a server answers. ``position``: the end of its flushed WAL; ``forks``: where each
-    timeline before its own ended; ``confirmed``: the slot's, None when there is no such slot."""
+    """The state of a server, as it answers. ``position``: the end of its flushed WAL; ``forks``:
+    where each timeline before its own ended; ``confirmed``: the slot's ``confirmed_flush_lsn``,
+    None when there is no such slot."""
 
     identity: PublisherIdentity
     position: Lsn
@@ -46,15 +47,15 @@ class PublisherState:
     forks: Mapping[int, Lsn]
     confirmed: Lsn | None
     wal_status: str | None = None
-    """Of the slot, as in pg_replication_slots, or ``slots.MISSING``."""
+    """The slot's, as in pg_replication_slots, or ``slots.MISSING``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableHistory:
     """One table in state f, s or r. ``joined``: where it came into the cuts, None while it is in
-    none and nothing was copied; ``version``: of its log, None when there is none; ``cut``: what the
-    last cut says of a table of that name; ``returned``: that name was in the subscription before.
-    """
+    none and nothing was copied; ``version``: its log's version, None when there is no log; ``cut``:
+    the last cut's entry for a table of that name; ``returned``: that name was in the subscription
+    before."""
 
     name: str
     state: SubscriptionRelState
@@ -67,16 +68,16 @@ class TableHistory:
 
     @property
     def pinned(self) -> CutTable | None:
-        """What the last cut says of this table; None where it means one that was in its place, or
-        the rows that were there before the copy. Whether it is the one that is bound to the row,
-        ``Targets.open`` has looked. Older cuts name no ids."""
+        """The last cut's entry for this table. None where that entry means a table that was in its
+        place before, or the rows that were there before the copy. ``Targets.open`` has checked that
+        this table is the one that is bound to the row. Older cuts name no ids."""
         if self.cut is None or self.state is SubscriptionRelState.FINISHEDCOPY:
             return None
         return self.cut if self.cut.id in (None, self.id) else None
 
     @property
     def progress(self) -> TableProgress:
-        """What origin.py decides upon."""
+        """The table's progress, for the decisions of origin.py."""
         return TableProgress(self.state is SubscriptionRelState.READY, self.marker)
 
 
@@ -88,10 +89,10 @@ def check_publisher(
     tables: Sequence[TableHistory],
     advanced: Lsn = INVALID,
 ) -> None:
-    """Raises StateMismatch where the server, or its slot, and our own state disagree.
+    """Raise StateMismatch where the server or its slot disagrees with our own state.
 
-    ``advanced``: where the replication origin was put. Raises ConnectionFailure for a standby that
-    has not replayed as much yet.
+    ``advanced``: the LSN to which the replication origin was advanced. Raises ConnectionFailure for
+    a standby that has not replayed as much yet.
     """
     reached, owner = _reached(last_cut, tables)
     check_timeline(subscription, known, server, reached, owner)
@@ -119,8 +120,8 @@ def check_publisher(
 def _check_no_gap(
     subscription: str, server: PublisherState, tables: Sequence[TableHistory], advanced: Lsn
 ) -> None:
-    """Raises StateMismatch where the slot is beyond a table that nothing was copied into: without a
-    cut nothing was acknowledged, so that it was there before."""
+    """Raise StateMismatch where the slot is beyond a table that nothing was copied into. Without a
+    cut this subscription has acknowledged nothing, so the slot was there before."""
     behind = [t for t in tables if t.state is SubscriptionRelState.READY and t.marker is not None]
     for table in behind:
         reached = max(table.marker or INVALID, advanced)
@@ -136,8 +137,8 @@ def _check_no_gap(
 
 
 def check_known_start(subscription: str, table: str, marker: Lsn, server: PublisherState) -> None:
-    """``marker``: of a subscription of which nothing is known. Raises StateMismatch where the slot
-    may send again what the table has."""
+    """Raise StateMismatch where the slot may send again what the table has. ``marker``: the LSN of
+    a subscription of which the node knows nothing any more."""
     if server.confirmed is None or marker <= server.confirmed:
         return
     raise StateMismatch(
@@ -161,8 +162,8 @@ def _advance(subscription: str, lsn: Lsn) -> str:
 def check_slot(
     subscription: str, slot: str | None, server: PublisherState, cut: Lsn | None
 ) -> None:
-    """Raises StateMismatch for a slot that is lost, UndefinedObject for one that is gone with what
-    came after the last cut. Servers say both in other words from version to version."""
+    """Raise StateMismatch for a slot that is lost, UndefinedObject for one that is gone with the
+    changes after the last cut. The server's own messages differ from version to version."""
     if slot is None:
         return
     if server.wal_status == LOST:
@@ -187,7 +188,7 @@ _PUT_BACK: Final = "Mount or restore the warehouse, or the node's folder, as it 
 def check_cuts(
     subscription: str, last_cut: Lsn | None, rels: Iterable[SubscriptionRel], cuts_uri: str
 ) -> None:
-    """Raises StateMismatch where the cuts are gone: that is no table's own."""
+    """Raise StateMismatch where the cuts are gone: no single table is to blame for that."""
     for rel in rels:
         if rel.lsn is not None and rel.state in _IN_CUTS and last_cut is None:
             raise StateMismatch(
@@ -199,7 +200,7 @@ def check_cuts(
 
 
 def check_table(subscription: str, table: TableHistory, last_cut: Lsn | None) -> None:
-    """Raises StateMismatch where a table is gone or went back, or the node's own state did."""
+    """Raise StateMismatch where a table is gone or went back, or the node's own state went back."""
     if _left_the_cuts(table, last_cut):
         raise StateMismatch(
             f'table "{table.name}" of subscription "{subscription}" is not in the last cut, at '
@@ -218,9 +219,9 @@ def check_table(subscription: str, table: TableHistory, last_cut: Lsn | None) ->
 
 
 def _left_the_cuts(table: TableHistory, last_cut: Lsn | None) -> bool:
-    """Where a table came into the cuts is recorded after the first one that holds it, and it is in
-    all since. What was committed to it is in a cut too, unless that was in an earlier membership.
-    """
+    """Tell whether a table that was in the cuts is missing from the last one. The node records
+    ``joined`` after the first cut that holds the table, and every later cut holds it. A cut also
+    holds what was committed to the table, unless that was in an earlier membership."""
     if last_cut is None or table.version is None or table.cut is not None:
         return False
     marker = None if table.returned else table.marker
@@ -240,7 +241,8 @@ def _wrong_with(table: TableHistory) -> str | None:
         return "was copied and is gone" if copied else None
     if table.pinned is not None and table.version < table.pinned.version:
         return f"went back to version {table.version}, the last cut has {table.pinned.version}"
-    # A cut that names it knows it, though nothing was copied and nothing came for it since.
+    # A table without an LSN may be right: if the last cut names its id, nothing was copied and
+    # nothing has come for it since.
     named = table.pinned is not None and table.pinned.id is not None
     if table.marker is None and table.joined is not None and not named:
         return "has no LSN of the subscription in its log: it is not the table that was copied"
@@ -251,7 +253,7 @@ def _wrong_with(table: TableHistory) -> str | None:
 
 
 def _reached(last_cut: Lsn | None, tables: Iterable[TableHistory]) -> tuple[Lsn, str]:
-    """The greatest position that we hold, and what holds it."""
+    """Return the greatest position that we hold, and what holds it."""
     reached, owner = last_cut or INVALID, "the last cut"
     for table in tables:
         if table.marker is not None and table.marker > reached:
@@ -266,7 +268,7 @@ def check_timeline(
     reached: Lsn,
     owner: str,
 ) -> None:
-    """Raises StateMismatch where the server's timeline left the known one before ``reached``."""
+    """Raise StateMismatch where the server's timeline left the known one before ``reached``."""
     now = server.identity.timeline
     if known is None or known.timeline == now:
         return
@@ -289,12 +291,13 @@ def check_timeline(
 
 
 def _acknowledged_on(timeline: int, server: PublisherState) -> int:
-    """The timeline on which a slot was confirmed last, from the one that a standby was followed on.
+    """Return the timeline on which the slot was confirmed last. ``timeline``: the one on which the
+    standby was followed.
 
-    Of a standby whose timeline could not be watched: its walsender goes on after the promotion
-    without telling of it. A slot that is confirmed beyond the place where the server took its new
-    timeline was confirmed there, by who streamed from it; one that a standby keeps in step with its
-    primary's is never beyond its WAL.
+    The timeline of a standby cannot be watched: its walsender goes on after a promotion without
+    telling of it. A slot that is confirmed beyond the place where the server took its new timeline
+    was confirmed on that timeline, by whoever streamed from the server. A slot that a standby keeps
+    in step with its primary's is never beyond the standby's WAL.
     """
     later = [*sorted(each for each in server.forks if each > timeline), server.identity.timeline]
     for following in later:

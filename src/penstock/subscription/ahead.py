@@ -1,11 +1,12 @@
-"""Rows of streamed transactions in files before they commit (applyparallelworker.c's purpose).
+"""Rows of streamed transactions, written to files before the commit (as applyparallelworker.c).
 
 In: runs of frames on disk, of transactions that are open. Out: their new rows as data files that no
-log entry names yet, and what else is to be done at the commit: which old rows go. It is done in a
-thread beside the applying one, and changes neither tables nor catalog. What cannot be done ahead is
-done by the applying thread, from the frames: they are the truth until the commit.
+log entry names yet, and the old rows that the commit has to remove. A thread beside the applying
+one does this, and changes neither tables nor catalog. The applying thread does the rest from the
+frames, which are the truth until the commit.
 
-A file is noted on the node's disk before it is written, until its commit: ``remove_litter``.
+A note on the node's disk names a file's mark from before the file is written until its commit, so
+that ``remove_litter`` finds the files that a kill has left.
 """
 
 from __future__ import annotations
@@ -52,15 +53,16 @@ log = logging.getLogger(__name__)
 
 _NOTES: Final = "ahead"
 _OPEN_END: Final = Lsn((1 << 64) - 1)
-"""For the end of a transaction that has none yet: after everything that a table has."""
+"""The end of a transaction that has none yet: after everything that a table has."""
 _IN_MEMORY: Final = 1 << 20
-"""Bytes of keys that are kept there."""
+"""Bytes of keys from which on they are kept on disk."""
 
 
 @dataclass(frozen=True)
 class TableAhead:
-    """What a run does to a table. ``net`` is without its complete rows, which are ``written``;
-    ``rows``: how many changes there are. Good while the table has the columns ``schema``."""
+    """The changes of a run to a table. ``net`` lacks its complete rows, which are ``written``;
+    ``rows``: the number of changes. It holds while the table has the columns ``schema`` and the
+    layout ``layout``."""
 
     target: Target
     relations: tuple[Relation, ...]
@@ -73,30 +75,31 @@ class TableAhead:
 
     @property
     def work(self) -> TableWork:
-        """For ``run_batch``."""
+        """The work that ``run_batch`` takes."""
         return TableWork(self.target.table, self.net, written=self.written)
 
     def fits(self, targets: Targets, open_end: Lsn) -> bool:
-        """Whether it can be done now, in a transaction that ends there; columns that the publisher
-        has added are staged, as for every change."""
+        """Tell whether the changes can be applied now, in a transaction that ends at ``open_end``.
+        Columns that the publisher has added are staged, as for every change."""
         target = self.target
         if targets.of(self.relations[0].oid) is not target or not _plain(target, targets):
             return False
         if target.marker is not None and target.marker >= open_end:
             return False
         if not all(keeps_key(target.table.schema, relation) for relation in self.relations):
-            return False  # nothing is staged: each change has the key of its place
+            return False  # from the frames, each change is found by the key of its place
         try:
             for relation in self.relations:
                 targets.follow(target, relation)
         except PenstockError:
-            return False  # said by whoever does it from the frames
+            return False  # applying the frames will raise and report it
         table = target.table
         same = table.schema == self.schema and table.layout == self.layout
         return same and self._is_there()
 
     def _is_there(self) -> bool:
-        """A VACUUM takes what no log entry names, and the transaction may have been open long."""
+        """Tell whether all files are still there. VACUUM removes files that no log entry names, and
+        the transaction may have been open for long."""
         table = self.target.table
         paths = [file.path for written in self.written for file in written.files]
         return all(table.storage.exists(f"{table.uri}/{path}") for path in paths)
@@ -104,19 +107,20 @@ class TableAhead:
 
 @dataclass(frozen=True)
 class RunAhead:
-    """A run's. ``relations``: as of its end, those that the transaction has named."""
+    """The changes of a run to all of its tables. ``relations``: those that the transaction has
+    named, as of the end of the run."""
 
     relations: Mapping[int, Relation]
     tables: tuple[TableAhead, ...]
 
     def remove(self) -> None:
-        """Its files go: it is not needed."""
+        """Remove the files: the run is not needed."""
         for table in self.tables:
             table.work.remove_written()
         self.forget_notes()
 
     def forget_notes(self) -> None:
-        """Its files are a table's, or gone."""
+        """Remove the notes: a table has the files now, or they are gone."""
         for table in self.tables:
             table.note.unlink(missing_ok=True)
 
@@ -128,12 +132,12 @@ class AheadOfCommit:
         self._future = future
 
     def take(self) -> RunAhead | None:
-        """What was done, the caller's from now on; waits for it where it is under way. None: it has
-        not begun, or cannot be done ahead."""
+        """Return the work, which belongs to the caller from now on; wait for it if it is under way.
+        None if it has not begun, or cannot be done ahead."""
         return None if self._future.cancel() else self._future.result()
 
     def forget(self) -> None:
-        """It is not needed; does not wait."""
+        """Drop the run, which is not needed, without waiting for it."""
         if not self._future.cancel():
             self._future.add_done_callback(_remove)
 
@@ -145,14 +149,16 @@ def _remove(future: Future[RunAhead | None]) -> None:
 
 
 def writes_ahead(subscription: Subscription) -> bool:
-    """Whether anything is written ahead of its commit."""
-    # Histories and messages tell of transactions from their Begin on; so do deleted rows.
+    """Tell whether anything of a subscription is written ahead of its commit."""
+    # Histories, messages and deleted rows that stay tell of transactions from their Begin on.
     told = subscription.history or subscription.messages or subscription.soft_delete
     return subscription.streaming == "parallel" and not told
 
 
 class AheadWriter:
-    """Of one stream. ``begin`` is called by the receiving thread; Spark is the cluster's."""
+    """Writes runs of one stream ahead of their commit, in a thread of its own.
+
+    The receiving thread calls ``begin``; ``spark`` is the cluster's."""
 
     def __init__(
         self, spark: Spark, targets: Targets, options: ApplyOptions, spool_folder: Path
@@ -164,7 +170,8 @@ class AheadWriter:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="write ahead")
 
     def begin(self, spooled: SpooledFrames, definitions: Sequence[bytes]) -> AheadOfCommit:
-        """``definitions``: Relation messages of the same transaction from before the run."""
+        """Begin to write a run. ``definitions``: Relation messages of the same transaction from
+        before the run."""
         return AheadOfCommit(self._pool.submit(self._do, spooled, definitions))
 
     def close(self) -> None:
@@ -201,8 +208,8 @@ class AheadWriter:
         if not share.changes:
             raise _NotAhead("a TRUNCATE alone")
         if share.restarts or _draws(share):
-            # A TRUNCATE of this transaction may have it begin again then, and those of before would
-            # come a second time.
+            # A later TRUNCATE of this transaction may restart the sequence, which would then give
+            # the values that were written ahead a second time.
             raise _NotAhead("a sequence gives its values at the commit")
         resolution = self._targets.conflict_resolution
         with known_enums(target.enums):
@@ -251,8 +258,8 @@ class AheadWriter:
         return note
 
     def _without_rows(self, net: NetChange, again: Callable[[], NetChange]) -> NetChange:
-        """Keys alone, and not in memory where they are many. It is folded again from the frames
-        when the table lacks rows."""
+        """Return the change with keys alone, which are not in memory where they are many. The
+        frames are folded again if rows of the table turn out to be missing or in conflict."""
 
         def without(lacking: np.ndarray) -> NetChange:
             whole = again()
@@ -294,15 +301,16 @@ class AheadWriter:
         try:
             return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         finally:
-            path.unlink()  # what is mapped stays until nobody has it
+            path.unlink()  # mapped pages stay until nobody uses them
 
 
 class _NotAhead(Exception):
-    """Why it has to be done at the commit."""
+    """The reason why a run has to wait for its commit."""
 
 
 def _shares(decoded: DecodedChunk, targets: Targets) -> list[Share]:
-    """Raises _NotAhead unless each relation is a target's, as it was copied."""
+    """Return the tables' shares of a run. Raise _NotAhead unless each relation is that of a plain
+    target and has the name that the target has."""
     named = [change.relation for change in decoded.changes]
     named += [run.relation for run in decoded.unreadable]
     named += [relation for event in decoded.truncates for relation in event.relations]
@@ -318,14 +326,14 @@ def _shares(decoded: DecodedChunk, targets: Targets) -> list[Share]:
 
 
 def _plain(target: Target, targets: Targets) -> bool:
-    # What metadata columns hold is known at the commit.
+    # The values of metadata columns are known only at the commit.
     plain = target.partitions is None and not target.table.schema.stamps
     plain = plain and not targets.definitions.labels(target)
     return plain and targets.named(target.rel.table_name) is target
 
 
 def _draws(share: Share) -> bool:
-    """Whether columns that the publication lacks take values of sequences."""
+    """Tell whether columns that the publication lacks take values of sequences."""
     drawn = {column.source for column in share.target.table.schema.columns if draws(column)}
     return any(
         drawn.difference(attribute.name for attribute in change.relation.attributes)
@@ -346,8 +354,8 @@ def _fold(share: Share, schema: TableSchema, resolution: str) -> NetChange:
 
 
 def remove_litter(storage: Storage, spool: Path) -> None:
-    """Remove the files that a kill has left between their writing and their commit. ``spool``: of
-    all subscriptions of the node, not emptied yet."""
+    """Remove the files that a kill has left between their writing and their commit. ``spool``: the
+    folder of all subscriptions of the node, not emptied yet."""
     for note in spool.glob(f"*/{_NOTES}/*.json"):
         try:
             noted = json.loads(note.read_bytes())
