@@ -1,9 +1,9 @@
-"""One batch of whole transactions into Delta tables, exactly once (the apply half of worker.c).
+"""The apply half of worker.c: apply a batch of whole transactions to Delta tables, exactly once.
 
-In: a batch from the inbox. Out: the tables' commits, each with its end LSN inside (law 2), then the
-cut (law 3). Decoding is left to pgoutput, folding and the Spark job to pipeline, the log to
-lakehouse. A batch of several pieces is one transaction larger than ``logical_decoding_work_mem``:
-its pieces are staged one after the other and committed together.
+In: a batch from the inbox. Out: the tables' commits, each with the batch's end LSN inside (law 2),
+then the cut (law 3). Decoding is left to pgoutput, folding and the Spark job to pipeline, the log
+to lakehouse. A batch has several pieces where a transaction is larger than
+``logical_decoding_work_mem``: its pieces are staged one after the other and committed together.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ log = logging.getLogger(__name__)
 
 _MAX_RACES: Final = 10
 _LOOKS: Final = 3
-"""Attempts that look whether the tables are as they were loaded, before the first commit and before
-conflicts are told: others may commit all the time."""
+"""Attempts that check, before the first commit and before conflicts are reported, that the tables
+are as they were loaded. Later attempts do not check: others may commit all the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a batch came to. ``cut``: the LSN of the new cut, None where there is none.
-    ``outcomes``: of its tables, one or more for each. ``replaced``: values that were out of range.
-    """
+    """The result of a batch. ``cut``: the LSN of the new cut, None where there is none.
+    ``outcomes``: one or more for each of its tables. ``replaced``: how many values were out of
+    range."""
 
     rows: int
     cut: Lsn | None
@@ -119,9 +119,9 @@ class Applier:
         last_cut: Cut | None,
         members_hold: Callable[[], bool],
     ) -> None:
-        """``origin``: the name of the replication origin; ``origin_of``: of a subscription's, by
-        its app id. ``members_hold``: whether the subscription has the tables that were opened
-        (``membership``)."""
+        """``origin``: the name of the replication origin; ``origin_of``: the name of a
+        subscription's, by its app id. ``members_hold``: tells whether the subscription has the
+        tables that were opened (``membership``)."""
         self._spark = spark
         self._cuts = warehouse.cuts
         self._targets = targets
@@ -146,10 +146,10 @@ class Applier:
         self._divided, self._looks, self._end_lsn = False, False, INVALID
         self._messages: list[pa.Table] = []
         self._labels: dict[TableName, dict[tuple[str, int], set[str]]] = {}
-        """Labels of enums in changes of the batch, by column and type."""
+        """Labels of enums in the changes of the batch, by table, then by column and type."""
         self._message_table = warehouse.messages
         self.committing = False
-        """True once everything is staged: an error is no single transaction's then."""
+        """True once everything is staged: no single transaction is to blame for an error then."""
         self.last_cut = None if last_cut is None else last_cut.lsn
         self._members = frozenset(() if last_cut is None else last_cut.tables)
 
@@ -160,15 +160,15 @@ class Applier:
     def apply(self, batch: Batch, skip: Lsn = INVALID, *, whole: bool = False) -> Applied | None:
         """Apply whole transactions. Raises ReplicationConflict, RelationChanged, StorageError ...
 
-        ``skip``: the finish LSN of the one that is not applied. ``whole``: of several it is not
-        looked for the one that an error is of. None where the subscription has other tables by now,
-        and nothing is committed.
+        ``skip``: the finish LSN of the transaction that is not applied. ``whole``: the caller will
+        not divide the batch to find the transaction that has an error. Returns None, with nothing
+        committed, where the subscription has other tables by now.
 
-        Nothing is committed when it raises before the first commit (``committing``), and parts of
-        the batch may come instead; when it raises between two commits, the tables that have
-        committed skip the batch by their own LSNs when it comes again, or it is taken back from
-        them (``take_back``). With ``on_table_error =
-        park`` a table with an error of its own is parked, and the batch goes to the others.
+        When it raises before the first commit (``committing``), nothing is committed, and the
+        caller may apply parts of the batch instead. When it raises between two commits, the tables
+        that have committed skip the batch by their own LSNs when it comes again, or the batch is
+        taken back from them (``take_back``). With ``on_table_error = park`` a table with an error
+        of its own is parked, and the batch goes to the others.
         """
         relations = dict(self._decoder.relations)
         before = [(target, target.followed, target.rows_applied) for target in self._targets]
@@ -185,7 +185,7 @@ class Applier:
                 return None
             except CommitConflict as conflict:
                 log.info("%s: working the batch again", conflict.message)
-                # the batch has the Relation messages that were decoded since; they come again
+                # The next attempt decodes the batch's Relation messages again.
                 self._decoder.relations = dict(relations)
             except Exception:
                 self._decoder.relations = relations
@@ -210,19 +210,19 @@ class Applier:
         return Applied(rows, cut, joined or (), outcomes, replaced)
 
     def take_back(self) -> bool:
-        """Bring all tables back to the last cut; whether any was beyond it, and is not any more.
-        They have to be opened again then. Raises what ``DeltaTable.commit`` and ``reload`` raise.
+        """Bring all tables back to the last cut, and tell whether any was brought back. If so, they
+        have to be opened again. Raises what ``DeltaTable.commit`` and ``reload`` raise.
 
-        The last cut is the one that is in the cuts table: an error may have come between that and
-        its answer, and what a cut holds does not come again.
+        The last cut is read from the cuts table: an error may have hidden that a cut was written,
+        and the changes that a cut holds do not come again.
         """
         there = self._cuts.last(CutOwner(self._subscription, self._app_id))
         known = self.last_cut or INVALID
         return self._commits.take_back(known if there is None else max(known, there.lsn))
 
     def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
-        """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined,
-        those among them of which nothing was copied.
+        """Record a cut at ``lsn`` if it holds whole transactions. Return the tables that have
+        joined the cuts, including those into which nothing was copied.
 
         None where there is no cut: a table is ahead, or the subscription has other tables by now.
         """
@@ -282,8 +282,9 @@ class Applier:
                     stamps = self._piece = self._stamps.ahead(open_end, batch.commit_time)
                     rows += self._stage_ahead(ahead, touched)
                 self._conflicts.note(self._outcomes[before:], stamps)
-            # A table that has left is its readers' (``tablesync``): no commit of ours may follow
-            # theirs. What they commit after this look makes ours lose, and look again.
+            # A table that has left the subscription belongs to its readers (``tablesync``): no
+            # commit of ours may follow theirs. If they commit after this check, ours loses the race
+            # and the batch is checked again.
             if not self._members_hold():
                 raise _OtherTables
             if self._targets.with_other_partitions():
@@ -312,7 +313,7 @@ class Applier:
             with self._phases.phase("commit"):
                 self._commits.commit(changed, batch.end_lsn)
         except CommitConflict:
-            # the next attempt is without the tables that have it
+            # The next attempt leaves out the tables that have the batch.
             done = {t.table.name for t in touched.values() if t.marker == batch.end_lsn}
             self._committed += [each for each in self._outcomes if each.table in done]
             raise
@@ -323,8 +324,9 @@ class Applier:
     def _refuse(
         self, target: Target, error: PenstockError, touched: dict[TableName, Target]
     ) -> None:
-        """Park a table, with what is staged on it forgotten; or raise the error. What is told of
-        it is durable before either; not where the error is still to be looked for."""
+        """Park a table and forget what is staged on it, or raise the error. The error's conflicts
+        are durable before either, unless the caller may still divide the batch to find the
+        transaction that has the error."""
         if isinstance(error, ReplicationConflict):
             self._check_current([target])
             error = self._targets.definitions.unproven(target) or error
@@ -340,8 +342,8 @@ class Applier:
         self._targets.close(target)
 
     def _check_current(self, touched: Sequence[Target]) -> None:
-        """What is committed, or told for good, is of tables as they are now; raises CommitConflict,
-        and the batch is worked again."""
+        """Raise CommitConflict where tables are not as they were loaded, so that nothing is
+        committed or reported for good of older versions. The batch is worked again then."""
         if self._looks:
             self._commits.check_current(touched, self._end_lsn)
 
@@ -364,8 +366,9 @@ class Applier:
                 raise CommitConflict(f'labels in changes of table "{target.table.name}" are others')
 
     def _look_after_conflicts(self, touched: dict[TableName, Target]) -> None:
-        """A row may be missing because a label that it holds has another name at the publisher by
-        now, or because it came with a partition."""
+        """Look at the definitions of tables with conflicts. A row may be missing because a label
+        that it holds has another name at the publisher by now, or because it came with a
+        partition."""
         told = {each.table for each in self._outcomes if each.conflicts}
         lacking = [t for t in touched.values() if t.table.name in told]
         self._look(lacking, touched)
@@ -375,7 +378,7 @@ class Applier:
                 self._refuse(target, error, touched)
 
     def _check_labels(self, touched: dict[TableName, Target]) -> None:
-        """Refuse tables that get labels which their enums have no more."""
+        """Refuse tables that get labels which their enums no longer have."""
         for target in list(touched.values()):
             sent = self._labels.get(target.rel.table_name, {})
             error = self._targets.definitions.other_labels(target, sent)
@@ -405,9 +408,9 @@ class Applier:
     def _done_ahead(
         self, piece: Piece, open_end: Lsn, skip: Lsn, touched: dict[TableName, Target]
     ) -> RunAhead | None:
-        """What was done with a piece before its commit, if it is still right. Relations that it
-        names may be named once in the transaction, so all of them are looked at, with rows or
-        without."""
+        """Return the work that was done on a piece before its commit, if that is still right. The
+        transaction may name a relation only once, so the definitions of all relations that the
+        piece names are read, with rows or without."""
         begun, piece.ahead = piece.ahead, None
         done = None if begun is None else begun.take()
         if done is None:
@@ -460,7 +463,7 @@ class Applier:
         rows: dict[TableName, int] = {}
         self._look((self._targets.of(oid) for oid in stamps.chunk.announced), touched)
         self._check_leaves(stamps, touched)
-        # All first: two tables that exchanged their names are told of together.
+        # All shares first: they report two tables that have exchanged their names together.
         for share in list(shares(stamps.chunk, self._targets, stamps.end)):
             target, name = share.target, share.target.rel.table_name
             if self._targets.named(name) is not target:
@@ -477,7 +480,7 @@ class Applier:
         return sum(count for name, count in rows.items() if name in touched)
 
     def _check_leaves(self, stamps: Stamps, touched: dict[TableName, Target]) -> None:
-        """Refuse tables that get changes of a partition which is not there any more."""
+        """Refuse tables that get changes of a partition which no longer exists."""
         for sequence, root, leaf in stamps.chunk.announced_leaves:
             target = None if self._targets.of(leaf) is not None else self._targets.of(root)
             if target is None or sequence < first_message(stamps.chunk, target.marker, stamps.end):
@@ -488,7 +491,7 @@ class Applier:
                 self._refuse(target, error, touched)
 
     def _works(self, share: Share, stamps: Stamps) -> list[TableWork]:
-        """To be done one after the other."""
+        """Return the works of a share, which must be run one after the other."""
         if share.error is not None:
             raise share.error
         target = share.target
@@ -534,15 +537,15 @@ def _in_cut(targets: Iterable[Target]) -> dict[TableName, CutTable]:
     return {name: at for target in targets for name, at in target.in_cut.items()}
 
 
-# The commits of a batch: of all its tables side by side, each with the batch's end LSN.
+# The commits of a batch: all of its tables commit side by side, each with the batch's end LSN.
 #
-# In: targets with everything staged. Out: their next versions, histories ahead of their tables and
-# partitions ahead of the tables that they are of; or an error, when all have been tried. Which
-# changes are staged is left to ``apply``.
+# In: targets with everything staged. Out: their next versions, or an error once all have been
+# tried. Histories are committed before their tables, partitions before their partitioned tables.
+# ``Applier`` decides which changes are staged.
 #
-# Tables are looked at before the first of them is committed, so that what others have done to them
-# is known by then. Where another writer is quicker all the same, or a crash comes in between, and
-# the batch turns out to have an error, it is taken back from the tables that have it.
+# All tables are checked for commits of others before the first one is committed. Another writer may
+# be quicker all the same, or a crash may come in between. If the batch then turns out to have an
+# error, it is taken back from the tables that have it.
 
 _COMMITS_AT_ONCE: Final = 8
 _OPERATION: Final = "REPLICATION"
@@ -550,7 +553,7 @@ _NOT_POSSIBLE: Final = (NotInPrerequisiteState, VersionGone)
 
 
 class Commits:
-    """Of one stream."""
+    """Commits the tables of one stream, in threads of its own."""
 
     def __init__(
         self, targets: Targets, app_id: str, refuse: Callable[[Target, PenstockError], None]
@@ -566,7 +569,8 @@ class Commits:
         self._pool.shutdown()
 
     def are_several(self, touched: Sequence[Target], end_lsn: Lsn) -> bool:
-        """Whether it takes more than one commit: a single one is refused where it loses a race."""
+        """Tell whether the batch takes more than one commit. A single commit needs no check before
+        it: if it loses a race, it is refused."""
         each = (
             len(t.to_commit(end_lsn)) + (t.partitions is not None) + (t.history is not None)
             for t in touched
@@ -574,8 +578,8 @@ class Commits:
         return sum(each) > 1
 
     def check_current(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
-        """Raises CommitConflict where somebody has committed to one of the tables since it was
-        loaded; nothing is staged then."""
+        """Raise CommitConflict, and forget what is staged on all tables, where somebody has
+        committed to one of them since it was loaded."""
         looked_at = [(t, each) for t in touched for each in t.with_history]
         remote = not all(is_local(each.uri) for _, each in looked_at)
         look = self._pool.map if remote else map
@@ -588,9 +592,10 @@ class Commits:
             self._lost(behind, end_lsn)
 
     def commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
-        """Commit side by side; all are tried, so that a lost race costs one table's work.
+        """Commit side by side. All are tried, so that a lost race costs one table's work.
 
-        Partitions come before the table that they are of, whose commit says that all have it.
+        Partitions come before their partitioned table, whose commit says that all of them have the
+        batch.
         """
         failed = _Failed()
         self._targets.changed(touched)
@@ -614,8 +619,9 @@ class Commits:
             self._lost(failed.lost, end_lsn)
 
     def take_back(self, since: Lsn) -> bool:
-        """Take back what tables have of batches that end after ``since``, where the last cut is;
-        whether there was any. Nothing is where it is not possible for each, which is logged."""
+        """Take batches that end after ``since``, the last cut's LSN, back from the tables that have
+        them, and tell whether any was taken back. Where this is not possible for every table, take
+        back nothing and log why."""
         beyond = [
             (target, table)
             for target in self._targets
@@ -643,7 +649,7 @@ class Commits:
         return found
 
     def _reverse(self, table: DeltaTable, found: Reversal | None, since: Lsn) -> None:
-        """As often as others are first."""
+        """Carry out a reversal, and try again as often as another writer is first."""
         while found is not None:
             try:
                 table.reverse(self._app_id, found)
@@ -663,14 +669,14 @@ class Commits:
     def _commit_all(
         self, commits: Sequence[tuple[Target, DeltaTable]], end_lsn: Lsn, failed: _Failed
     ) -> None:
-        """Raises what is no table's own, when all are done."""
+        """Commit the tables. Raise an error that is no single table's own once all are done."""
         ended = itertools.count(1)
 
         def commit(table: DeltaTable) -> None:
             try:
                 self._targets.unanswered.commit(table, self._app_id, end_lsn, _OPERATION)
             finally:
-                # Here: whoever waits for all may learn of the first one after the last.
+                # Not after the wait: whoever waits for all may see the first end after the last.
                 if next(ended) < len(commits):
                     failpoint(BETWEEN_COMMITS)
 
@@ -682,7 +688,8 @@ class Commits:
             raise error
 
     def _history(self, target: Target, end_lsn: Lsn) -> DeltaTable | None:
-        """Where it does not have the batch from before a crash."""
+        """Return the history of a target if it has to be committed: it has staged rows, or does not
+        have the batch from before a crash."""
         table = target.history
         if table is None or table.has_staged:
             return table
@@ -698,7 +705,7 @@ class _Failed:
         self.refused: list[tuple[Target, PenstockError]] = []
 
     def take(self, target: Target, error: BaseException | None) -> BaseException | None:
-        """An error of one of its tables; returned where it is not the table's own."""
+        """Take an error of one of a target's tables. Return it if it is not the table's own."""
         if isinstance(error, CommitConflict):
             if not self.has(target):
                 self.lost.append(target)
@@ -711,14 +718,14 @@ class _Failed:
         return None
 
     def has(self, target: Target) -> bool:
-        """Whether it is one of them."""
+        """Tell whether a target is one of them."""
         return any(each is target for each in [*self.lost, *(t for t, _ in self.refused)])
 
 
-# Where the time of a batch goes: one DEBUG line per batch, for benchmarks and questions.
+# The phases of a batch show where its time goes: one DEBUG line per batch, for benchmarks.
 #
-# In: named phases. Out: ``batch rows=... decode=... job=... commit=... cut=... total=...``,
-# seconds, on the logger ``penstock.subscription.apply``. Nothing is decided upon them.
+# In: named phases. Out: ``batch rows=... decode=... job=... commit=... cut=... total=...``, in
+# seconds, on the logger ``penstock.subscription.apply``. No decision depends on them.
 
 
 class Phases:
@@ -747,13 +754,13 @@ class Phases:
         log.debug("%s %s", what, " ".join(fields))
 
 
-# What a share of a batch comes to: net changes of its table, to be carried out one by one.
+# The works of a share of a batch: net changes of its table, to be carried out one by one.
 #
-# In: a target with what is new to it, the transactions that its changes are of. Out: TableWorks in
-# their order: one as a rule. Where the table has a history, or deleted rows stay, or columns take
-# values of sequences, what comes before a TRUNCATE is not lost in one: changes before it and after
-# it are works of their own. So are those before and after the key of its rows has become another
-# one: each is found by the key of its place.
+# In: a target with the changes that are new to it, and their transactions. Out: TableWorks in
+# order, as a rule only one. Where the table has a history, or deleted rows stay, or columns take
+# values of sequences, the changes before a TRUNCATE still matter: changes before and after it are
+# works of their own. So are the changes before and after a change of the key, since each row is
+# found by the key of its place.
 
 _END: Final = np.iinfo(np.int64).max
 
@@ -768,9 +775,9 @@ def works_of(
     soft_delete: bool,
     draw: Draw,
 ) -> Iterator[TableWork]:
-    """``keys``: of the table's rows, for each of the share's changes, by Delta names.
-    ``resolution``, ``soft_delete``, ``draw``: as ``fold`` takes them. Raises what that raises, and
-    ``fit``."""
+    """Yield the works of a share. ``keys``: the key of the table's rows for each of the share's
+    changes, by Delta names. ``resolution``, ``soft_delete``, ``draw``: as ``fold`` takes them.
+    Raises what ``fold`` and ``fit`` raise."""
     target = share.target
     schema, history, first = target.table.schema, target.history, share.first
     if history is not None:
@@ -791,7 +798,8 @@ def _works(
     soft_delete: bool,
     draw: Draw,
 ) -> Iterator[TableWork]:
-    """``first``: the first message that the history, if there is one, has not."""
+    """Yield the works of changes with one key. ``first``: the first message that the history, if
+    there is one, does not have."""
     target, history = share.target, share.target.history
     segments = _segments(share)
     if history is None and not ((soft_delete or target.draws) and share.truncates):
@@ -825,7 +833,7 @@ def _works(
 
 
 def _all_deleted(table: str, schema: TableSchema, truncate: int, stamped: Stamped) -> NetChange:
-    """A TRUNCATE is a DELETE of all rows where deleted ones stay."""
+    """Return a TRUNCATE as a DELETE of all rows, for a table where deleted rows stay."""
     sequence = np.array([truncate])
     given = stamped(sequence)
     values = {c.name: stamp_of(c, given, np.array([DELETE])) for c in schema.stamps}
@@ -846,7 +854,7 @@ def _all_deleted(table: str, schema: TableSchema, truncate: int, stamped: Stampe
 def _by_key(
     share: Share, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[tuple[Share, tuple[str, ...] | None]]:
-    """The parts of a share whose rows have one key; None: there is no row."""
+    """Yield the parts of a share whose rows have one key, and the key; None if there is no row."""
     begins = [n for n, key in enumerate(keys) if n == 0 or key != keys[n - 1]]
     if len(begins) < 2:
         yield share, keys[0] if keys else None
@@ -863,7 +871,7 @@ def _by_key(
 
 
 def _segments(share: Share) -> Iterator[tuple[tuple[ChangeBatch, ...], tuple[int, ...], int]]:
-    """Changes with the TRUNCATE that they come after, if one, and where they begin."""
+    """Yield changes with the TRUNCATE that they come after, if any, and where they begin."""
     starts = [share.first, *share.truncates]
     ends = [*share.truncates, _END]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
