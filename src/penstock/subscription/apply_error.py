@@ -1,9 +1,9 @@
-"""Where an error of applying came up, and how an error is told (worker.c, apply_error_callback).
+"""Errors of applying: their transaction, table and report (worker.c, apply_error_callback).
 
 In: a batch with an error, which is divided until one transaction is left that has it, and the table
-at which it failed, where it is known. Out: the CONTEXT of PostgreSQL's error, which names the
-transaction by the LSN that SKIP takes. Changes are worked together here, so the kind of message is
-named only where the transaction has one kind of that table.
+at which it failed, if that is known. Out: the CONTEXT of PostgreSQL's error, which names the
+transaction by the LSN that SKIP takes. Changes are applied together here, so the CONTEXT names the
+kind of message only where the transaction has one kind for that table.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ _BODY: Final = 1
 _TRUNCATED: Final = _BODY + 4 + 1
 
 _PASSED_BY: Final = (ReplicationConflict, ValueNotRepresentable)
-"""Errors of a transaction's rows; others come again with the next transaction."""
+"""Errors of a transaction's rows, which SKIP gets past. Others come again with the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Applies a batch. ``whole``: not in parts. ``staged``: whether its error has come up when
-    everything was staged, and is no single transaction's. ``take_back``: brings tables that have
-    more than the last cut back to it; whether there were any."""
+    """Applies a batch, in parts where it has an error. ``whole``: never in parts. ``staged``: tells
+    whether everything was staged when the error came up, so that no single transaction has it.
+    ``take_back``: brings tables that have more than the last cut back to it, and tells whether
+    there were any."""
 
     subscription: Subscription
     parking: Parking
@@ -53,11 +54,14 @@ class Parts:
     whole: bool
 
     def apply(self, batch: Batch, at_once: Callable[[Batch], bool]) -> bool:
-        """Of several transactions one may have an error of its own: those before it are applied,
-        as by a server, and the error names it. ``at_once`` applies a batch; False: the session
-        ends. So it does where tables had more of the transactions than others: they are all at the
-        last cut then, the next session meets the error again, and nothing of its transaction is in
-        any table."""
+        """Apply a batch. If one of several transactions has an error of its own, apply those before
+        it, as a server does, and raise an error that names it. Return False if the session has to
+        end. ``at_once`` applies a batch whole, and returns False likewise.
+
+        The session also ends where some tables had more of the transactions than others. All are
+        brought back to the last cut then, the next session meets the error again, and no table
+        holds anything of its transaction.
+        """
         self.parking.refused = None
         try:
             return at_once(batch)
@@ -90,12 +94,13 @@ class Parts:
 def with_context(
     error: Exception, batch: Batch, subscription: str, subid: int, rel: SubscriptionRel | None
 ) -> Exception:
-    """The error of the only transaction in a batch, with the way past it in its hint."""
+    """Return the error of the only transaction in a batch, with its CONTEXT, and with the way past
+    it in its hint."""
     try:
         column = error.column if isinstance(error, PenstockError) else None
         context, finished = _context(batch, subid, rel, column)
     except struct.error:
-        return error  # it is about a broken message
+        return error  # the message is broken, which is what the error is about
     if not isinstance(error, PenstockError):
         error.add_note(f"CONTEXT:  {context}")
         return error
@@ -112,7 +117,7 @@ def with_context(
 def _context(
     batch: Batch, subid: int, rel: SubscriptionRel | None, column: str | None
 ) -> tuple[str, Lsn]:
-    """And the finish LSN. Raises struct.error."""
+    """Return the CONTEXT and the finish LSN. Raises struct.error."""
     begin = next((message for message in _messages(batch) if message[0] == _BEGIN), b"")
     final_lsn, _, xid = _BEGIN_FIELDS.unpack_from(begin, _BODY)
     at, finished = "" if rel is None else _where(batch, rel, column), Lsn(final_lsn)
@@ -128,7 +133,7 @@ def _where(batch: Batch, rel: SubscriptionRel, column: str | None) -> str:
 
 
 def _kinds(batch: Batch, relid: int) -> Iterator[int]:
-    """Of the messages that change a relation."""
+    """Yield the kinds of the messages that change a relation."""
     for message in _messages(batch):
         kind = message[0]
         if kind == ord("T"):
@@ -147,8 +152,8 @@ def _messages(batch: Batch) -> Iterator[bytes]:
 
 
 def log_stop(error: Exception, subscription: str, disables: bool) -> Exception:
-    """Of a subscription that stops; the error to be recorded. As a server's, it ends with its
-    CONTEXT; what to do comes after it."""
+    """Log the error of a subscription that stops, and return the error to be recorded. As in a
+    server's log, the error ends with its CONTEXT; a second message says what to do."""
     if disables and isinstance(error, PenstockError) and error.hint is not None:
         last = f"Whatever is done, {alter(subscription)} ENABLE comes last: it is disabled now."
         error = error.changed(hint=f"{error.hint} {last}")
@@ -169,24 +174,24 @@ def log_stop(error: Exception, subscription: str, disables: bool) -> Exception:
 
 
 def text_of(error: Exception) -> str:
-    """As a server's log has it."""
+    """Return an error as a server's log has it."""
     if isinstance(error, PenstockError):
         return error.report()
     return "\n".join([f"ERROR:  {error}", *getattr(error, "__notes__", ())])
 
 
-# A transaction that is passed by: ALTER SUBSCRIPTION ... SKIP (worker.c, is_skipping_changes).
+# Skipping a transaction: ALTER SUBSCRIPTION ... SKIP (worker.c, is_skipping_changes).
 #
 # In: the LSN that SKIP was given, and batches. Out: the batch's messages without the rows and
-# TRUNCATEs of the transaction that finishes there; its Relation messages stay. It is skipped
-# whole, whatever happens: that it is going to be is in the catalog before anything of its batch is
-# committed, and stays there until a cut has passed it. So it is skipped again after a crash
-# between two tables' commits, also when SKIP was altered meanwhile. A transaction that some tables
-# have already, for the same reason, is taken back from them first; where that is not possible, it
-# cannot be skipped any more.
+# TRUNCATEs of the transaction that finishes there; its Relation messages stay. The transaction is
+# always skipped whole: the catalog records the decision before anything of the batch is committed,
+# and keeps it until a cut has passed the transaction. So it is skipped again after a crash between
+# two tables' commits, even if SKIP was altered meanwhile. If a crash has left the transaction in
+# some tables before SKIP was given, it is taken back from them first; where that is not possible,
+# it can no longer be skipped.
 #
-# As on a server, SKIP holds for what comes next: once other transactions have been applied it is
-# taken back, with a warning.
+# As on a server, SKIP holds for the next transaction: once others have been applied, SKIP is
+# cleared with a warning.
 
 _COMMIT: Final = ord("C")
 _CHANGES: Final = np.isin(np.arange(256), tuple(b"IUDT"))
@@ -196,20 +201,20 @@ _FINAL_LSN_AT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SkipLsns:
-    """The catalog's, of one subscription."""
+    """The catalog's SKIP of one subscription."""
 
     generation: Callable[[], int]
-    """Grows with every change; cheap."""
+    """A counter that grows with every change; cheap."""
     read: Callable[[], tuple[Lsn, Lsn]]
     """``skip_lsn`` and ``skipping_lsn`` of pg_subscription."""
     begin: Callable[[Lsn], bool]
-    """The transaction is skipped from now on; False: SKIP was altered."""
+    """Record that the transaction is skipped from now on; False if SKIP was altered."""
     clear: Callable[[Lsn], object]
-    """It is passed."""
+    """Record that the transaction is passed."""
 
 
 class Skipping:
-    """What is skipped of one stream, from its last cut on; one thread at a time."""
+    """Skips a transaction of one stream, from its last cut on; one thread at a time."""
 
     def __init__(self, subscription: str, lsns: SkipLsns, last_cut: Lsn | None) -> None:
         self._subscription = subscription
@@ -225,7 +230,7 @@ class Skipping:
     def is_in_some(
         self, batch: Batch, tables: Iterable[TableProgress], last_cut: Lsn | None
     ) -> bool:
-        """Whether some tables have the transaction of a batch that is to be skipped."""
+        """Tell whether some tables have the transaction of a batch that is to be skipped."""
         self._look()
         skip, begun = self._skip, self._skipping != INVALID
         if begun or skip == INVALID or skip not in finish_lsns(batch):
@@ -233,7 +238,8 @@ class Skipping:
         return any(_has(table, skip, last_cut or INVALID) for table in tables)
 
     def begin(self, batch: Batch, tables: Iterable[TableProgress], last_cut: Lsn | None) -> Lsn:
-        """The finish LSN of the transaction of a batch that is to be skipped; INVALID: none."""
+        """Begin to skip a transaction of a batch. Return its finish LSN, INVALID if there is none
+        to skip."""
         self._look()
         if self._skipping != INVALID:
             return self._skipping if self._skipping in finish_lsns(batch) else INVALID
@@ -250,7 +256,8 @@ class Skipping:
         return skip
 
     def after_cut(self, cut: Lsn, batch: Batch, changes: bool) -> None:
-        """A batch is applied and in a cut. ``changes``: it had any that were not skipped."""
+        """Note that a batch is applied and in a cut. ``changes``: it had any that were not
+        skipped."""
         before = self._skip
         if not self.passed(cut) and changes and before != INVALID:
             finish = max(finish_lsns(batch), default=INVALID)
@@ -260,7 +267,7 @@ class Skipping:
             )
 
     def passed(self, cut: Lsn) -> bool:
-        """Whether a cut has passed what was skipped."""
+        """Tell whether a cut has passed the skipped transaction, and record it."""
         skipping = self._skipping
         if skipping == INVALID or skipping >= cut:
             return False
@@ -274,7 +281,7 @@ class Skipping:
     def _give_up(self, detail: str) -> None:
         skip, self._skip = self._skip, INVALID
         if self._lsns.read()[0] != skip:
-            return  # it was altered, or what it names was prepared (``prepared``)
+            return  # SKIP was altered, or its transaction was prepared (``prepared``)
         self._lsns.clear(skip)
         message = f'skip-LSN of subscription "{self._subscription}" cleared'
         log.warning("%s", report("WARNING", message, detail, None))
@@ -287,13 +294,13 @@ class Skipping:
 
 
 def _has(table: TableProgress, skip: Lsn, last_cut: Lsn) -> bool:
-    """Whether a table is beyond the last cut, with the transaction in it."""
+    """Tell whether a table is beyond the last cut and has the transaction."""
     points = (table.marker, table.ahead) if table.ready else ()
     return any(point is not None and point > max(skip, last_cut) for point in points)
 
 
 def finish_lsns(batch: Batch) -> set[Lsn]:
-    """Where the commit records of its transactions begin."""
+    """Return the LSNs where the commit records of a batch's transactions begin."""
     return {Lsn(lsn) for piece in batch.pieces for lsn in piece.finish_lsns.tolist()}
 
 
@@ -301,12 +308,12 @@ class Passing:
     """Takes one transaction's changes out of the pieces of a batch, which come in order."""
 
     def __init__(self, skip: Lsn) -> None:
-        """``skip``: its finish LSN; INVALID: nothing is taken out."""
+        """``skip``: the transaction's finish LSN; INVALID: nothing is taken out."""
         self._skip = skip
         self._inside = False
 
     def rest(self, chunk: MessageChunk) -> MessageChunk:
-        """What of a piece is to be applied."""
+        """Return the messages of a piece that are to be applied."""
         if self._skip == INVALID:
             return chunk
         kinds = np.frombuffer(chunk.buffer, np.uint8)[chunk.starts]

@@ -1,10 +1,10 @@
-"""Changes that were skipped because the target has no such row, and others that met one of their
-key, an error or not (conflict.c).
+"""Conflicts: changes that were skipped because the target has no such row, and changes that met a
+row with their key, whether that is an error or not (conflict.c).
 
 In: the outcomes of a batch, or the error that ends it. Out: rows of the conflicts table, before the
-batch is committed, or the error ends the session; of a batch then log messages as PostgreSQL 18's,
-of each table at most KEPT of a kind in LOG_INTERVAL. What is a conflict is found in ``pipeline``;
-``worker_status`` counts.
+batch is committed or the error ends the session. After a batch's commit also log messages like
+PostgreSQL 18's, for each table at most KEPT of a kind in LOG_INTERVAL. ``pipeline`` finds the
+conflicts; ``worker_status`` counts them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SAME: Final = (
     "replica_identity",
     "resolution",
 )
-"""Columns that tell a conflict that comes again, whenever its transaction is worked again."""
+"""Columns that identify a conflict that comes again when its transaction is worked again."""
 _DONE: Final = {
     APPLY_REMOTE: " The remote row has taken the place of the local one.",
     KEEP_LOCAL: " The change was left out.",
@@ -82,14 +82,16 @@ class Conflicts:
         self._quotas: dict[tuple[str, str], _Quota] = {}
 
     def note(self, outcomes: Iterable[TableOutcome], stamps: Stamps) -> None:
-        """What a piece of a batch skips and resolves. ``stamps``: of its transactions."""
+        """Note the changes that a piece of a batch skips and resolves. ``stamps``: those of the
+        piece's transactions."""
         for outcome in outcomes:
             for told in told_of(outcome, self._resolution):
                 self._noted += self._rows(outcome.table, told, stamps)
 
     def put_error(self, table: str, error: PenstockError, stamps: Stamps) -> None:
-        """Of an error that a table's keys are; it may have come before, and nothing of its batch is
-        committed. Raises StorageError, CommitConflict."""
+        """Record the conflicts of an error about existing keys. They may be recorded already from
+        an earlier attempt, and nothing of their batch is committed. Raises StorageError,
+        CommitConflict."""
         if not isinstance(error, KeyExists) or not isinstance(error.met, Met):
             return
         rows = [
@@ -99,8 +101,9 @@ class Conflicts:
         failpoint(AFTER_CONFLICTS)
 
     def named(self, table: str, version: int, error: PenstockError) -> PenstockError:
-        """An error that a table's keys are with the names that its DETAIL lacks; another one as it
-        is. ``version``: the table's, of which a row that the run has made would be the next."""
+        """Return an error about existing keys with the names that its DETAIL lacks, any other error
+        as it is. ``version``: the table's version; a row that the same run has made would be in the
+        next one."""
         if not isinstance(error, KeyExists) or not isinstance(error.met, Met):
             return error
         _, told = str(error.detail).split("\n", 1)
@@ -156,23 +159,25 @@ class Conflicts:
         }
 
     def begin(self) -> None:
-        """Another batch comes."""
+        """Prepare for another batch."""
         self._put = False
 
     def forget(self) -> None:
-        """Of the batch; it is worked once more."""
+        """Forget what was noted of the batch, which is worked once more."""
         self._noted = []
 
     @property
     def noted(self) -> bool:
-        """Whether there is anything to be put."""
+        """Whether there is anything for ``put`` to record."""
         return bool(self._noted)
 
     def put(self, end_lsn: Lsn) -> None:
-        """What was noted, before the batch that ends there is committed. Raises StorageError,
-        CommitConflict."""
+        """Record what was noted, before the batch that ends at ``end_lsn`` is committed. Raises
+        StorageError, CommitConflict."""
         rows = pa.Table.from_pylist(self._noted, CONFLICTS)
-        if self._put:  # before a lost race, which leads to more
+        # An attempt that lost a race has put its rows, and this one may have found more conflicts.
+        # ``append`` would leave them out, as the marker is there already.
+        if self._put:
             self._table.append_once(rows, SAME)
         else:
             self._table.append((self._app_id,), end_lsn, rows)
@@ -180,7 +185,8 @@ class Conflicts:
         failpoint(AFTER_CONFLICTS)
 
     def report(self, outcomes: Iterable[TableOutcome], finished: Lsn) -> None:
-        """Tell of what was skipped. ``finished``: the end of the batch that is committed now."""
+        """Log the conflicts of a batch. ``finished``: the end of the batch, which is committed
+        now."""
         for outcome in outcomes:
             for told in told_of(outcome, self._resolution):
                 quota = self._quota(outcome.table, told.kind)
@@ -202,7 +208,8 @@ class Conflicts:
 
 @dataclass
 class _Quota:
-    """What is told of a table's conflicts of a kind, from ``since`` on, and what is not."""
+    """Log messages that are left for a table's conflicts of a kind in the interval that began at
+    ``since``, and the number of conflicts that were not logged."""
 
     table: str
     kind: str
@@ -211,7 +218,8 @@ class _Quota:
     untold: int = 0
 
     def told(self, now: float, known: int, number: int) -> int:
-        """How many of the first ``known`` out of ``number`` changes are told."""
+        """Return how many changes to log, out of ``number``, of which the first ``known`` are known
+        in detail."""
         if self.since is None or now - self.since >= LOG_INTERVAL:
             self.since, self.left = now, KEPT
             self._tell_rest()
@@ -233,7 +241,8 @@ class _Quota:
 
 @dataclass(frozen=True, slots=True)
 class _Transaction:
-    """Of a conflict. Without ``xid`` and ``finish``: of several, which end there at the latest."""
+    """The transaction of a conflict. Without ``xid`` and ``finish`` it stands for several, which
+    end at ``end`` at the latest."""
 
     end: Lsn
     time: int
@@ -251,14 +260,14 @@ def _transactions(sequence: Integers, stamps: Stamps) -> Iterator[_Transaction]:
 
 
 def row_json(row: Mapping[str, object] | None) -> str | None:
-    """Of values that JSON has not, the text."""
+    """Return a row as JSON. Values that JSON does not have are texts."""
     if row is None:
         return None
     return json.dumps(_shown(row), default=str, ensure_ascii=False, allow_nan=False)
 
 
 def _shown(value: object) -> object:
-    """What json.dumps would not write as JSON, as to_jsonb has it."""
+    """Return a value with everything that json.dumps would not write as JSON as to_jsonb has it."""
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
@@ -272,10 +281,10 @@ def _shown(value: object) -> object:
             return value
 
 
-# What is told of conflicts, of each kind of a table (conflict.c, errdetail_apply_conflict).
+# The texts of conflicts, for each kind of a table (conflict.c, errdetail_apply_conflict).
 #
-# In: outcomes, and what an error knows of the rows that are in the way. Out: ``Told``: how many,
-# and of the first ones keys, rows and texts. Who is told is ``conflicts``'.
+# In: outcomes, and what an error knows of the rows that are in the way. Out: ``Told``: the number
+# of conflicts, and keys, rows and texts of the first ones. ``Conflicts`` records and logs them.
 
 INSERT_EXISTS: Final = "insert_exists"
 UPDATE_EXISTS: Final = "update_exists"
@@ -298,15 +307,15 @@ _THEIRS: Final = {
 
 @dataclass(frozen=True)
 class Names:
-    """``index``: of a table's unique index, by the table's name; None: there is none that the node
-    knows of. ``origin``: of a replication origin, by the subscription's app id; None: it is none of
-    the node's any more."""
+    """Names for the texts. ``index``: the name of a table's unique index, by the table's name; None
+    if the node knows of none. ``origin``: the name of a replication origin, by the subscription's
+    app id; None if the node no longer has that subscription."""
 
     index: Callable[[str], str | None]
     origin: Callable[[str], str | None]
 
     def line(self, kind: str, table: str, local: LocalRow | None) -> str:
-        """The first one of a DETAIL."""
+        """Return the first line of a DETAIL."""
         if kind in _NOT_FOUND:
             return _NOT_FOUND[kind]
         if kind in EXIST:
@@ -316,7 +325,8 @@ class Names:
         return f"{_THEIRS[kind]}{who}."
 
     def exists(self, table: str, local: LocalRow | None) -> str:
-        """``Key already exists in unique index "t_pkey", modified ...``, as far as it is known."""
+        """Return ``Key already exists in unique index "t_pkey", modified ...``, as far as that is
+        known."""
         index = self.index(table)
         where = "" if index is None else f' in unique index "{index}"'
         by = None if local is None else local.by
@@ -333,9 +343,9 @@ class Names:
 
 @dataclass(frozen=True)
 class Told:
-    """Conflicts of a kind: how many, and of the first ones keys, sequences, new rows, and the keys
-    or rows that the publisher's old rows had. ``whole``: those are rows. ``local``: the rows that
-    they met."""
+    """Conflicts of a kind: their number, and for the first ones their keys, message sequences, new
+    rows, and the publisher's old rows or keys. ``whole``: ``identities`` are rows, not keys.
+    ``local``: the rows that the changes met."""
 
     kind: str
     number: int
@@ -350,13 +360,13 @@ class Told:
     def changes(
         self,
     ) -> Iterator[tuple[Mapping[str, object], Mapping[str, object] | None, LocalRow | None]]:
-        """Key and new row of each, and the row that it met."""
+        """Yield the key and the new row of each change, and the row that it met."""
         rows = [None] * len(self.at) if self.rows is None else self.rows.to_pylist()
         yield from zip(self.keys.to_pylist(), rows, self._met(), strict=True)
 
     def texts(self, outcome: TableOutcome, names: Names) -> list[tuple[str, str]]:
-        """Of each the relation where its row would be, of a partitioned one the leaf, and its
-        DETAIL, without the last period."""
+        """Return for each change the relation where its row would be, which is the leaf of a
+        partitioned table, and its DETAIL without the last period."""
         leaves, count = outcome.leaves, len(self.at)
         if leaves is None or not leaves.can_route(self.keys):
             where, texts = [outcome.table] * count, self._texts(None)
@@ -378,8 +388,8 @@ class Told:
         return self.local or [None] * len(self.at)
 
     def _texts(self, leaf: TableSchema | None) -> list[str]:
-        """``Remote row (1, x); replica identity (a)=(1)`` (conflict.c, build_tuple_value_details).
-        ``leaf``: whose order the columns have."""
+        """Return texts such as ``Remote row (1, x); replica identity (a)=(1)`` (conflict.c,
+        build_tuple_value_details). ``leaf``: the schema that gives the order of the columns."""
         found: list[list[str]] = []
         if self.kind in EXIST:
             names = f"({', '.join(self.keys.column_names)})"
@@ -405,7 +415,7 @@ def _ordered(rows: pa.Table, leaf: TableSchema | None) -> pa.Table:
 
 
 def told_of(outcome: TableOutcome, resolution: str) -> Iterator[Told]:
-    """Of each kind that there is."""
+    """Yield the conflicts of an outcome, one ``Told`` for each kind that it has."""
     if (skipped := outcome.skipped) is not None:
         whole = skipped.whole_rows
         if skipped.update_missing:
@@ -435,7 +445,8 @@ def _told_of_others(differs: OriginDiffers) -> Iterator[Told]:
 
 
 def told_of_met(met: Met, resolution: str) -> Iterator[Told]:
-    """Of each kind that there is of changes that met a row. ``resolution``: what became of them."""
+    """Yield the conflicts of changes that met a row, one ``Told`` for each kind that there is.
+    ``resolution``: the resolution that was applied to them."""
     for kind, number, which in (
         (INSERT_EXISTS, met.insert_exists, ~met.update),
         (UPDATE_EXISTS, met.update_exists, met.update),
