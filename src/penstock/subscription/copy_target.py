@@ -1,18 +1,18 @@
-"""Where a copy goes: the Delta table of a published one, new, empty, or with an earlier copy.
+"""Targets of copies: the Delta table of a published one, new, empty, or with an earlier copy.
 
 In: what the publisher says of a table, its row of pg_subscription_rel, the warehouse. Out: an open
 Delta table, and those of its partitions where it is partitioned on the node, prepared so that one
 commit of each replaces what an earlier copy has left. Rows that are not the subscription's own are
-never replaced, unless its option copy_target says so. When a copy is made, and what is committed
-with it, is ``tablesync``'s.
+never replaced, unless its option copy_target says so. ``tablesync`` decides when a copy is made
+and what is committed with it.
 
 Several subscriptions may fill one table, as shards of it. Each applies its own changes, but a copy
 takes the place of all rows: those of another publisher would be gone, and nobody sends them again.
-So a copy replaces a table only where no other subscription that there is has committed to it since
-this subscription's last copy. What that costs: nothing where one subscription alone has markers;
-else the log since the last copy. A dropped subscription is no other one: a warehouse is one node's,
-so that an app id which is none of its subscriptions' is a dropped one's, and whoever follows the
-table now takes its rows over.
+So a copy replaces a table only where no other existing subscription has committed to it since this
+subscription's last copy. This check costs nothing where only one subscription has markers;
+otherwise it reads the log since the last copy. A dropped subscription does not count: a warehouse
+belongs to one node, so an app id that none of the node's subscriptions has is that of a dropped
+one, and whoever follows the table now takes its rows over.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _KEEP_ROWS: Final = "REFRESH PUBLICATION WITH (copy_data = false)"
 
 
 def check_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> None:
-    """Raises NotInPrerequisiteState where a copy for ``app_id`` would take rows that another
+    """Raise NotInPrerequisiteState where a copy for ``app_id`` would remove rows that another
     subscription may have in the table. ``name_of``: a subscription's name by its app id."""
     others = living(table, app_id, name_of)
     if not others or not table.rows:
@@ -83,7 +83,8 @@ _MOVE_AWAY: Final = "Move the table at {uri} away: the copy makes a new one."
 
 
 def copy_marker(rel: SubscriptionRel, app_id: str) -> str:
-    """The transaction marker's name that tells a copy of this membership from an older one's."""
+    """Return the name of the transaction marker that tells a copy of this membership from a copy of
+    an older one."""
     return f"{_copies_of(app_id)}{rel.sync_id}"
 
 
@@ -92,12 +93,12 @@ def _copies_of(app_id: str) -> str:
 
 
 def layouts_of(subscription: Subscription) -> NewTableLayouts:
-    """How the tables are laid out that it makes."""
+    """Return the layouts of the tables that a subscription creates."""
     return NewTableLayouts.of(subscription.partition_by, subscription.cluster_by)
 
 
 def new_columns_of(subscription: Subscription) -> NewColumns:
-    """How the columns are that it makes."""
+    """Return how a subscription creates columns."""
     return NewColumns(
         as_text=subscription.out_of_range == TEXT,
         variants=subscription.jsonb_as == JSONB_AS_VARIANT,
@@ -105,7 +106,8 @@ def new_columns_of(subscription: Subscription) -> NewColumns:
 
 
 def target_key(info: RemoteTable) -> tuple[str, ...]:
-    """Columns that identify a row: the replica identity, and the primary key where that is FULL."""
+    """Return the columns that identify a row: those of the replica identity, or of the primary key
+    where the replica identity is FULL."""
     match info.relation.replica_identity:
         case ReplicaIdentity.FULL:
             return info.primary_key
@@ -116,8 +118,8 @@ def target_key(info: RemoteTable) -> tuple[str, ...]:
 
 
 def _key_for(info: RemoteTable, table: DeltaTable | None) -> tuple[str, ...]:
-    """Where the publisher has no key, or identifies rows by that one's columns and others, a
-    primary key that CREATE TABLE has made on the node stays, as on a server."""
+    """Return the key of the target's rows. A primary key that CREATE TABLE has made on the node
+    stays, as on a server, where the publisher has no key or one that includes its columns."""
     key = target_key(info)
     if table is not None and keeps_primary_key(table.schema, info.relation):
         return table.schema.source_key
@@ -139,12 +141,12 @@ def copy_target(
     new: NewColumns = AS_TYPES_ARE,
     mode: str = EMPTY,
 ) -> DeltaTable:
-    """The table that a copy goes to. ``new``: how columns are that it makes. ``mode``: one of
-    COPY_TARGETS. The Delta table of this row's earlier copy is replaced by it, in the copy's one
-    commit; its older versions stay.
+    """Return the table that a copy goes to. ``new``: how it creates columns. ``mode``: one of
+    COPY_TARGETS. If the table holds this row's earlier copy, its rows are replaced in the copy's
+    one commit; its older versions stay.
 
-    Raises what ``ensure_table`` and ``check_alone`` raise, and own errors of a table that lies
-    there and cannot be read or written."""
+    Raises what ``ensure_table`` and ``check_alone`` raise, and own errors of an existing table that
+    cannot be read or written."""
     relation = info.relation
     table = _replaceable(warehouse, relation, rel, app_id, name_of, mode)
     if table is None:
@@ -194,17 +196,17 @@ def _replaceable(
 
 
 def added_marker(app_id: str) -> str:
-    """The name of the marker of copies that have added to rows of others."""
+    """Return the name of the marker of copies that were added to rows of others."""
     return f"{app_id}/added"
 
 
 def replaced_marker(app_id: str) -> str:
-    """Of copies that have taken the place of all rows."""
+    """Return the name of the marker of copies that have taken the place of all rows."""
     return f"{app_id}/replaced"
 
 
 def _holds_others(table: DeltaTable, app_id: str) -> bool:
-    """Whether a copy was added to rows that were there, which another one would take away."""
+    """Tell whether a copy was added to rows of others, which another copy would remove."""
     added = table.transaction_version(added_marker(app_id)) or 0
     return added > (table.transaction_version(replaced_marker(app_id)) or 0)
 
@@ -225,10 +227,12 @@ def _is_ours(
     app_id: str,
     name_of: Callable[[str], str | None],
 ) -> bool:
-    """Whether it holds this row's earlier copy, or what a dropped subscription has left to it, or
-    was made for one that has failed. While a table is out of the subscription its rows are its
-    readers': with rows that they have changed since, it is theirs; and where another relation has
-    the name now, it may be all that is left of the old one."""
+    """Tell whether a table holds this row's earlier copy or the rows of a dropped subscription, or
+    was created for a copy that has failed.
+
+    While a table is out of the subscription, its rows belong to its readers. If they have changed
+    rows since, the table is theirs. If another relation has the name now, the table may be all that
+    is left of the old one."""
     if table.transaction_version(app_id) is None:
         if _left_by_dropped(table, name_of):
             return not rel.returned
@@ -252,11 +256,12 @@ def copy_leaves(
     name_of: Callable[[str], str | None],
     mode: str = EMPTY,
 ) -> Leaves | None:
-    """The partitions that a copy goes to; None where the table has its rows itself.
+    """Return the partitions that a copy goes to; None where the table has its rows itself.
 
-    ``root``: prepared for the copy. Rows of this row's earlier copy, whole or not, are replaced,
-    and those of others where ``mode`` says so. Raises NotInPrerequisiteState where a partition
-    holds others; as ``open_partitions``.
+    ``root``: the partitioned table, prepared for the copy. The rows of this row's earlier copy,
+    whole or not, are replaced, and the rows of others where ``mode`` says so. Raises
+    NotInPrerequisiteState where a partition holds rows of others, and what ``open_partitions``
+    raises.
     """
     if not tree:
         return None
@@ -287,8 +292,8 @@ def copy_leaves(
 
 
 def take_back_copy(leaf: DeltaTable, marker: str) -> None:
-    """Take away what a copy has added to a partition before a crash, where others have not got it.
-    Raises NotInPrerequisiteState, StorageError."""
+    """Take back the rows that a copy added to a partition before a crash kept it from other
+    partitions. Raises NotInPrerequisiteState, StorageError."""
     while (found := leaf.reversal(marker, 0, ADDING_COPY)) is not None:
         try:
             leaf.reverse(marker, found)
@@ -299,8 +304,8 @@ def take_back_copy(leaf: DeltaTable, marker: str) -> None:
 
 
 def _is_of_a_copy(leaf: DeltaTable, app_id: str) -> bool:
-    """Whether all of its rows come from copies, such as one of an earlier membership that has never
-    come to the root."""
+    """Tell whether all rows of a partition come from copies, such as a copy of an earlier
+    membership that was never committed to the root."""
     copied = any(marker.startswith(_copies_of(app_id)) for marker in leaf.app_ids)
     return copied and not leaf.changed_by_others(app_id)
 
@@ -366,8 +371,8 @@ def ensure_table(
 
 
 def _take_key(table: DeltaTable, wanted: TableSchema) -> None:
-    """A table that CREATE TABLE on the node or another writer has made gets the publisher's key by
-    its first copy: rows of the stream are found by it."""
+    """Give a table the publisher's key, by which changes of the stream find their rows. The first
+    copy does so with a table that CREATE TABLE on the node or another writer has made."""
     schema, own = table.schema, table.schema.by_source
     made_here = all(column.local for column in schema.columns)
     known = all(source in own for source in wanted.source_key)

@@ -1,13 +1,13 @@
-"""Where the apply worker has to end a batch because somebody wants a cut there.
+"""Requested cuts: positions at which the apply worker has to end a batch.
 
 In: the catalog's change counter and its requests. Out: the position that no batch may reach beyond,
-while there is one. Who asks learns the position that is wanted only afterwards, from a slot that
-the publisher makes then: so a request for the present comes first, and moves on to it. A request
-that has held the worker up for ``LONGEST_HOLD_S`` is dropped: who asked may have been killed, and
-the publisher keeps WAL meanwhile.
+while there is one. Whoever asks learns the wanted position only later, from a slot that the
+publisher makes then. So the asker first requests the present position, and then moves the request
+on. A request that has held the worker up for ``LONGEST_HOLD_S`` is dropped: its asker may have been
+killed, and the publisher keeps WAL meanwhile.
 
-What it costs: a look at the change counter a batch, and four a second without one; the rows only
-where it has moved. Clocks are passed in.
+This costs one read of the change counter for each batch, and four a second without batches; the
+rows are read only when the counter has moved. Clocks are passed in.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOOK_INTERVAL_S: Final = 0.25
 
 
 class RequestedCuts:
-    """Of one subscription, for all sessions of a worker."""
+    """The requests for cuts of one subscription, for all sessions of a worker."""
 
     def __init__(
         self,
@@ -41,13 +41,13 @@ class RequestedCuts:
         self._looked_at: int | None = None
         self._looked_s: float | None = None
         self._reached: dict[CutRequest, float] = {}
-        """Since when the worker stands at those that it has come to."""
+        """The time at which the worker came to stand at each request that it has reached."""
 
     def limit(self, now: float) -> Lsn | None:
-        """The first position that is wanted, None: none. Raises StorageError.
+        """Return the first position that is wanted, None if there is none. Raises StorageError.
 
-        A transaction that had come before this was called is not beyond any position that is asked
-        for afterwards. ``now``: a monotonic time in seconds.
+        A transaction that had arrived before this call is not beyond any position that is requested
+        after it. ``now``: a monotonic time in seconds.
         """
         self._looked_s = now
         generation = self._generation()
@@ -63,12 +63,14 @@ class RequestedCuts:
         return min((request.lsn for request in self._known), default=None)
 
     def due(self, now: float) -> bool:
-        """Whether to look again, also without a batch: often while something is wanted."""
+        """Tell whether to look again even without a batch: always while a cut is wanted, otherwise
+        every ``_LOOK_INTERVAL_S``."""
         recent = self._looked_s is not None and now - self._looked_s < _LOOK_INTERVAL_S
         return bool(self._known) or not recent
 
     def reached(self, lsn: Lsn, now: float) -> None:
-        """All up to there is in a cut, if there can be one: from now on the worker waits."""
+        """Note that everything up to ``lsn`` is in a cut, if there can be one. The worker waits at
+        the requests up to there from now on."""
         for request in self._known:
             if request.lsn <= lsn:
                 self._reached.setdefault(request, now)
