@@ -1,11 +1,11 @@
-"""Definitions at the publisher that decide what stored values are, watched (relcache.c, inval.c).
+"""A watch on the publisher's definitions on which stored values depend (relcache.c, inval.c).
 
 A Relation message tells names and types. It does not tell that a column was dropped and another one
 added under its name, that ALTER TABLE computed new values, that a label of an enum has another
-name, that the table was out of the publication for an hour, or that a partition was emptied. What
-rows hold at the publisher is another thing then, and what was copied stays as it was. So each table
-that is followed has a ``Known``: the numbers that its rows here depend on, and where in the stream
-they were read. They are read again
+name, that the table was out of the publication for an hour, or that a partition was emptied. The
+rows at the publisher then differ from the copied rows, which stay as they were. So each table that
+is followed has a ``Known``: the numbers that its rows here depend on, and the position in the
+stream at which they were read. They are read again
 
 - when a session begins, which covers what happened while the node was away,
 - before the first row under each Relation message: the server sends one after every change of a
@@ -14,17 +14,17 @@ they were read. They are read again
 - when a row is missing that a change needs,
 - every few seconds.
 
-What the next change of a table tells of, another type or name, is left to it, and is an error of
-the table when the stream has got past it without one.
+The next change of a table tells its new type or name, so such a difference waits for that change.
+It becomes an error of the table when the stream has got past it without one.
 
 Numbers are never given twice, so nothing is lost between two looks. pg_upgrade gives some of them
-anew: what is known of a table is carried over to those first (``carried_over``). A difference took
-effect between the last look and this one, and ends in one of three ways: it changes no row here and
-is noted; it is made here, too, in place (a label, a constant in an added column); or it is an error
-of the table, which ``schema_change`` and ``on_table_error`` decide about as for other changes.
+anew: what is known of a table is translated to the new ones first (``carried_over``). A difference
+took effect between the last look and this one, and ends in one of three ways: it changes no row
+here and is noted; it is made here, too, in place (a label, a constant in an added column); or it is
+an error of the table, which ``schema_change`` and ``on_table_error`` treat like other changes.
 
-In: looks (``walreceiver.table_definition``), the open targets. Out: errors of tables. Changes in
-place are ``in_place``'s.
+In: looks (``walreceiver.table_definition``), the open targets. Out: errors of tables. ``in_place``
+makes the changes in place.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ LOOK_INTERVAL: Final = 5.0
 """Seconds between two looks at all tables."""
 
 SAVE_INTERVAL: Final = 60.0
-"""Seconds after which what has not changed is written down again, as of another look."""
+"""Seconds after which an unchanged ``Known`` is saved again, with the position of a newer look."""
 
 _SHARE: Final = 50
-"""A look that takes long comes so much more seldom: at most a fiftieth of the time is spent."""
+"""The pause after a look, in times its duration: looks take at most a fiftieth of the time."""
 
 
 _XIDS: Final = 2**32
 
 _TRUNCATES: Final = 16
-"""TRUNCATEs of a table that are kept in mind: a look comes before so many more do."""
+"""TRUNCATEs of a table that are remembered: the next look comes before there are more."""
 
 
 class FillKind(Enum):
-    """How the publisher fills an added column in rows from before."""
+    """The kind of value that the publisher gives an added column in rows from before."""
 
     NULL = "null"
     CONSTANT = "constant"
@@ -93,7 +93,8 @@ class FillKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """``value``: a constant in its type's text."""
+    """The value of an added column in rows from before. ``value``: a constant, as its type's
+    text."""
 
     kind: FillKind
     value: str | None = None
@@ -106,7 +107,7 @@ UNKNOWN: Final = Fill(FillKind.UNKNOWN)
 @dataclass(frozen=True, slots=True)
 class Labels:
     """Labels of enums that were renamed, by column at the publisher. Rows here have the new names;
-    changes up to ``until`` may have the old ones, which moves on as long as a transaction from
+    changes up to ``until`` may have the old ones. ``until`` moves on as long as a transaction from
     before ``xid`` is open at the publisher."""
 
     until: Lsn
@@ -116,14 +117,16 @@ class Labels:
 
 @dataclass(frozen=True)
 class Known:
-    """Definitions that the rows of a table here depend on. ``lsn``: where it was last seen so;
-    ``xid``: a transaction that was not seen then. ``origins``: the publisher's column that the
-    values of each column here came from; ``fills``: columns that were added since the copy, by
-    number. ``left``: the table was found in no publication. ``labels``: what was renamed in rows
-    here. ``truncated``: transactions whose TRUNCATE of the table was sent since. ``attached``:
-    partitions whose rows may all be updated since, up to where the stream has to be read to know.
-    ``publications``: those of the subscription then. ``untold``: reasons that the next change of
-    the table tells, with the looks between which they took effect: without one by then, they hold.
+    """Definitions that the rows of a table here depend on. ``lsn``: the position of the look that
+    found them; ``xid``: the oldest transaction that had not ended then. ``origins``: the
+    publisher's column from which the values of each column here came; ``fills``: the fills of
+    columns that were added since the copy, by number. ``left``: the table was found in no
+    publication. ``labels``: labels that were renamed in rows here. ``truncated``: transactions
+    whose TRUNCATE of the table was sent since. ``attached``: partitions that were attached, perhaps
+    with rows that have all been updated since, and the position up to which the stream has to be
+    read to know. ``publications``: those of the subscription then. ``untold``: differences that the
+    next change of the table tells, with the looks between which they took effect; they are reasons
+    for an error if the stream gets past the second look without a change.
     """
 
     lsn: Lsn
@@ -140,17 +143,17 @@ class Known:
 
     @cached_property
     def definition(self) -> TableDefinition:
-        """As of the last look."""
+        """The table's definition as of the last look."""
         return parse_definition(self.raw)
 
     def fill(self, name: str) -> Fill:
-        """Return what rows from before hold in a column that is published from now on. One that was
-        there already may hold anything."""
+        """Return what rows from before hold in a column that is published from now on. A column
+        that was there already may hold anything."""
         column = self.definition.by_name.get(name)
         return UNKNOWN if column is None else self.fills.get(column.number, UNKNOWN)
 
     def text(self) -> str:
-        """For the state store."""
+        """Return the text that the state store keeps."""
         kept = {name: _fields(origin) for name, origin in self.origins.items()}
         fills = {str(n): [fill.kind.value, fill.value] for n, fill in self.fills.items()}
         stored = {
@@ -170,7 +173,7 @@ class Known:
 
     @classmethod
     def parse(cls, text: str) -> Known:
-        """Read what ``text`` has written."""
+        """Read the text that ``text`` has returned."""
         stored: dict[str, Any] = json.loads(text)
         return cls(
             Lsn.parse(stored["lsn"]),
@@ -192,7 +195,8 @@ def _fields(value: AttributeDefinition | Membership | PartitionLink) -> list[obj
 
 
 def first_known(found: Definitions, oid: int, held: Collection[str]) -> Known:
-    """Take a table as it is. ``held``: the publisher's columns that rows here have."""
+    """Return a table's ``Known`` as it is found. ``held``: the publisher's columns that rows here
+    have."""
     raw = found.tables[oid]
     origins = {n: a for n, a in parse_definition(raw).by_name.items() if n in held}
     return Known(found.lsn, found.xid, raw, origins, {}, publications=found.publications)
@@ -200,9 +204,9 @@ def first_known(found: Definitions, oid: int, held: Collection[str]) -> Known:
 
 @dataclass(frozen=True, slots=True)
 class HeldColumns:
-    """The columns of a table here that have the publisher's values. ``names``: its names for them;
-    ``local``: of those, columns that keep a type of their own; ``any_rows``: whether rows lack what
-    is added."""
+    """The columns of a table here that have the publisher's values. ``names``: the publisher's
+    names for them; ``local``: those of them that keep a type of their own; ``any_rows``: whether
+    the table has rows, which lack the columns that are added."""
 
     names: frozenset[str]
     local: frozenset[str] = frozenset()
@@ -211,10 +215,9 @@ class HeldColumns:
 
 @dataclass(frozen=True)
 class LeafQuestions:
-    """Questions that only rows can answer: see ``rows_came_with`` and ``rows_are_older``. None:
-    nobody can say before a lock is released.
-    ``may_be_told``: whether a TRUNCATE of the whole table, which is sent, may still come that has
-    given a leaf a file node."""
+    """Questions that only rows can answer: see ``rows_came_with`` and ``rows_are_older``. None
+    means that nobody can say before a lock is released. ``may_be_told``: tells whether the stream
+    may still bring the TRUNCATE of the whole table that has given a leaf its file node."""
 
     came_with_rows: Callable[[int, Sequence[PartitionLink]], bool | None]
     has_older_rows: Callable[[int, int], bool | None]
@@ -222,7 +225,7 @@ class LeafQuestions:
 
 
 def questions(connection: Connection) -> LeafQuestions:
-    """Ask by a session on the publisher."""
+    """Return the questions, asked by a session on the publisher."""
     return LeafQuestions(
         lambda leaf, links: rows_came_with(connection, leaf, links),
         lambda leaf, xid: rows_are_older(connection, leaf, xid),
@@ -231,12 +234,13 @@ def questions(connection: Connection) -> LeafQuestions:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference that a look has found. ``known``: from now on; ``reasons``: why rows here are
-    not as the publisher's; ``labels``: labels of enums with another name, by column; ``notices``:
-    what later rows are chosen by, and earlier ones are not; ``pending``: reasons that the stream
-    may take away; ``since``: the look before it took effect, where that is not the last one;
-    ``until``: where the look that found it ended; ``renamed``: the table here stands for another
-    one than has its name at the publisher."""
+    """A difference that a look has found. ``known``: the definitions from now on; ``reasons``: why
+    rows here differ from the publisher's; ``labels``: labels of enums with another name, by column;
+    ``notices``: changes of the publications that select later rows, and not earlier ones;
+    ``pending``: reasons, by leaf, that the stream may still remove; ``since``: the look before the
+    difference took effect, where that is not the last one; ``until``: the position where the look
+    that found it ended; ``renamed``: the table here stands for another one than the one that has
+    its name at the publisher."""
 
     known: Known
     reasons: tuple[str, ...] = ()
@@ -259,7 +263,7 @@ def compare(
     widens: bool = False,
 ) -> Difference:
     """Compare a table with what is known of it. ``publications``: the subscription's; ``widens``:
-    ALTER TYPE is trusted to have no USING clause where it gives another type."""
+    an ALTER TYPE that gives another type is trusted to have had no USING clause."""
     raw = found.tables[oid]
     before, now = known.definition, parse_definition(raw)
     reasons = list(_changed_columns(known, before, now, held, widens=widens))
@@ -275,8 +279,8 @@ def compare(
     raw, between = changed.without_pending(raw, known.raw), (known.lsn, found.until)
     after = Known(
         found.lsn,
-        known.xid if changed.pending else found.xid,  # what is pending is older
-        # what it was published by until it left is compared with what it is published by then
+        known.xid if changed.pending else found.xid,  # pending changes are older than this look
+        # a table that returns is compared with the memberships that it had until it left
         {**raw, "memberships": known.raw.get("memberships", [])} if left else raw,
         _origins(known, now, held),
         fills,
@@ -304,7 +308,8 @@ def _emptied(leaf: LeafDefinition) -> str:
 def _labels(
     known: Known, found: Definitions, renamed: Mapping[str, Mapping[str, str]]
 ) -> tuple[Labels, ...]:
-    """A transaction that was open at the last look may send the former labels until it ends."""
+    """Return the labels that changes may still have under their former names. A transaction that
+    was open at the last look may send those until it ends."""
     earlier = (
         replace(each, until=found.until) if each.xid >= known.xid else each for each in known.labels
     )
@@ -314,7 +319,8 @@ def _labels(
 def _origins(
     known: Known, now: TableDefinition, held: HeldColumns
 ) -> dict[str, AttributeDefinition]:
-    """A column that is gone stays known: another one may get its name before rows tell of it."""
+    """Return the publisher's columns of the columns here, by name. A column that is gone stays
+    known: another one may get its name before a change tells of it."""
     columns = now.by_name
     origins = {}
     for name in held.names:
@@ -327,8 +333,9 @@ def _origins(
 
 
 def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
-    """Tell whether rows lie in other files. VACUUM FULL and CLUSTER keep the TOAST table, ALTER
-    TABLE makes another one, so that a table that has one tells them apart."""
+    """Tell whether ALTER TABLE has rewritten the rows to other files. VACUUM FULL and CLUSTER keep
+    the TOAST table and ALTER TABLE makes another one, which tells them apart; without a TOAST
+    table, every rewrite counts."""
     if before.toast and before.toast == now.toast:
         return False
     earlier = {leaf.oid: leaf for leaf in before.leaves}
@@ -341,8 +348,9 @@ def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
 
 
 def _not_logged(before: TableDefinition, now: TableDefinition) -> Iterator[str]:
-    """ALTER TABLE makes another TOAST table. It does so without a change of a column when the table
-    becomes one that is not logged, and back, which no table can that is published by its name."""
+    """Yield a reason where the table was unlogged for a time. ALTER TABLE then makes another TOAST
+    table without a change of a column. A table that is published by its name cannot become
+    unlogged."""
     rewritten = before.toast and now.toast and before.toast != now.toast
     same = (before.columns, before.attributes) == (now.columns, now.attributes)
     named = any(m.kind == "t" and not m.relation for m in now.memberships)
@@ -362,7 +370,7 @@ def _changed_columns(
     for name in sorted(held.names):
         origin, column = known.origins.get(name), columns.get(name)
         if origin is None or column is None:
-            continue  # one that is gone is told by the next Relation message
+            continue  # the next Relation message tells of a column that is gone
         if origin.number != column.number:
             yield f'Column "{name}" is another one: the former was dropped or renamed'
         elif column.generated and origin.expression != column.expression:
@@ -381,7 +389,8 @@ def _changed_columns(
 def _retyped(
     known: Known, before: TableDefinition, now: TableDefinition, held: HeldColumns, *, widens: bool
 ) -> Iterator[str]:
-    """Columns of another type in Delta, too: the next change of the table tells of it."""
+    """Yield a reason for each column whose type in Delta is another one, too. The next change of
+    the table tells of it."""
     columns, rewritten = now.by_name, _rewritten(before, now)
     for name in sorted(held.names - held.local):
         origin, column = known.origins.get(name), columns.get(name)
@@ -392,8 +401,8 @@ def _retyped(
 
 
 def _prints_otherwise(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
-    """Tell whether rows have other texts without having been rewritten: an address of a cidr has
-    its mask."""
+    """Tell whether rows print other texts without having been rewritten: a cidr prints the mask of
+    every address, an inet does not."""
     types = (origin.type_oid, column.type_oid)
     return types == (CIDR, INET) or (types[0] != types[1] and REG_TYPES.issuperset(types))
 
@@ -403,7 +412,7 @@ def _other_type(origin: AttributeDefinition, column: AttributeDefinition) -> boo
 
 
 def _keeps_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
-    """Tell whether Delta's type is the same: the Relation message tells another one."""
+    """Tell whether Delta's type is the same. If it is not, the Relation message tells so."""
     before = arrow_type(origin.type_oid, origin.typmod)
     return bool(before.equals(arrow_type(column.type_oid, column.typmod)))
 
@@ -421,7 +430,7 @@ def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[
     for column in now.attributes:
         earlier = numbers.get(column.number)
         if earlier is None:
-            # rows may hold what one that was made and dropped meanwhile was sent with
+            # rows may hold values of a column that was added, sent and dropped meanwhile
             between = set(range(before.columns + 1, column.number))
             known_all = whole and between <= {each.number for each in now.attributes}
             fills[column.number] = _fill_of_new(column, now, rewritten=rewritten, whole=known_all)
@@ -434,7 +443,7 @@ def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[
 def _as_of_now(
     fill: Fill, column: AttributeDefinition, before: TableDefinition, now: TableDefinition
 ) -> Fill:
-    """A constant's text, if it is one of a type that has changed."""
+    """Return a fill as of now: the text of a constant may be another one if its type changed."""
     types = {each.oid: each for each in now.types}
     changed = _TypeChanges.between(before, now).oids & _reached(column.type_oid, types)
     if fill.kind is not FillKind.CONSTANT or not changed:
@@ -445,7 +454,8 @@ def _as_of_now(
 def _unsent_columns(
     now: TableDefinition, fills: Mapping[int, Fill], held: HeldColumns
 ) -> Iterator[str]:
-    """Added columns that no row has told of yet, where rows have values by now."""
+    """Yield a reason for each added column that no change has named yet, and in which rows may have
+    values by now."""
     lists = [m for m in now.memberships if m.columns is None]
     stored = any(m.generated == "s" for m in lists)
     for column in now.attributes:
@@ -458,7 +468,8 @@ def _unsent_columns(
 def _fill_of_new(
     column: AttributeDefinition, now: TableDefinition, *, rewritten: bool, whole: bool
 ) -> Fill:
-    """``whole``: all columns are published, so that no value was given before it was."""
+    """Return the fill of a new column. ``whole``: all columns are published, so that the column got
+    no values before it was published."""
     in_leaves = any(column.name in leaf.missing for leaf in now.leaves)
     if rewritten or not whole or column.generated or in_leaves:
         return UNKNOWN
@@ -469,8 +480,9 @@ def _fill_of_new(
 
 @dataclass(frozen=True)
 class _TypeChanges:
-    """``renamed``: labels that have other names; ``for_a_time``: that had them, and have their own
-    again; ``shaped``: composite types with other attributes. By the types' OIDs."""
+    """Changes of types, by the types' OIDs. ``renamed``: labels that have other names;
+    ``for_a_time``: a label that had another name and has its own again; ``shaped``: composite types
+    with other attributes."""
 
     renamed: Mapping[int, dict[str, str]]
     for_a_time: Mapping[int, str]
@@ -478,12 +490,12 @@ class _TypeChanges:
 
     @property
     def oids(self) -> set[int]:
-        """All of them."""
+        """All types that have changed."""
         return {*self.renamed, *self.for_a_time, *self.shaped}
 
     @classmethod
     def between(cls, before: TableDefinition, now: TableDefinition) -> _TypeChanges:
-        """Those of types that the table had at both looks."""
+        """Return the changes of types that the table had at both looks."""
         earlier = {each.oid: each for each in before.types}
         renamed: dict[int, dict[str, str]] = {}
         for_a_time: dict[int, str] = {}
@@ -498,15 +510,17 @@ class _TypeChanges:
                 new, place_now, xid_now = marks.get(oid, (label, place, xid))
                 if new != label:
                     renamed.setdefault(each.oid, {})[label] = new
-                elif xid_now != xid and place_now == place:  # else labels were given new places
+                # A new place explains the new transaction: the labels were renumbered.
+                elif xid_now != xid and place_now == place:
                     for_a_time[each.oid] = label
         return cls(renamed, for_a_time, shaped)
 
 
 @dataclass(frozen=True)
 class _LabelsAndReasons:
-    """``here``: renamed labels by the columns that hold them; ``coming``: by columns that changes
-    may have them in, too; ``reasons``: what cannot be made in place."""
+    """Changes of the types of a table's columns. ``here``: renamed labels, by the columns here that
+    hold them; ``coming``: renamed labels, by all columns whose changes may have them; ``reasons``:
+    changes that cannot be made in place."""
 
     here: dict[str, dict[str, str]]
     coming: dict[str, dict[str, str]]
@@ -558,8 +572,8 @@ def _later(
     uses: Collection[TypeDefinition],
     types: Mapping[int, TypeDefinition],
 ) -> bool:
-    """Tell whether types of a column that no look has seen were altered after it was added. Labels
-    of an enum that it has itself are compared with those that come (``other_labels``)."""
+    """Tell whether types of a column that no look has seen were altered after it was added. If the
+    column itself is of an enum, ``other_labels`` compares its labels with those of its changes."""
     return any(
         0 < (xid - column.changed) % _XIDS < _XIDS // 2
         for each in uses
@@ -569,8 +583,8 @@ def _later(
 
 
 def _labels_again(known: Known, now: TableDefinition) -> Iterator[str]:
-    """A label that was renamed, and whose former name another one has by now: changes that are
-    still to come may mean either."""
+    """Yield a reason for each renamed label whose former name another label has by now: changes
+    that are still to come may mean either."""
     names = {label for each in now.types for _, label in each.labels}
     for labels in known.labels:
         for column, renamed in labels.renamed.items():
@@ -593,7 +607,8 @@ def _reached(oid: int, types: Mapping[int, TypeDefinition]) -> set[int]:
 
 
 def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
-    """The enum that a column's values are labels of, through domains. Arrays are texts here."""
+    """Return the enum that a column's values are labels of, through domains. Arrays are texts
+    here, so they have none."""
     while oid in types and types[oid].kind == "d":
         oid = next((part for part in types[oid].parts), 0)
     return oid if oid in types and types[oid].labels else None
@@ -601,9 +616,10 @@ def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
 
 @dataclass(frozen=True)
 class _LeafChanges:
-    """``attached``: names of partitions that have no row from before; ``pending``: why leaves may
-    be reasons: a TRUNCATE that is still to come may have given them another file node, or nobody
-    can read them now. ``places``: tables whose links are new with them."""
+    """Changes of partitions. ``attached``: names of partitions that have no row from before they
+    were attached; ``pending``: possible reasons by leaf, where a TRUNCATE that is still to come may
+    have given the leaf another file node, or nobody can read it now; ``places``: tables whose new
+    links belong to pending leaves."""
 
     reasons: tuple[str, ...]
     attached: tuple[str, ...] = ()
@@ -611,7 +627,8 @@ class _LeafChanges:
     places: frozenset[int] = frozenset()
 
     def without_pending(self, now: Raw, before: Raw) -> Raw:
-        """Keep what was known of leaves that are pending, so that the next look finds them."""
+        """Return ``now`` with pending leaves as they were before, so that the next look finds their
+        changes again."""
         if not self.pending:
             return now
         kept = {
@@ -666,8 +683,8 @@ def _changed_leaves(
 
 def _emptied_together(known: Known, now: TableDefinition) -> set[int]:
     """Return the transactions that have emptied leaves by a TRUNCATE of the whole table that was
-    sent. A subtransaction has another number than the stream tells: one that has emptied all leaves
-    was begun after its transaction."""
+    sent. A subtransaction has another number than the stream tells: if it has emptied all leaves,
+    all have its number, which is greater than that of its transaction."""
     changed = {leaf.changed for leaf in now.leaves}
     within = len(changed) == 1 and any(
         (xid - top) % _XIDS < _XIDS // 2 for xid in changed for top in known.truncated
@@ -679,8 +696,8 @@ def _changed_memberships(
     known: Known, before: TableDefinition, now: TableDefinition, publications: Collection[str]
 ) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
     """Return whether the table is in no publication, why changes may be missing, and notices of
-    what changes are chosen by now. Publications that the subscription has by another statement here
-    are its user's."""
+    other selections of changes. Publications that a statement here has added to the subscription
+    or removed from it are the user's decision, and do not count."""
     if not now.memberships:
         gone = "it is in none of the subscription's publications any more"
         return True, (), () if known.left or not before.memberships else (gone,)
@@ -708,7 +725,7 @@ def _changed_memberships(
 def _covered(
     entry: Membership, before: Collection[Membership], now: Collection[Membership]
 ) -> bool:
-    """Tell whether another publication has published all of it all the time."""
+    """Tell whether another publication has published all changes of an entry all the time."""
     return any(
         other in now
         and (other.columns, other.row_filter) == (None, None)
@@ -725,7 +742,7 @@ def _changed_membership(
     entry: Membership, now: Collection[Membership]
 ) -> tuple[str | None, str | None]:
     """Return why changes may be missing that an entry had published, or else a notice. Another
-    owner, and the place of a table that is published with all, change nothing of them."""
+    owner makes no difference, nor does another place of a table in FOR ALL TABLES."""
     named = [other for other in now if other.name == entry.name]
     if any(other.publication != entry.publication for other in named):
         return f'Publication "{entry.name}" was dropped and created again', None
@@ -750,7 +767,8 @@ def _changed_membership(
 
 
 def _was_moved(before: str, now: str) -> bool:
-    """Tell whether a table was put elsewhere meanwhile; another owner is no other place."""
+    """Tell whether a table was moved or renamed meanwhile. A change of owner, which also writes its
+    row, does not count."""
     (moved, _, owner), (moved_now, _, owner_now) = before.partition(" "), now.partition(" ")
     return moved != moved_now and owner == owner_now
 
@@ -758,18 +776,18 @@ def _was_moved(before: str, now: str) -> bool:
 def carried_over(
     known: Known, oid: int, raw: Raw, upgrade: PublisherUpgrade, since: WrittenSince
 ) -> Known:
-    """Say what is known of a table in the numbers that pg_upgrade has given.
+    """Return what is known of a table in the numbers that pg_upgrade has given.
 
-    It keeps OIDs of relations and types, file nodes, numbers of columns and of transactions. It
-    gives other OIDs to publications, its own transactions restore every row of the catalogs, and
-    another version writes expressions in another way. ``raw``: the table as it is now; ``since``:
-    what was written after that. What was not is as it was; the rest stays unequal, so that
-    ``compare`` finds it.
+    pg_upgrade keeps OIDs of relations and types, file nodes, numbers of columns and of
+    transactions. It gives other OIDs to publications, its own transactions restore every row of the
+    catalogs, and another version writes expressions in another way. ``raw``: the table as it is
+    now; ``since``: what was written after the upgrade. Everything else is as it was and takes the
+    new numbers; what was written since stays unequal, so that ``compare`` finds it.
     """
     before, now = known.definition, parse_definition(raw)
     files = {oid: before.filenode, **{leaf.oid: leaf.filenode for leaf in before.leaves}}
     files_now = {oid: now.filenode, **{leaf.oid: leaf.filenode for leaf in now.leaves}}
-    # A file that another one has replaced before pg_upgrade came, and after the last look.
+    # A rewrite between the last look and pg_upgrade has replaced a file.
     rewritten = any(
         files[each] != files_now.get(each, files[each]) and each not in since.relations
         for each in files
@@ -801,7 +819,7 @@ def carried_over(
         ],
     }
     origins = {name: attribute(origin) for name, origin in known.origins.items()}
-    # Nothing of the former cluster is still to come, with which names ever.
+    # Nothing of the former cluster is still to come, whichever labels it had.
     return replace(
         known,
         lsn=upgrade.lsn,
@@ -816,8 +834,8 @@ def carried_over(
 def _carried_types(
     types: Collection[Sequence[Any]], now: TableDefinition, since: WrittenSince
 ) -> list[list[Any]]:
-    """Types as they were, whose labels have other transactions and places now, unless they were
-    written since."""
+    """Return types as they were, with the transactions and places that their labels have now,
+    unless a label was written since."""
     kinds = {each.oid: each.marks for each in now.types}
     carried = []
     for oid, kind, parts, labels, attributes in types:
@@ -832,7 +850,7 @@ def _carried_types(
 def _membership(
     entry: Membership, memberships: Collection[Membership], since: WrittenSince
 ) -> Membership:
-    """The same one in new numbers, unless its entry was made since."""
+    """Return a membership in new numbers, unless its entry was made since."""
     for new in memberships:
         kept = new.publication not in since.publications
         if (new.name, new.kind, new.relation) != (entry.name, entry.kind, entry.relation):
@@ -861,7 +879,7 @@ class WatchedTarget(Protocol):
 
     @property
     def rel(self) -> SubscriptionRel:
-        """Its row, bound to the publisher's relation."""
+        """The target's row, bound to the publisher's relation."""
 
     @property
     def held(self) -> HeldColumns:
@@ -869,7 +887,7 @@ class WatchedTarget(Protocol):
 
     @property
     def marker(self) -> Lsn | None:
-        """Up to where it has the publisher's changes."""
+        """The position up to which the target has the publisher's changes."""
 
 
 _Target = TypeVar("_Target", bound=WatchedTarget)
@@ -878,7 +896,7 @@ Save = Callable[[SubscriptionRel, str], object]
 
 
 class DefinitionWatch:
-    """Looks at definitions for one session. The thread that applies uses it; others, too, ask
+    """Looks at definitions for one session. The applying thread uses it; other threads, too, call
     ``covers``."""
 
     def __init__(
@@ -891,18 +909,19 @@ class DefinitionWatch:
         self._connection: Connection | None = None
         self._known: dict[str, Known] = {}
         self._seen: dict[str, SeenTransactions] = {}
-        """By the last look at each table."""
+        """The transactions that the last look at each table has seen."""
         self._first_seen: dict[tuple[object, ...], tuple[Lsn, Lsn]] = {}
-        """Where file nodes of leaves and other names of tables were found first, and not yet."""
+        """Two positions for each new file node of a leaf and each new name of a table: one where it
+        was not there yet, and one where it had been found. Leaves have only the latter, twice."""
         self._pending: dict[str, Mapping[int, str]] = {}
-        """Why tables would be errors if no TRUNCATE came for them, by leaf."""
+        """Reasons for an error of a table, by leaf, that hold if no TRUNCATE comes for the leaf."""
         self._saved: dict[str, tuple[float, int]] = {}
         self._due = time.monotonic() + LOOK_INTERVAL
         self._told: set[tuple[str, str]] = set()
-        """What the log has told of what is found again and again."""
+        """Notices that were logged and are not to be repeated, by table."""
         self._since: WrittenSince | None = None
         self._blind = False
-        """The publisher is a node, whose catalogs do not tell."""
+        """True where the publisher is a node, whose catalogs do not tell."""
 
     def close(self) -> None:
         """End the session on the publisher."""
@@ -913,7 +932,7 @@ class DefinitionWatch:
     def begin(
         self, connection: Connection, targets: Sequence[_Target], applied: Lsn
     ) -> list[tuple[_Target, Difference]]:
-        """Take up what is known, and look once by the session's own connection. A table of which
+        """Load what is known, and look once by the session's own connection. A table of which
         nothing is known is taken as it is."""
         for target in targets:
             if target.rel.definition is not None:
@@ -930,7 +949,7 @@ class DefinitionWatch:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows stay as they are where no message tells what became of them."""
+        """Whether rows stay as they are where no message tells how they have changed."""
         return self._subscription.unsent_changes == KEEP
 
     def fill(self, target: WatchedTarget, column: str) -> Fill:
@@ -939,13 +958,13 @@ class DefinitionWatch:
         return UNKNOWN if known is None else known.fill(column)
 
     def labels(self, target: WatchedTarget) -> tuple[Labels, ...]:
-        """Labels that changes which are still to come may have under their former names."""
+        """Return the labels that coming changes may still have under their former names."""
         known = self._known.get(target.rel.sync_id)
         return () if known is None else _coming(known, target)
 
     def has_own_types(self, target: WatchedTarget) -> bool:
-        """Tell whether a table has columns of types that the publisher's users change, which no
-        message says: labels of enums, attributes of composite types."""
+        """Tell whether a table has columns of types that the publisher's users can change without a
+        message: labels of enums, attributes of composite types."""
         known = self._known.get(target.rel.sync_id)
         types = () if known is None else known.definition.types
         return any(each.labels or each.attributes for each in types)
@@ -960,9 +979,9 @@ class DefinitionWatch:
     def other_labels(
         self, target: WatchedTarget, sent: Mapping[tuple[str, int], Collection[str]]
     ) -> SchemaChanged | None:
-        """Return the error of a table with labels in its changes (``sent``: by column and enum)
-        that the enum has not: they were renamed, before a look had seen the column or in between
-        two. The table was looked at after these changes."""
+        """Return the error of a table whose changes have labels that the enum does not have: they
+        were renamed between two looks, or before a look had seen the column. ``sent``: the labels
+        in the changes, by column and enum. The table was looked at after these changes."""
         known = self._known.get(target.rel.sync_id)
         types = {} if known is None else {each.oid: each for each in known.definition.types}
         reasons = [
@@ -982,9 +1001,9 @@ class DefinitionWatch:
     def look(
         self, targets: Sequence[_Target], applied: Lsn, xids: Collection[int] = ()
     ) -> list[tuple[_Target, Difference]]:
-        """Look at tables, and return what differs. ``applied``: up to where the stream is applied,
-        of tables whose own position is not later; ``xids``: transactions that were sent, and are to
-        be seen. Raises PublisherError, ConnectionFailure."""
+        """Look at tables, and return what differs. ``applied``: the position up to which the stream
+        is applied to tables whose own position is not later; ``xids``: transactions that were sent
+        and that the look has to see. Raises PublisherError, ConnectionFailure."""
         if self._blind or not targets:
             return []
         try:
@@ -999,7 +1018,7 @@ class DefinitionWatch:
         self, targets: Sequence[_Target], applied: Lsn
     ) -> list[tuple[_Target, Difference]]:
         """Look as ``look`` does, and set when the next look is due. A publisher that does not
-        answer now is asked again then: what depends on the answer asks for itself."""
+        answer now is asked again then: whatever depends on the answer calls ``look`` itself."""
         began = time.monotonic()
         try:
             return self.look(targets, applied)
@@ -1019,10 +1038,11 @@ class DefinitionWatch:
             self.accept(target, Difference(known))
 
     def sent(self, target: WatchedTarget, leaf: int, name: str) -> SchemaChanged | None:
-        """Return the error of a table with changes of a partition that no look has found since: it
-        was made and dropped between two. The table was looked at after these changes."""
+        """Return the error of a table with changes of a partition that no look has found: it was
+        created and dropped between two looks. The table was looked at after these changes."""
         known = self._known.get(target.rel.sync_id)
-        # Without a change that was rolled back, two relations follow one another, too.
+        # If the change between them was rolled back, the Relation messages of any two tables follow
+        # one another, like those of a partitioned table and its leaf.
         if known is None or known.definition.filenode:
             return None
         if leaf in self._pending.get(target.rel.sync_id, {}):
@@ -1033,8 +1053,8 @@ class DefinitionWatch:
         return self.error(target, Difference(known, (reason,)), once=True)
 
     def unproven(self, target: WatchedTarget) -> SchemaChanged | None:
-        """Return the error of a table with a conflict that a partition explains: all its rows may
-        be updated since it was attached with them, or it was emptied."""
+        """Return the error of a table with a conflict that a partition explains: it may have been
+        attached with rows that have all been updated since, or it was emptied."""
         known = self._known.get(target.rel.sync_id)
         if known is None:
             return None
@@ -1045,7 +1065,8 @@ class DefinitionWatch:
         return self.error(target, Difference(known, tuple(reasons)), once=True) if reasons else None
 
     def accept(self, target: WatchedTarget, difference: Difference) -> None:
-        """Go on from a difference: rows here are as it says by now."""
+        """Go on from a difference, to which the rows here correspond by now. Save what is known
+        where it has changed."""
         before, marker = self._known.get(target.rel.sync_id), target.marker or INVALID
         known = difference.known
         attached = {name: until for name, until in known.attached.items() if until > marker}
@@ -1053,7 +1074,8 @@ class DefinitionWatch:
         self._known[target.rel.sync_id] = known
         now, sync_id = time.monotonic(), target.rel.sync_id
         when, xid = self._saved.get(sync_id, (-SAVE_INTERVAL, None))
-        # Which rows are old is asked by the transaction of the look, after a restart, too.
+        # Rows are compared with the transaction of the look, after a restart, too: so a newer one
+        # is saved from time to time.
         asked = bool(known.definition.leaves or known.labels)
         old = asked and xid != known.xid and now >= when + SAVE_INTERVAL
         if before is None or _stored(before) != _stored(known) or old:
@@ -1097,7 +1119,8 @@ class DefinitionWatch:
     def _known_of(
         self, connection: Connection, target: WatchedTarget, found: Definitions
     ) -> Known | None:
-        """In the numbers that pg_upgrade has given, if it came since."""
+        """Return what is known of a table, in the numbers that pg_upgrade has given if it came
+        since."""
         known, upgrade = self._known.get(target.rel.sync_id), self._subscription.upgraded
         oid = target.rel.relid
         if known is None or upgrade is None or known.lsn >= upgrade.lsn or oid is None:
@@ -1116,8 +1139,8 @@ class DefinitionWatch:
         oids: Mapping[int, _Target],
         applied: Lsn,
     ) -> list[tuple[_Target, Difference]]:
-        """Tables whose names others have by now, or nobody, and of which no change has told that:
-        what has the name at the publisher is something else than what has it here."""
+        """Return the differences of tables that were renamed at the publisher, or dropped and
+        replaced by another one of their name, if no change has told so."""
         gone = [target for oid, target in oids.items() if oid not in found.tables]
         names = {target.rel.table_name for target in gone}
         publications = self._subscription.publications
@@ -1157,9 +1180,9 @@ class DefinitionWatch:
     def error(
         self, target: WatchedTarget, difference: Difference, *, once: bool = False
     ) -> SchemaChanged | None:
-        """Return the error that stops or parks the table, or has it copied again; None where it
-        concerns later rows alone, or rows stay as they are, which the log tells. ``once``: what is
-        found with every batch is told once."""
+        """Return the error that stops or parks the table, or has it copied again. None, and a log
+        message, where the difference concerns only later rows or rows stay as they are. ``once``:
+        every batch finds the difference, so log it only once."""
         follows = self._subscription.schema_change in FOLLOWING
         reasons = difference.reasons or (difference.notices if follows else ())
         known, name = self._known[target.rel.sync_id], target.rel.qualified_name
@@ -1191,7 +1214,7 @@ class DefinitionWatch:
 
 
 def keep_hint(subscription: str) -> str:
-    """How to go on with rows as they are."""
+    """Return the hint that says how to go on with rows as they are."""
     return (
         "To keep the rows here as they are, now and whenever no change tells of others: "
         f"{alter(subscription)} SET (unsent_changes = keep), and then {alter(subscription)} ENABLE."
@@ -1199,12 +1222,13 @@ def keep_hint(subscription: str) -> str:
 
 
 def _told_upto(target: WatchedTarget, applied: Lsn) -> Lsn:
-    """Up to where the stream has told of a table."""
+    """Return the position up to which the stream has told of a table."""
     return max(applied, target.marker or INVALID)
 
 
 def _with_untold(difference: Difference, reached: Lsn) -> Difference:
-    """Those that the stream would have told by now are reasons."""
+    """Return a difference with ``untold`` reasons among its reasons, where the stream should have
+    told them by now."""
     untold = difference.known.untold
     due = {reason: since for reason, (since, seen) in untold.items() if seen <= reached}
     if not due:
@@ -1222,12 +1246,12 @@ def _relations(found: Definitions) -> set[int]:
 
 
 def _coming(known: Known, target: WatchedTarget) -> tuple[Labels, ...]:
-    """Those of which changes may come: after what is applied, or of a transaction that was open at
-    the last look."""
+    """Return the renamed labels that changes may still have under their former names: changes up to
+    ``until`` are not all applied, or one of their transactions was open at the last look."""
     marker = target.marker or INVALID
     return tuple(each for each in known.labels if each.until > marker or each.xid > known.xid)
 
 
 def _stored(known: Known) -> Known:
-    """What decides whether it is written down again."""
+    """Return the part of ``known`` that decides whether it is saved again."""
     return replace(known, lsn=INVALID, xid=0)

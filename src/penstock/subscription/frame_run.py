@@ -1,6 +1,7 @@
 """Frames of a transaction that has not committed, in memory or on disk.
 
-In: XLogData frames. Out: the same frames, or their file. ``piece`` has what comes after the commit.
+In: XLogData frames. Out: the same frames, or their file. After the commit they are pieces of the
+``inbox``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.subscription.spool import SpooledFrames
 
 @dataclass(slots=True)
 class FrameRun:
-    """A run of frames. ``ahead``: what has begun with it, where it is on disk."""
+    """A run of frames. ``ahead``: the work that has begun on a run on disk."""
 
     frames: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -23,7 +24,7 @@ class FrameRun:
 
     @property
     def count(self) -> int:
-        """How many frames it has."""
+        """The number of frames."""
         return len(self.frames) if self.spooled is None else self.spooled.count
 
     def spill(self, folder: Path) -> None:
@@ -32,7 +33,7 @@ class FrameRun:
         self.frames = []
 
     def unspilled(self) -> FrameRun:
-        """The same run in memory, and not on disk."""
+        """Return the same run in memory, and no longer on disk."""
         if self.spooled is None:
             return self
         self.drop_ahead()
@@ -46,7 +47,7 @@ class FrameRun:
         self.size = sum(map(len, self.frames))
 
     def drop_ahead(self) -> None:
-        """Nothing of it is done before its commit."""
+        """Drop the work ahead of the commit: the run waits for it."""
         if self.ahead is not None:
             self.ahead.forget()
             self.ahead = None

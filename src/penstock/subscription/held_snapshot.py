@@ -1,10 +1,10 @@
-"""What a round of copies holds back at the publisher, and for how long it may.
+"""The snapshot of a round of copies: what it holds back at the publisher, and for how long.
 
-In: a session on the publisher, and the one that holds the snapshot. Out: since when, the xmin that
-VACUUM does not pass and the WAL that the temporary slot retains, told every few seconds; and
-whether copy_snapshot_timeout is over. Then no further table is begun at this snapshot: those whose
-copy has begun are finished, as they would not be any faster in another round, and the others are
-copied in that one. So one table alone may hold a snapshot for longer.
+In: a session on the publisher, and the one that holds the snapshot. Out: the time since when it is
+held, the xmin that VACUUM does not pass and the WAL that the temporary slot retains, reported every
+few seconds; and whether copy_snapshot_timeout is over. Once it is over, no further table is begun
+at this snapshot. Tables whose copy has begun are finished, as another round would not be faster;
+the others are copied in the next round. So one table alone may hold a snapshot for longer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from penstock.walreceiver.publisher import Publisher
 log = logging.getLogger(__name__)
 
 _ASK_S: Final = 5.0
-"""Seconds between two questions."""
+"""Seconds between two questions to the publisher."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """``since``: seconds since 1970. ``xmin``: None where the publisher does not tell;
-    ``retained_bytes``: WAL that it keeps for the slot."""
+    """The xmin and WAL that a snapshot holds back. ``since``: seconds since 1970. ``xmin``: None
+    where the publisher does not tell; ``retained_bytes``: WAL that it keeps for the slot."""
 
     since: float
     xmin: int | None
@@ -35,7 +35,8 @@ class Held:
 
 
 class HeldSnapshot:
-    """Of one round, from its beginning. ``tell`` takes what is held, None at the end."""
+    """Watches the snapshot of one round, from its beginning. It calls ``tell`` with what is held,
+    and with None at the end."""
 
     def __init__(
         self,
@@ -47,7 +48,8 @@ class HeldSnapshot:
         timeout: Callable[[], float],
         tell: Callable[[Held | None], None],
     ) -> None:
-        """``pid``: of the session that holds it. ``timeout``: seconds, 0 for none, as it is now."""
+        """``pid``: the process of the session that holds the snapshot. ``timeout``: returns the
+        current copy_snapshot_timeout in seconds, 0 for none."""
         self._publisher, self._slot, self._pid = publisher, slot, pid
         self._subscription, self._timeout, self._tell = subscription, timeout, tell
         self._since, self._began = time.time(), time.monotonic()
@@ -63,12 +65,13 @@ class HeldSnapshot:
         self._tell(None)
 
     def progress(self, copy: CopyProgress) -> None:
-        """A table's copy has got further."""
+        """Note the progress of a table's copy."""
         if copy.units:
             self._begun.add(copy.table)
 
     def look(self) -> None:
-        """Again and again. Raises ConnectionFailure."""
+        """Report what is held if that is due, and check the timeout. The copying round calls it
+        again and again. Raises ConnectionFailure."""
         now = time.monotonic()
         if now - self._asked >= _ASK_S:
             self._asked = now
@@ -80,7 +83,7 @@ class HeldSnapshot:
             self._over = True
 
     def waits_for(self, table: str) -> bool:
-        """Whether a table is still to be copied at this snapshot."""
+        """Tell whether a table is still to be copied at this snapshot."""
         if not self._over or table in self._begun:
             return True
         if not self._told:

@@ -1,9 +1,10 @@
 """The histories of a subscription's tables: where each begins.
 
-In: open targets, decoded chunks. Out: the history tables, each with everything up to its own LSN,
-which is never below its table's: a batch is committed to the history first. Where it is below (the
-option was off, the table was copied again) the history begins again with the table's live rows as
-of its LSN. What a batch adds is ``works``', what its rows are is decided in ``pipeline.history``.
+In: open targets, decoded chunks. Out: the history tables, each with everything up to its own LSN.
+That LSN is never below its table's, because a batch is committed to the history first. If it is
+below (the option was off, the table was copied again), the history begins again with the table's
+live rows as of the table's LSN. ``apply.works_of`` adds batches; ``pipeline.history`` makes the
+rows.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ def begin_history(
     app_id: str,
     earlier: Collection[str] = (),
 ) -> DeltaTable:
-    """The history of a target, which has what the target has. ``earlier``: app ids of
-    subscriptions from which the target may have been taken over, and its history with it.
+    """Open the history of a target, and begin it again if it lacks changes that the target has.
+    ``earlier``: app ids of subscriptions from which the target may have been taken over, and its
+    history with it.
 
     Raises what ``open_history`` raises, NotInPrerequisiteState where it cannot begin now.
     """
     history = open_history(warehouse, target.rel.table_name, target.table.schema)
-    # As for the table (``Targets.open``): what is relied upon must be durable.
+    # The log entries that were read must be durable, as for the table (``Targets.open``).
     warehouse.storage.sync_folder(log_folder(history.uri))
     has, lsn = history.transaction_version(app_id), target.marker or INVALID
     if has is None and (taken := _taken_over(history, target, earlier)) is not None:
@@ -71,7 +73,8 @@ def begin_history(
 
 
 def _taken_over(history: DeltaTable, target: Target, earlier: Collection[str]) -> int | None:
-    """Up to where it has the changes of the subscription that had filled the table last."""
+    """Return the position up to which a history has the changes of the subscription that had filled
+    the table last; None if it lacks some of them."""
     filled = [(target.table.transaction_version(one) or 0, one) for one in earlier]
     marker, newest = max(filled, default=(0, ""))
     has = history.transaction_version(newest) or 0
@@ -79,19 +82,21 @@ def _taken_over(history: DeltaTable, target: Target, earlier: Collection[str]) -
 
 
 class TransactionStamps:
-    """Of one batch, piece by piece. ``xids``: the transactions so far."""
+    """Makes the ``Stamps`` of one batch, piece by piece. ``xids``: the transactions so far."""
 
     def __init__(self) -> None:
         self.xids: set[int] = set()
         self._xid, self._finish, self._messages = 0, INVALID, 0
 
     def of(self, chunk: DecodedChunk, size: int, end: Lsn, time_us: int) -> Stamps:
-        """Of the next piece. ``size``: its messages; ``end``, ``time_us``: as ``Stamps`` says."""
+        """Return the stamps of the next piece. ``size``: the number of its messages; ``end``,
+        ``time_us``: as ``Stamps`` says."""
         stamps = Stamps(chunk, size, end, time_us, self._xid, self._finish, self._messages)
         self._xid, self._finish, self._messages = stamps.last()
         self.xids |= stamps.transactions()
         return stamps
 
     def ahead(self, end: Lsn, time_us: int) -> Stamps:
-        """Of a piece that was done ahead of its commit: it is of one transaction."""
+        """Return the stamps of a piece that was done ahead of its commit. It belongs to one
+        transaction, and its messages are not decoded."""
         return self.of(_NOTHING, 0, end, time_us)

@@ -1,9 +1,10 @@
 """Changes of a publisher's definitions that are made in the rows here, too.
 
 In: a target, and labels of an enum that have other names, or added columns with the constant that
-rows from before have. Out: one commit for each of its Delta tables, with files rewritten where rows
-change. It is no part of a batch: whoever has opened the table loads it again. A crash leaves the
-table as it was, or done; a partitioned one may be done in part, and is then done again.
+rows from before have. Out: one commit for each of the target's Delta tables, with files rewritten
+where rows change. The commit is not part of a batch: whoever has opened the table loads it again.
+After a crash the table is changed either not at all or fully; a partitioned one may be changed in
+part, and is then changed again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ADD: Final = "ADD COLUMNS"
 
 
 def constant_of(column: Column, text: str) -> pa.Scalar | None:
-    """A constant in its type's text as rows here hold it; None where they cannot."""
+    """Return a constant, given as its type's text, as rows here hold it; None where they cannot."""
     if column.type == VARIANT:
         return None
     if column.as_text:
@@ -48,8 +49,9 @@ def add_filled(
     values: Mapping[str, pa.Scalar],
     unfilled: Collection[str],
 ) -> None:
-    """Add columns that hold constants (by Delta names) in all rows, NULL in others. ``unfilled``:
-    of these, those that have values at the publisher. Raises CommitConflict, StorageError."""
+    """Add columns. Those with a constant in ``values`` (by Delta names) hold it in all rows, the
+    others are NULL. ``unfilled``: of the others, those that have values at the publisher. Raises
+    CommitConflict, StorageError."""
     for table in reversed(target.tables.values()):
         added = table.schema.lacking(columns)
         table.add_columns(added, unfilled if table is target.table else ())
@@ -66,8 +68,9 @@ def add_filled(
 
 
 def can_rename_labels(target: Target, labels: Mapping[str, Mapping[str, str]]) -> bool:
-    """Tell whether columns (the publisher's names) can be rewritten file by file: not those that
-    the table is partitioned by, and not where a history keeps what rows were."""
+    """Tell whether columns (by the publisher's names) can be rewritten file by file. That excludes
+    columns that are not stored as text or that partition the table, and tables with a history,
+    which keeps earlier rows."""
     columns = target.table.schema.by_source
     held = [columns[name].name for name in labels]
     texts = all(_is_text(columns[name].type) for name in labels)
@@ -92,7 +95,8 @@ def rename_labels(target: Target, labels: Mapping[str, Mapping[str, str]]) -> No
 
 
 def with_labels(batch: ChangeBatch, renamed: Sequence[Labels]) -> ChangeBatch:
-    """Rename labels in changes that the publisher had sent before they were renamed."""
+    """Return changes with renamed labels. The publisher may have sent them under the former
+    names."""
     for labels in renamed:
         old = None if batch.old is None else with_replaced(batch.old, labels.renamed)
         batch = replace(batch, new=with_replaced(batch.new, labels.renamed), old=old)

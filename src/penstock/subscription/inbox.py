@@ -1,11 +1,11 @@
-"""What the receiver has and the applier has not yet: whole transactions, within bounded memory.
+"""The queue between receiver and applier: whole transactions, within bounded memory.
 
 In: messages in the order of the stream. Out: batches, each a run of whole transactions in one or
-more pieces. A piece is at most ``piece_bytes`` or ``piece_frames`` large, so a transaction larger
-than that comes as several pieces; those of a transaction that is still arriving are spilled to disk
-(reorderbuffer.c spills likewise). ``full()`` tells the receiver to stop reading, so that a backlog
-of finished transactions waits in the publisher's WAL and not here. Nothing is decoded here but the
-kind byte of each message; clocks are passed in.
+more pieces. A piece is at most ``piece_bytes`` or ``piece_frames`` large, so a larger transaction
+comes as several pieces. Pieces of a transaction that is still arriving are spilled to disk, as in
+reorderbuffer.c. ``full()`` tells the receiver to stop reading, so that a backlog of finished
+transactions waits in the publisher's WAL and not here. Only the kind byte of each message and the
+fields of Commits are decoded here; clocks are passed in.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from penstock.subscription.frame_run import FrameRun
 from penstock.subscription.spool import SpooledFrames, SpooledMessages
 
 BACKLOG_BYTES: Final = 8 << 20
-"""So much waiting means a backlog, or a stream that is as fast as one: a steady 30,000 small
-transactions a second leave half of it between two batches."""
+"""The bytes that wait when there is a backlog, or a stream that is as fast as one. A steady 30,000
+small transactions a second leave half of that between two batches."""
 
 
 class Inbox:
@@ -52,7 +52,7 @@ class Inbox:
         self._gathering = False
 
     def limit(self, piece_bytes: int, piece_frames: int, memory_bytes: int) -> None:
-        """Other sizes of pieces and of all, for what comes from now on."""
+        """Set the sizes of pieces and of the memory, for messages that come from now on."""
         with self._changed:
             self._piece_bytes = piece_bytes
             self._piece_frames = piece_frames
@@ -75,8 +75,8 @@ class Inbox:
     def add_transaction(
         self, begin: bytes, spilled: Sequence[FrameRun], rest: Sequence[bytes], now: float
     ) -> None:
-        """A whole transaction: its first frame, runs that are on disk, the other frames, of which
-        the last one is the Commit."""
+        """Take a whole transaction: its first frame, runs that are on disk, and the other frames,
+        of which the last one is the Commit."""
         with self._changed:
             if spilled:
                 self._seal()
@@ -89,28 +89,29 @@ class Inbox:
             self.add([*begins, *rest], now)
 
     def quiet(self) -> None:
-        """The stream has nothing more to give now: what is here need not wait for others."""
+        """Note that the stream has nothing more to give now: transactions here need not wait for
+        others."""
         with self._changed:
             self._quiet = True
             self._changed.notify_all()
 
     def full(self) -> bool:
-        """Whether finished transactions fill the memory, so that the receiver must pause."""
+        """Tell whether finished transactions fill the memory, so that the receiver must pause."""
         with self._changed:
             if self._gathering:
                 return False
-            # Without a finished transaction nothing could be taken: what arrives goes on, and is
-            # spilled.
+            # Without a finished transaction the applier could take nothing, so the one that is
+            # arriving goes on, and is spilled.
             return self._in_memory >= self._memory_bytes and self._transactions > 0
 
     def gather(self, on: bool) -> None:
-        """While it is on, take what comes, though it is more than the memory is for: a batch is
-        made again that was small enough once."""
+        """Set whether to take messages beyond the memory's bound, which is needed to make a batch
+        again that was once small enough."""
         with self._changed:
             self._gathering = on
 
     def empty(self) -> bool:
-        """Whether no frame waits here, neither of a finished nor of an arriving transaction."""
+        """Tell whether no frame waits here, of a finished or of an arriving transaction."""
         with self._changed:
             return not self._sealed and not self._open.count
 
@@ -120,11 +121,11 @@ class Inbox:
             self._changed.wait(seconds)
 
     def ready(self, now: float, *, delay: float, backlog_delay: float) -> bool:
-        """Whether to close a batch: a piece is full, or the memory, the stream is quiet, or the
-        oldest transaction waits ``delay`` s; ``backlog_delay`` s on a stream that comes fast.
+        """Tell whether to close a batch: a piece or the memory is full, or the stream is quiet, or
+        the oldest transaction has waited ``delay`` s, on a fast stream ``backlog_delay`` s.
 
-        A batch has costs that do not depend on its size. When much comes, the head of the stream is
-        far away, and a fuller piece brings it nearer sooner.
+        A batch has costs that do not depend on its size. When much arrives, the head of the stream
+        is far away, and fuller pieces reach it sooner.
         """
         with self._changed:
             if not self._transactions:
@@ -132,20 +133,20 @@ class Inbox:
             if any(piece.transactions for piece in self._sealed):
                 return True
             if self._in_memory >= self._memory_bytes:
-                return True  # nothing more comes
+                return True  # the receiver pauses, so waiting brings nothing more
             age = 0.0 if self._first_at is None else now - self._first_at
             longest = backlog_delay if self._in_memory >= BACKLOG_BYTES else delay
             return age >= longest or self._quiet
 
     def newest_end_lsn(self) -> Lsn:
-        """The end of the last transaction that has come and waits; INVALID: none does."""
+        """Return the end of the last transaction that waits here; INVALID if none does."""
         with self._changed:
             pieces = reversed([*self._sealed, self._open])
             last = next((piece for piece in pieces if piece.transactions), None)
             return INVALID if last is None else last.last_end_lsn
 
     def has_upto(self, end_lsn: Lsn) -> bool:
-        """Whether a transaction waits here that ends there or before."""
+        """Tell whether a transaction waits here that ends at ``end_lsn`` or before."""
         with self._changed:
             return self._transactions > 0 and self._oldest_end_lsn() <= end_lsn
 
@@ -154,8 +155,8 @@ class Inbox:
         return next(piece for piece in pieces if piece.transactions).first_end_lsn
 
     def take(self, now: float, limit: Lsn | None = None) -> Batch | None:
-        """The next batch, or None when no transaction is complete; nothing that ends beyond
-        ``limit``."""
+        """Return the next batch, without transactions that end beyond ``limit``; None if no
+        transaction is complete."""
         with self._changed:
             if not self._transactions:
                 return None
@@ -174,10 +175,8 @@ class Inbox:
             return self._taken(pieces, within, now)
 
     def take_upto(self, end_lsn: Lsn, now: float) -> Batch | None:
-        """The batch that ends there, whatever it takes; None when nothing has come up to there.
-
-        Call it once everything up to there has come.
-        """
+        """Return the batch that ends at ``end_lsn``, however large it is; None if no transaction
+        ends there or before. Call it once everything up to there has come."""
         with self._changed:
             pieces = [*self._sealed, self._open]
             within = [piece.ending_upto(end_lsn) for piece in pieces]
@@ -191,8 +190,8 @@ class Inbox:
             return replace(self._taken(pieces[: last + 1], within[last], now), end_lsn=end_lsn)
 
     def _taken(self, pieces: list[Piece], transactions: int, now: float) -> Batch:
-        """Pieces that have left the queue as a batch; what comes after so many transactions of the
-        last one goes back."""
+        """Return pieces that have left the queue as a batch. Of the last piece take only so many
+        transactions, and put the rest back."""
         self._put_back(pieces[-1].cut_after(transactions))
         waiting = [*self._sealed, self._open]
         self._in_memory = sum(piece.size for piece in waiting if piece.spooled is None)
@@ -230,7 +229,7 @@ class Inbox:
         """Move sealed pieces of the transaction that is still arriving to disk."""
         if self._in_memory < self._memory_bytes:
             return
-        # From the newest one back to the last Commit: all those are of one transaction.
+        # Pieces after the last Commit all belong to the transaction that is arriving.
         for piece in reversed(self._sealed):
             if piece.transactions:
                 break
@@ -242,7 +241,7 @@ class Inbox:
         if not rest.count:
             return
         follower = self._sealed[0] if self._sealed else self._open
-        # what is on disk stays there; the rest is a piece of its own in front of it
+        # A spilled follower stays on disk, so the rest is a piece of its own in front of it.
         if follower.spooled is not None:
             self._sealed.appendleft(rest)
             return
@@ -262,8 +261,8 @@ def _chunk(messages: MessageChunk | Sequence[bytes]) -> MessageChunk:
 # Messages that wait for the applier: pieces, and batches of them.
 #
 # In: runs of messages as they arrive, with Commits among them, each run one buffer. Out: the
-# messages of a piece as one chunk for the columnar decoder, divided after any Commit. A message is
-# never an object of its own: what is known of each is in arrays.
+# messages of a piece as one chunk for the columnar decoder; a piece can be divided after any
+# Commit. A message is never an object of its own: arrays hold what is known of each.
 
 _COMMIT: Final = ord("C")
 _COMMIT_SIZE: Final = 1 + 1 + 8 + 8 + 8
@@ -272,12 +271,14 @@ _END_LSN_AT: Final = 10
 _TIME_AT: Final = 18
 
 _SMALL: Final = 64 << 10
-"""Bytes up to which parts that follow one another become one: each has arrays of its own."""
+"""Bytes up to which parts that follow one another become one, because each part has arrays of its
+own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Messages that came together. ``commits``: positions of Commits; ``end_lsns``: of each."""
+    """Messages that came together. ``commits``: the indexes of Commits; ``end_lsns``: the end LSN
+    of each Commit."""
 
     chunk: MessageChunk
     commits: NDArray[np.int64]
@@ -285,7 +286,7 @@ class _Part:
 
     @classmethod
     def of(cls, chunk: MessageChunk) -> _Part:
-        """Raises ProtocolViolation where a Commit is too short."""
+        """Return a chunk as a part. Raise ProtocolViolation where a Commit is too short."""
         commits = np.flatnonzero(chunk.kinds == _COMMIT)
         starts = chunk.starts[commits]
         if (chunk.ends[commits] - starts < _COMMIT_SIZE).any():
@@ -294,12 +295,12 @@ class _Part:
         return cls(chunk, commits, fields[starts + _END_LSN_AT].astype(np.uint64))
 
     def fields(self, at: int, dtype: str) -> NDArray[np.uint64]:
-        """A field of eight bytes of each Commit."""
+        """Return a field of eight bytes of each Commit."""
         buffer = np.frombuffer(self.chunk.buffer, np.uint8)
         return window(buffer, dtype)[self.chunk.starts[self.commits] + at]
 
     def divided(self, commits: int) -> tuple[_Part, _Part]:
-        """What goes up to a Commit, of which this is the number, counted from one; the rest."""
+        """Return the messages up to the Commit with this number, counted from one, and the rest."""
         at = int(self.commits[commits - 1]) + 1
         begin = _Part(self.chunk.between(0, at), self.commits[:commits], self.end_lsns[:commits])
         rest = self.chunk.between(at, len(self.chunk))
@@ -307,7 +308,7 @@ class _Part:
 
     @classmethod
     def joined(cls, parts: Sequence[_Part]) -> _Part:
-        """All as one."""
+        """Join parts to one."""
         bases = np.cumsum([0, *(len(part.chunk) for part in parts)]).tolist()
         commits = [part.commits + base for part, base in zip(parts, bases, strict=False)]
         return cls(
@@ -320,23 +321,24 @@ class _Part:
 @dataclass(slots=True)
 class Piece:
     """Messages in order, in memory or on disk; on disk there are no Commits among them. ``ahead``:
-    what has begun with it."""
+    the work that has begun on the piece."""
 
     parts: list[_Part] = field(default_factory=list)
     count: int = 0
     size: int = 0
     transactions: int = 0
-    """How many end in it."""
+    """The number of transactions that end in the piece."""
     spooled: SpooledFrames | SpooledMessages | None = None
     ahead: AheadOfCommit | None = None
 
     @classmethod
     def of_run(cls, run: FrameRun) -> Piece:
-        """What is on disk of a transaction that has committed; it is this one's from here on."""
+        """Return a run on disk, of a transaction that has committed, as a piece. The piece owns the
+        files from now on."""
         return cls(count=run.count, size=run.size, spooled=run.spooled, ahead=run.ahead)
 
     def add(self, chunk: MessageChunk) -> None:
-        """Append what has come. Raises ProtocolViolation."""
+        """Append messages. Raises ProtocolViolation."""
         self._append(_Part.of(chunk))
 
     def _append(self, part: _Part) -> None:
@@ -347,13 +349,14 @@ class Piece:
         self.transactions += len(part.commits)
         parts = self.parts
         parts.append(part)
-        # Small ones join with those of about their size, so that a byte is copied a few times at
-        # most and there are few parts, however the messages come.
+        # A small part joins with one of about its size. So a byte is copied a few times at most,
+        # and there are few parts, however the messages come.
         while len(parts) > 1 and _alike(parts[-2].chunk.size, parts[-1].chunk.size):
             parts[-2:] = [_Part.joined(parts[-2:])]
 
     def chunk(self) -> MessageChunk:
-        """All messages, for the columnar decoder; the parts are one from then on."""
+        """Return all messages, for the columnar decoder. A piece in memory is one part from then
+        on."""
         if self.spooled is not None:
             return self.spooled.chunk()
         if len(self.parts) != 1:
@@ -362,31 +365,32 @@ class Piece:
 
     @property
     def end_lsns(self) -> NDArray[np.uint64]:
-        """Where each transaction ends that ends in it."""
+        """The end LSNs of the transactions that end in the piece."""
         return np.concatenate([np.empty(0, np.uint64), *(part.end_lsns for part in self.parts)])
 
     @property
     def finish_lsns(self) -> NDArray[np.uint64]:
-        """Where their commit records begin."""
+        """The LSNs where the commit records of these transactions begin."""
         found = (part.fields(_FINISH_LSN_AT, ">u8") for part in self.parts)
         return np.concatenate([np.empty(0, np.uint64), *found])
 
     @property
     def first_end_lsn(self) -> Lsn:
-        """Of the first transaction that ends in it; INVALID: none does."""
+        """The end LSN of the first transaction that ends in the piece; INVALID if none does."""
         with_commits = (part for part in self.parts if len(part.commits))
         first = next(with_commits, None)
         return INVALID if first is None else Lsn(int(first.end_lsns[0]))
 
     @property
     def last_end_lsn(self) -> Lsn:
-        """Of the last one."""
+        """The end LSN of the last transaction that ends in the piece; INVALID if none does."""
         last = self._last()
         return INVALID if last is None else Lsn(int(last.end_lsns[-1]))
 
     @property
     def last_commit_time(self) -> int:
-        """When the last one committed, us since 1970."""
+        """The time at which the last of these transactions committed, us since 1970; 0 if none
+        ends in the piece."""
         last = self._last()
         return 0 if last is None else int(last.fields(_TIME_AT, ">i8")[-1]) + EPOCH_MICROSECONDS
 
@@ -394,13 +398,13 @@ class Piece:
         return next((part for part in reversed(self.parts) if len(part.commits)), None)
 
     def ending_upto(self, lsn: Lsn) -> int:
-        """How many transactions end there or before."""
+        """Return how many transactions end at ``lsn`` or before."""
         return sum(
             int(np.searchsorted(part.end_lsns, np.uint64(lsn), "right")) for part in self.parts
         )
 
     def cut_after(self, transactions: int) -> Piece:
-        """Split off what comes behind so many Commits, which are there."""
+        """Split off and return the messages after so many Commits, which the piece must have."""
         parts, left = self.parts, transactions
         begin, rest = Piece(), Piece()
         for number, part in enumerate(parts):
@@ -428,7 +432,7 @@ class Piece:
         self.parts = []
 
     def forget(self) -> None:
-        """Free what it holds on disk."""
+        """Free what the piece holds on disk."""
         if self.ahead is not None:
             self.ahead.forget()
             self.ahead = None
@@ -438,8 +442,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Whole transactions. ``end_lsn``: end of the last one's commit record; ``commit_time``: when,
-    us since 1970."""
+    """Whole transactions. ``end_lsn``: the end of the last one's commit record; ``commit_time``:
+    the time of that commit, us since 1970."""
 
     pieces: tuple[Piece, ...]
     end_lsn: Lsn
@@ -449,7 +453,7 @@ class Batch:
 
     @classmethod
     def of(cls, pieces: tuple[Piece, ...]) -> Batch:
-        """Pieces of which the last one ends with a Commit."""
+        """Return pieces, the last of which ends with a Commit, as a batch."""
         return cls(
             pieces=pieces,
             end_lsn=pieces[-1].last_end_lsn,
@@ -459,14 +463,15 @@ class Batch:
         )
 
     def open_end_lsn(self, piece: int) -> Lsn:
-        """End LSN of the transaction that reaches out of the piece with this number, if any."""
+        """Return the end LSN of the transaction that reaches beyond the piece with this number; the
+        batch's end if there is none."""
         for follower in self.pieces[piece + 1 :]:
             if follower.transactions:
                 return follower.first_end_lsn
         return self.end_lsn
 
     def halves(self) -> tuple[Batch, Batch]:
-        """Its transactions in two batches, where there are several; it is used up."""
+        """Divide a batch of several transactions into two, and use it up."""
         left, number = self.transactions // 2, 0
         while left > self.pieces[number].transactions:
             left -= self.pieces[number].transactions
