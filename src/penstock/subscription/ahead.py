@@ -175,7 +175,7 @@ class AheadWriter:
         return AheadOfCommit(self._pool.submit(self._do, spooled, definitions))
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Cancel runs that have not begun, and wait for the one that is under way."""
         self._pool.shutdown(cancel_futures=True)
 
     def _do(self, spooled: SpooledFrames, definitions: Sequence[bytes]) -> RunAhead | None:

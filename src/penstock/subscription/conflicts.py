@@ -39,7 +39,8 @@ from penstock.pipeline.routing import by_leaf
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL: Final = 10.0
-"""Seconds. PostgreSQL writes a message for each change; millions would fill the disk."""
+"""Seconds in which at most KEPT messages of a kind are logged for a table. PostgreSQL logs one for
+each change; millions would fill the disk."""
 
 SAME: Final = (
     "remote_origin",
@@ -168,7 +169,7 @@ class Conflicts:
 
     @property
     def noted(self) -> bool:
-        """Whether there is anything for ``put`` to record."""
+        """True if there is anything for ``put`` to record."""
         return bool(self._noted)
 
     def put(self, end_lsn: Lsn) -> None:
@@ -267,7 +268,7 @@ def row_json(row: Mapping[str, object] | None) -> str | None:
 
 
 def _shown(value: object) -> object:
-    """Return a value with everything that json.dumps would not write as JSON as to_jsonb has it."""
+    """Return a value in which to_jsonb's form replaces what json.dumps would not write as JSON."""
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"

@@ -74,7 +74,7 @@ SAVE_INTERVAL: Final = 60.0
 """Seconds after which an unchanged ``Known`` is saved again, with the position of a newer look."""
 
 _SHARE: Final = 50
-"""The pause after a look, in times its duration: looks take at most a fiftieth of the time."""
+"""The pause after a look as a multiple of its duration: looks take at most 1/50 of the time."""
 
 
 _XIDS: Final = 2**32
@@ -875,7 +875,7 @@ def _xids(text: str) -> list[int]:
 
 
 class WatchedTarget(Protocol):
-    """A target as the watch needs it."""
+    """The part of a target that the watch needs."""
 
     @property
     def rel(self) -> SubscriptionRel:
@@ -949,7 +949,7 @@ class DefinitionWatch:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows stay as they are where no message tells how they have changed."""
+        """True if rows stay as they are where no message tells how they have changed."""
         return self._subscription.unsent_changes == KEEP
 
     def fill(self, target: WatchedTarget, column: str) -> Fill:
@@ -970,7 +970,7 @@ class DefinitionWatch:
         return any(each.labels or each.attributes for each in types)
 
     def enums(self, target: WatchedTarget, columns: Mapping[str, int]) -> dict[str, int]:
-        """Return the enums that columns hold labels of; ``columns``: types by names."""
+        """Return the enums whose labels columns hold, by column. ``columns``: types by names."""
         known = self._known.get(target.rel.sync_id)
         types = {} if known is None else {each.oid: each for each in known.definition.types}
         found = {name: _enum_of(oid, types) for name, oid in columns.items()}

@@ -47,7 +47,7 @@ class FrameRun:
         self.size = sum(map(len, self.frames))
 
     def drop_ahead(self) -> None:
-        """Drop the work ahead of the commit: the run waits for it."""
+        """Drop the work that was begun ahead of the commit: the run waits for its commit."""
         if self.ahead is not None:
             self.ahead.forget()
             self.ahead = None
