@@ -1,10 +1,10 @@
-"""Which workers should run, and starting and stopping them (launcher.c).
+"""The launcher: decide which workers should run, and start and stop them (launcher.c).
 
-In: the catalog's subscriptions, looked at when its change counter has moved. Out: one ApplyWorker
-per enabled subscription that has not stopped with an error, up to max_logical_replication_workers;
-who comes too late gets one when another ends. A worker that only waits to try again ends where
-others wait for one, as each failed worker of a server does. What a worker does is left to
-``worker``.
+In: the catalog's subscriptions, read when its change counter has moved. Out: one ApplyWorker per
+enabled subscription that has not stopped with an error, up to max_logical_replication_workers. A
+subscription beyond that limit gets a worker when another one ends. A worker that only waits for its
+next try ends if other subscriptions need a worker; on a server every failed worker ends. The work
+itself is left to ``worker``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.subscription.worker import CONNECTING, ApplyWorker
 log = logging.getLogger(__name__)
 
 _POLL: Final = 0.1
-"""Seconds between two looks at a worker that is to end."""
+"""Seconds between two checks whether a worker has ended."""
 
 _OUT_OF_WORKERS: Final = report(
     "WARNING",
@@ -35,7 +35,7 @@ _OUT_OF_WORKERS: Final = report(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A subscription that should run, with the membership of its tables (their sync ids)."""
+    """A subscription that should run, and the sync ids of its tables."""
 
     subscription: Subscription
     tables: frozenset[str]
@@ -43,7 +43,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Changes that make what runs what is wanted. A restart is a stop now and a start later."""
+    """The steps from the running workers to the wanted ones, by subscription oid.
+
+    A restart is a stop now and a start later.
+    """
 
     stop: tuple[int, ...]
     start: tuple[int, ...]
@@ -51,7 +54,7 @@ class Plan:
 
 
 def plan(running: Mapping[int, Wanted], wanted: Mapping[int, Wanted]) -> Plan:
-    """Pure: compare what runs with what should, by subscription oid."""
+    """Compare the running workers with the wanted ones, by subscription oid. Pure."""
     return Plan(
         stop=tuple(
             oid
@@ -70,9 +73,9 @@ def plan(running: Mapping[int, Wanted], wanted: Mapping[int, Wanted]) -> Plan:
 
 
 class Launcher:
-    """Keeps workers in step with the catalog; ``step`` is called again and again by the node.
+    """Keep workers in step with the catalog; the node calls ``step`` again and again.
 
-    A worker that cannot be started keeps no other from it; it is tried again at a later step.
+    A worker that cannot be started does not keep others from starting. A later step tries again.
     """
 
     def __init__(
@@ -88,20 +91,21 @@ class Launcher:
         self._running: dict[int, Wanted] = {}
         self.workers: dict[int, ApplyWorker] = {}
         self._told: frozenset[int] = frozenset()
-        """Subscriptions of which the log says that there was no worker, as long as any waits: those
-        that take turns are told of once."""
+        """Subscriptions that the log has already reported as without a worker. It is kept as long
+        as any subscription waits, so subscriptions that take turns are reported once."""
         self._started: dict[int, float] = {}
-        """When each got its last worker."""
+        """The time at which each subscription last got a worker."""
         self._gave_way: dict[int, ApplyWorker] = {}
-        """Those that ended for others, until another one goes on for them."""
+        """Workers that ended to make room for others, until their subscription gets a new one."""
 
     @property
     def told_of(self) -> Mapping[int, ApplyWorker]:
-        """Those that run, and those whose last error is still their subscription's."""
+        """The workers to report on: running ones, and those that ended to make room for others,
+        whose last error is still their subscription's."""
         return {**self._gave_way, **self.workers}
 
     def step(self) -> None:
-        """Start, stop and notify workers until what runs is what is wanted."""
+        """Start, stop and notify workers so that the wanted ones run."""
         self._bury()
         wanted = {w.subscription.oid: w for w in self._wanted()}
         todo = plan(self._running, wanted)
@@ -114,7 +118,8 @@ class Launcher:
         self._forget_others(wanted)
         due = [oid for oid in todo.start if self._is_due(oid)]
         due.sort(key=lambda oid: self._started.get(oid, -inf))  # each gets its turn
-        told = self._told.union(self._gave_way)  # they made way for one that the log knows
+        # A worker ends early only for a subscription that the log has already reported.
+        told = self._told.union(self._gave_way)
         waiting = [oid for oid in due if not self._starts(wanted[oid])]
         if not told.issuperset(waiting):
             log.warning("%s", _OUT_OF_WORKERS)
@@ -124,7 +129,8 @@ class Launcher:
             worker.others_wait = bool(waiting)
 
     def _forget_others(self, wanted: Mapping[int, Wanted]) -> None:
-        """What is altered is tried at once."""
+        """Forget the pauses of subscriptions that are gone or altered: an altered one is tried at
+        once."""
         self._started = {oid: at for oid, at in self._started.items() if oid in wanted}
         self._gave_way = {
             oid: past
@@ -137,7 +143,7 @@ class Launcher:
         return past is None or (past.gave_way_until or 0.0) <= time.monotonic()
 
     def _starts(self, wanted: Wanted) -> bool:
-        """False: there is no worker for it now."""
+        """Start a worker; return False if none is free now."""
         if len(self.workers) >= self._most():
             return False
         try:
@@ -150,7 +156,8 @@ class Launcher:
 
     def _start(self, wanted: Wanted) -> None:
         oid = wanted.subscription.oid
-        earlier = self._gave_way.pop(oid, None)  # where this one cannot be started, it waits
+        # Taken out first: if the start fails, ``has_work`` must not ask for the next try at once.
+        earlier = self._gave_way.pop(oid, None)
         worker = self._make_worker(wanted.subscription)
         if earlier is not None:
             worker.go_on_for(earlier)
@@ -161,19 +168,22 @@ class Launcher:
 
     @property
     def has_work(self) -> bool:
-        """Whether a worker has ended since the last step, or one is due again and has room."""
+        """True if a worker has ended since the last step, or one that made room is due again and
+        there is room for it."""
         if any(not worker.alive for worker in self.workers.values()):
             return True
         return len(self.workers) < self._most() and any(map(self._is_due, self._gave_way))
 
     def stop(self) -> None:
-        """Ask every worker for the end after its current cut."""
+        """Ask every worker to end after its current cut."""
         for worker in self.workers.values():
             worker.stop()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for every worker's end, at most ``timeout`` seconds for one that connects and gets
-        no answer; whether all have come."""
+        """Wait until every worker has ended; return whether all have.
+
+        A worker that is connecting and gets no answer is waited for at most ``timeout`` seconds.
+        """
         ended = [_joined(worker, timeout) for worker in self.workers.values()]
         return all(ended)
 
@@ -186,8 +196,10 @@ class Launcher:
 
 
 def _joined(worker: ApplyWorker, timeout: float | None) -> bool:
-    """Whether it has ended; ``timeout`` counts while a publisher does not answer, and nothing
-    else."""
+    """Wait for one worker; return whether it has ended.
+
+    Only a worker that is connecting to a publisher is given up after ``timeout`` seconds.
+    """
     until = None if timeout is None else time.monotonic() + timeout
     while not worker.join(_POLL):
         if worker.status.state == CONNECTING and until is not None and time.monotonic() > until:

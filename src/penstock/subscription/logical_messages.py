@@ -1,8 +1,8 @@
-"""Messages that sessions of the publisher emit (pg_logical_emit_message), for the table of them.
+"""Logical messages: rows for the messages that the publisher emits (pg_logical_emit_message).
 
-In: XLogData frames with messages that are of no transaction; decoded chunks. Out: frames in which
-each of those is a transaction of its own, so that it is in a batch and acknowledged like the
-others; rows of the messages table.
+In: XLogData frames with messages that belong to no transaction; decoded chunks. Out: frames in
+which each such message is a transaction of its own, so that it is batched and acknowledged like
+any other; rows of the messages table.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _SEND_TIME_AT: Final = XLOGDATA_HEADER - _SEND_TIME.size
 
 
 def as_transactions(frames: Sequence[bytes], kinds: bytes) -> list[bytes]:
-    """Frames outside of blocks, with a Begin and a Commit around each message of no transaction.
+    """Return the frames with a Begin and a Commit around each non-transactional message.
 
-    It ends at the message's LSN, which is the end of its WAL record: a stream that begins there
-    does not bring it again, and brings everything that begins there. Its time is when it was sent,
-    which of a backlog is not known.
+    The frames must be from outside of streamed blocks. The transaction made for a message ends at
+    the message's LSN, which is the end of its WAL record: a stream that begins there does not send
+    the message again, and sends everything that begins there. The commit time is the send time of
+    the message, which is unknown in a backlog.
     """
     found: list[bytes] = []
     for frame, kind in zip(frames, kinds, strict=True):
@@ -56,7 +57,7 @@ def as_transactions(frames: Sequence[bytes], kinds: bytes) -> list[bytes]:
 
 
 def message_rows(subscription: str, stamps: Stamps) -> pa.Table | None:
-    """The rows of a chunk's messages; None: it has none."""
+    """Return the rows of a chunk's messages, or None if it has none."""
     messages = stamps.chunk.messages
     if not messages:
         return None

@@ -1,10 +1,9 @@
-"""Replication progress: where the stream starts, what may be cut, what may be acknowledged
+"""Replication progress: where the stream starts, where a cut is allowed, what to acknowledge
 (origin.c).
 
-In: the last cut and the LSNs that tables carry in their own commits. Out: LSNs. Pure; law 1 and law
-3 are decided here and carried out by the worker.
-
-How many subscriptions can have progress at all is decided here, too (``check_state``).
+In: the last cut and the LSNs that tables carry in their own commits. Out: LSNs. Pure: law 1 and law
+3 are decided here and carried out by the worker. ``check_state`` decides which subscriptions can
+have progress at all.
 
 A table's own LSN (``marker``) is the end LSN of the last batch that touched it, or the consistent
 point of its copy. Every change at or below it is in the table already.
@@ -24,25 +23,28 @@ from penstock.lsn import INVALID, Lsn
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """``ready``: the table is part of the cuts. ``marker``: the table's own LSN, if it has one.
-    ``ahead``: the LSN of a batch that its history or some of its partitions have, and the others
-    may not have."""
+    """Hold how far one table is.
+
+    ``ready``: the table is part of the cuts. ``marker``: the table's own LSN, if it has one.
+    ``ahead``: the LSN of a batch that its history or some of its partitions have, while the rest
+    may lack it.
+    """
 
     ready: bool
     marker: Lsn | None
     ahead: Lsn | None = None
 
     def within(self, lsn: Lsn) -> bool:
-        """Whether nothing of it is beyond an LSN."""
+        """Tell whether no part of the table is beyond an LSN."""
         return all(point is None or point <= lsn for point in (self.marker, self.ahead))
 
 
 def start_lsn(last_cut: Lsn | None, tables: Iterable[TableProgress]) -> Lsn:
-    """Where START_REPLICATION begins: the last cut, or earlier for a table copied before it.
+    """Return where START_REPLICATION begins: the last cut, or earlier for a table copied before it.
 
-    A table that has joined at X while the others went on to the cut at L > X still needs the
-    changes of (X, L]; the others skip them by their own LSNs. Without a cut: the earliest copy;
-    without both: 0/0, the slot's own position.
+    A table that was copied at X while the others went on to the cut at L > X still needs the
+    changes of (X, L]; the others skip them by their own LSNs. Without a cut the stream begins at
+    the earliest copy; without a copy either, at 0/0, which is the slot's own position.
     """
     joining = [t.marker for t in tables if not t.ready and t.marker is not None]
     points = joining + ([last_cut] if last_cut is not None else [])
@@ -50,10 +52,10 @@ def start_lsn(last_cut: Lsn | None, tables: Iterable[TableProgress]) -> Lsn:
 
 
 def may_cut(end_lsn: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress]) -> bool:
-    """Whether a cut at ``end_lsn`` holds whole transactions: no ready table is ahead of it.
+    """Tell whether a cut at ``end_lsn`` holds whole transactions: no ready table is ahead of it.
 
-    After a crash between the commits of two tables, the one that was committed is ahead of the
-    others until the stream has caught up with it.
+    After a crash between the commits of two tables, the one that has committed is ahead of the
+    other until the stream has caught up with it.
     """
     if last_cut is not None and end_lsn < last_cut:
         return False
@@ -61,17 +63,17 @@ def may_cut(end_lsn: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress])
 
 
 def joins(end_lsn: Lsn, table: TableProgress) -> bool:
-    """Whether a copied table becomes part of the cut at ``end_lsn``."""
+    """Tell whether a copied table becomes part of the cut at ``end_lsn``."""
     return not table.ready and table.marker is not None and table.within(end_lsn)
 
 
 def flush_lsn(
     last_cut: Lsn | None, tables: Iterable[TableProgress], copy_began_at: Lsn | None
 ) -> Lsn:
-    """The LSN to acknowledge: the last cut (law 1), held back for tables that are joining.
+    """Return the LSN to acknowledge: the last cut (law 1), held back for tables that are joining.
 
-    A table copied at X needs every change after X until it is part of the cuts, and a copy that
-    runs will have a point after the cut at which it began; the slot must not pass either.
+    A table copied at X needs every change after X until it is part of the cuts. A running copy
+    will get a point after the cut at which it began. The slot must pass neither.
     """
     if last_cut is None:
         return INVALID
@@ -86,10 +88,11 @@ def check_state(
     followed: Collection[int],
     most: int,
 ) -> None:
-    """A subscription's origin needs one of ``most`` states (replorigin_session_setup). Those that
-    have progress keep theirs until they are dropped; then it is the turn of the oldest that run.
+    """Check that a subscription's origin gets one of ``most`` states (replorigin_session_setup).
 
-    ``followed``: oids of those with progress. Raises ConfigurationLimitExceeded (53400).
+    Subscriptions with progress keep their states until they are dropped. The states that are left
+    go to the oldest of the others that should run. ``followed``: oids of the subscriptions with
+    progress. Raises ConfigurationLimitExceeded (53400).
     """
     if not most:
         raise ConfigurationLimitExceeded(
@@ -109,29 +112,28 @@ def check_state(
         )
 
 
-# A replication origin that was put further on: pg_replication_origin_advance (origin.c).
+# An advanced origin: pg_replication_origin_advance has put it further on (origin.c).
 #
-# In: where it was put, by the catalog, and where the last cut and the tables are. Out: the LSN of
-# a cut with the tables as they are, after which the stream goes on; or the error for what must not
-# be passed by like that. Transactions in between never come: on a server they would be skipped
-# likewise.
+# In: the LSN to which the catalog says it was advanced, the last cut and the tables' positions.
+# Out: the LSN of a cut with the tables as they are, after which the stream goes on; or an error if
+# something would be lost. Transactions in between never come, as on a server.
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class AdvancedOrigin:
-    """The catalog's, of one subscription."""
+    """Read and clear the advanced position that the catalog has for one subscription."""
 
     read: Callable[[], Lsn]
-    """INVALID: it was not put anywhere."""
+    """Return the position; INVALID if the origin was not advanced."""
     clear: Callable[[Lsn], object]
-    """The last cut is there, or beyond it. One that it was put to since stays."""
+    """Forget the given position, as the last cut has reached it. A newer one stays."""
 
 
 def are_beyond(wanted: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress]) -> bool:
-    """Whether tables have transactions that others may lack, and which would be passed by."""
-    # Without a cut the tables are another subscription's, each with a position of its own.
+    """Tell whether some tables have transactions that others may lack and would then never get."""
+    # Without a cut another subscription has filled the tables, each up to a position of its own.
     together = wanted if last_cut is None else last_cut
     beyond = any(table.ready and not table.within(together) for table in tables)
     return beyond and wanted > (last_cut or INVALID)
@@ -145,9 +147,10 @@ def advance_to(
     *,
     prepared: bool,
 ) -> Lsn | None:
-    """Where a cut is to be made; None: nowhere, as the last one is there or beyond.
+    """Return where to make a cut, or None if the last one is there or beyond.
 
-    ``prepared``: transactions wait for their second phase. Raises NotInPrerequisiteState.
+    ``prepared``: transactions wait for their second phase. Raises NotInPrerequisiteState if some
+    tables are ahead of others, or if transactions are prepared.
     """
     cut = last_cut or INVALID
     if wanted <= cut:

@@ -1,12 +1,12 @@
-"""What becomes of a table whose changes cannot be applied (option on_table_error).
+"""Parking: stop for a table whose changes cannot be applied, or go on without it (on_table_error).
 
-In: a table of a subscription, and the error of its own. Out: with ``stop`` the error is raised
-again, with the table's name and all ways on: it ends the session. With ``park`` the table leaves
-the open tables, and with them the cuts and what holds back the acknowledged LSN; the others go on.
-That it is parked is in the catalog before any cut can pass it by: the next to open the tables
-leaves it out too. REFRESH PUBLICATION copies it again, and so it does with a table whose error has
-stopped the subscription. Errors bring hints that say how to mend the cause, if it can be mended;
-what comes next is said here.
+In: a table of a subscription, and an error of that table alone. Out: with ``stop`` the error is
+raised again with the table's name and all ways to go on, and ends the session. With ``park`` the
+table leaves the open tables, so it is in no cut and no longer holds back the acknowledged LSN; the
+other tables go on. The catalog records that it is parked before any cut can pass it by, so the next
+session leaves it out too. REFRESH PUBLICATION copies a parked table again, as it does a table whose
+error has stopped the subscription. An error's own hint says how to mend its cause, if that is
+possible; this module adds what to do next.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OWN_ERRORS: Final = (
     UndefinedObject,
     ValueNotRepresentable,
 )
-"""What can be wrong with one table alone; of StorageError what a retry does not heal."""
+"""Errors that can concern one table alone, beside each StorageError that a retry does not heal."""
 
 _PARKED: Final = (
     "The table is parked; {alter} REFRESH PUBLICATION copies it again, in place of all its rows."
@@ -65,11 +65,11 @@ _WITHOUT: Final = (
 )
 
 _MENDED_BY_A_COPY: Final = (RelationChanged, StateMismatch)
-"""Whatever else could mend them: once the table is parked, the copy does."""
+"""Errors whose own hints are left out once the table is parked, as the new copy mends them."""
 
 
 class Parking:
-    """Decides for the tables of one subscription."""
+    """Decide for the tables of one subscription."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class Parking:
         record: Callable[[SubscriptionRel, PenstockError], object],
         primary_key_name: Callable[[TableName], str | None],
     ) -> None:
-        """``record``: writes the state and its reason to the catalog.
-        ``primary_key_name``: of the constraint, where the node's catalogs have one."""
+        """``record``: writes the state and its reason to the catalog. ``primary_key_name``: returns
+        the constraint's name if the node's catalogs have one."""
         self._subscription = subscription
         self._warehouse = warehouse
         self._record = record
@@ -90,11 +90,11 @@ class Parking:
     def refuse(self, rel: SubscriptionRel, error: PenstockError) -> None:
         """Park a table, or raise the error. The caller closes the table when this returns.
 
-        Raises StorageError where the warehouse is not there.
+        Raises StorageError if the warehouse is not there.
         """
         if not is_own(error):
             raise error
-        self._warehouse.check_there()  # else no table of it is to blame
+        self._warehouse.check_there()  # without a warehouse the error is not the table's
         begun = alter(self._subscription.name)
         if not self.parks(error):
             self.refused = rel
@@ -109,23 +109,23 @@ class Parking:
         )
 
     def parks(self, error: PenstockError) -> bool:
-        """Whether ``refuse`` would park the table for an error of its own."""
+        """Tell whether ``refuse`` would park the table for an error of its own."""
         return self._subscription.on_table_error == "park" and not self._follows(error)
 
     def to_follow(self, error: BaseException) -> SubscriptionRel | None:
-        """The table whose change has ended the session, where the subscription follows it."""
+        """Return the table whose change has ended the session, if the subscription follows it."""
         return self.refused if self._follows(error) else None
 
     def _follows(self, error: BaseException) -> bool:
         return self._subscription.schema_change in FOLLOWING and isinstance(error, SchemaChanged)
 
     def unique_index(self, table: TableName | None) -> str | None:
-        """Of its key, where the node's catalogs have one."""
+        """Return the name of the table's primary key if the node's catalogs have one."""
         return None if table is None else self._primary_key_name(table)
 
 
 def is_own(error: PenstockError) -> bool:
-    """Whether an error concerns the table alone where it came up."""
+    """Tell whether an error concerns only the table at which it came up."""
     if isinstance(error, StorageError):
         return not heals(error)
     return isinstance(error, OWN_ERRORS)
@@ -142,9 +142,9 @@ def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> Pen
         detail = _sentences(detail, f"It came up at table {table}.")
     if error.alter is not None:
         mended = _sentences(error.hint, _ALTERED.format(alter=begun, statement=error.alter))
-    elif isinstance(error, SchemaChanged):  # its own hint keeps rows that differ: the last resort
+    elif isinstance(error, SchemaChanged):  # its own hint comes last, as it keeps rows that differ
         mended = _sentences(f"Run {_COPIED.format(alter=begun)}", error.hint or "").rstrip()
-    elif isinstance(error, HistoryMismatch):  # a copy would meet it again
+    elif isinstance(error, HistoryMismatch):  # a new copy would have the same error
         mended = _sentences(error.hint, _MENDED_ALONE.format(alter=begun))
     else:
         else_run = "Run" if error.hint is None else _MENDED.format(alter=begun)

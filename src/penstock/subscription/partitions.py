@@ -1,14 +1,14 @@
-"""A target that is partitioned on the node: its leaves, and which of them have a batch already.
+"""Partitions: the leaves of a partitioned target, and which of them have a batch already.
 
-In: the tables of the catalog that make up the partitioned one, the root's columns, the LSN up to
-which all leaves are the same. Out: open leaves with how rows are routed to them.
+In: the catalog's tables that make up the partitioned one, the root's columns, the LSN up to which
+all leaves have the same batches. Out: the open leaves and the routing of rows to them.
 
-The root's own Delta table has columns and no rows. A batch is committed to the leaves that it is
-about, and then to the root: the root's marker is where all leaves are. After a crash in between
-some leaves have the batch and others have not. Those that have it are ``ahead``: the batch is made
-again with the same end and worked from the state before it, which all had in common, and is
-committed to the others alone. So a row that moved from a leaf which has the batch is found there,
-with the values that the publisher did not send.
+The root's own Delta table has columns and no rows. A batch is committed to the leaves that it
+changes, and then to the root: every leaf has all batches up to the root's marker. After a crash in
+between, some leaves have the batch and others have not. The leaves that have it are ``ahead``. The
+batch is then made again with the same end, worked from the state before it, which all leaves had in
+common, and committed only to the leaves that lack it. So a row that moved out of a leaf which is
+ahead is still found there, with the values that the publisher did not send.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ from penstock.relation import TableName, qualified
 
 @dataclass(slots=True)
 class Leaf:
-    """``newest``: the table; ``table``: what a batch is worked on, the same but for a leaf that is
-    ``ahead``: the LSN of a batch that it has and others may not have."""
+    """Hold one leaf of a partitioned target.
+
+    ``newest``: the table as it is. ``ahead``: the LSN of a batch that this leaf has and others may
+    lack. ``table``: the table that batches are worked on; it is ``newest``, or the state before
+    that batch if the leaf is ahead.
+    """
 
     name: TableName
     newest: DeltaTable
@@ -42,8 +46,11 @@ class Leaf:
 
 @dataclass(slots=True)
 class Partitions:
-    """``tree``: what they were made of; ``touched``: numbers of the leaves that the batch under way
-    is about."""
+    """Hold the open leaves of a partitioned target.
+
+    ``tree``: the catalog's tables that they were opened from, root first. ``touched``: indexes of
+    the leaves that the current batch changes.
+    """
 
     tree: tuple[LakeTable, ...]
     routing: Level
@@ -52,16 +59,16 @@ class Partitions:
 
     @property
     def work(self) -> Leaves:
-        """For ``pipeline``."""
+        """The leaves and their routing, as ``pipeline`` takes them."""
         return Leaves(tuple(leaf.table for leaf in self.leaves), self.routing)
 
     @property
     def ahead(self) -> Lsn | None:
-        """The end of the batch that only some of them have."""
+        """The end LSN of the batch that only some leaves have."""
         return max((leaf.ahead for leaf in self.leaves if leaf.ahead is not None), default=None)
 
     def to_commit(self, end_lsn: Lsn) -> list[DeltaTable]:
-        """Those that a batch with that end is committed to."""
+        """Return the leaves to which the batch that ends at ``end_lsn`` is committed."""
         return [
             leaf.table
             for number, leaf in enumerate(self.leaves)
@@ -69,7 +76,7 @@ class Partitions:
         ]
 
     def together(self) -> None:
-        """All of them have the batch now."""
+        """Note that all leaves have the batch now."""
         for leaf in self.leaves:
             if leaf.ahead is not None:
                 leaf.table.discard()
@@ -91,12 +98,15 @@ def open_partitions(
     common: Lsn,
     earlier: Collection[str] = (),
 ) -> Partitions:
-    """``tree``: root first. ``common``: where all leaves were together for certain. ``earlier``:
-    app ids of subscriptions whose batches count as ours, as the table was taken over from them.
+    """Open all leaves of a partitioned target.
 
-    Raises UndefinedObject for a leaf that is gone, RelationChanged for one with other columns,
-    FeatureNotSupported for what rows cannot be routed by, StateMismatch and VersionGone for one
-    that is ahead and whose state before is lost.
+    ``tree``: its tables, root first. ``common``: an LSN up to which all leaves certainly have the
+    same batches. ``earlier``: app ids of the subscriptions that the table was taken over from,
+    whose batches count as ours.
+
+    Raises UndefinedObject for a leaf that is gone, RelationChanged for a leaf with other columns,
+    FeatureNotSupported if rows cannot be routed, StateMismatch and VersionGone for a leaf that is
+    ahead and whose earlier state is lost.
     """
     routing, tables = routing_of(tree, root)
     check_key(tree[0], routing, root)
@@ -106,7 +116,7 @@ def open_partitions(
 
 
 def open_leaf(warehouse: Warehouse, table: LakeTable) -> DeltaTable:
-    """Raises UndefinedObject; what ``Warehouse.open`` raises."""
+    """Open a leaf. Raises UndefinedObject if it is gone, and what ``Warehouse.open`` raises."""
     found = warehouse.open(table.schema, table.name)
     if found is None:
         raise UndefinedObject(
@@ -118,7 +128,7 @@ def open_leaf(warehouse: Warehouse, table: LakeTable) -> DeltaTable:
 
 
 def check_columns(leaf: DeltaTable, root: TableSchema) -> None:
-    """Raises RelationChanged for a leaf with other columns than its root."""
+    """Raise RelationChanged for a leaf with other columns than its root."""
     types = {column.source: column.type for column in root.columns}
     if types != {column.source: column.type for column in leaf.schema.columns}:
         raise RelationChanged(
@@ -131,7 +141,7 @@ def _open(
     warehouse: Warehouse, table: LakeTable, root: TableSchema, ids: Sequence[str], common: Lsn
 ) -> Leaf:
     name, newest = (table.schema, table.name), open_leaf(warehouse, table)
-    # As of any target: an entry that is read here is acknowledged later (law 1).
+    # As for any target, an entry read here is acknowledged later, so it must be durable (law 1).
     warehouse.storage.sync_folder(log_folder(newest.uri))
     marker, app_id = max((newest.transaction_version(one) or 0, one) for one in ids)
     ahead = None if marker <= common else Lsn(marker)
@@ -141,7 +151,8 @@ def _open(
 
 
 def check_key(table: LakeTable, routing: Level, root: TableSchema) -> None:
-    """An old row is known by its key, and must be routed by it. Raises FeatureNotSupported."""
+    """Raise FeatureNotSupported if rows are routed by columns outside of the key: an old row is
+    known by its key alone."""
     lacking = sorted(routing.columns - set(root.key)) if root.key else []
     if lacking:
         raise FeatureNotSupported(

@@ -3,8 +3,8 @@
 In: the frames of a transaction that its publisher has prepared, later how it ended. Out: the same
 frames at COMMIT PREPARED. In between they are files in the warehouse and a row of the catalog, so
 that they outlive the node and its machine: a publisher does not send them again. Nobody reads them
-meanwhile. They are durable before anything that follows them is applied, hence acknowledged (law
-1), and go when the cut holds their rows.
+meanwhile. They are durable before anything that follows them is applied, and so before it is
+acknowledged (law 1). They are deleted once a cut holds their rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreparedStore:
-    """Where those of one subscription are kept. ``folder``: a URI in the warehouse."""
+    """The place where one subscription's prepared transactions are kept. ``folder``: a URI in the
+    warehouse."""
 
     catalog: Catalog
     subid: int
@@ -49,9 +50,12 @@ class PreparedStore:
 
 @dataclass(frozen=True, slots=True)
 class TwoPhase:
-    """``state``: as the session begins. ``enable``: its stream asks the publisher for two-phase
-    commit, for its slot from now on, and then calls ``enabled``. ``store``: where prepared
-    transactions are kept."""
+    """Hold what a session does about two-phase commit.
+
+    ``state``: the state as the session begins. ``enable``: the session's stream asks the publisher
+    to enable two-phase commit for the slot from now on, and then calls ``enabled``. ``store``:
+    where prepared transactions are kept.
+    """
 
     state: TwoPhaseState
     enable: bool
@@ -62,8 +66,11 @@ class TwoPhase:
 def two_phase(
     catalog: Catalog, warehouse: Warehouse, subscription: Subscription, spool_folder: Path
 ) -> TwoPhase:
-    """As it is now. It is enabled once every table is ready, and there is one (AllTablesyncsReady):
-    what was prepared before a table was copied is in neither the copy nor the stream."""
+    """Return what a session that begins now does about two-phase commit.
+
+    It is enabled once there are tables and all are ready (AllTablesyncsReady): a transaction that
+    was prepared before a table was copied is in neither the copy nor the stream.
+    """
     oid = subscription.oid
     now, rels = catalog.subscription_with_relations(oid)
     state = TwoPhaseState.DISABLED if now is None else now.two_phase_state
@@ -83,8 +90,11 @@ def two_phase(
 
 
 class PreparedTransactions:
-    """Those of one subscription. The receiving thread calls ``keep``, ``commit`` and ``roll_back``,
-    the applying one ``begin`` and ``forget``."""
+    """Keep the prepared transactions of one subscription.
+
+    The receiving thread calls ``keep``, ``commit`` and ``roll_back``; the applying thread calls
+    ``begin`` and ``forget``.
+    """
 
     def __init__(self, store: PreparedStore) -> None:
         self._store = store
@@ -92,11 +102,11 @@ class PreparedTransactions:
         self._xacts: dict[int, PreparedXact] = {}
 
     def begin(self, last_cut: Lsn | None) -> None:
-        """Before a stream starts: read what is kept, and forget what is in a cut."""
+        """Read what is kept, and forget what is in a cut. Call it before a stream starts."""
         store = self._store
         with self._lock, store.catalog.read() as t:
             self._xacts = {xact.xid: xact for xact in t.prepared_xacts.all(store.subid)}
-        # Files that were written before a kill, and their row was not: they come again.
+        # A kill came after these files and before their row: the transactions come again.
         known = {xact.folder for xact in self._xacts.values()}
         for _, prepared, uri in self._folders():
             if uri not in known and prepared > (last_cut or INVALID):
@@ -105,23 +115,25 @@ class PreparedTransactions:
             self.forget(last_cut)
 
     def _folders(self) -> Iterator[tuple[int, Lsn, str]]:
-        """xid, end of the PREPARE, and URI of what lies in the warehouse."""
+        """Yield xid, end of the PREPARE, and URI of each transaction in the warehouse."""
         for file in self._store.storage.list(self._store.folder):
             xid, prepared, _ = file.base_name.split("-", 2)
             yield int(xid), Lsn(int(prepared)), f"{self._store.folder}/{file.base_name}"
 
     @property
     def any(self) -> bool:
-        """Whether there are some."""
+        """True if any transaction is kept."""
         with self._lock:
             return bool(self._xacts)
 
     def keep(
         self, message: Prepare | StreamPrepare, runs: Sequence[FrameRun], relations: Sequence[int]
     ) -> None:
-        """Make one durable; the files of ``runs``, all on disk, are taken. One that comes again
-        takes its own place. Where SKIP names it, its rows are left out from now on. Raises
-        StorageError."""
+        """Make a transaction durable. Raises StorageError.
+
+        The files of ``runs``, which are all on disk, are copied and deleted. A transaction that
+        comes again replaces its former self. If SKIP names it, its rows are left out from now on.
+        """
         store = self._store
         folder = f"{store.folder}/{message.xid}-{int(message.end_lsn)}-{uuid.uuid4()}"
         store.storage.create_folder(folder)
@@ -147,9 +159,11 @@ class PreparedTransactions:
             store.storage.discard_folder(former.folder)
 
     def commit(self, message: CommitPrepared) -> tuple[list[FrameRun], tuple[int, ...]]:
-        """Its frames, and the OIDs of relations that are defined among them; of one that is
-        skipped, or was never sent as it changed nothing, nothing. Raises UndefinedObject (42704),
-        StorageError."""
+        """Return a transaction's frames, and the OIDs of the relations that are defined in them.
+
+        Both are empty if it is skipped, or was never sent because it changed nothing. Raises
+        UndefinedObject (42704), StorageError.
+        """
         xact = self._xacts.get(message.xid)
         if xact is None:
             self._check_never_kept(message)
@@ -161,7 +175,11 @@ class PreparedTransactions:
         return runs, xact.relations
 
     def _check_never_kept(self, message: CommitPrepared) -> None:
-        """Servers before 18 tell of the second phase only, of a transaction without changes."""
+        """Raise UndefinedObject if the warehouse has files of a transaction that is not known.
+
+        Without files it changed nothing: of such a transaction servers before 18 send only the
+        second phase.
+        """
         if any(xid == message.xid for xid, *_ in self._folders()):
             gid = f"pg_gid_{self._store.subid}_{message.xid}"
             raise UndefinedObject(
@@ -173,7 +191,11 @@ class PreparedTransactions:
             )
 
     def _put_prepared(self, xact: PreparedXact) -> None:
-        """As on a server, SKIP is over then; one that comes again after a crash stays skipped."""
+        """Record a transaction, and skip it if SKIP names it.
+
+        As on a server, SKIP is done with then. A skipped transaction that comes again after a crash
+        stays skipped.
+        """
         lsn = xact.prepare_lsn
         with self._lock, self._store.catalog.write() as t:
             subscription = t.subscriptions.find_oid(xact.subid)
@@ -190,7 +212,10 @@ class PreparedTransactions:
             log.info("logical replication completed skipping transaction at LSN %s", lsn)
 
     def _put_finished(self, xact: PreparedXact) -> bool:
-        """Whether it is skipped by now, which a statement may have said since."""
+        """Record a transaction's second phase; return whether the transaction is skipped.
+
+        The row is read again, as a statement may have marked it as skipped since.
+        """
         with self._lock, self._store.catalog.write() as t:
             stored = t.prepared_xacts.find(xact.subid, xact.xid)
             xact = replace(xact, skipped=stored is not None and stored.skipped)
@@ -204,13 +229,14 @@ class PreparedTransactions:
         return FrameRun(size=len(content), spooled=spooled)
 
     def roll_back(self, message: RollbackPrepared) -> None:
-        """Forget one; no effect where it is gone, as that may be told again (LookupGXact)."""
+        """Forget a transaction that was rolled back. It may be gone already, as the publisher may
+        send its rollback again (LookupGXact)."""
         xact = self._xacts.get(message.xid)
         if xact is not None and xact.prepare_end_lsn == message.prepare_end_lsn:
             self._forget([xact])
 
     def forget(self, cut: Lsn) -> None:
-        """Forget those whose rows are in a cut."""
+        """Forget the transactions whose rows are in a cut."""
         with self._lock:
             known = list(self._xacts.values())
         done = [xact for xact in known if xact.finish_lsn is not None and xact.finish_lsn <= cut]
@@ -218,7 +244,7 @@ class PreparedTransactions:
             self._forget(done)
 
     def _forget(self, xacts: Sequence[PreparedXact]) -> None:
-        # Files first: without a row they would look as if the row were lost.
+        # Files first: files without a row would look as if the row were lost.
         for xact in xacts:
             self._store.storage.discard_folder(xact.folder)
         with self._lock, self._store.catalog.write() as t:

@@ -1,14 +1,15 @@
-"""Which changes of a chunk go to which table (relation.c: logicalrep_rel_open).
+"""The relation map: share out the changes of a chunk among the tables (relation.c:
+logicalrep_rel_open).
 
 In: a decoded chunk and the open targets. Out: for each target, the changes that its table does not
-hold yet; or an error, where a relation is not the one that was copied. Each change is taken for
-what its Relation message says at its place in the stream. What is in a table already was decided
-upon when it was applied, and is looked at no more.
+hold yet, or an error if a relation is not the one that was copied. Each change is read by the
+Relation message that is valid at its place in the stream. Changes that a table holds already were
+checked when they were applied, and are not checked again.
 
-A relation is its OID. A known OID under another name was renamed, another OID under a known name
-is another table: PostgreSQL matches names, so it stops at the first and mixes rows at the second.
-Here both stop, and what has been found is recorded, so that REFRESH PUBLICATION copies the table
-again, whatever it is called by then.
+A relation is its OID. A known OID under another name is a renamed table; another OID under a known
+name is another table. PostgreSQL matches names, so it stops at the first and mixes rows at the
+second. Penstock stops at both, and records what it has found, so that REFRESH PUBLICATION copies
+the table again, whatever its name is by then.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from penstock.subscription.targets import Targets
 
 @dataclass(frozen=True)
 class Share:
-    """What of a chunk is new to a target, from the message ``first`` on.
+    """Hold the changes of a chunk that are new to a target, from the message ``first`` on.
 
-    ``truncates``: sequences of its TRUNCATEs; ``restarts``: of those by which the target's columns
-    begin their values again; ``rows``: how many changes there are. ``error``: why they are not this
-    table's, or cannot be read.
+    ``truncates``: sequence numbers of its TRUNCATEs. ``restarts``: sequence numbers of the
+    TRUNCATEs that restart the sequences of the target's columns. ``rows``: the number of changes.
+    ``error``: why the changes do not belong to this table, or cannot be read.
     """
 
     target: Target
@@ -56,14 +57,15 @@ class _Seen:
     unreadable: list[Unreadable] = field(default_factory=list)
 
     def definitions(self, first: int) -> Iterator[Relation]:
-        """Those under which messages from ``first`` on came."""
+        """Yield the definitions under which messages from ``first`` on came."""
         yield from (c.relation for c in self.changes if int(c.sequence[-1]) >= first)
         yield from (u.relation for u in self.unreadable if int(u.sequence[-1]) >= first)
         yield from (relation for sequence, relation in self.truncates if sequence >= first)
 
 
 def shares(decoded: DecodedChunk, targets: Targets, open_end: Lsn) -> Iterator[Share]:
-    """One for each target with new changes; one with an error for each that cannot take them.
+    """Yield a share for each target with new changes; it has an error if the target cannot take
+    them.
 
     ``open_end``: end LSN of the transaction after the chunk's last commit.
     """
@@ -91,7 +93,7 @@ def _error(targets: Targets, target: Target, seen: _Seen, first: int) -> Penstoc
 
 
 def first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:
-    """The first message of the first transaction that ended after ``marker``.
+    """Return the first message of the first transaction that ended after ``marker``.
 
     Transactions come in the order of their commits, so everything before is in the table already.
     """
@@ -121,10 +123,11 @@ def _by_relation(decoded: DecodedChunk) -> dict[int, _Seen]:
 def _namesake(
     decoded: DecodedChunk, targets: Targets, oid: int, seen: _Seen, open_end: Lsn
 ) -> tuple[Target | None, PenstockError | None]:
-    """The target of a relation that no target is bound to, and why it is not its target.
+    """Return the target with the name of an unbound relation, and the error if it is bound to
+    another relation.
 
-    None for relations that are not in the subscription, whose changes are ignored, as by
-    PostgreSQL. A target of an older state store is bound to the first relation of its name.
+    No target is returned for relations that are not in the subscription: their changes are ignored,
+    as by PostgreSQL. A target of an older state store is bound to the first relation of its name.
     """
     for relation in seen.definitions(0):
         target = targets.named(relation.table_name)
@@ -135,7 +138,7 @@ def _namesake(
         if relation in seen.definitions(first):
             if target.rel.relid is not None:
                 return target, _another(targets, target, relation)
-            targets.bind(target, oid)  # no other target has it: ``of`` knows none
+            targets.bind(target, oid)  # cannot clash: ``of`` has found no target for this OID
             return target, None
     return None, None
 

@@ -1,12 +1,12 @@
-"""By which key a target's rows are known when the publisher's replica identity becomes another one
+"""The replica identity: choose the key of a target's rows when the publisher's identity changes
 (relation.c: logicalrep_rel_mark_updatable).
 
 In: a target and the relation of a change. Out: the key of its rows from that change on. A PRIMARY
 KEY that CREATE TABLE on the node has made stays, as a subscriber's does: ``fold`` refuses updates
-and deletes that do not give it. Any other key is the publisher's replica identity, and becomes the
-new one, whose columns are unique and NOT NULL there at that place of the stream; what rows hold in
-them has to be the publisher's values, or rows would not be found by them. Where it cannot become
-the new one, it stays too.
+and deletes that do not give it. Any other key is the publisher's replica identity, and is replaced
+by the new one: at the publisher its columns are unique and NOT NULL at that place of the stream.
+The target's rows must hold the publisher's values in these columns, or they would not be found by
+them. If they may not, the old key stays.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ log = logging.getLogger(__name__)
 
 
 def keeps_key(schema: TableSchema, relation: Relation) -> bool:
-    """Whether the key of a table with this schema is the one for changes of ``relation``.
+    """Tell whether a table with this schema needs no other key for changes of ``relation``.
 
-    FULL gives every column, and so any key; INSERTs alone need none.
+    FULL sends every column, and so any key. A relation without a key sends no updates and no
+    deletes. The table's own PRIMARY KEY stays.
     """
     full = relation.replica_identity is ReplicaIdentity.FULL
     own = schema.primary_key
@@ -49,9 +50,9 @@ def follow_identity(
 ) -> None:
     """Stage the key for changes of ``relation``, whose columns the table has by now.
 
-    ``name_of``: a subscription's name by its app id; ``check_newest``: raises where the table that
-    was looked at is not the newest version. Raises SchemaChanged where columns of the key are not
-    published any more.
+    ``name_of``: returns a subscription's name by its app id. ``check_newest``: raises if the open
+    table is not the newest version. Raises SchemaChanged if columns of the key are no longer
+    published.
     """
     schema = target.table.schema
     if not keeps_key(schema, relation):
@@ -73,14 +74,17 @@ def follow_identity(
 
 
 def living(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> frozenset[str]:
-    """App ids of the other subscriptions that fill a table, whose publishers have definitions of
-    their own. ``name_of``: a subscription's name by its app id; None where it was dropped."""
+    """Return the app ids of the other subscriptions that fill a table.
+
+    Their publishers have definitions of their own. ``name_of``: returns a subscription's name by
+    its app id, or None if it was dropped.
+    """
     others = (each for each in table.app_ids if is_app_id(each) and each != app_id)
     return frozenset(each for each in others if name_of(each) is not None)
 
 
 def _obstacle(target: Target, relation: Relation, out_of_range: str, *, alone: bool) -> str | None:
-    """Why its rows cannot be known by the publisher's replica identity."""
+    """Return why the target's rows cannot be found by the publisher's replica identity, or None."""
     table, leaves = target.table, target.leaves
     if not alone:
         return "another subscription fills it, too"

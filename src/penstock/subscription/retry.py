@@ -1,10 +1,10 @@
-"""What to do about an error: try again, or stop the subscription. The one place that decides it.
+"""The retry rules: decide whether an error is tried again or stops the subscription.
 
 In: an error and how often it has come in a row. Out: a decision and the pause before the next try.
-PostgreSQL retries everything for ever. So do we where the cause lies outside and can go away: a
-full disk, a slot that somebody else reads, an object store out of reach. An error that a retry
+PostgreSQL retries everything for ever. Penstock does so if the cause lies outside and can go away:
+a full disk, a slot that somebody else reads, an object store out of reach. An error that a retry
 cannot heal stops the subscription with its message, so that a person sees it while the publisher
-still keeps the WAL. What is retried is a list of what may be, by name.
+still keeps the WAL. Errors that are retried are listed by name. No other module decides this.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _PUBLISHER_HEALS: Final = (
     "57P03",  # cannot_connect_now: it starts up
     "57P05",  # idle_session_timeout
 )
-"""SQLSTATEs of a publisher, or how they begin, that pass by themselves or by work done there."""
+"""SQLSTATEs of a publisher, or their first characters, that pass by themselves or once somebody
+repairs the publisher."""
 
 _INTERNAL_ERROR: Final = "XX000"
 
@@ -55,11 +56,11 @@ _STORAGE_HEALS: Final = (
     "55P03",  # the state store is locked
     "58030",  # io_error: also an object store, or the state store, that is out of reach
 )
-"""SQLSTATEs of a warehouse or state store, likewise. A file that is gone (58P01) stays gone."""
+"""The same for a warehouse or state store. A file that is gone (58P01) stays gone."""
 
 
 class Verdict(Enum):
-    """Whether the worker starts again by itself."""
+    """The decision about an error: the worker starts again by itself, or it stops."""
 
     RETRY = "retry"
     STOP = "stop"
@@ -67,7 +68,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``pause``: seconds before the next try; 0 for STOP."""
+    """Hold the verdict on an error. ``pause``: seconds before the next try; 0 for STOP."""
 
     verdict: Verdict
     pause: float = 0.0
@@ -77,19 +78,19 @@ STOP: Final = Decision(Verdict.STOP)
 
 
 def max_tries(error: BaseException) -> int | None:
-    """How many times in a row an error is tried again; None for ever, 0 never."""
+    """Return how many times in a row an error is tried again: None for ever, 0 never."""
     match error:
         case AuthenticationFailure():
             return 0
         case ConnectionFailure() | ObjectInUse() | CommitConflict() | SparkUnavailable():
             return None
         case ConfigurationLimitExceeded():
-            return None  # until another subscription is dropped, or the limit is another
+            return None  # until another subscription is dropped, or the limit is changed
         case UndefinedPublication():
             return None  # until the list of publications is altered
         case PublisherError():
             if error.sqlstate == _INTERNAL_ERROR:
-                return 4  # another walsender begins to decode from the start
+                return 4  # the next walsender decodes afresh and may do better
             return None if error.sqlstate.startswith(_PUBLISHER_HEALS) else 0
         case StorageError():
             return None if heals(error) else 4
@@ -98,13 +99,13 @@ def max_tries(error: BaseException) -> int | None:
         case PenstockError():
             return 0
         case OSError() | Py4JError():
-            return None  # of the machine or of Spark: an executor lost, its disk full
+            return None  # the machine or Spark has failed: an executor is lost, or its disk full
         case _:
             return 3
 
 
 def heals(error: StorageError) -> bool:
-    """Whether what the storage refuses today it may take tomorrow."""
+    """Tell whether the storage may accept tomorrow what it refuses today."""
     return error.sqlstate.startswith(_STORAGE_HEALS)
 
 
@@ -116,12 +117,14 @@ def decide(
     *,
     disable_on_error: bool = False,
 ) -> Decision:
-    """``failures``: how often in a row it failed, this one included. ``disable_on_error``: what is
-    not tried for ever is not tried again at all.
+    """Decide what to do about an error.
 
-    ``longest_pause``: wal_retrieve_retry_interval, seconds. ``draw``: 0..1, for the jitter. The
-    pause doubles from 0.2 s on, and half of it is random, so that many nodes do not come back to a
-    restarted server at once.
+    ``failures``: how often in a row it failed, this one included. ``longest_pause``:
+    wal_retrieve_retry_interval, seconds. ``draw``: 0..1, for the jitter. ``disable_on_error``:
+    errors that are not retried for ever are not retried at all.
+
+    The pause doubles from 0.2 s on, and half of it is random, so that many nodes do not come back
+    to a restarted server at once.
     """
     limit = max_tries(error)
     if limit is not None and (disable_on_error or failures > limit):

@@ -1,5 +1,5 @@
-"""Changes of a transaction larger than memory, on local disk until it commits (reorderbuffer.c,
-spill).
+"""Spool files: the changes of a transaction larger than memory, on local disk until it commits
+(reorderbuffer.c, spill).
 
 In: a run of frames or of messages. Out: the same run. The files are scratch: they are not synced,
 and a restart of the worker begins with an empty folder, since the publisher sends an unacknowledged
@@ -24,7 +24,7 @@ from penstock.pgoutput.chunk import MessageChunk
 
 @dataclass(frozen=True, slots=True)
 class SpooledFrames:
-    """A spilled run: lengths (uint32, little-endian) first, then the frames one after the other."""
+    """A spilled run: first the lengths of the frames (uint32, little-endian), then the frames."""
 
     path: Path
     count: int
@@ -37,7 +37,8 @@ class SpooledFrames:
 
     @classmethod
     def of_content(cls, folder: Path, content: bytes, count: int) -> SpooledFrames:
-        """A new file in ``folder`` with the content of another one. Raises StorageError."""
+        """Write ``content``, read from another such file, to a new file in ``folder``. Raises
+        StorageError."""
         return cls(_new_file(folder, [content]), count)
 
     def load(self) -> list[bytes]:
@@ -51,7 +52,7 @@ class SpooledFrames:
         return frames
 
     def chunk(self) -> MessageChunk:
-        """Their messages."""
+        """Return the messages of the frames."""
         return MessageChunk.from_copy_data(self.load())
 
     def remove(self) -> None:
@@ -61,19 +62,19 @@ class SpooledFrames:
 
 @dataclass(frozen=True, slots=True)
 class SpooledMessages:
-    """A spilled chunk: where its messages begin and end in its buffer, and that."""
+    """A spilled chunk: first where its messages begin and end in its buffer, then the buffer."""
 
     path: Path
     count: int
 
     @classmethod
     def write(cls, folder: Path, chunk: MessageChunk) -> SpooledMessages:
-        """Write it to a new file in ``folder``. Raises StorageError (53100: disk full)."""
+        """Write a chunk to a new file in ``folder``. Raises StorageError (53100: disk full)."""
         content = [chunk.starts.tobytes(), chunk.ends.tobytes(), chunk.buffer]
         return cls(_new_file(folder, content), len(chunk))
 
     def chunk(self) -> MessageChunk:
-        """Read it back."""
+        """Read the chunk back."""
         with self.path.open("rb") as file:
             starts, ends = np.frombuffer(file.read(16 * self.count), np.int64).reshape(2, -1)
             return MessageChunk(file.read(), starts, ends)

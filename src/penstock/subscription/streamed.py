@@ -1,11 +1,12 @@
-"""Transactions that arrive before they have committed (worker.c, apply_handle_stream_*, _prepare).
+"""Streamed transactions: those that arrive before they have committed (worker.c,
+apply_handle_stream_*, apply_handle_prepare).
 
 In: XLogData frames as they come, with blocks of streamed transactions (protocol version 2) and
 prepared ones (version 3) among them. Out: frames of whole transactions to the inbox, in the order
-of their commits, as version 1 has them; so nobody after the inbox knows how a transaction came.
-Until its Stream Commit, a transaction waits here: in memory at first, then on disk, within one
-bound for all of them. What a subtransaction did that was aborted is cut out, and an aborted
-transaction leaves nothing. Those that are prepared wait in ``prepared``.
+of their commits, as version 1 sends them; so nobody after the inbox knows how a transaction came.
+A transaction waits here until its Stream Commit: in memory at first, then on disk. One bound of
+memory holds for all of them. The changes of an aborted subtransaction are cut out, and an aborted
+transaction leaves nothing. Prepared transactions wait in ``prepared``.
 """
 
 from __future__ import annotations
@@ -47,21 +48,22 @@ _PROTO_VERSION: Final = 3
 _CONTROL: Final = re.compile(b"[SEcAbPKrp]")
 _RELATION: Final = b"R"
 _CHANGES: Final = b"RYIUDTM"
-"""Messages that a block consists of; each has an xid after its type byte."""
+"""The messages of a block; each has an xid after its type byte."""
 _ORIGIN: Final = b"O"
 _ROWS: Final = b"IUD"
 _TRUNCATE: Final = ord("T")
 _AFTER_STOP: Final = {b"c": "COMMIT", b"A": "ABORT", b"p": "PREPARE"}
 _SEEN: Final = np.isin(np.arange(256), tuple(b"SEcAbPKrpM"))
-"""Kinds that are not only handed on; definitions are learned for the blocks of a stream, and a
-backlog has none."""
+"""Kinds of messages in a backlog that are not only handed on. Relation messages are not among them:
+their definitions are needed only for the blocks of a stream, and a backlog has no blocks."""
 _NO_HEADER: Final = b"w" + bytes(XLOGDATA_HEADER - 1)
 _XID: Final = slice(XLOGDATA_HEADER + 1, XLOGDATA_HEADER + 5)
 _OID: Final = struct.Struct("!I")
 
 
 class StreamedTransactions:
-    """Stands before an ``Inbox``; the receiving thread calls ``add``."""
+    """Turn the stream into whole transactions for an ``Inbox``; the receiving thread calls
+    ``add``."""
 
     def __init__(
         self,
@@ -74,9 +76,9 @@ class StreamedTransactions:
         ahead: AheadWriter | None = None,
         check: Callable[[bytes], None] | None = None,
     ) -> None:
-        """``piece_bytes``: so much memory is for all transactions together, too. ``ahead``: begins
-        with runs of open transactions. ``check``: raises for a Relation message that is not to go
-        on."""
+        """``piece_bytes``: the size of a run, and the bound of memory for all open transactions
+        together. ``ahead``: starts work on runs of open transactions. ``check``: raises for a
+        Relation message that must not go on."""
         self._inbox = inbox
         self._prepared = prepared
         self._spool_folder = spool_folder
@@ -87,12 +89,13 @@ class StreamedTransactions:
         self.clear()
 
     def limit(self, piece_bytes: int, piece_frames: int) -> None:
-        """Other sizes, for what comes from now on."""
+        """Set other sizes for frames that come from now on."""
         self._piece_bytes = piece_bytes
         self._piece_frames = piece_frames
 
     def clear(self, *, parallel: bool = False) -> None:
-        """Forget everything: another stream begins. ``parallel``: that is how it was asked for."""
+        """Forget everything: another stream begins. ``parallel``: it was asked for with streaming =
+        parallel."""
         for transaction in self._open.values():
             transaction.forget()
         if self._block is not None:
@@ -104,12 +107,14 @@ class StreamedTransactions:
         self._untold: set[int] = set()
         self._arrivals = 0
         self.surplus = 0
-        """How many more frames the inbox was given than came: fewer while transactions wait here,
-        more with the Begins and Commits that were made for them."""
+        """The number of frames given to the inbox, less the number that came. It falls while
+        transactions wait here, and rises with each Begin and Commit that is made for them."""
 
     def add(self, messages: Sequence[bytes] | MessageChunk, now: float) -> None:
-        """Take frames from the stream, or messages of a backlog. Raises ProtocolViolation,
-        StorageError, and what the check of definitions raises."""
+        """Take frames from the stream, or messages of a backlog.
+
+        Raises ProtocolViolation, StorageError, and what ``check`` raises.
+        """
         if self._check is not None and isinstance(messages, MessageChunk):
             for index in np.flatnonzero(messages.kinds == ord(_RELATION)).tolist():
                 self._check(messages.message(index))
@@ -132,7 +137,7 @@ class StreamedTransactions:
         self._changes(frames[at:] if at else frames, kinds[at:], now)
 
     def _changes(self, frames: Sequence[bytes], kinds: bytes, now: float) -> None:
-        """Frames between two messages of streaming."""
+        """Take the frames between two control messages."""
         if not frames:
             return
         if self._block is None:
@@ -165,8 +170,8 @@ class StreamedTransactions:
         return SentRelation(oid, frame, self._arrivals, place)
 
     def _put(self, block: OpenTransaction, frames: Sequence[bytes], kinds: bytes) -> None:
-        """Frames of a block, without their xids."""
-        if kinds[:1] == _ORIGIN:  # of the whole transaction, and without an xid
+        """Add frames to a block, without their xids."""
+        if kinds[:1] == _ORIGIN:  # it concerns the whole transaction, and has no xid
             block.tail.frames.append(frames[0])
             block.tail.size += len(frames[0])
             frames, kinds = frames[1:], kinds[1:]
@@ -183,7 +188,7 @@ class StreamedTransactions:
         while at >= 0:
             block.definitions.append(self._definition(stripped[at], place + at))
             at = kinds.find(_RELATION, at + 1)
-        step = self._piece_frames  # which may change meanwhile
+        step = self._piece_frames  # read once: another thread may change it meanwhile
         for start in range(0, len(stripped), step):
             part = stripped[start : start + step]
             block.tail.frames += part
@@ -207,7 +212,7 @@ class StreamedTransactions:
         return tail.size >= self._piece_bytes or len(tail.frames) >= self._piece_frames
 
     def _bound_memory(self) -> None:
-        """The largest transactions go to disk first."""
+        """Move transactions to disk, the largest first, until the rest fits into memory."""
         waiting = [*self._open.values()]
         if self._block is not None and self._block.preparing:
             waiting.append(self._block)
@@ -220,8 +225,8 @@ class StreamedTransactions:
         inside = self._block is not None
         if inside and not isinstance(message, StreamStop | Prepare):
             raise _misplaced(frame[XLOGDATA_HEADER : XLOGDATA_HEADER + 1])
-        # A Commit counts when the inbox has what was made of it, a Prepare when it is durable: no
-        # moment may look as if all that came were in a cut.
+        # ``surplus`` counts a Commit only once the inbox has its transaction, and a Prepare once it
+        # is durable: at no moment may it look as if all frames that came were in a cut.
         match message:
             case StreamCommit():
                 self._commit(message, frame[:XLOGDATA_HEADER], now)
@@ -263,8 +268,8 @@ class StreamedTransactions:
     def _prepare(self, message: Prepare) -> None:
         block = self._block
         if block is None:
-            # Of a transaction that changed nothing, or was rolled back before it was decoded
-            # (ReorderBufferPrepare): what follows is a COMMIT PREPARED of the first kind only.
+            # The transaction changed nothing, or was rolled back before it was decoded
+            # (ReorderBufferPrepare). Only in the first case does a COMMIT PREPARED follow.
             self._keep(message, OpenTransaction(message.xid))
             return
         if block.preparing is None:
@@ -276,7 +281,8 @@ class StreamedTransactions:
             )
         known = [self._definitions[oid] for oid in sorted(block.used) if oid in self._definitions]
         self._keep(message, block, known)
-        # The publisher has told them to whoever reads on, though nothing of this has committed.
+        # The publisher does not send these definitions again, though nothing of this transaction
+        # has committed: what comes next may need them.
         self._block = None
         for own in block.definitions:
             self._definitions[own.oid] = own
@@ -288,12 +294,13 @@ class StreamedTransactions:
         transaction: OpenTransaction,
         known: Sequence[SentRelation] = (),
     ) -> None:
-        """``known``: definitions from before, which another stream would not have."""
+        """Hand a prepared transaction to ``prepared``. ``known``: earlier definitions that its
+        changes need, which another stream would not have."""
         if transaction.tail.frames:
             transaction.seal(self._spool_folder)
         runs = transaction.sealed
         for run in runs:
-            run.drop_ahead()  # its second phase may be far away, after another start of the node
+            run.drop_ahead()  # the second phase may come only after another start of the node
         if known:
             first = FrameRun([each.frame for each in known])
             first.spill(self._spool_folder)
@@ -322,7 +329,7 @@ class StreamedTransactions:
     def _abort(self, message: StreamAbort) -> None:
         transaction = self._open.get(message.xid)
         if transaction is None:
-            return  # nothing of it came
+            return  # nothing of the transaction came
         if message.xid == message.subxid:
             del self._open[message.xid]
             transaction.forget()
@@ -344,10 +351,10 @@ class StreamedTransactions:
         self._inbox.add_transaction(header + encode(begin), transaction.sealed, rest, now)
 
     def _definitions_after(self, transaction: OpenTransaction) -> list[bytes]:
-        """Relation messages that came after the transaction's own of the same relations.
+        """Return newer Relation messages of relations that the transaction has messages of, too.
 
-        The publisher goes on with the newest that it has sent outside of streams or in one that has
-        committed, and so must whoever reads one transaction after the other.
+        The publisher goes on with the newest one that it has sent outside of streamed transactions
+        or in one that has committed. Whoever reads one transaction after the other must do so too.
         """
         newer: dict[int, bytes] = {}
         for own in transaction.definitions:
@@ -361,7 +368,7 @@ class StreamedTransactions:
 
 
 def _named(frames: Sequence[bytes], kinds: bytes) -> set[int]:
-    """OIDs of the relations that changes are of."""
+    """Return the OIDs of the relations that the changes name."""
     found = {frame[_XID] for frame, kind in zip(frames, kinds, strict=True) if kind in _ROWS}
     oids = {_OID.unpack(oid)[0] for oid in found if len(oid) == _OID.size}
     for frame, kind in zip(frames, kinds, strict=True):
@@ -372,22 +379,24 @@ def _named(frames: Sequence[bytes], kinds: bytes) -> set[int]:
 
 
 def _misplaced(kind: bytes) -> ProtocolViolation:
-    """A message that must not come inside of a block (apply_handle_stream_commit and its kin)."""
+    """Return the error for a message that must not come inside of a block
+    (apply_handle_stream_commit and its kin)."""
     if kind in _AFTER_STOP:
         return ProtocolViolation(f"STREAM {_AFTER_STOP[kind]} message without STREAM STOP")
     return ProtocolViolation(f'message type "{kind.decode()}" inside of a block')
 
 
-# What has come of a transaction that has not committed (worker.c, subxact_info and its file).
+# Open transactions: the frames of a transaction that has not committed (worker.c, subxact_info and
+# its file).
 #
-# In: frames, and which subtransaction each is of. Out: the same frames in runs, in memory or on
-# disk, without those of subtransactions that were aborted. Which message means what is
-# ``streamed``'s.
+# In: frames, and the subtransaction that each belongs to. Out: the same frames in runs, in memory
+# or on disk, without those of aborted subtransactions. ``StreamedTransactions`` reads the messages.
 
 
 @dataclass(frozen=True, slots=True)
 class SentRelation:
-    """A Relation message. ``arrival``: which of all it was; ``place``: of its frame."""
+    """A Relation message. ``arrival``: its number among all Relation messages of the stream;
+    ``place``: its frame's number in the transaction."""
 
     oid: int
     frame: bytes
@@ -397,9 +406,12 @@ class SentRelation:
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """A transaction that has not committed. ``preparing``: the message that began it, of one that
-    comes whole with its Prepare; ``used``: OIDs that such a one names. ``first``: of each
-    subtransaction, how many frames were there before its first one."""
+    """A transaction that has not committed.
+
+    ``preparing``: the message that began it, if it comes whole and ends with its Prepare; ``used``:
+    the OIDs that such a transaction names. ``first``: for each subtransaction, the number of frames
+    before its first one.
+    """
 
     xid: int
     preparing: BeginPrepare | None = None
@@ -415,7 +427,7 @@ class OpenTransaction:
         return self.sealed_frames + len(self.tail.frames)
 
     def seal(self, folder: Path, ahead: AheadWriter | None = None) -> None:
-        """Move what is in memory to disk. ``ahead``: begins with it before the commit."""
+        """Move the frames in memory to disk. ``ahead``: starts work on them before the commit."""
         self.tail.spill(folder)
         if ahead is not None and self.tail.spooled is not None and self.preparing is None:
             known = [each.frame for each in self.definitions if each.place < self.sealed_frames]
@@ -425,11 +437,11 @@ class OpenTransaction:
         self.tail = FrameRun()
 
     def cut_off(self, subxid: bytes) -> None:
-        """Forget a subtransaction and all that came after its first change: that is its own, or of
-        those inside it (stream_abort_internal)."""
+        """Forget a subtransaction: all frames from its first change on. They are its own, or those
+        of subtransactions inside it (stream_abort_internal)."""
         start = self.first.get(subxid)
         if start is None:
-            return  # it changed nothing here, or went with the one around it
+            return  # it changed nothing here, or was forgotten with the one around it
         while self.sealed and self.sealed_frames > start:
             run = self.sealed.pop()
             self.sealed_frames -= run.count
@@ -443,6 +455,6 @@ class OpenTransaction:
         self.definitions = [each for each in self.definitions if each.place < start]
 
     def forget(self) -> None:
-        """Free what it holds on disk."""
+        """Delete the transaction's files."""
         for run in self.sealed:
             run.forget()

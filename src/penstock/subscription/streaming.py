@@ -1,8 +1,8 @@
 """One stream from START_REPLICATION to its end: apply, cut, acknowledge (LogicalRepApplyLoop).
 
 In: the open tables of a subscription. Out: applied batches, cuts, and an acknowledged LSN that
-never passes the last cut (law 1). The receiver thread reads; this thread applies. It ends when it
-is told to, or with the error of either.
+never passes the last cut (law 1). The receiver thread reads, and this thread applies. The stream
+ends when it is told to, or with an error of either thread.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _IDLE_CUT_INTERVAL: Final = 1.0
 """Seconds without a transaction after which the cut moves to what has been received."""
 
 _TICK: Final = 0.02
-"""Seconds between two looks at an idle inbox at most: a bound of the latency."""
+"""Seconds between two looks at an idle inbox, at most. They add to the latency."""
 
 
 class ApplyStream:
@@ -85,11 +85,13 @@ class ApplyStream:
         advanced: AdvancedOrigin,
         two_phase: TwoPhase,
     ) -> None:
-        """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
-        ``members_hold``: once it is false there are no more cuts, and the session is to end.
-        ``origin_of``: the name of a subscription's replication origin by its app id.
-        ``check_connection``: raises StateMismatch for another server. ``requested``: cuts.
-        ``options``: as they are now. ``binary``: where the stream is to be."""
+        """``binary``: None if the stream is to be text. ``options``: returns the options as they
+        are now. ``copy_began_at``: returns the cut at which a running copy began. ``joined``: is
+        told of tables that are in the cuts now. ``members_hold``: once it returns False, no cut is
+        made any more and the session must end. ``origin_of``: returns the name of a subscription's
+        replication origin by its app id. ``check_connection``: raises StateMismatch for another
+        server. ``requested``: the cuts that somebody waits for.
+        """
         self._requested, self._two_phase, self._parking = requested, two_phase, parking
         self._check_connection, self._subscription = check_connection, subscription
         self._targets, self._binary, self._status = targets, binary, status
@@ -124,7 +126,8 @@ class ApplyStream:
         )
 
     def run(self, told_to_end: Callable[[], bool]) -> None:
-        """Stream until ``told_to_end``. Raises what the publisher, Spark or the warehouse raise."""
+        """Stream until ``told_to_end`` returns True. Raises what the publisher, Spark or the
+        warehouse raise."""
 
         def ends() -> bool:
             return self._taken_back or told_to_end()
@@ -146,7 +149,7 @@ class ApplyStream:
                 self._ahead.close()
 
     def _follow(self, source: FrameSource, until: Callable[[], bool]) -> None:
-        """Receive and apply; ends the source."""
+        """Receive and apply until ``until`` returns True. Ends the source."""
         self._frames = 0
         self._streamed.clear(parallel=self._parallel)
         receiver = Receiver(source, self._streamed, self._inbox, self._options.batch_idle)
@@ -157,8 +160,11 @@ class ApplyStream:
             receiver.stop()
 
     def _catch_up(self, told_to_end: Callable[[], bool]) -> None:
-        """Far behind, fetch the backlog, and what has come meanwhile, and so on. Each ends in a
-        cut, so the next begins further on. What the publisher does not give so, it streams."""
+        """Fetch the backlog while the subscription is far behind.
+
+        What has come meanwhile is the next backlog. Each one ends in a cut, so the next begins
+        further on. Changes that the publisher does not give in this way are streamed.
+        """
         while not told_to_end() and (backlog := self._open_backlog()) is not None:
             try:
                 self._follow(backlog, _all_of(backlog, self._inbox, told_to_end))
@@ -176,8 +182,8 @@ class ApplyStream:
                 return
 
     def _open_backlog(self) -> Backlog | None:
-        # The copy of a slot does not know what the slot has sent as prepared; and only a stream
-        # enables it.
+        # A copied slot does not know what the slot itself has sent as prepared, and only a stream
+        # can enable two-phase commit.
         two_phase = self._two_phase.enable or self._two_phase.state is TwoPhaseState.ENABLED
         if self._options.backlog_threshold < 0 or two_phase:
             return None
@@ -213,7 +219,7 @@ class ApplyStream:
             subscription.publications,
             binary=self._binary is not None,
             streaming=subscription.streaming,
-            two_phase=self._two_phase.enable,  # once: the slot remembers it
+            two_phase=self._two_phase.enable,  # only once, as the slot remembers it
             origin=subscription.origin,
             messages=subscription.messages,
         )
@@ -241,7 +247,7 @@ class ApplyStream:
         return stream
 
     def _tell_warning(self, text: str) -> None:
-        """A publication that the publisher does not have (18), and the like."""
+        """Log a warning of the publisher, such as one for a publication that it lacks (18)."""
         log.warning('subscription "%s": the publisher warns: %s', self._subscription.name, text)
 
     def _acknowledge(self, stream: FrameSource) -> None:
@@ -267,18 +273,19 @@ class ApplyStream:
                 raise receiver.error
             delay = options.backlog_delay if stream.far_behind else options.batch_delay
             now, position = time.monotonic(), receiver.position
-            arrived = max(position, inbox.newest_end_lsn())  # a backlog tells its position seldom
+            # A backlog updates its position seldom, so what waits in the inbox may be newer.
+            arrived = max(position, inbox.newest_end_lsn())
             upto = self._targets.half_applied
             inbox.gather(upto is not None)
             if upto is not None:
-                # The batch that was interrupted between two partitions: it, and no other.
+                # A batch was interrupted between two partitions. It must come first, with its end.
                 if arrived >= upto:
                     self._apply_again(upto, now, stream)
                 else:
                     inbox.wait(_TICK)
             elif self._requested.due(now) and self._stands_at_limit(arrived, now, stream):
                 inbox.wait(_TICK)
-            elif self._targets.definitions.due():  # though there may be batches all the time
+            elif self._targets.definitions.due():  # before batches, which may wait all the time
                 self._look_at_definitions()
             elif inbox.ready(now, delay=delay, backlog_delay=options.backlog_delay):
                 if not self._apply_one(now, stream):
@@ -291,14 +298,15 @@ class ApplyStream:
             else:
                 inbox.wait(_TICK)
             self._status.received(position, stream, behind=not inbox.empty())
-        # A publisher before 18 decodes what was not acknowledged by the publications of its time,
-        # which a session with others would be refused for.
+        # A publisher before 18 decodes changes that were not acknowledged with the publications of
+        # that time, and then refuses a session that names newer ones. So all is acknowledged here.
         position = receiver.position
         if inbox.empty() and receiver.error is None and self._targets.half_applied is None:
             self._idle_cut(position, stream)
 
     def _look_at_definitions(self) -> None:
-        """Between two batches. Raises the error of a table, unless it is parked."""
+        """Look for changed definitions, between two batches. Raises the error of a table, unless
+        the table is parked."""
         targets = self._targets
         applied = self._applier.last_cut or INVALID
         for target, difference in targets.definitions.look_at_all(list(targets), applied):
@@ -308,7 +316,7 @@ class ApplyStream:
                 targets.close(target)
 
     def _take_options(self, receiver: Receiver, stream: FrameSource) -> None:
-        """Those of a reload."""
+        """Take the options of a reload, if there was one."""
         now = self._options_given().of(self._subscription.app_id)
         if now == self._options:
             return
@@ -327,8 +335,12 @@ class ApplyStream:
             self._apply_batch(batch, stream, whole=True)
 
     def _stands_at_limit(self, position: Lsn, now: float, stream: FrameSource) -> bool:
-        """Tell whether a cut is wanted and all up to there is in it: nothing else may follow yet.
-        ``position``: up to which all had arrived before; what comes later may be beyond it."""
+        """Tell whether a cut is requested and all changes up to there are applied: the cut is made,
+        and nothing else may follow yet.
+
+        ``position``: every change up to here had arrived before the call; what comes later may be
+        beyond it.
+        """
         limit = self._requested.limit(now)
         if limit is None or position < limit or self._inbox.has_upto(limit):
             return False
@@ -337,8 +349,9 @@ class ApplyStream:
         return True
 
     def _apply_one(self, now: float, stream: FrameSource) -> bool:
-        """Return False if there was nothing to apply before the next cut that is wanted."""
-        newest = self._inbox.newest_end_lsn()  # before the look: see ``RequestedCuts.limit``
+        """Return False if there was nothing to apply before the next cut that is requested."""
+        # Read before ``limit`` is asked, which says why.
+        newest = self._inbox.newest_end_lsn()
         limit = self._requested.limit(now)
         batch = self._inbox.take(now, newest if limit is None else limit)
         if batch is not None:
@@ -346,7 +359,7 @@ class ApplyStream:
         return batch is not None
 
     def _apply_batch(self, batch: Batch, stream: FrameSource, *, whole: bool = False) -> None:
-        """``whole``: not in parts."""
+        """Apply a batch, in parts if one of its transactions fails. ``whole``: never in parts."""
         subscription, applier = self._subscription, self._applier
         parts = Parts(
             *(subscription, self._parking, lambda: applier.committing),
@@ -358,13 +371,13 @@ class ApplyStream:
             batch.forget()
 
     def _take_back(self) -> bool:
-        """Bring all tables back to the last cut. True: one was beyond it, and the session ends, as
-        what came since is to come again."""
+        """Bring all tables back to the last cut. Return True if one was beyond it: the session
+        ends, as the changes since that cut must come again."""
         self._taken_back |= self._applier.take_back()
         return self._taken_back
 
     def _apply_at_once(self, batch: Batch, stream: FrameSource, whole: bool) -> bool:
-        """False: the session ends."""
+        """Apply a batch as one. Return False if the session ends."""
         last_cut, progress = self._applier.last_cut, self._targets.progress()
         if self._skipping.is_in_some(batch, progress, last_cut) and self._take_back():
             return False
@@ -382,16 +395,16 @@ class ApplyStream:
         if applied.cut is not None:
             news = last_cut is None or applied.cut > last_cut
             self._skipping.after_cut(applied.cut, batch, news and bool(applied.outcomes))
-        # last: neither readers nor the publisher wait for it
+        # Last, as neither readers nor the publisher wait for it.
         self._upkeep.after_cut()
         return True
 
     def _idle_cut(self, position: Lsn, stream: FrameSource) -> None:
-        """Move the cut to ``position``, as nothing lies between.
+        """Move the cut to ``position``, as no change lies between.
 
         So idle and filtered streams let the publisher recycle its WAL, and readers see how far the
-        tables are up to date. At the same position it moves for tables that join or have left: a
-        publisher where nobody writes has no other.
+        tables are up to date. If tables join or have left, a cut is made even at the position of
+        the last one: a publisher where nobody writes has no other position.
         """
         if self._taken_back:
             return
@@ -406,7 +419,7 @@ class ApplyStream:
             self._acknowledge(stream)
 
     def _cut_at(self, lsn: Lsn) -> bool:
-        """Move the cut without a batch; whether it has moved."""
+        """Move the cut without a batch; return whether it has moved."""
         if (joined := self._applier.cut(lsn, None)) is None:
             return False
         if joined:
@@ -416,7 +429,8 @@ class ApplyStream:
         return True
 
     def _advance(self) -> bool:
-        """Go on from where the replication origin was put. False: the session ends."""
+        """Go on from where the replication origin was advanced to. Return False if the session
+        ends."""
         wanted, name = self._advanced.read(), self._subscription.name
         if wanted == INVALID:
             return True
@@ -430,7 +444,10 @@ class ApplyStream:
         return True
 
     def _first_cut(self) -> None:
-        """Make copied tables readable at once: nothing has been applied, so they are all at X."""
+        """Make the first copied tables readable at once, by a cut at the one point that all have.
+
+        It is done only before the first cut and while no copy runs.
+        """
         points = {target.marker for target in self._targets}
         if self._applier.last_cut is not None or self._copy_began_at() is not None:
             return
@@ -439,27 +456,26 @@ class ApplyStream:
 
 
 def _all_of(backlog: Backlog, inbox: Inbox, told_to_end: Callable[[], bool]) -> Callable[[], bool]:
-    """Tell, when asked, whether all of a backlog has been applied, or is not to be."""
+    """Return a function that tells whether a backlog is applied, or the session is to end."""
     return lambda: told_to_end() or (backlog.finished and inbox.empty())
 
 
-# The receiving thread: reads the stream into the inbox.
+# The receiving thread: it reads the stream into the inbox.
 #
 # In: a started replication stream. Out: whole transactions in the inbox, and ``position``: every
-# transaction that ended at or below it is in the inbox or was. What is told to the publisher goes
-# through the stream's ``confirm`` and ``hold``, which the applier calls. When the inbox is full
-# the thread stops reading and goes on sending status updates, so that the walsender waits instead
-# of timing out.
+# transaction that ended at or below it is in the inbox, or was. The applier acknowledges through
+# the stream's ``confirm`` and ``hold``. When the inbox is full the thread stops reading and goes on
+# sending status updates, so that the walsender waits instead of timing out.
 
 _POLL: Final = 0.1
-"""Seconds that one wait for frames takes at most: how long a stop may take."""
+"""Seconds that one wait for frames takes at most. A stop may take so long."""
 
 
 class FrameSource(Protocol):
-    """Where messages come from: a stream, or a backlog that is fetched in one go (walreceiver).
+    """A source of messages: a stream, or a backlog that is fetched in one go (walreceiver).
 
-    ``far_behind``: much is to come, so batches should be large. ``rests``: what is here need not
-    wait for more; ``came``: whether something has come just now."""
+    ``far_behind``: much is still to come, so batches should be large. ``rests``: tells whether what
+    has arrived need not wait for more; ``came``: whether something has arrived just now."""
 
     @property
     def received_lsn(self) -> Lsn: ...
@@ -493,13 +509,13 @@ class FrameSource(Protocol):
 
 
 class Receiver:
-    """Owns the reading side of the stream from start() to stop()."""
+    """Own the reading side of the stream from start() to stop()."""
 
     def __init__(
         self, stream: FrameSource, streamed: StreamedTransactions, inbox: Inbox, idle: float
     ) -> None:
-        """``streamed`` takes the frames, for the inbox. ``idle``: seconds without a frame after
-        which the stream counts as quiet."""
+        """``streamed``: takes the frames, and gives transactions to ``inbox``. ``idle``: seconds
+        without a frame after which the stream counts as quiet."""
         self._stream = stream
         self._streamed = streamed
         self._inbox = inbox
@@ -514,7 +530,7 @@ class Receiver:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the stream in good order where it still works, and its connection; never raises."""
+        """End the stream, in good order if it still works, and its connection. Never raises."""
         self._stopping.set()
         self._stream.wake()
         self._thread.join()
@@ -536,7 +552,7 @@ class Receiver:
             self._stopping.wait(_POLL)
             return
         frames = self._stream.receive(_POLL if self._inbox.empty() else self.idle)
-        # Read before the frames are handed over: a reader of this position finds every
+        # Read before the frames are handed over, so that whoever reads ``position`` finds every
         # transaction below it in the inbox.
         received = self._stream.received_lsn
         if len(frames):
@@ -547,7 +563,8 @@ class Receiver:
         self.position = Lsn(max(self.position, received))
 
 
-# Parameters of a stream, as ``node`` gives them and as one subscription takes them.
+# The parameters of a stream. ``node`` makes them for all subscriptions, and ``StreamOptions.of``
+# fits them to one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,7 +573,7 @@ class StreamOptions:
 
     apply: ApplyOptions
     track_commit_timestamp: bool
-    """Whether it is told of changes of rows that others have written last."""
+    """True: report changes of rows that others have written last."""
     upkeep: UpkeepOptions
     spool_folder: Path
     piece_bytes: int
@@ -566,12 +583,13 @@ class StreamOptions:
     batch_idle: float
     backlog_delay: float
     backlog_threshold: int
-    """Bytes of WAL to be behind before a backlog is fetched and not streamed; -1: never."""
+    """Bytes of WAL that the subscription must be behind before it fetches a backlog instead of
+    streaming; -1: it never does."""
     status_interval: float
     receiver_timeout: float
 
     def of(self, app_id: str) -> StreamOptions:
-        """For the subscription with that app id."""
+        """Return the options for the subscription with that app id."""
         if not self.track_commit_timestamp:
             return self
         compact = replace(self.upkeep.compact, own=app_id)
@@ -579,29 +597,29 @@ class StreamOptions:
         return replace(self, apply=replace(self.apply, own=app_id), upkeep=upkeep)
 
 
-# Whether a stream may be in PostgreSQL's binary format.
+# Streams in PostgreSQL's binary format: decide whether a session may use it.
 #
 # In: a subscription that asks for it, its open tables, and the Relation messages of its stream.
-# Out: the answer as a session begins; an error as soon as the stream tells of a column that has to
-# come as text, such as one of an enum, in a table that has joined the publication or has been
+# Out: the answer as a session begins. Later, an error as soon as a Relation message has a column
+# that must come as text, such as one of an enum, because a table has joined the publication or was
 # altered since. The session ends then, and the next one streams text, which is right for all
-# columns. Nobody else has read such a message: what its rows hold cannot be read, and a prepared
-# transaction is not sent again once it is kept.
+# columns. The check comes before anybody else has read the message: its binary rows could not be
+# read, and a prepared transaction is not sent again once it is kept.
 
 
 class NotInBinary(Exception):
-    """A relation of a binary stream has a column that is read as text only."""
+    """A relation of a binary stream has a column that can only be read as text."""
 
 
 class BinaryStream:
-    """Of one session."""
+    """Decide for one session whether its columns can be read in binary."""
 
     def __init__(self, subscription: Subscription, targets: Targets) -> None:
         self._subscription = subscription
         self._targets = targets
 
     def begins(self, publisher: Publisher) -> bool:
-        """Whether every published column can be read in binary. Raises ConnectionFailure."""
+        """Tell whether every published column can be read in binary. Raises ConnectionFailure."""
         for target in self._targets:
             rel = target.rel
             try:
@@ -609,7 +627,7 @@ class BinaryStream:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
-                # Renamed, dropped, locked: what comes of it is seen in the stream.
+                # The table was renamed, dropped or locked. The stream will show what comes of it.
                 log.info("%s; streaming text", error.message)
                 return False
             if (found := self._text_only(info.relation)) is not None:
@@ -618,7 +636,7 @@ class BinaryStream:
         return True
 
     def check(self, message: bytes) -> None:
-        """Raises NotInBinary for a Relation message with a column that has to come as text."""
+        """Raise NotInBinary for a Relation message with a column that must come as text."""
         definition = Decoder().decode(message)
         if isinstance(definition, RelationMessage):
             found = self._text_only(definition.relation)
