@@ -298,8 +298,8 @@ class ApplyStream:
             else:
                 inbox.wait(_TICK)
             self._status.received(position, stream, behind=not inbox.empty())
-        # A publisher before 18 decodes changes that were not acknowledged with the publications of
-        # that time, and then refuses a session that names newer ones. So all is acknowledged here.
+        # A publisher before 18 decodes unacknowledged changes under the publications of their time,
+        # and then refuses a session that names other ones. So the cut moves once more here.
         position = receiver.position
         if inbox.empty() and receiver.error is None and self._targets.half_applied is None:
             self._idle_cut(position, stream)

@@ -1,15 +1,16 @@
 """The initial copies of one subscription, round by round, beside its stream (tablesync.c).
 
-In: rows of pg_subscription_rel in state i and d. Out: rounds of ``tablesync`` on a thread of their
-own; a table whose copy fails keeps its error in the status and is copied again. As in PostgreSQL at
-least ``wal_retrieve_retry_interval`` lies between two starts (process_syncing_tables_for_apply).
-The first copy of a subscription is of all its tables side by side; beside a stream a round has one
-snapshot too, and ``max_sync_workers_per_subscription`` tables of it are in work at a time.
-Neither the stream nor other tables wait for it, and whatever the error is, it stops nothing: with
-the cause its error goes. Only with ``disable_on_error`` one that does not pass by itself ends the
-worker. Where the publisher's role lacks a right, the hint is the GRANT.
+In: rows of pg_subscription_rel in state i and d. Out: rounds of copies on a thread of their own. A
+table whose copy fails keeps its error in the status and is copied again. As in PostgreSQL, at least
+``wal_retrieve_retry_interval`` lies between two starts (process_syncing_tables_for_apply). The
+first round of a subscription copies all its tables side by side. A round beside a stream has one
+snapshot too, and works on ``max_sync_workers_per_subscription`` of its tables at a time.
 
-All methods are called by the apply worker's thread.
+Neither the stream nor other tables wait for a failed copy. An error stops only this copy, and is
+cleared once its cause is gone. With ``disable_on_error``, an error that does not pass by itself
+ends the worker. If the publisher's role lacks a right, the hint is the GRANT.
+
+The apply worker's thread calls all public methods of ``Copies``.
 """
 
 from __future__ import annotations
@@ -91,8 +92,10 @@ NO_RIGHT: Final = "42501"
 
 
 def missing_right(rel: SubscriptionRel, conninfo: str) -> str:
-    """GRANTs for the table, and for those that its owner makes later: default privileges are those
-    of the role that creates a table, so they are set for that one."""
+    """Return a hint with the GRANTs for the table, and for tables that its owner makes later.
+
+    Default privileges belong to the role that creates a table, so they are set for that role.
+    """
     user = ConnInfo.parse(conninfo).parameters.get("user")
     role = "<the role of the connection>" if user is None else quote_identifier(user)
     schema, table = quote_identifier(rel.schema), quote_identifier(rel.table)
@@ -111,8 +114,11 @@ NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
 
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """``retry_interval``: seconds. ``tables``: in work at a time beside the stream; 0: none at all,
-    and none before there is one. ``snapshot_timeout``: seconds, 0 for none."""
+    """Hold the options of copies.
+
+    ``retry_interval``: seconds. ``tables``: how many are copied at a time beside the stream; 0: no
+    table is copied, not even before there is a stream. ``snapshot_timeout``: seconds, 0 for none.
+    """
 
     copy: CopyOptions
     retry_interval: float
@@ -121,7 +127,7 @@ class SyncOptions:
 
 
 class Copies:
-    """Rounds of copies, one at a time."""
+    """Run rounds of copies, one at a time."""
 
     def __init__(
         self,
@@ -136,7 +142,7 @@ class Copies:
         check_connection: Callable[[Connection], None],
         shown: Shown,
     ) -> None:
-        """``options``: as they are now."""
+        """``options``: returns the options as they are now."""
         self._subscription = subscription
         self._cut_owner = CutOwner(subscription.name, subscription.app_id)
         self._warehouse = warehouse
@@ -161,55 +167,64 @@ class Copies:
         self._terminated = threading.Event()
         self._round: Future[bool] | None = None
         self.disabling: Exception | None = None
-        """What has failed and, by disable_on_error, ends the worker."""
+        """The error that ends the worker because of disable_on_error."""
         self._again_at: dict[str, float] = {}
-        """By sync id: when a table that failed is tried again."""
+        """The time of the next try of each table that failed, by sync id."""
         self._began = -math.inf
-        """When the last round did."""
+        """The time at which the last round began."""
         self._due = math.inf
         self._finished = False
         self._members: frozenset[str] = frozenset()
         self._outdated = False
         """The subscription has tables to copy that the session does not know."""
         self._alone = False
-        """One table a round: something that no table was named for has ended a round of several."""
+        """True: copy one table a round, as an unexpected error that names no table has ended the
+        last one."""
         self.began_at: Lsn | None = None
-        """The last cut as a round began, whose tables the stream does not know yet. Nothing after
-        it may be acknowledged."""
+        """The last cut before a round whose tables the stream does not know yet. Nothing after it
+        may be acknowledged."""
 
     def go_on_for(self, earlier: Copies) -> None:
-        """Before ``begin``: for another worker's, which has ended. What failed waits its time."""
+        """Continue for another worker that has ended: tables that failed wait out their pauses.
+
+        Call it before ``begin``.
+        """
         self._again_at = dict(earlier._again_at)
         self._began, self._alone = earlier._began, earlier._alone
 
     @property
     def running(self) -> bool:
-        """Whether a round is under way."""
+        """True while a round is under way."""
         return self._round is not None
 
     def begin(self) -> None:
-        """Before a session opens its tables. Raises what catalog and warehouse raise."""
+        """Take in what was copied. Call it before a session opens its tables. Raises what catalog
+        and warehouse raise."""
         self._outdated = False
         self._settle()
         if self._round is None:
-            # Before any streaming: a copy that was committed has its point in the past, and
-            # nothing after that point may be acknowledged.
+            # Before any streaming, as the point of a committed copy lies in the past and nothing
+            # after it may be acknowledged.
             self._recover()
             self.began_at = None
             self._finished = False
 
     def start(self, members: frozenset[str]) -> None:
-        """Once a session knows that publisher and tables belong together: a round, if one is due.
+        """Start a round if one is due. Call it once a session knows that publisher and tables
+        belong together.
 
-        ``members``: sync ids that the session knows. No other is copied in it, as it may have the
-        Delta table open for an earlier membership. Raises what catalog and warehouse raise.
+        ``members``: sync ids that the session knows. It copies no others, as it may have their
+        Delta tables open for an earlier membership. Raises what catalog and warehouse raise.
         """
         self._members = members
         self._start()
 
     def step(self) -> bool:
-        """Again and again: start a round when one is due. Whether tables were copied since
-        ``begin``, or are to be that the session does not know: then one is to begin that does."""
+        """Start a round if one is due; return whether a new session must begin.
+
+        It must if tables were copied since ``begin``, or if tables are to be copied that the
+        session does not know. Call it again and again.
+        """
         if self._settle() and not self._finished:
             self.began_at = None
             self._start()
@@ -218,12 +233,12 @@ class Copies:
         return self._finished or self._outdated
 
     def close(self) -> None:
-        """Wait for a round that sees that it is cancelled."""
+        """Wait for the running round, which sees that it is cancelled."""
         self._pool.shutdown(cancel_futures=True)
 
     def _settle(self) -> bool:
-        """Take in a round that has ended; whether one has. Raises what keeps it from being so, and
-        what disables the subscription."""
+        """Take in a round that has ended; return whether one has. Raises the error that disables
+        the subscription, and what the round has raised at its end."""
         if self.disabling is not None:
             raise self.disabling
         if self._round is None or not self._round.done():
@@ -233,7 +248,8 @@ class Copies:
         return True
 
     def _start(self) -> None:
-        if self._round is not None or self._finished:  # those first: began_at holds for them
+        # Copied tables must join the stream before the next round, as ``began_at`` is theirs.
+        if self._round is not None or self._finished:
             return
         rels = self._catalog.rels()
         waiting = [rel for rel in rels if rel.state in NOT_COPIED]
@@ -259,7 +275,7 @@ class Copies:
         first = len(waiting) == len(rels)
         work = options.copy if first else replace(options.copy, tables=options.tables)
         cut = self._warehouse.cuts.last(self._cut_owner)
-        # Before the round has its point, so that the slot cannot pass it.
+        # Set before the round gets its point, so that the slot cannot pass it.
         self.began_at = INVALID if cut is None else cut.lsn
         self._due, self._began = math.inf, now
         self._round = self._pool.submit(
@@ -267,7 +283,7 @@ class Copies:
         )
 
     def _run(self, work: CopyRound, rels: Sequence[SubscriptionRel]) -> bool:
-        """A round, in its thread; whether it has copied tables."""
+        """Run a round in its thread; return whether it has copied tables."""
         error: Exception | None = None
         self._terminated.clear()
         try:
@@ -289,7 +305,7 @@ class Copies:
         recover(self._catalog.rels(), self._warehouse, self._catalog, self._subscription.app_id)
 
     def _failed(self, rel: SubscriptionRel, error: PenstockError) -> None:
-        """One table of a round."""
+        """Report an error of one table of a round, and let the table wait."""
         error = error.with_statement(alter(self._subscription.name))
         if error.sqlstate == NO_RIGHT:
             error = error.changed(hint=missing_right(rel, self._subscription.conninfo))
@@ -305,7 +321,7 @@ class Copies:
         self._wait(rel, error)
 
     def _ended(self, error: Exception, rels: Sequence[SubscriptionRel]) -> None:
-        """All that is left of a round."""
+        """Report an error that has ended a round, and let the rest of its tables wait."""
         if any(self._disables(rel, error) for rel in rels):
             return
         if isinstance(error, PenstockError):
@@ -323,7 +339,8 @@ class Copies:
             self._wait(rel, error)
 
     def _disables(self, rel: SubscriptionRel, error: Exception) -> bool:
-        """Whether the subscription is disabled now (DisableSubscriptionAndExit)."""
+        """Tell whether the error disables the subscription (DisableSubscriptionAndExit), and keep
+        it for the worker if so."""
         if not self._subscription.disable_on_error or max_tries(error) is None:
             return False
         self._wait(rel, error)
@@ -335,7 +352,7 @@ class Copies:
         self._status.copy_failed(rel.qualified_name, error)
 
     def _pause(self) -> float:
-        """Seconds before what has failed in the last round may begin again."""
+        """Return the seconds before a table that failed in the last round may begin again."""
         return max(0.0, self._began + self._options().retry_interval - time.monotonic())
 
 
@@ -343,19 +360,19 @@ class Copies:
 #
 # In: rows of pg_subscription_rel in state i or d. Out: copied tables in state f, each with the
 # consistent point as its own LSN; the apply worker brings them to r. A temporary replication slot
-# gives the point and an exported snapshot; its session stays idle and holds the snapshot while
-# Spark copies, and another one holds locks on the tables (``walreceiver.table_locks``). A table
-# that cannot be copied is told of and left to the next round; when that comes is decided in
-# ``copies``.
+# gives the point and an exported snapshot. Its session stays idle and holds the snapshot while
+# Spark copies, and another session holds locks on the tables (``walreceiver.table_locks``). A table
+# that cannot be copied is reported and left to the next round, for which ``Copies`` chooses the
+# time.
 #
-# States: i -> d before the copy of a table, d -> f in the catalog with its one Delta commit, while
-# nobody can end the table's membership. A crash leaves i, or d. A table in d whose Delta log holds
-# this round's own marker was committed and becomes f; any other is copied again, alone, since
+# States: i -> d before the copy of a table; d -> f in the catalog with its one Delta commit, while
+# nobody can end the table's membership. A crash leaves i or d. A table in d whose Delta log holds
+# this copy's own marker was committed, and becomes f. Any other is copied again, which is safe as
 # nothing of a copy is visible before its commit. Tables that are in f already keep their older
 # point; the stream starts at the oldest (``origin.start_lsn``).
 
 _LOCK_PATIENCE: Final = "1s"
-"""How long questions about a table wait for a lock; the other tables of the round wait too."""
+"""Patience of a question about a table with a lock. The other tables of the round wait too."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
@@ -370,14 +387,16 @@ class RelStates(Protocol):
 
     @property
     def rels(self) -> Callable[[], Sequence[SubscriptionRel]]:
-        """The subscription's tables now; none when it is gone."""
+        """Return the subscription's tables now; none if it is gone."""
 
     def member(
         self, rel: SubscriptionRel, subscription: Subscription
     ) -> AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]]:
-        """Keep a table in the subscription until the block is left; yields ``set_state``.
-        Raises UndefinedObject when it is gone, or the subscription is being dropped, or is
-        another one than the given one by now."""
+        """Keep a table in the subscription until the block is left; yield ``set_state``.
+
+        Raises UndefinedObject if the table is gone, or if the subscription is being dropped or is
+        no longer as given.
+        """
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
         """Record the publisher's relation and the Delta table that a row stands for."""
@@ -386,32 +405,33 @@ class RelStates(Protocol):
         """Record what a table's rows depend on at the publisher."""
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> object:
-        """A new membership, which begins with a copy."""
+        """Give the table a new membership, which begins with a copy."""
 
     @property
     def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
-        """A partitioned table of the node with all its partitions, root first; () for others."""
+        """Return a partitioned table of the node with all its partitions, root first; () for
+        others."""
 
     @property
     def enum_types(self) -> Callable[[], tuple[EnumType, ...]]:
-        """The node's own types."""
+        """Return the node's own types."""
 
     @property
     def next_values(self) -> Callable[[TableName, str, int], Sequence[int]]:
-        """So many next values of the sequence of a table's column."""
+        """Return the given number of next values of the sequence of a table's column."""
 
     @property
     def primary_key_name(self) -> Callable[[TableName], str | None]:
-        """The name of a table's primary key, where the catalog has one."""
+        """Return the name of a table's primary key if the catalog has one."""
 
     @property
     def subscription_name(self) -> Callable[[str], str | None]:
-        """The name of the node's subscription that has an app id."""
+        """Return the name of the node's subscription that has an app id."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRound:
-    """Everything one round of copies needs."""
+    """Hold everything that a round of copies needs."""
 
     spark: Spark
     warehouse: Warehouse
@@ -420,28 +440,29 @@ class CopyRound:
     options: CopyOptions
     progress: Callable[[CopyProgress], None]
     held: Callable[[Held | None], None]
-    """Told what the round's snapshot holds back at the publisher; None: nothing any more."""
+    """Take what the round's snapshot holds back at the publisher; None: nothing any more."""
     snapshot_timeout: Callable[[], float]
     """Seconds now, 0 for none (``held_snapshot``)."""
     cancelled: Callable[[], bool]
     """True when the worker stops: the copy is given up, and made again at the next start."""
     check_connection: Callable[[Connection], None]
-    """Raises StateMismatch where a connection has led to another server than is followed."""
+    """Raise StateMismatch if a connection has led to another server than the one followed."""
     failed: Callable[[SubscriptionRel, PenstockError], None]
-    """A table is not copied in this round, and why; the others go on."""
+    """Take a table that is not copied in this round, and the reason; the others go on."""
 
     def check(self) -> None:
-        """Raises when the worker stops."""
+        """Raise CopyCancelled if the worker stops."""
         if self.cancelled():
             raise CopyCancelled("canceling the copy because the worker stops")
 
 
 class CopyCancelled(Exception):
-    """The worker stops. Nothing is wrong, so no table gets it as its error."""
+    """The worker stops. Nothing is wrong, so this is not recorded as an error of any table."""
 
 
 def finished_point(table: DeltaTable | None, rel: SubscriptionRel, app_id: str) -> Lsn | None:
-    """The consistent point of a copy that was committed before its state was recorded."""
+    """Return the consistent point of a copy that was committed before its state was recorded, or
+    None."""
     if table is None:
         return None
     point = table.transaction_version(copy_marker(rel, app_id))
@@ -458,7 +479,8 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         TableLocks(conninfo, slot, work.check) as locks,
         SnapshotHolder(conninfo, slot, check_server=work.check_connection) as holder,
     ):
-        # The locks' session, and those that copy, take the holder's snapshot: there is no other.
+        # Sessions that lock or copy need no check: they import the holder's snapshot, which no
+        # other server has.
         work.check_connection(publisher.connection)
         publisher.connection.interrupt = work.check
         sources = _prepare(work, _lockable(work, locks, rels), publisher)
@@ -494,8 +516,11 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A round that has its snapshot. ``members``: sync ids of those that are still wanted;
-    ``tables``: by the URI of their targets; ``done``: sync ids of those that are copied."""
+    """Hold a round that has its snapshot.
+
+    ``members``: sync ids of the tables that are still wanted. ``tables``: the tables by the URI of
+    their targets. ``done``: sync ids of the tables that are copied.
+    """
 
     work: CopyRound
     publisher: Publisher
@@ -511,7 +536,7 @@ class _Running:
     def begin(
         self, snapshot_name: str, sources: Sequence[tuple[SubscriptionRel, CopySource]]
     ) -> None:
-        """Lock the tables; those that can be copied are in state d from now on."""
+        """Lock the tables, and put those that can be copied into state d."""
         work = self.work
         names = [(rel.schema, rel.table) for rel, _ in sources]
         refused = self.locks.hold(snapshot_name, names, self.publisher.connection)
@@ -562,8 +587,10 @@ class _Running:
 
 
 class _Definitions:
-    """What the rows of a round's tables depend on, from before its snapshot to the end of a copy.
-    What has changed meanwhile is in a part of the rows, or in none: such a copy is made again.
+    """Watch the definitions that the rows of a round's tables depend on.
+
+    They are read before the round's snapshot, and compared at the end of each copy. A change
+    between the two is in some of the rows, or in none, so such a copy is made again.
     """
 
     def __init__(
@@ -583,11 +610,11 @@ class _Definitions:
         )
 
     def changed(self, rel: SubscriptionRel, source: CopySource) -> PenstockError | None:
-        """Why the copy cannot be what the publisher has."""
+        """Return the error for a table that was changed during its copy, or None."""
         oid = source.info.relation.oid
         known = self._known.get(oid)
         if known is None:
-            return None  # a node, or a table that was dropped: told otherwise
+            return None  # the publisher is a node; or the table was dropped, which others report
         connection, found = self._publisher.connection, self._read([oid])
         if found is None or oid not in found.tables:
             return None
@@ -602,7 +629,7 @@ class _Definitions:
         )
 
     def record(self, rel: SubscriptionRel, source: CopySource) -> None:
-        """Before the copy counts."""
+        """Record a table's definitions in the catalog. Call it before the copy counts."""
         known = self._known.get(source.info.relation.oid)
         if known is not None:
             self._work.states.record_definition(rel, known.text())
@@ -619,7 +646,7 @@ def _members(work: CopyRound) -> set[str]:
 def _lockable(
     work: CopyRound, locks: TableLocks, rels: Sequence[SubscriptionRel]
 ) -> list[SubscriptionRel]:
-    """Those that are likely to be locked soon."""
+    """Return the tables that can probably be locked soon, and report the others as failed."""
     refused = locks.look([(rel.schema, rel.table) for rel in rels])
     for rel in rels:
         if (error := refused.get((rel.schema, rel.table))) is not None:
@@ -630,12 +657,12 @@ def _lockable(
 def _prepare(
     work: CopyRound, rels: Sequence[SubscriptionRel], publisher: Publisher
 ) -> list[tuple[SubscriptionRel, CopySource]]:
-    """Tables with targets that take their rows."""
+    """Return the tables that can be copied, each with the target that takes its rows."""
     sources: list[tuple[SubscriptionRel, CopySource]] = []
     locked: PenstockError | None = None
     for rel in rels:
         try:
-            if locked is not None:  # whatever is asked next would wait as long again
+            if locked is not None:  # the next question would wait as long again
                 raise locked
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
             app_id, name_of = work.subscription.app_id, work.states.subscription_name
@@ -652,7 +679,7 @@ def _prepare(
             )
             leaves = copy_leaves(work.warehouse, tree, table, rel, app_id, name_of, mode)
             for each in (table, *(() if leaves is None else leaves.tables)):
-                generated_columns(each.schema, each.name)  # what is wrong there is its own error
+                generated_columns(each.schema, each.name)  # only to find errors of this table now
         except ConnectionFailure:
             raise
         except PenstockError as error:
@@ -672,8 +699,11 @@ def _prepare(
 
 
 def _finish(work: CopyRound, rel: SubscriptionRel, source: CopySource, point: Lsn) -> None:
-    """One Delta commit holds the copy, the table's LSN and the proof of this copy. A partitioned
-    table's is its own, after those of the partitions, which alone have rows."""
+    """Commit a copy and record its state.
+
+    One Delta commit holds the copy, the table's LSN and the proof of this copy. The partitions of a
+    partitioned table, which alone have rows, are committed before the table itself.
+    """
     app_id = work.subscription.app_id
     added: AddedCopy | None = None
     if any(table.kept for table in source.tables):
@@ -717,10 +747,11 @@ def _finish(work: CopyRound, rel: SubscriptionRel, source: CopySource, point: Ls
 def recover(
     rels: Sequence[SubscriptionRel], warehouse: Warehouse, states: RelStates, app_id: str
 ) -> None:
-    """Record copies that were committed before a crash, but not yet as state f.
+    """Record as state f the copies that were committed before a crash.
 
-    Where the table cannot be read, nobody knows; it is copied again, as a new membership: the
-    others need not wait, and what is acknowledged meanwhile cannot be after a point of its own.
+    If a table cannot be read, nobody knows whether its copy was committed, so it is copied again as
+    a new membership. The others need not wait then, and nothing is acknowledged meanwhile that lies
+    after a point of this table.
     """
     for rel in rels:
         if rel.state is not SubscriptionRelState.DATASYNC:
@@ -737,20 +768,21 @@ def recover(
             states.set_state(rel, SubscriptionRelState.FINISHEDCOPY, point)
 
 
-# A copy that is added to the rows of its target (copy_target = append), as PostgreSQL's COPY.
+# A copy that is added to the rows of its target (copy_target = append), as PostgreSQL's COPY is.
 #
-# In: a copy whose files are staged, on tables that keep their rows. Out: one commit of each, or
-# PostgreSQL's error (23505) where a key is there; nothing of the copy is there then. Others,
-# another subscription too, may commit meanwhile: then the same files come after theirs, once their
-# keys have been looked at.
+# In: a copy whose files are staged, on tables that keep their rows. Out: one commit of each table;
+# or PostgreSQL's error (23505) if a key is there already, and then nothing of the copy is in the
+# table. Others may commit meanwhile, even another subscription. Then the keys of their files are
+# checked, and the same staged files are committed after theirs.
 
 _TRIES: Final = 100
-"""Times that others may commit to a table first."""
+"""Number of times that others may commit to a table first."""
 
 
 @dataclass(frozen=True)
 class AddedCopy:
-    """``constraint``: the name of the target's primary key, where the catalog has one."""
+    """Add a staged copy to the rows of its target. ``constraint``: the name of the target's primary
+    key if the catalog has one."""
 
     spark: Spark
     source: CopySource
@@ -758,15 +790,18 @@ class AddedCopy:
     _seen: dict[str, Mapping[str, DataFile]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Whether the keys may come. Raises UniqueViolation."""
+        """Raise UniqueViolation if a key of the copy is in the target already."""
         for part in self.source.parts:
             kept = part.table.kept
             self._check(part, kept)
             self._seen[part.table.uri] = {file.path: file for file in kept}
 
     def commit(self, table: DeltaTable, commit: Callable[[], object]) -> None:
-        """``commit``: the table's own. Raises what that raises, CommitConflict where the table has
-        other columns by now, and UniqueViolation."""
+        """Commit a table of the copy. ``commit``: the call of the table's own commit.
+
+        Raises what ``commit`` raises, CommitConflict if the table has other columns by now, and
+        UniqueViolation.
+        """
         for _ in range(_TRIES):
             try:
                 commit()
@@ -781,7 +816,7 @@ class AddedCopy:
         commit()
 
     def _check(self, there: Part, files: Collection[DataFile]) -> None:
-        """Keys of the copy in some files of a part."""
+        """Raise UniqueViolation if some files of a part have a key of the copy."""
         relation = self.source.table.schema
         if not (relation.key and files):
             return
@@ -803,7 +838,7 @@ class AddedCopy:
                     raise self._error(keys.slice(first, 1))
 
     def _error(self, row: pa.Table) -> UniqueViolation:
-        """As the COPY of a table synchronization worker ends."""
+        """Return the error with which the COPY of a table synchronization worker would end."""
         schema = self.source.table.schema
         name = self.constraint or f"{self.source.info.relation.name}_pkey"
         sources = ", ".join(map(quote_identifier, schema.source_key))
