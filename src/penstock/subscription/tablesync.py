@@ -614,7 +614,7 @@ class _Definitions:
         oid = source.info.relation.oid
         known = self._known.get(oid)
         if known is None:
-            return None  # the publisher is a node; or the table was dropped, which others report
+            return None  # the publisher is a node; or the table was dropped: reported elsewhere
         connection, found = self._publisher.connection, self._read([oid])
         if found is None or oid not in found.tables:
             return None
@@ -750,8 +750,8 @@ def recover(
     """Record as state f the copies that were committed before a crash.
 
     If a table cannot be read, nobody knows whether its copy was committed, so it is copied again as
-    a new membership. The others need not wait then, and nothing is acknowledged meanwhile that lies
-    after a point of this table.
+    a new membership. The others need not wait for it: its new point will lie after everything that
+    is acknowledged meanwhile.
     """
     for rel in rels:
         if rel.state is not SubscriptionRelState.DATASYNC:

@@ -1,7 +1,7 @@
-"""One table that a subscription fills: its Delta tables, and how far it is.
+"""One target: a table that a subscription fills, with its Delta tables and how far it is.
 
-In: a row of pg_subscription_rel and its open tables. Out: what batches are staged on and committed
-to, and the table's part of a cut. Which tables there are is ``targets``'.
+In: a row of pg_subscription_rel and its open tables. Out: the tables that batches are staged on and
+committed to, and the target's part of a cut. ``targets`` opens and holds all targets.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from penstock.subscription.partitions import Partitions
 
 @dataclass(slots=True)
 class Target:
-    """One table. ``ready``: part of the cuts; ``marker``: its own LSN; ``followed``: the definition
-    of the newest change in it, if this session has seen any; ``partitions``: of a partitioned one,
-    which has its rows there; ``history``: the table that keeps its changes, if it has one;
-    ``draw``: what its columns' sequences give; ``restart``: has them begin again; ``enum_types``:
-    the node's own types."""
+    """Hold one target.
+
+    ``ready``: it is part of the cuts. ``marker``: its own LSN. ``followed``: the definition of the
+    newest change in it, if this session has seen any. ``partitions``: the partitions, which have
+    its rows, if it is partitioned. ``history``: the table that keeps its changes, if it has one.
+    ``draw``: takes values from its columns' sequences. ``restart``: restarts these sequences.
+    ``enum_types``: returns the node's own types.
+    """
 
     rel: SubscriptionRel
     table: DeltaTable
@@ -44,7 +47,8 @@ class Target:
     partitions: Partitions | None = field(default=None)
     history: DeltaTable | None = field(default=None)
     _cut: CutTable | None = field(default=None)
-    """Its part of the last cut, where it is one table: most of many tables are as they were."""
+    """The part of the last cut, if the target is one table. It is kept because most tables of a
+    large subscription do not change between two cuts."""
 
     @property
     def held(self) -> HeldColumns:
@@ -60,42 +64,46 @@ class Target:
 
     @property
     def draws(self) -> bool:
-        """Whether columns of it have sequences."""
+        """True if any of its columns draws from a sequence."""
         return any(map(draws, self.table.schema.columns))
 
     def progress(self, app_id: str) -> TableProgress:
-        """What origin.py decides upon; ``app_id``: the subscription's."""
+        """Return the target's progress, for ``origin``. ``app_id``: the subscription's."""
         kept = None if self.history is None else self.history.transaction_version(app_id)
         ahead = [Lsn(point) for point in (self.ahead, kept) if point is not None]
         return TableProgress(self.ready, self.marker, max(ahead, default=None))
 
     @property
     def enums(self) -> tuple[EnumType, ...]:
-        """The node's types, where columns that CREATE TABLE has made may be of some of them."""
+        """The node's types, if columns that CREATE TABLE has made may be of some of them; else
+        ()."""
         columns = self.table.schema.columns
         own = any(column.local and column.type_oid >= FIRST_NORMAL_OID for column in columns)
         return self.enum_types() if own else ()
 
     @property
     def ahead(self) -> Lsn | None:
-        """The end of a batch that some of its partitions have, and others may not have."""
+        """The end of a batch that some of its partitions have and others may lack."""
         return None if self.partitions is None else self.partitions.ahead
 
     @property
     def tables(self) -> dict[TableName, DeltaTable]:
-        """Its Delta tables: one, and those of its partitions."""
+        """The target's Delta tables: its own one, and those of its partitions."""
         leaves = () if self.partitions is None else self.partitions.leaves
         return {self.rel.table_name: self.table, **{leaf.name: leaf.newest for leaf in leaves}}
 
     @property
     def with_history(self) -> tuple[DeltaTable, ...]:
-        """Its Delta tables: a partitioned one before its partitions, the history last. Batches are
-        taken back in this order; a crash amid it leaves what one amid commits leaves."""
+        """The target's Delta tables and its history: its own table, the partitions, the history.
+
+        Batches are taken back in this order. A crash in between leaves the same state as a crash
+        between commits, which come in the opposite order.
+        """
         return (*self.tables.values(), *(() if self.history is None else (self.history,)))
 
     @property
     def in_cut(self) -> dict[TableName, CutTable]:
-        """Its part of a cut."""
+        """The target's part of a cut."""
         if self.partitions is None and self.history is None:
             name, table, kept = self.rel.table_name, self.table, self._cut
             if kept is None or kept.version != table.version:
@@ -108,20 +116,21 @@ class Target:
 
     @property
     def rows(self) -> int:
-        """Rows that it holds."""
+        """The number of rows in the target."""
         return sum(table.rows for table in self.tables.values())
 
     @property
     def leaves(self) -> Leaves | None:
-        """What changes are worked on where it is partitioned."""
+        """The leaves that changes are worked on, if the target is partitioned."""
         return None if self.partitions is None else self.partitions.work
 
     def to_commit(self, end_lsn: Lsn) -> list[DeltaTable]:
-        """The tables with rows that a batch is committed to. A partitioned one comes after them."""
+        """Return the tables with rows to which a batch is committed. A partitioned target's own
+        table has none, and is committed after them."""
         return [self.table] if self.partitions is None else self.partitions.to_commit(end_lsn)
 
     def committed(self, end_lsn: Lsn) -> None:
-        """All of it has the batch."""
+        """Note that the whole target has the batch that ends at ``end_lsn``."""
         self.marker = end_lsn
         if self.partitions is not None:
             self.partitions.together()

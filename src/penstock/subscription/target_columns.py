@@ -1,4 +1,4 @@
-"""What is said of a target that is not as the publisher's (relation.c).
+"""Columns of a target that differ from the publisher's: checks, and what to report (relation.c).
 
 In: a target and its relation. Out: an error, or a warning, with the statement that mends it.
 """
@@ -22,8 +22,11 @@ from penstock.subscription.replica_identity import living
 def exchange_error(
     rel: SubscriptionRel, old: Sequence[str], relation: Relation
 ) -> SchemaChanged | None:
-    """PostgreSQL never moves a column: where the order of names is another one, columns have
-    exchanged their names, and rows from before would keep the values under the old ones."""
+    """Return the error for columns that have exchanged their names, or None.
+
+    PostgreSQL never moves a column, so if the order of names has changed, columns have exchanged
+    their names. Rows from before would keep the values under the old names.
+    """
     new = [a.name for a in relation.attributes]
     kept = set(old) & set(new)
     if [n for n in old if n in kept] == [n for n in new if n in kept]:
@@ -37,9 +40,12 @@ def exchange_error(
 def order_before(
     followed: Relation | None, schema: TableSchema, schema_change: str
 ) -> Sequence[str]:
-    """The columns in the publisher's order as it was, as far as it is known: of the newest change,
-    or of the copy, which has made the table in this order. A column that joins a list later comes
-    last there, and is taken for one that was renamed: the copy that follows puts it right."""
+    """Return the columns in the publisher's former order, or () if that is not known.
+
+    It is known from the newest change, or from the copy, which has made the table in this order. A
+    column that joins a column list later is last in the table, and looks as if it had been renamed:
+    the copy that follows puts the order right.
+    """
     if followed is not None:
         return [a.name for a in followed.attributes]
     made = schema_change in FOLLOWING and not any(column.own for column in schema.columns)
@@ -47,8 +53,8 @@ def order_before(
 
 
 def keeps_primary_key(schema: TableSchema, relation: Relation) -> bool:
-    """Whether the table is known by the PRIMARY KEY that CREATE TABLE on the node had, which the
-    publisher's replica identity has to hold (logicalrep_rel_mark_updatable)."""
+    """Tell whether the table's key is the PRIMARY KEY of CREATE TABLE on the node, and is within
+    the publisher's replica identity, as it must be (logicalrep_rel_mark_updatable)."""
     own = schema.primary_key
     return bool(own) and set(schema.source_key) == set(own) and set(relation.key).issuperset(own)
 
@@ -56,8 +62,12 @@ def keeps_primary_key(schema: TableSchema, relation: Relation) -> bool:
 def with_types(
     table: DeltaTable, wanted: TableSchema, schema_change: str, *, widen: bool, clamped: bool
 ) -> TableSchema:
-    """The table's columns, of the publisher's types as far as it follows them without a copy.
-    ``widen``: whether nothing else has to get them, too; ``clamped``: as there."""
+    """Return the table's columns with the publisher's types, as far as it follows these without a
+    copy.
+
+    ``widen``: wider types may be taken, as no other table has to get them, too. ``clamped``: as for
+    ``followed_types``.
+    """
     if schema_change not in FOLLOWING:
         return table.schema
     wider = schema_change == WIDEN and widen
@@ -65,14 +75,17 @@ def with_types(
 
 
 def is_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> bool:
-    """Whether no other subscription fills it, whose publisher has types of its own, and nothing is
-    made of its columns here."""
+    """Tell whether only one publisher decides on the types of the table's columns.
+
+    That is so if no other subscription fills the table, and no generated column on the node is
+    computed from its columns.
+    """
     others = living(table, app_id, name_of)
     return not others and all(c.generated is None for c in table.schema.columns)
 
 
 def check_types(schema: TableSchema, wanted: TableSchema, relation: Relation) -> None:
-    """Raises SchemaChanged for a type by which values that are there may have become others, though
+    """Raise SchemaChanged for a new type that may have changed values of rows from before, though
     Delta's type is the same: char(3) to text, json to jsonb, money to numeric."""
     column = retyped(schema, wanted)
     if column is not None:
@@ -86,13 +99,13 @@ def check_types(schema: TableSchema, wanted: TableSchema, relation: Relation) ->
 
 
 def _type_of(column: Column) -> str:
-    """Of the publisher's own types only the OID is known."""
+    """Return the name of a column's type; of the publisher's own types only the OID is known."""
     own = column.type_oid >= FIRST_NORMAL_OID
     return f"type {column.type_oid}" if own else type_text(column.type_oid, column.typmod)
 
 
 def widened_notice(subscription: str, rel: SubscriptionRel, columns: Sequence[str]) -> str:
-    """What is said of columns that are wider now without a copy."""
+    """Return the notice for columns that have taken a wider type without a copy."""
     named = ", ".join(f'"{name}"' for name in columns)
     table = f"{quote_identifier(rel.schema)}.{quote_identifier(rel.table)}"
     return (
@@ -103,8 +116,11 @@ def widened_notice(subscription: str, rel: SubscriptionRel, columns: Sequence[st
 
 
 def check_dropped(table: DeltaTable, relation: Relation) -> None:
-    """A column that DROP COLUMN has taken away does not come back by itself, as others do that are
-    missing (relation.c, logicalrep_report_missing_or_gen_attrs)."""
+    """Raise RelationChanged for columns that DROP COLUMN on the node has removed.
+
+    They do not come back by themselves, as other missing columns do (relation.c,
+    logicalrep_report_missing_or_gen_attrs).
+    """
     dropped = table.dropped
     missing = [a.name for a in relation.attributes if a.name in dropped]
     if missing:
@@ -112,8 +128,11 @@ def check_dropped(table: DeltaTable, relation: Relation) -> None:
 
 
 def check_gone(table: DeltaTable, relation: Relation, added: Sequence[Column], app_id: str) -> None:
-    """Columns to be added are new at the publisher. Raises SchemaChanged for one that the table had
-    when the subscription committed last: others have taken it away, with the values of all rows."""
+    """Check that columns to be added are new at the publisher.
+
+    Raises SchemaChanged for a column that the table had when the subscription committed last: other
+    writers have removed it, with the values of all rows.
+    """
     had = table.columns_before_others(app_id) if added else frozenset()
     gone = [column.source for column in added if column.source in had]
     if gone:
@@ -125,7 +144,7 @@ def check_gone(table: DeltaTable, relation: Relation, added: Sequence[Column], a
 
 
 def _missing(relation: Relation, missing: Collection[str]) -> str:
-    """logicalrep_report_missing_or_gen_attrs."""
+    """Return the message of logicalrep_report_missing_or_gen_attrs."""
     names = ", ".join(f'"{a.name}"' for a in relation.attributes if a.name in missing)
     return (
         f'logical replication target relation "{relation.qualified_name}" is missing replicated '
@@ -134,7 +153,8 @@ def _missing(relation: Relation, missing: Collection[str]) -> str:
 
 
 def missing_error(relation: Relation, missing: Collection[str]) -> RelationChanged:
-    """logicalrep_report_missing_or_gen_attrs, with the statement that adds the columns."""
+    """Return the error of logicalrep_report_missing_or_gen_attrs, with the statement that adds the
+    columns."""
     lacking = [a for a in relation.attributes if a.name in missing]
     columns = ", ".join(
         f"ADD COLUMN {quote_identifier(a.name)} {type_text(a.type_oid, a.typmod)}" for a in lacking
@@ -147,7 +167,7 @@ def missing_error(relation: Relation, missing: Collection[str]) -> RelationChang
 
 
 def label_error(rel: SubscriptionRel, labels: Mapping[str, Mapping[str, str]]) -> SchemaChanged:
-    """Raised for renamed labels that are not renamed here."""
+    """Return the error for labels that were renamed at the publisher and are not renamed here."""
     told = [
         f'label "{old}" in column "{column}" is "{new}" now'
         for column, renamed in labels.items()
@@ -160,8 +180,11 @@ def label_error(rel: SubscriptionRel, labels: Mapping[str, Mapping[str, str]]) -
 
 
 class EarlierRows(PenstockError):
-    """A batch has rows of a table from before columns were added with a constant, and after it.
-    They are applied in two batches; a single transaction cannot be."""
+    """A batch has rows of a table from before and after columns were added with a constant.
+
+    They are applied in two batches. A single transaction cannot be divided, and then has the error
+    ``instead``.
+    """
 
     def __init__(self, relation: Relation, columns: Sequence[str]) -> None:
         super().__init__(f'columns were added to relation "{relation.qualified_name}"')
@@ -169,7 +192,8 @@ class EarlierRows(PenstockError):
 
 
 def unfilled_error(relation: Relation, columns: Sequence[str]) -> SchemaChanged:
-    """Raised for columns of which rows from before may have values that nobody sends."""
+    """Return the error for added columns in which rows from before may have values at the publisher
+    that nobody sends."""
     named = ", ".join(f'"{name}"' for name in columns)
     what = "column" if len(columns) == 1 else "columns"
     return SchemaChanged(
@@ -181,7 +205,7 @@ def unfilled_error(relation: Relation, columns: Sequence[str]) -> SchemaChanged:
 
 
 def another_delta_table(rel: SubscriptionRel, uri: str, table: DeltaTable | None) -> StateMismatch:
-    """What lies at the place of a target is not the table that the row is bound to."""
+    """Return the error for a target's URI at which there is another Delta table, or none."""
     found = "There is none now" if table is None else f"Its id is {table.id}"
     return StateMismatch(
         f'target table "{rel.qualified_name}" is not the one that was copied',

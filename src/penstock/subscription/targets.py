@@ -1,9 +1,9 @@
-"""A subscription's target tables: which Delta table a published relation goes to (relation.c).
+"""A subscription's target tables: the Delta table for each published relation (relation.c).
 
 In: rows of pg_subscription_rel and relations of the stream. Out: open tables with their own LSNs,
 with columns added when the publisher has added some. A row is bound to a relation of the publisher
-and to a Delta table; another one in the place of either is an error, and so is a change that a
-table cannot follow. Which changes go to which target is ``relation_map``'s.
+and to a Delta table. Another one in the place of either is an error, and so is a change that a
+table cannot follow. ``relation_map`` shares out the changes among the targets.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Targets:
         *,
         predecessors: Predecessors | None = None,
     ) -> None:
-        """``definitions``: what rows depend on beside Relation messages. ``last_cut``: kept up to
-        date. ``unanswered``: None where there is one session only."""
+        """``definitions``: watches definitions that no Relation message tells. ``last_cut``: the
+        applier keeps it up to date. ``unanswered``: None if there is only one session."""
         self.subscription: Final = subscription
         self.unanswered: Final = unanswered or Unanswered()
         self.definitions: Final = definitions
@@ -119,34 +119,34 @@ class Targets:
         return iter(self._by_name.values())
 
     def changed(self, targets: Iterable[Target]) -> None:
-        """Batches were committed to them."""
+        """Note that batches were committed to targets."""
         self._changed.update((target.rel.table_name, target) for target in targets)
 
     def take_changed(self) -> Collection[Target]:
-        """Those that are open, and were opened or changed since this was asked last."""
+        """Return the open targets that were opened or changed since the last call."""
         found, self._changed = self._changed, {}
         return [target for name, target in found.items() if self._by_name.get(name) is target]
 
     def progress(self) -> list[TableProgress]:
-        """All of them."""
+        """Return the progress of all targets."""
         return [self.progress_of(target) for target in self]
 
     def progress_of(self, target: Target) -> TableProgress:
-        """What origin.py decides upon."""
+        """Return a target's progress, for ``origin``."""
         return target.progress(self._app_id)
 
     def in_last_cut(self, target: Target) -> bool:
-        """Tell whether a table has nothing after the last cut that might be taken back; before
-        the first one, whether all its partitions have the same batches."""
+        """Tell whether a table has nothing after the last cut that might be taken back. Before the
+        first cut, tell whether all its partitions have the same batches."""
         if self.last_cut is None:
             return target.ahead is None
         return self.progress_of(target).within(self.last_cut)
 
     def open(self, rel: SubscriptionRel) -> Target | None:
-        """Open the table of a row in state f, s or r; None when there was never such a table.
+        """Open the table of a row in state f, s or r; return None if there never was such a table.
 
-        Raises RelationChanged where the publisher's relation, StateMismatch where the
-        Delta table is not the one that the row is bound to.
+        Raises SchemaChanged if the publisher's relation, StateMismatch if the Delta table is not
+        the one that the row is bound to.
         """
         if rel.conflict is not None:
             raise SchemaChanged(
@@ -158,8 +158,8 @@ class Targets:
             raise another_delta_table(rel, self._warehouse.table_uri(rel.schema, rel.table), table)
         if table is None:
             return None
-        # A node killed between an entry's appearance and the sync of its folder leaves an entry
-        # that is read here and acknowledged later: it must be durable by then (law 1).
+        # If a node was killed between the writing of an entry and the sync of its folder, the entry
+        # is read here and acknowledged later: it must be durable by then (law 1).
         self._warehouse.storage.sync_folder(log_folder(table.uri))
         if self._predecessors is not None:
             self._predecessors.take_over(rel, table)
@@ -171,7 +171,7 @@ class Targets:
         return frozenset() if self._predecessors is None else self._predecessors.same_publisher
 
     def add(self, rel: SubscriptionRel, table: DeltaTable) -> Target:
-        """Take an open table in; the row is bound to it from now on."""
+        """Add an open table; the row is bound to it from now on."""
         if rel.table_id is None:
             self._bindings.bind(rel, None, table.id)
             rel = replace(rel, table_id=table.id)
@@ -193,7 +193,8 @@ class Targets:
         return target
 
     def _bind(self, target: Target, relid: int) -> None:
-        """One relation has one target: REFRESH finds out which of two it is."""
+        """Raise SchemaChanged for a second target of a relation: only REFRESH finds out which of
+        the two is right."""
         other = self._by_relid.setdefault(relid, target)
         if other is not target:
             raise SchemaChanged(
@@ -203,16 +204,18 @@ class Targets:
             )
 
     def of(self, relid: int) -> Target | None:
-        """The target that is bound to a relation of the publisher."""
+        """Return the target that is bound to a relation of the publisher."""
         return self._by_relid.get(relid)
 
     def named(self, name: TableName) -> Target | None:
-        """The target of that name."""
+        """Return the target of that name."""
         return self._by_name.get(name)
 
     def text_readers(self, relation: Relation) -> Mapping[str, AsText]:
-        """Of the columns of a relation that the target has, or would get, as text, though their
-        types here have not all of their values."""
+        """Return the readers of a relation's columns that the target has, or would get, as text.
+
+        They are columns that may have values which their types here cannot hold.
+        """
         target = self.of(relation.oid) or self.named(relation.table_name)
         if target is None:
             return {}
@@ -225,7 +228,7 @@ class Targets:
         }
 
     def name_of(self, table: str) -> TableName | None:
-        """Of an open Delta table, by its qualified name."""
+        """Return the name of the open Delta table with that qualified name."""
         tables = ((name, each) for target in self for name, each in target.tables.items())
         return next((name for name, each in tables if each.name == table), None)
 
@@ -236,11 +239,12 @@ class Targets:
         target.rel = replace(target.rel, relid=relid)
 
     def record_conflict(self, target: Target, error: PenstockError) -> None:
-        """Nothing is applied to the table until REFRESH has copied it again."""
+        """Record an error after which nothing is applied to the table until REFRESH has copied it
+        again."""
         self._bindings.record_conflict(target.rel, f"{error.message}. {error.detail}")
 
     def ignore(self, relation: Relation) -> None:
-        """A relation that is not in the subscription; said once."""
+        """Log once that a relation is not in the subscription and its changes are ignored."""
         if relation.oid not in self._ignored:
             self._ignored.add(relation.oid)
             log.info(
@@ -252,13 +256,14 @@ class Targets:
             )
 
     def close(self, target: Target) -> None:
-        """Take a table out: its changes are ignored from now on, and no cut holds it."""
+        """Remove a table: its changes are ignored from now on, and no cut holds it."""
         del self._by_name[target.rel.table_name]
 
     def load_again(self, target: Target, end_lsn: Lsn | None = None) -> None:
-        """After a lost race. ``end_lsn``: of the batch that some of its partitions may have got.
+        """Load a table again after a race was lost. ``end_lsn``: the end of the batch that some of
+        its partitions may have got.
 
-        Raises ApplierReplaced where it was lost to another applier of our own subscription, and
+        Raises ApplierReplaced if the race was lost to another applier of our own subscription, and
         what ``DeltaTable.reload`` raises."""
         target.table.reload()
         if target.history is not None:
@@ -280,7 +285,7 @@ class Targets:
         )
 
     def _open_partitions(self, target: Target) -> None:
-        """As they are now. Raises what ``open_partitions`` raises."""
+        """Open a target's partitions as they are now. Raises what ``open_partitions`` raises."""
         tree = self._tree(target)
         target.partitions = None
         if tree:
@@ -288,7 +293,7 @@ class Targets:
             target.partitions = self._shut(tree, target.table.schema, common)
 
     def _shut(self, tree: tuple[LakeTable, ...], root: TableSchema, common: Lsn) -> Partitions:
-        """Open partitions that no late commit comes to any more."""
+        """Open partitions at which no late commit can arrive any more."""
         while True:
             opened = open_partitions(
                 self._warehouse, tree, root, self._app_id, common, self.earlier
@@ -298,12 +303,15 @@ class Targets:
                     marker = leaf.newest.transaction_version(self._app_id)
                     self.unanswered.shut_out(leaf.newest, marker)
             except CommitConflict:
-                continue  # it has arrived, or others have come: look again
+                continue  # a late commit has arrived, or others have committed: open them again
             return opened
 
     def with_other_partitions(self) -> list[Target]:
-        """Those whose partitions are others now than they were opened with. Not while some of them
-        have a batch that others have not: it goes on by those that it began with."""
+        """Return the targets whose partitions have changed since they were opened.
+
+        A target is left out while some of its partitions have a batch that others lack: the batch
+        goes on with the partitions that it began with.
+        """
         now = self._bindings.generation()
         if now == self._looked_at:
             return []
@@ -314,7 +322,7 @@ class Targets:
         return found
 
     def open_partitions_again(self, target: Target) -> None:
-        """Rows go by the partitions that are there now. Raises what ``open_partitions`` and
+        """Route rows by the partitions that are there now. Raises what ``open_partitions`` and
         ``DeltaTable.reload`` raise."""
         log.info('the partitions of table "%s" have changed', target.rel.qualified_name)
         target.table.reload()
@@ -325,20 +333,22 @@ class Targets:
 
     @property
     def half_applied(self) -> Lsn | None:
-        """The next batch has to end here: some partitions have it already."""
+        """The LSN at which the next batch must end, as some partitions have it already; or None."""
         return min((t.ahead for t in self if t.ahead is not None), default=None)
 
     def nothing_upto(self, end_lsn: Lsn) -> None:
-        """No change of a batch that some partitions have is sent any more: the publications are
-        others now."""
+        """Count a batch as applied that only some partitions have: its other changes are no longer
+        sent, as the publications have changed."""
         for target in self:
             if target.ahead == end_lsn:
                 target.committed(end_lsn)
 
     def settle(self, target: Target, difference: Difference) -> PenstockError | None:
-        """Go on from a difference of definitions: in place where that can be done, which commits to
-        the table and loads it again. What is staged is forgotten then. Else the error that there
-        is. Raises CommitConflict, StorageError."""
+        """Settle a difference of definitions; return an error if the table cannot go on.
+
+        Renamed labels are renamed in the table's rows if possible. This commits to the table and
+        loads it again, and forgets what is staged. Raises CommitConflict, StorageError.
+        """
         error, labels = self.definitions.error(target, difference), difference.labels
         in_place = self._schema_change != STOP and can_rename_labels(target, labels)
         in_place = in_place and self._is_alone(target)
@@ -361,10 +371,11 @@ class Targets:
 
     def follow(self, target: Target, relation: Relation, *, earlier: bool = False) -> None:
         """Make the table fit: stage added columns, wider types, another key; refuse other changes.
-        ``earlier``: the batch has changes of it under an earlier definition.
+        ``earlier``: the batch has changes of the table under an earlier definition.
 
-        Raises RelationChanged naming table, column and both types, EarlierRows, CommitConflict
-        where the table that does not fit is not the newest version: that one is loaded then.
+        Raises RelationChanged, which names table, column and both types; EarlierRows; and
+        CommitConflict if the table that does not fit is not the newest version, which is loaded
+        then.
         """
         self._check_order(target, relation)
         wanted = TableSchema.of_relation(relation)
@@ -411,7 +422,7 @@ class Targets:
         target.followed = relation
 
     def add_metadata_columns(self, target: Target) -> None:
-        """Stage those that the subscription wants. Raises FeatureNotSupported."""
+        """Stage the metadata columns that the subscription wants. Raises FeatureNotSupported."""
         add_metadata_columns(
             target.table,
             () if target.leaves is None else target.leaves.tables,
@@ -420,7 +431,7 @@ class Targets:
         )
 
     def _with_types(self, target: Target, wanted: TableSchema) -> TableSchema:
-        # Values of partition columns are texts in the log, in the type that they had.
+        # The log has the values of partition columns as texts of the old type.
         laid_out = bool(target.table.layout.partition_by)
         lone = target.partitions is None and target.history is None and not laid_out
         return with_types(
@@ -435,8 +446,8 @@ class Targets:
         return not living(target.table, self._app_id, self._bindings.subscription_name)
 
     def _is_alone(self, target: Target) -> bool:
-        """Tell whether the publisher's definitions hold for all rows, and nothing is made of
-        them here."""
+        """Tell whether this publisher's definitions hold for all rows, and no generated column here
+        is computed from them."""
         return is_alone(target.table, self._app_id, self._bindings.subscription_name)
 
     def _tell_of_wider(self, target: Target, schema: TableSchema) -> None:
@@ -446,8 +457,8 @@ class Targets:
             log.info("%s", widened_notice(self.subscription, target.rel, names))
 
     def check_newest(self, target: Target) -> None:
-        """ALTER TABLE on the node may have made it fit. Raises CommitConflict where the table is
-        not the newest version; that one is loaded then."""
+        """Raise CommitConflict if the table is not the newest version, which is loaded then: ALTER
+        TABLE on the node may have made it fit."""
         if target.table.is_behind():
             self.load_again(target)
             raise CommitConflict(f'table "{target.table.name}" has another version by now')
@@ -455,11 +466,11 @@ class Targets:
     def _fill(
         self, target: Target, relation: Relation, added: Sequence[Column], *, earlier: bool
     ) -> list[str]:
-        """Give rows from before what they have in added columns at the publisher. Return those that
-        rows are to stay without.
+        """Give rows from before the values that they have in added columns at the publisher. Return
+        the names of the columns in which rows stay without them.
 
-        Raises SchemaChanged where nobody can say what that is (a volatile default, an identity, a
-        column that is published only now, a rewrite); CommitConflict after the columns were added
+        Raises SchemaChanged if the values are not known (a volatile default, an identity, a column
+        that is published only now, a rewrite). Raises CommitConflict after the columns were added
         with a constant, which is a commit of its own.
         """
         if not target.rows and not earlier:
@@ -502,9 +513,7 @@ class Targets:
             raise error
 
 
-# What targets read and write of the catalog.
-#
-# In, out: nothing; ``catalog_access`` has it all.
+# The catalog as targets read and write it. ``worker.CatalogAccess`` fulfils this protocol.
 
 
 class Bindings(Protocol):
@@ -512,44 +521,46 @@ class Bindings(Protocol):
 
     @property
     def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
-        """A partitioned table of the node with all its partitions, root first; () for others."""
+        """Return a partitioned table of the node with all its partitions, root first; () for
+        others."""
 
     @property
     def enum_types(self) -> Callable[[], tuple[EnumType, ...]]:
-        """The node's own types."""
+        """Return the node's own types."""
 
     @property
     def next_values(self) -> Callable[[TableName, str, int], Sequence[int]]:
-        """So many next values of the sequence of a table's column."""
+        """Return the given number of next values of the sequence of a table's column."""
 
     @property
     def restart_sequences(self) -> Callable[[TableName], object]:
-        """Those of a table's columns begin again."""
+        """Restart the sequences of a table's columns."""
 
     @property
     def generation(self) -> Callable[[], int]:
-        """Grows with every change; cheap."""
+        """Return a number that grows with every change of the catalog. Cheap."""
 
     @property
     def subscription_name(self) -> Callable[[str], str | None]:
-        """The name of the node's subscription that has an app id."""
+        """Return the name of the node's subscription that has an app id."""
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
-        """Record what a row stands for; None leaves it."""
+        """Record the relation and the Delta table that a row stands for; None leaves a value as it
+        is."""
 
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> object:
-        """Record that the relation may be another one now."""
+        """Record that the relation may not be the one that was copied."""
 
 
-# Tables that a dropped subscription has left, and that another one goes on with.
+# Take-over: a subscription goes on with tables that a dropped one has left.
 #
 # In: the dropped subscriptions that the catalog knows, what the publisher says of itself, an open
 # table. Out: the subscription's own marker in the table's log, at the position up to which the
-# dropped one had filled it, so that nothing is applied twice; or the error where that position
-# means nothing at this publisher. A slot that is beyond the position is found by ``agreement``.
+# dropped one had filled it, so that nothing is applied twice; or an error if that position means
+# nothing at this publisher. ``agreement`` finds a slot that is beyond the position.
 #
-# The commit of the marker also ends the dropped subscription in this table: its worker, if it
-# still runs, loses the race for the next version, looks whether it is still there, and commits no
+# The commit of the marker also ends the dropped subscription in this table. If its worker still
+# runs, it loses the race for the next version, finds that its subscription is gone, and commits no
 # more.
 
 _OPERATION: Final = "TAKE OVER"
@@ -557,9 +568,12 @@ _OPERATION: Final = "TAKE OVER"
 
 @dataclass(frozen=True, slots=True)
 class Predecessors:
-    """What a session knows of dropped subscriptions. ``dropped``: all of the node's; ``name_of``:
-    the name of a subscription that there is, by its app id; ``last_cut`` and ``advanced``: the last
-    cut, and where the replication origin was put."""
+    """Hold what a session knows of dropped subscriptions.
+
+    ``dropped``: all that the node has had. ``name_of``: returns the name of an existing
+    subscription by its app id. ``last_cut`` and ``advanced``: the last cut of this subscription,
+    and the LSN to which its replication origin was advanced.
+    """
 
     subscription: str
     app_id: str
@@ -571,12 +585,15 @@ class Predecessors:
 
     @property
     def same_publisher(self) -> frozenset[str]:
-        """App ids of those whose positions are this publisher's."""
+        """App ids of the dropped subscriptions whose positions are this publisher's."""
         return frozenset(one.app_id for one in of_publisher(self.dropped, self.server))
 
     def take_over(self, rel: SubscriptionRel, table: DeltaTable) -> None:
-        """Before a table is followed whose rows were not copied. Raises StateMismatch where the
-        publisher lacks what the table has, or nobody knows whose it is."""
+        """Mark a table whose rows were not copied with the position up to which it is filled.
+
+        Call it before the table is followed. Raises StateMismatch if the publisher lacks changes
+        that the table has, or if nobody knows who has filled it.
+        """
         joins = rel.state is SubscriptionRelState.READY and rel.lsn is None
         while joins and table.transaction_version(self.app_id) is None:
             position = self._position(table)
@@ -615,7 +632,7 @@ class Predecessors:
 def of_publisher(
     dropped: Iterable[DroppedSubscription], server: PublisherState
 ) -> list[DroppedSubscription]:
-    """Those that followed this cluster and database."""
+    """Return the dropped subscriptions that followed this cluster and database."""
     return [
         one
         for one in dropped

@@ -1,8 +1,9 @@
-"""Commits of a worker that failed, and may have taken effect all the same, or arrive later.
+"""Unanswered commits: they failed, and may have taken effect all the same, or may arrive later.
 
-In: a table with staged changes. Out: its commit; afterwards whether a marker that is found in a
-table is such a commit of our own, or a place taken that it can no longer arrive at. One for a
-subscription, as a commit may arrive after its session, and after its worker.
+In: a table with staged changes. Out: its commit. Later it tells whether a marker that is found in a
+table is such a commit of our own, or takes the version at which such a commit could still arrive.
+There is one ``Unanswered`` for a subscription, as a commit may arrive after its session has ended,
+and even after its worker.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Unanswered:
-    """By the table's own id and the LSN. Used by several threads."""
+    """Hold the unanswered commits, by the table's own id and the LSN. Used by several threads."""
 
     def __init__(self) -> None:
         self._commits: set[tuple[str, int]] = set()
@@ -35,10 +36,11 @@ class Unanswered:
             raise
 
     def shut_out(self, table: DeltaTable, marker: int | None) -> None:
-        """None of them arrives in a table any more, whose own marker is given: what one would be is
-        another version now. A partition is not to get a batch which has been worked again since.
+        """Make sure that no unanswered commit can arrive in a table any more: another commit takes
+        its version. A partition must not get a batch which has been worked again since.
 
-        Raises CommitConflict where one has arrived just now, StorageError.
+        ``marker``: the table's own; if it is that of an unanswered commit, this one has arrived.
+        Raises CommitConflict if one has arrived just now, StorageError.
         """
         waiting = {lsn for table_id, lsn in self._commits if table_id == table.id}
         if not waiting:
@@ -48,7 +50,7 @@ class Unanswered:
         self._commits.difference_update({(table.id, lsn) for lsn in waiting})
 
     def has(self, table: DeltaTable, marker: int) -> bool:
-        """Whether it is one of them that has arrived."""
+        """Tell whether a table's marker is that of an unanswered commit, which has arrived then."""
         if (table.id, marker) not in self._commits:
             return False
         log.info('a commit to table "%s" at %s has arrived late', table.name, Lsn(marker))
