@@ -1,14 +1,14 @@
 """Upkeep beside the batches: compaction of tables, checkpoints of logs, a small cuts table.
 
 In: the open tables, between two batches. Out: one piece of work at a time in a thread of its own
-(``beside``), on a table as it was when it began; between two later batches a compaction is put in
-place, which is quick, or thrown away where it does not fit any more. Which files to rewrite is
-decided in ``pipeline.compact``; losing the race against another writer is harmless, as the
-table is looked at again. Whatever fails is left for later: nothing here is worth a stop, but
+(``Beside``), on a table as it was when the work began. Between two later batches a compaction is
+put in place, which is quick, or thrown away if it does not fit any more. ``pipeline.compact``
+decides which files to rewrite. Losing the race against another writer is harmless, as the table is
+examined again. Work that fails is left for later: no error here stops the session, except for
 another applier of the same subscription.
 
-What a cut costs here depends on the tables that its batch has changed: only those are looked at,
-and the files of one only after so many commits that it does not count.
+The cost of a cut here depends on the tables that its batch has changed: only those are examined,
+and a table's files only once in so many commits that it does not matter.
 """
 
 from __future__ import annotations
@@ -43,23 +43,26 @@ from penstock.subscription.targets import Targets
 log = logging.getLogger(__name__)
 
 _PAUSE: Final = 100
-"""Commits of a table for which its upkeep is left alone after it has failed."""
+"""Commits of a table until its upkeep is tried again after it has failed."""
 _LOOKED_AT: Final = 32
-"""Tables of which the one is chosen that gains most."""
+"""Number of tables among which those that gain most are chosen."""
 _RUN_BYTES: Final = 8 << 20
-"""Of several tables that are compacted in one go."""
+"""Bytes to rewrite, up to which several tables are compacted in one go."""
 _FILES_A_COMMIT: Final = 64
-"""A table's files are gone through once in so many commits that this is its share of each."""
+"""Number of a table's files per commit that the search for due files may cost: a table of n files
+is searched once in n / 64 commits."""
 _UNTIL_PRUNED: Final = 86_400
 """Seconds that versions stay longer than the cuts that name them."""
 _SET_PROPERTIES: Final = "SET TBLPROPERTIES"
-"""As Spark's own statement is named in DESCRIBE HISTORY."""
+"""The name of the operation in DESCRIBE HISTORY, as Spark's own statement has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepOptions:
-    """``checkpoint_commits``: commits of a table between two checkpoints; ``cuts_kept``: newest
-    cuts; ``cuts_kept_for``: seconds, those that are younger stay too.
+    """Hold the options of upkeep.
+
+    ``checkpoint_commits``: commits of a table between two checkpoints. ``cuts_kept``: the number of
+    newest cuts to keep. ``cuts_kept_for``: seconds; younger cuts are kept too.
     """
 
     compact: CompactOptions
@@ -70,7 +73,7 @@ class UpkeepOptions:
 
 @dataclass(slots=True)
 class _Due:
-    """Of a Delta table: the versions from which on it is looked at, and has a checkpoint."""
+    """Hold the versions of a Delta table from which it is examined, and gets a checkpoint."""
 
     look: int
     checkpoint: int
@@ -78,8 +81,11 @@ class _Due:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What came of work. ``nothing``: ids of tables that have nothing to compact, and how many
-    commits may pass until they are looked at again. ``failed``: by id."""
+    """Hold the results of a piece of work.
+
+    ``nothing``: ids of tables that have nothing to compact, with the number of commits until they
+    are examined again. ``failed``: the errors, by the tables' ids.
+    """
 
     nothing: dict[str, int] = field(default_factory=dict)
     rewritten: list[tuple[TableName, Rewritten]] = field(default_factory=list)
@@ -87,31 +93,32 @@ class _Done:
 
 
 class Upkeep:
-    """Of one session; used by the thread that applies."""
+    """Do the upkeep of one session; used by the thread that applies."""
 
     def __init__(self, spark: Spark, targets: Targets, cuts: Cuts, options: UpkeepOptions) -> None:
         self._spark = spark
         self._targets = targets
         self._cuts = cuts
         self.options = options
-        """Others hold from the next cut on."""
+        """The options; new ones hold from the next cut on."""
         self._due: dict[str, _Due] = {}
         self._waiting: dict[str, TableName] = {}
-        """Tables with something that may be due, by id; whose they are."""
+        """Names of the targets of tables that may have something due, by the tables' ids."""
         self._changed = 0
-        """Tables of batches since work was begun last."""
+        """Number of tables that batches have changed since a compaction was begun last."""
         self._cuts_since = 0
         self._beside: Beside[_Done] = Beside("upkeep", _undo)
         self._busy_with: dict[str, int] = {}
-        """Tables that the work is on, with the versions of theirs."""
+        """Ids of the tables that are worked on, with their versions as the work began."""
 
     def after_cut(self) -> None:
-        """Call it after each cut that follows a batch. Raises ApplierReplaced."""
+        """Count a cut, and go on. Call it after each cut that follows a batch. Raises
+        ApplierReplaced."""
         self._cuts_since += 1
         self.between_batches()
 
     def between_batches(self) -> None:
-        """Put in place what is done, begin what is due. Raises ApplierReplaced."""
+        """Put finished work in place, and begin work that is due. Raises ApplierReplaced."""
         for target in self._targets.take_changed():
             self._note(target)
         self._finish()
@@ -119,11 +126,11 @@ class Upkeep:
             self._beside.begin(work)
 
     def wait(self) -> None:
-        """Until what was begun is done; ``between_batches`` takes it then."""
+        """Wait until the work that was begun is done; ``between_batches`` takes its results."""
         self._beside.wait()
 
     def close(self) -> None:
-        """What is not in place by now is thrown away."""
+        """Throw away work that is not in place by now."""
         self._beside.close()
 
     def _note(self, target: Target) -> None:
@@ -146,7 +153,7 @@ class Upkeep:
         if done is None:
             return
         for table_id in done.failed:
-            # What is wrong with the rows says the batch that needs them.
+            # Put off, not stopped: a damaged file is reported by the batch that needs it.
             self._put_off(table_id, self._busy_with[table_id])
         for told in dict.fromkeys(map(_said, done.failed.values())):
             log.warning("upkeep: %s", told)
@@ -156,7 +163,7 @@ class Upkeep:
             while done.rewritten:
                 self._put(*done.rewritten.pop(0))
         finally:
-            _undo(done)  # what has not been tried
+            _undo(done)  # after an error, those that were not tried
 
     def _put(self, name: TableName, rewritten: Rewritten) -> None:
         target, table = self._find(name, rewritten.at.id)
@@ -168,7 +175,7 @@ class Upkeep:
             if not self._put_or_look_again(target, table, rewritten):
                 return
         except ApplierReplaced:
-            raise  # the next commit would go on top of what the other one did
+            raise  # the next commit would be put on top of the other applier's
         except PenstockError as error:
             self._failed(table, error)
             return
@@ -186,7 +193,7 @@ class Upkeep:
         return False
 
     def _next(self) -> Callable[[], _Done] | None:
-        """Work that is due, on what does not change any more."""
+        """Return due work, on state that does not change any more; None if nothing is due."""
         self._busy_with = {}
         options = self.options
         if self._cuts_since >= options.checkpoint_commits:
@@ -198,7 +205,7 @@ class Upkeep:
                 if self._keep_versions(target, table):
                     continue
             except ApplierReplaced:
-                raise  # the next commit would go on top of what the other one did
+                raise  # the next commit would be put on top of the other applier's
             except PenstockError as error:
                 self._failed(table, error)
                 continue
@@ -216,29 +223,33 @@ class Upkeep:
         if not looked_at:
             return None
         self._busy_with = {at.id: at.version for _, at in looked_at}
-        # As many as keep up with the batches: a table has too many files once in so many commits.
+        # So many that compaction keeps up: a table has too many files after ``full`` commits.
         most, self._changed = 1 + self._changed // options.compact.full, 0
         return partial(_compact, self._spark, looked_at, options.compact, most)
 
     def _tables_waiting(self) -> Iterator[tuple[Target, DeltaTable]]:
-        """Those that can be worked on now."""
+        """Yield the tables that can be worked on now."""
         for table_id, name in list(self._waiting.items()):
             target, table = self._find(name, table_id)
             if target is None or table is None:
                 del self._waiting[table_id]
                 self._due.pop(table_id, None)
             elif self._targets.in_last_cut(target) and not table.has_staged:
-                # what comes after the cut may be taken back, from the files that it is in
+                # Others wait: changes after the cut may be taken back, from the files they are in.
                 yield target, table
 
     def _find(self, name: TableName, table_id: str) -> tuple[Target | None, DeltaTable | None]:
-        """As it is open now: not one that is closed, parked, dropped or another by now."""
+        """Return a target and its table as they are open now; None for what is closed, parked,
+        dropped or replaced by now."""
         target = self._targets.named(name)
         tables = () if target is None else target.with_history
         return target, next((each for each in tables if each.id == table_id), None)
 
     def _keep_versions(self, target: Target, table: DeltaTable) -> bool:
-        """Whether the table was loaded again, as another writer was first."""
+        """Keep the table's versions as long as the cuts that name them.
+
+        Return True if the table was loaded again because another writer was first.
+        """
         if not self.options.cuts_kept_for:
             return False
         table.keep_versions(int(self.options.cuts_kept_for) + _UNTIL_PRUNED)
@@ -287,13 +298,16 @@ def _compact(
     options: CompactOptions,
     most: int,
 ) -> _Done:
-    """Rewrite what is due of the tables that gain most by it, of several where it is little."""
+    """Rewrite the due files of the tables that gain most by it.
+
+    At most ``most`` tables are rewritten, and several only if they have little to rewrite.
+    """
     done, size = _Done(), 0
     found: list[tuple[float, TableName, TableAt, list[DataFile]]] = []
     for name, at in tables:
         try:
             chosen = due_files(at, options)
-        except Exception as error:  # nor is what others need not done for it
+        except Exception as error:  # one table's error must not stop the others
             done.failed[at.id] = error
             continue
         if chosen:
@@ -307,25 +321,25 @@ def _compact(
             break
         try:
             done.rewritten.append((name, rewrite(spark, at, chosen, options)))
-        except Exception as error:  # another table's work is not lost for it
+        except Exception as error:  # another table's work must not be lost
             done.failed[at.id] = error
     return done
 
 
-# One piece of work at a time in a thread of its own, beside the thread that applies batches.
+# Work beside the thread that applies batches: one piece at a time, in a thread of its own.
 #
-# In: work that touches nothing which that thread changes. Out: its result or its error, when the
-# applying thread asks for it; results that nobody takes any more are undone. What is done, and
-# what becomes of it, is ``upkeep``'s.
+# In: work that touches nothing which the applying thread changes. Out: its result or its error,
+# when the applying thread asks for it. Results that nobody takes any more are undone. ``Upkeep``
+# chooses the work and uses its results.
 
 Result = TypeVar("Result")
 
 
 class Beside(Generic[Result]):
-    """Of one session. All but the work is done by one thread."""
+    """Run work for one session. All methods are called by one thread."""
 
     def __init__(self, name: str, undo: Callable[[Result], None]) -> None:
-        """``undo``: of a result that is not wanted; in any thread."""
+        """``undo``: undoes a result that is not wanted; called in any thread."""
         self._name, self._undo = name, undo
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -334,17 +348,17 @@ class Beside(Generic[Result]):
 
     @property
     def free(self) -> bool:
-        """Whether there is no work, nor a result that has not been taken."""
+        """True if there is no work, nor a result that has not been taken."""
         return self._thread is None
 
     def begin(self, work: Callable[[], Result]) -> None:
-        """Start it. Only where it is ``free``."""
+        """Start work. Call it only if ``free``."""
         assert self.free
         self._thread = threading.Thread(target=self._run, args=(work,), name=self._name)
         self._thread.start()
 
     def take(self) -> Result | None:
-        """The result, once it is there. Raises what the work has raised."""
+        """Return the result, once it is there. Raises what the work has raised."""
         with self._lock:
             ended, self._ended = self._ended, None
         if ended is None:
@@ -356,12 +370,12 @@ class Beside(Generic[Result]):
         return result
 
     def wait(self) -> None:
-        """Until there is no more work to wait for."""
+        """Wait until the work has ended."""
         if self._thread is not None:
             self._thread.join()
 
     def close(self) -> None:
-        """Nothing is taken any more. Work that runs goes on to its end, and is undone."""
+        """Undo a result that was not taken. Running work goes on to its end, and is undone then."""
         with self._lock:
             self._closed, ended, self._ended = True, self._ended, None
         if ended is not None and ended[0] is not None:
@@ -372,7 +386,7 @@ class Beside(Generic[Result]):
         error: Exception | None = None
         try:
             result = work()
-        except Exception as raised:  # for who takes the result
+        except Exception as raised:  # ``take`` raises it
             error = raised
         with self._lock:
             closed = self._closed

@@ -1,11 +1,12 @@
-"""Looks at whether publisher, slot, cuts and tables belong together, once a session.
+"""The witness: check once a session that publisher, slot, cuts and tables belong together.
 
 In: a session on the publisher, then the open tables. Out: what the publisher says about itself and
-the slot, the last cut, and the errors of ``agreement``, those of one table to be parked by the
-caller; the publisher's identity is recorded when it is first seen and after a promotion.
-What it costs: three queries, a fourth when the timeline has changed, the cuts table's log, one
-small file, no Spark job. While a standby is followed, a query before each commit and each cut:
-whoever promotes it need not tell its clients.
+the slot, the last cut, and the errors of ``agreement``; the caller parks tables that have errors of
+their own. The publisher's identity is recorded when it is first seen and after a promotion.
+
+It costs three queries, a fourth if the timeline has changed, the cuts table's log, one small file,
+and no Spark job. While a standby is followed there is a query before each commit and each cut, as
+whoever promotes the standby need not tell its clients.
 """
 
 from __future__ import annotations
@@ -44,8 +45,11 @@ def publisher_state(
     known: PublisherIdentity | None,
     besides: Iterable[PublisherIdentity] = (),
 ) -> PublisherState:
-    """Ask. ``besides``: others whose timelines matter. Raises ConnectionFailure, PublisherError."""
-    # The slot first: it can only move up, and never beyond a position that is read later.
+    """Ask a publisher for its state. ``besides``: other identities whose timelines matter.
+
+    Raises ConnectionFailure, PublisherError.
+    """
+    # The slot first: it only moves forward, and never beyond a position that is read later.
     found = None if slot is None else publisher.slot_state(slot)
     system = publisher.identify_system()
     database_oid, in_recovery = publisher.database()
@@ -64,31 +68,35 @@ def publisher_state(
 
 
 class TimelineWatch:
-    """Looks whether the standby that a session follows is on the timeline that it began on.
+    """Check that a standby is still on the timeline on which the session began to follow it.
 
-    A walsender of a standby goes on after a promotion, of the standby or of what it streams from,
-    and tells nobody. As long as the timeline is still the former one, all that was received before
-    the look is of that. So nothing of another timeline is committed before a session has begun
-    that knows it, whatever is killed when.
+    A walsender of a standby goes on after a promotion of the standby, or of the server that it
+    streams from, and tells nobody. If the timeline is still the former one, everything that was
+    received before the check belongs to it. So no change of another timeline is committed before a
+    session has begun that knows it, whatever is killed at whatever time.
     """
 
     def __init__(self, connect: Callable[[], Connection], unseen: Callable[[], None]) -> None:
-        """``connect``: another walsender's session on the publisher. ``unseen``: records that the
-        timeline may be another one."""
+        """``connect``: opens another walsender's session on the publisher. ``unseen``: records that
+        the timeline may have changed."""
         self._connect, self._unseen = connect, unseen
         self._connection: Connection | None = None
         self._timeline: int | None = None
         self._started = ""
 
     def begin(self, connection: Connection, server: PublisherState) -> None:
-        """``connection``: of the session, which knows what the server says of itself."""
+        """Begin to watch, if the server is a standby. ``connection``: the session's; ``server``:
+        the state that was read through it."""
         self._timeline = server.identity.timeline if server.in_recovery else None
         if self._timeline is not None:
             self._started = _started(connection)
 
     def holds(self) -> bool:
-        """Whether it is, as far as the server tells; where it does not, that is recorded, and its
-        slot is to tell the next session."""
+        """Tell whether the timeline is still the same.
+
+        If the server does not tell, return True and record that: the next session takes the
+        timeline from the slot's position.
+        """
         if self._timeline is None:
             return True
         kept = self._connection is not None
@@ -96,7 +104,7 @@ class TimelineWatch:
             return self._ask() == self._timeline
         except (ConnectionFailure, PublisherError) as error:
             self.close()
-            if kept:  # it may have been ended while it was idle
+            if kept:  # the idle session may have been ended, so a new one asks once more
                 return self.holds()
             log.warning("the publisher's timeline could not be read: %s", error.message)
             self._unseen()
@@ -117,7 +125,8 @@ class TimelineWatch:
 
 
 def _started(connection: Connection) -> str:
-    """When a server was started, in microseconds: which one it is, of those of one cluster."""
+    """Return when a server was started, in microseconds. It tells apart the servers of one
+    cluster."""
     ((started,),) = connection.query(
         "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())"
     )
@@ -125,7 +134,8 @@ def _started(connection: Connection) -> str:
 
 
 def server_identity(connection: Connection) -> PublisherIdentity:
-    """Which server a connection has led to. Raises ConnectionFailure, PublisherError."""
+    """Return the identity of the server that a connection has led to. Raises ConnectionFailure,
+    PublisherError."""
     system, (database_oid, _) = identify_system(connection), database(connection)
     return PublisherIdentity(system.system_id, system.timeline, database_oid)
 
@@ -133,14 +143,15 @@ def server_identity(connection: Connection) -> PublisherIdentity:
 log = logging.getLogger(__name__)
 
 _ANSWER_S: Final = 10.0
-"""Within which a publisher tells its timeline: no commit waits longer for it."""
+"""Seconds in which a publisher must tell its timeline; no commit waits longer for it."""
 
 _JOINING_COMMITS: Final = 100
-"""How many entries of a table that is in no cut yet are read; a cut comes long before."""
+"""Number of log entries that are read of a table that is in no cut yet. A table is in a cut long
+before it has more."""
 
 
 class Witness:
-    """Of one subscription; ``begin``, then ``check``, in each session."""
+    """Check one subscription; call ``begin``, then ``check``, in each session."""
 
     def __init__(
         self,
@@ -151,8 +162,9 @@ class Witness:
         dropped: Callable[[], Sequence[DroppedSubscription]] = lambda: (),
         begin_again: Callable[[], None] = lambda: None,
     ) -> None:
-        """``origin_lsn``: where the replication origin was put; ``dropped``: subscriptions that
-        may have left tables; ``begin_again``: has another session begin."""
+        """``origin_lsn``: returns the LSN to which the replication origin was advanced.
+        ``dropped``: returns subscriptions that may have left tables. ``begin_again``: makes another
+        session begin."""
         self._begin_again = begin_again
         self._dropped_now = dropped
         self._dropped: Sequence[DroppedSubscription] = ()
@@ -166,8 +178,10 @@ class Witness:
         self._server: PublisherState | None = None
 
     def begin(self, publisher: Publisher) -> None:
-        """Before anything is created. Raises StateMismatch, UndefinedObject (the slot is gone),
-        StorageError, ConnectionFailure."""
+        """Check warehouse, publisher and slot. Call it before anything is created.
+
+        Raises StateMismatch, UndefinedObject (the slot is gone), StorageError, ConnectionFailure.
+        """
         self._warehouse.check_there()
         subscription, cuts = self._subscription, self._warehouse.cuts
         self._dropped = self._dropped_now()
@@ -177,11 +191,13 @@ class Witness:
         self.last_cut = cuts.last(self._owner)
         check_slot(subscription.name, subscription.slot_name, self._server, self._cut_lsn)
         if self.last_cut is not None:
-            # As for the tables' logs: what is read here is acknowledged.
+            # As for the tables' logs: the cut that is read here is acknowledged, so it must be
+            # durable.
             self._warehouse.storage.sync_folder(log_folder(cuts.uri))
 
     def predecessors(self, name_of: Callable[[str], str | None]) -> Predecessors:
-        """Of the tables that are opened. ``name_of``: a subscription's name by its app id."""
+        """Return what is known of dropped subscriptions that may have filled the tables to be
+        opened. ``name_of``: returns a subscription's name by its app id."""
         assert self._server is not None
         subscription = self._subscription
         return Predecessors(
@@ -195,11 +211,11 @@ class Witness:
         )
 
     def check_cuts(self, rels: Iterable[SubscriptionRel]) -> None:
-        """Before the tables are opened. Raises StateMismatch where the cuts are gone."""
+        """Raise StateMismatch if the cuts are gone. Call it before the tables are opened."""
         check_cuts(self._subscription.name, self._cut_lsn, rels, self._warehouse.cuts.uri)
 
     def check_missing(self, rel: SubscriptionRel) -> None:
-        """A table without a log: raises StateMismatch where it had one."""
+        """Raise StateMismatch for a table without a log if it had one."""
         state = TableHistory(
             rel.qualified_name, rel.state, rel.lsn, None, None, None, self._in_cut(rel)
         )
@@ -208,9 +224,10 @@ class Witness:
     def check(
         self, targets: Targets, refuse: Callable[[SubscriptionRel, PenstockError], None]
     ) -> None:
-        """Before anything is copied or streamed. Raises StateMismatch, ConnectionFailure.
+        """Check the open tables, and the publisher against them. Call it before anything is copied
+        or streamed. Raises StateMismatch, ConnectionFailure.
 
-        ``refuse``: told of each table that is not what it was; it is closed, unless that raises.
+        ``refuse``: takes each table that is not what it was; unless it raises, the table is closed.
         """
         assert self._server is not None
         for target in list(targets):
@@ -243,14 +260,17 @@ class Witness:
 
     @property
     def server(self) -> PublisherState:
-        """As it was when the session began."""
+        """The publisher's state as the session began."""
         assert self._server is not None
         return self._server
 
     def check_connection(self, connection: Connection) -> None:
-        """Of each further connection of a session, and of copies: a name, or a list of hosts, may
-        lead to another server each time. Raises StateMismatch; ConnectionFailure for another
-        timeline, whose history the next session looks at."""
+        """Check each further connection of a session, and those of copies: a name, or a list of
+        hosts, may lead to another server each time.
+
+        Raises StateMismatch for another server; ConnectionFailure for another timeline, whose
+        history the next session checks.
+        """
         name, known, server = self._subscription.name, self._known, server_identity(connection)
         check_identity(name, known, server)
         if known is not None and known.timeline != server.timeline:
@@ -262,7 +282,7 @@ class Witness:
             )
 
     def check_ordinary(self, connection: Connection) -> None:
-        """Check a session that is no walsender's, likewise, as far as its role may know. Raises
+        """Check a connection that is not a walsender's, as far as its role may ask. Raises
         StateMismatch."""
         if self._known is None:
             return
@@ -277,7 +297,7 @@ class Witness:
         check_identity(self._subscription.name, self._known, server)
 
     def _ahead(self, target: Target) -> list[TableHistory]:
-        """Partitions that have a batch which others may not have: it is to come again."""
+        """Return the partitions that have a batch which others may lack: it must come again."""
         leaves = () if target.partitions is None else target.partitions.leaves
         return [
             TableHistory(
@@ -294,8 +314,11 @@ class Witness:
         ]
 
     def _check_partitions(self, target: Target) -> None:
-        """Those that the last cut names are as new as it says. One that was dropped and made again
-        is another table, and one that has joined since is in no cut."""
+        """Check that the partitions which the last cut names are as new as it says.
+
+        A partition that was dropped and made again is another table, and one that has joined since
+        is in no cut. Raises StateMismatch.
+        """
         leaves = () if target.partitions is None else target.partitions.leaves
         for leaf in leaves:
             table = leaf.newest

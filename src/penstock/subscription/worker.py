@@ -1,9 +1,9 @@
-"""The apply worker of one subscription: waits and calls, nothing else (worker.c, ApplyWorkerMain).
+"""The apply worker of one subscription: it only waits and calls others (worker.c, ApplyWorkerMain).
 
-In: a subscription. Out: its tables follow the publisher until the worker is told to stop. One
-session is: connect, copy what must be copied, stream. An error ends the session; ``retry`` decides
-whether another one begins. Tables that join while others are live are copied beside the stream;
-then the stream is started again from their consistent point (``origin``).
+In: a subscription. Out: its tables follow the publisher until the worker is told to stop. A session
+connects, starts the copies that are due, and streams. An error ends the session, and ``retry``
+decides whether another one begins. Tables that join while others are live are copied beside the
+stream; then the stream is started again from their consistent point (``origin``).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CLOSED: Final = (*NOT_COPIED, SubscriptionRelState.PARKED)
 
 
 class ApplyWorker:
-    """A thread that keeps one subscription going."""
+    """Keep one subscription going, in a thread."""
 
     def __init__(
         self,
@@ -70,11 +70,13 @@ class ApplyWorker:
         shown: Shown,
         unanswered: Unanswered,
     ) -> None:
-        """Options are those that hold now. ``unanswered``: of all workers of the subscription."""
+        """``sync_options``, ``stream_options``: return the options as they are now. ``unanswered``:
+        shared by all workers of the subscription."""
         self.subscription = subscription
         self.status = WorkerStatus(subscription.name, catalog.count)
         self.pid: int | None = None
-        """While sessions follow one another without an error."""
+        """The pid that stands for the worker while sessions follow one another without an error;
+        else None."""
         self._shown = shown
         self._spark = spark
         self._warehouse = warehouse
@@ -93,15 +95,16 @@ class ApplyWorker:
         self._changed = threading.Event()
         self._terminated = threading.Event()
         self.others_wait = False
-        """For a worker: this one ends instead of waiting for its next try."""
+        """True if others need a worker: this one then ends instead of waiting for its next try."""
         self.failures = 0
-        """In a row."""
+        """Number of failures in a row."""
         self.gave_way_until: float | None = None
-        """Where it has ended for others: when its next try is due (``time.monotonic``)."""
+        """The time (``time.monotonic``) at which the next try is due, if the worker has ended to
+        make room for others."""
         self._unanswered = unanswered
         self._asks_for_binary = subscription.binary
         self._parking: Parking | None = None
-        """The session's; it knows the table whose error has ended it."""
+        """The session's parking, which knows the table whose error has ended the session."""
         self._copies = Copies(
             subscription,
             spark=spark,
@@ -118,8 +121,10 @@ class ApplyWorker:
         )
 
     def go_on_for(self, earlier: ApplyWorker) -> None:
-        """Before ``start``: for one that has ended for others. Its error and its numbers stay, and
-        tables that could not be copied wait on."""
+        """Continue for a worker that has ended to make room for others. Call it before ``start``.
+
+        The other's error and numbers stay, and tables that could not be copied go on waiting.
+        """
         self.failures = earlier.failures
         self._copies.go_on_for(earlier._copies)
         self.status.go_on_from(earlier.status.snapshot())
@@ -129,11 +134,11 @@ class ApplyWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for the end after the current cut."""
+        """Ask the worker to end after the current cut."""
         self._stopping.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the end; whether it has come."""
+        """Wait until the thread has ended; return whether it has."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -143,7 +148,7 @@ class ApplyWorker:
         return self._thread.is_alive()
 
     def tables_changed(self) -> None:
-        """The subscription's tables are others now: look at them again."""
+        """Tell the worker that the subscription's tables have changed: it must read them again."""
         self._changed.set()
 
     def terminate(self) -> None:
@@ -172,7 +177,7 @@ class ApplyWorker:
             self.status.state = "stopped"
 
     def _sessions(self) -> None:
-        """What is one process of a server, which ends with an error or when it is told to."""
+        """Run sessions until an error, or until told to stop: what one process of a server does."""
         with self._shown.apply(self.status, self.terminate) as self.pid:
             self._terminated.clear()
             try:
@@ -182,25 +187,25 @@ class ApplyWorker:
                 self.pid = None
 
     def _again_after(self, error: Exception) -> bool:
-        """Log, record and wait as ``retry`` decides; whether to begin another session."""
+        """Log, record and wait as ``retry`` decides; return whether to begin another session."""
         changed = None if self._parking is None else self._parking.to_follow(error)
         if changed is not None:
             try:
                 self._catalog.follow_change(changed, error)
                 return True
-            except ConnectionFailure as lost:  # it is tried again, and meets the change again
+            except ConnectionFailure as lost:  # the next session meets the change again
                 error = lost
             except PenstockError as refused:
                 log.warning("the change is not followed: %s", refused.message)
         if self.status.progressed_since_failure():
             self.failures = 0
         self.failures += 1
-        is_copys = error is self._copies.disabling  # and was counted as such
+        is_copys = error is self._copies.disabling  # it was recorded as an error of the copy
         if isinstance(error, PenstockError):
             error = error.with_statement(alter(self.subscription.name))
         if not is_copys:
             self.status.failed(error)
-        # A server connects before it looks after its option.
+        # A server connects before it handles disable_on_error.
         disables = self.subscription.disable_on_error and not isinstance(error, ConnectionFailure)
         longest = self._sync_options().retry_interval
         decision = decide(error, self.failures, longest, disable_on_error=disables)
@@ -220,7 +225,10 @@ class ApplyWorker:
         return self._waits_until(time.monotonic() + decision.pause)
 
     def _waits_until(self, due: float) -> bool:
-        """Return False if others get its place meanwhile; with copies under way it keeps it."""
+        """Wait for the next try; return False if the worker makes room for others meanwhile.
+
+        It does not while it copies tables.
+        """
         while not (gives_way := self.others_wait and not self._copies.running):
             left = due - time.monotonic()
             if left <= 0 or self._stopping.wait(min(left, _POLL)):
@@ -231,8 +239,8 @@ class ApplyWorker:
         return not gives_way
 
     def _session(self) -> None:
-        """Connect, bring the tables in, stream until something about them changes."""
-        # Before the tables are read: what changes from now on ends the session.
+        """Connect, open the tables, and stream until something about them changes."""
+        # Cleared before the tables are read, so that any later change ends the session.
         self._changed.clear()
         self._parking = None
         self.status.state = CONNECTING
@@ -291,16 +299,17 @@ class ApplyWorker:
             try:
                 stream.run(self._told_to_end)
             except NotInBinary as found:
-                # What was sent of it is in the WAL as it was then, whatever its columns are now.
+                # Text from now on: the WAL still has the relation as it was sent, whatever its
+                # columns are by now.
                 self._asks_for_binary = False
                 log.warning("%s", found)
             except Exception as error:
-                # What has left meanwhile may have been dropped under it.
+                # A table that has left meanwhile may have been dropped, which is no error.
                 if self._members_hold(members):
                     raise
                 log.info("%s", text_of(error))
         else:
-            # What is streamed before the first copy has its point would be thrown away.
+            # No stream yet: changes from before the point of the first copy would be thrown away.
             self.status.state = "copying"
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
@@ -310,7 +319,8 @@ class ApplyWorker:
         return Parking(self.subscription, self._warehouse, catalog.park, catalog.primary_key_name)
 
     def _warn_without_tables(self) -> None:
-        """It streams all the same, so that the publisher need not keep its WAL."""
+        """Warn of a subscription without tables. It streams all the same, so that the publisher
+        need not keep its WAL."""
         if not self._catalog.rels():
             log.warning(
                 'subscription "%s" has no tables; once its publications (%s) have some: '
@@ -321,9 +331,9 @@ class ApplyWorker:
             )
 
     def _told_to_end(self) -> bool:
-        """Tell whether the session ends: stop, other tables, or tables that were copied.
+        """Tell whether the session ends: it was told to, tables have changed, or were copied.
 
-        Once true it stays true for this session, however often it is asked.
+        Once True, the answer stays True for this session.
         """
         if self._copies.step():
             self._changed.set()
@@ -331,7 +341,10 @@ class ApplyWorker:
         return any(event.is_set() for event in events)
 
     def _members_hold(self, members: Membership) -> bool:
-        """Where they do not, the session ends, with what it has not put into a cut."""
+        """Tell whether the subscription's tables are still those that this session opened.
+
+        If not, the session ends, and changes that are in no cut come again.
+        """
         if members.holds():
             return True
         if members.altered:
@@ -342,7 +355,11 @@ class ApplyWorker:
         return False
 
     def _goes_on(self, timeline: TimelineWatch) -> bool:
-        """Likewise, where a standby that is followed was promoted, or what it streams from."""
+        """Tell whether the publisher has still the timeline of this session; if not, it ends.
+
+        The timeline changes if a standby is followed and is promoted, or if the server that it
+        streams from is.
+        """
         if timeline.holds():
             return True
         log.info('subscription "%s": its publisher has another timeline', self.subscription.name)
@@ -350,7 +367,7 @@ class ApplyWorker:
         return False
 
     def _end_altered(self) -> None:
-        """The launcher starts another worker, which has what was altered."""
+        """End this worker. The launcher starts another one for the subscription as it is now."""
         log.info('subscription "%s" was altered, its worker ends', self.subscription.name)
         self._stopping.set()
 
@@ -422,8 +439,8 @@ class ApplyWorker:
     def _look_at_definitions(
         self, publisher: Publisher, targets: Targets, parking: Parking
     ) -> None:
-        """What changed while the node was away. Raises the error of a table, unless it is
-        parked."""
+        """Find definitions that have changed while the node was away. Raises the error of a table,
+        unless the table is parked."""
         last_cut, definitions = targets.last_cut or INVALID, targets.definitions
         for target, difference in definitions.begin(publisher.connection, list(targets), last_cut):
             error = targets.settle(target, difference)
@@ -437,8 +454,11 @@ class ApplyWorker:
         )
 
     def _connect_to_look(self) -> Connection:
-        """While the stream has the session's connection, another one looks: an ordinary one, so
-        that it takes no walsender's place, unless the publisher lets walsenders in alone."""
+        """Connect to read definitions while the stream has the session's connection.
+
+        The connection is an ordinary one, so that it takes no walsender's place, unless the
+        publisher lets only walsenders in.
+        """
         conninfo, name = ConnInfo.parse(self.subscription.conninfo), self.subscription.name
         try:
             connection = Connection.connect(conninfo, name, replication=False)
@@ -466,26 +486,26 @@ class ApplyWorker:
             self._changed.set()
 
 
-# Whether a subscription, and its tables, are those that a session began with.
+# Membership: tell whether a subscription and its tables are still those that a session began with.
 #
-# In: the catalog's change counter and its rows. Out: yes or no. A change of a table that the
-# session does not have, or cannot park, passes the table by; where the subscription has other
-# tables by then, it may be one of theirs. So no cut is made after such a change, and nothing is
-# acknowledged: the next session begins at the last cut and has the tables of then. What comes in
-# after the look was committed at the publisher before REFRESH had ended, or is looked at before
-# the next cut.
+# In: the catalog's change counter and its rows. Out: yes or no. A session ignores changes of a
+# table that it does not have, or cannot park. If the subscription has other tables by then, such a
+# change may be one of theirs. So no cut is made after it, and nothing is acknowledged: the next
+# session begins at the last cut and has the new tables. A change that comes in after the check was
+# committed at the publisher before REFRESH had ended, or is checked for before the next cut.
 #
-# Its publications say which columns and rows of a table are published, and are altered together
-# with its tables: both are read at once, and a session never has the ones without the others.
+# The publications of the subscription say which columns and rows of a table are published, and are
+# altered together with its tables. Both are read at once, and a session never has one without the
+# other.
 #
-# A table that has left is its readers' from then on: what is staged is committed only while they
-# are the same, and what was staged before a reader's commit loses to it.
+# A table that has left belongs to its readers from then on. Staged changes are committed only while
+# the tables are the same, and changes that were staged before a reader's commit lose to it.
 #
-# What it costs: two looks at the change counter a batch; the rows only where it has moved.
+# It costs two looks at the change counter a batch. The rows are read only if the counter has moved.
 
 
 class Membership:
-    """Of one session, from before it opens its tables."""
+    """Watch a subscription and its tables for one session, from before it opens its tables."""
 
     def __init__(
         self,
@@ -493,20 +513,22 @@ class Membership:
         generation: Callable[[], int],
         now: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]],
     ) -> None:
-        """``subscription``: as the session's worker has it. ``now``: as it and its tables are."""
+        """``subscription``: the one that the session's worker has. ``now``: returns the
+        subscription and its tables as they are now."""
         self._subscription = subscription
         self._generation = generation
         self._now = now
-        # Before the rows: what changes between the two is looked at again.
+        # Read before the rows, so that a change between the two is seen later.
         self._looked_at = generation()
         found, rels = now()
         self.altered = not _same(found, subscription)
-        """Whether the subscription is another one than the worker's: no session of it may go on."""
+        """True if the subscription has changed since the worker began: no session of the worker may
+        go on."""
         self.rels: Final = tuple(rels)
         self.sync_ids: Final = frozenset(rel.sync_id for rel in self.rels)
 
     def holds(self) -> bool:
-        """Whether they are the same still. Raises StorageError."""
+        """Tell whether subscription and tables are still the same. Raises StorageError."""
         now = self._generation()
         if now != self._looked_at:
             found, rels = self._now()
@@ -521,27 +543,26 @@ def _same(found: Subscription | None, subscription: Subscription) -> bool:
     return found is not None and found.followed_as(subscription)
 
 
-# What an apply worker reads and writes of the node's state.
-#
-# In: nothing. Out: a record of functions, which the node makes from its catalog. So a worker takes
-# no part in the state store's transactions, and nothing else of the catalog is its business.
+# The catalog as an apply worker reads and writes it: a record of functions, which the node makes
+# from its catalog. So a worker takes no part in the state store's transactions, and sees nothing
+# else of the catalog.
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogAccess:
-    """``node`` makes it."""
+    """Hold the functions by which a worker reads and writes the catalog; ``node`` makes it."""
 
     generation: Callable[[], int]
-    """Grows with every change; cheap."""
+    """Return a number that grows with every change of the catalog. Cheap."""
     rels: Callable[[], Sequence[SubscriptionRel]]
     subscription_with_rels: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]]
-    """As they are now, of one state; None: it is gone."""
+    """Return subscription and tables as they are now, read at once; None: it is gone."""
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
     check_origin: Callable[[], None]
-    """Raises ConfigurationLimitExceeded: there is no state for the subscription's origin now."""
+    """Raise ConfigurationLimitExceeded if there is no state for the subscription's origin now."""
     record_publisher: Callable[[PublisherIdentity], None]
     park: Callable[[SubscriptionRel, BaseException], object]
-    """Record that a table follows no more, and why."""
+    """Record that a table no longer follows the publisher, and why."""
     bind: Callable[[SubscriptionRel, int | None, str | None], object]
     copy_again: Callable[[SubscriptionRel, int | None], object]
     record_definition: Callable[[SubscriptionRel, str], object]
@@ -551,35 +572,35 @@ class CatalogAccess:
         [SubscriptionRel, Subscription],
         AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
     ]
-    """Keep a table in the subscription, and that as it is, until the block is left; yields what
-    sets the table's state."""
+    """Keep a table in the subscription, and the subscription unchanged, until the block is left.
+    Yield a function that sets the table's state."""
     partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
-    """A partitioned table of the node with all its partitions, root first; () for others."""
+    """Return a partitioned table of the node with all its partitions, root first; () for others."""
     enum_types: Callable[[], tuple[EnumType, ...]]
-    """The node's own types."""
+    """Return the node's own types."""
     next_values: Callable[[TableName, str, int], Sequence[int]]
-    """So many next values of the sequence of a table's column. Raises UndefinedTable (42P01),
-    SequenceGeneratorLimitExceeded (2200H)."""
+    """Return the given number of next values of the sequence of a table's column. Raises
+    UndefinedTable (42P01), SequenceGeneratorLimitExceeded (2200H)."""
     restart_sequences: Callable[[TableName], object]
-    """Those of a table's columns begin again, as for TRUNCATE RESTART IDENTITY."""
+    """Restart the sequences of a table's columns, as for TRUNCATE RESTART IDENTITY."""
     primary_key_name: Callable[[TableName], str | None]
-    """Of the constraint; None: the catalogs do not have it, or the table."""
+    """Return the name of a table's primary key; None: the catalogs lack the key, or the table."""
     subscription_name: Callable[[str], str | None]
-    """By app id; None: there is no such subscription on the node."""
+    """Return a subscription's name by its app id; None: the node has no such subscription."""
     dropped_subscriptions: Callable[[], Sequence[DroppedSubscription]]
-    """All that the node has had."""
+    """Return all dropped subscriptions that the node has had."""
     origin_name: Callable[[str], str | None]
-    """Of a subscription's replication origin, as ``subscription_name``."""
+    """Return the name of a subscription's replication origin by its app id; None as above."""
     requested_cuts: RequestedCuts
     two_phase: Callable[[], TwoPhase]
-    """Whether prepared transactions are received as such, as it is now."""
+    """Return what a session does about two-phase commit, as it is now."""
     follow_change: Callable[[SubscriptionRel, BaseException], object]
-    """Have a table copied again whose relation has changed at the publisher. Raises what REFRESH
+    """Let a table be copied again whose relation has changed at the publisher. Raises what REFRESH
     raises."""
     count: Callable[[SubscriptionCounts], object]
-    """Count errors and conflicts; never raises."""
+    """Count errors and conflicts. Never raises."""
     skip_lsns: SkipLsns
     advanced: AdvancedOrigin
     record_stop: Callable[[BaseException, str | None, bool], None]
-    """Record that the subscription has stopped because of an error, the sync id of the table that
-    it is an error of, and whether it is disabled."""
+    """Record that the subscription has stopped because of an error, with the sync id of the table
+    that the error is of, and whether the subscription is disabled."""

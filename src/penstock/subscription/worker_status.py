@@ -1,8 +1,8 @@
-"""What a worker tells about itself while it runs (pg_stat_subscription, backend_status.c).
+"""The status that a worker reports while it runs (pg_stat_subscription, backend_status.c).
 
 In: calls from the worker's threads. Out: a frozen snapshot at any time, which the node writes down
-about once a second. Numbers only; nothing is decided upon them. As a session of pg_stat_activity a
-worker is shown by a ``Shown``, a Protocol that ``node`` fulfils.
+about once a second. It is for reports only, and nothing is decided by it. ``Shown``, a Protocol
+that ``node`` fulfils, shows a worker as a session of pg_stat_activity.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ _NO_ERROR: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class TableCounts:
-    """One table; ``bytes_copied`` of ``bytes_total`` of the publisher's heap are copied, and
-    ``units_copied`` of ``units_total``. ``error``: of its last copy.
-    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there."""
+    """Hold the numbers of one table.
+
+    ``bytes_copied`` of ``bytes_total`` of the publisher's heap are copied, and ``units_copied`` of
+    ``units_total``. ``error``: the error of its last copy. ``update_missing``, ``delete_missing``:
+    changes that were skipped because their rows are not there.
+    """
 
     name: str
     rows_copied: int = 0
@@ -56,7 +59,7 @@ class TableCounts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSnapshot:
-    """The worker now. LSNs are 0/0 while unknown; times are seconds since 1970."""
+    """Hold a worker's status. LSNs are 0/0 while unknown; times are seconds since 1970."""
 
     subscription: str
     state: str
@@ -69,13 +72,13 @@ class WorkerSnapshot:
     cut_time: float | None
     rows_applied: int
     transactions_behind: bool
-    """Something waits to be applied, or is only partly here."""
+    """True if a transaction waits to be applied, or has arrived only in part."""
     changed_at: float = field(default_factory=time.time)
-    """Since when ``state`` and ``transactions_behind`` are as they are."""
+    """Time at which ``state`` or ``transactions_behind`` changed last."""
     heard_at: float | None = None
-    """When the publisher's last message came."""
+    """Time at which the publisher's last message came."""
     sent_at: float | None = None
-    """When it was sent, by the publisher's clock."""
+    """Time at which that message was sent, by the publisher's clock."""
     transactions_applied: int = 0
     error_count: int = 0
     error: str | None = None
@@ -83,11 +86,12 @@ class WorkerSnapshot:
     error_hint: str | None = None
     tables: dict[str, TableCounts] = field(default_factory=dict)
     held: Held | None = None
-    """What the snapshot of a running copy holds back."""
+    """The WAL and dead rows that the snapshot of a running copy holds back at the publisher."""
 
 
 class Heard(Protocol):
-    """What a source of changes knows of the publisher; times are us since 1970, 0 while unknown."""
+    """A source of changes, with what it knows of the publisher. Times are microseconds since 1970,
+    0 while unknown."""
 
     @property
     def latest_end_lsn(self) -> Lsn: ...
@@ -97,12 +101,12 @@ class Heard(Protocol):
 
 
 class WorkerStatus:
-    """Written by the worker, read by anyone."""
+    """Collect a worker's status. The worker writes it, and anyone may read it."""
 
     def __init__(
         self, subscription: str, count: Callable[[SubscriptionCounts], object] = lambda _: None
     ) -> None:
-        """``count``: of errors and conflicts, as they come up; never raises."""
+        """``count``: counts errors and conflicts as they come up; never raises."""
         self._count = count
         self._lock = threading.Lock()
         self._now = WorkerSnapshot(
@@ -120,17 +124,17 @@ class WorkerStatus:
         self._progressed = False
 
     def snapshot(self) -> WorkerSnapshot:
-        """All numbers at one moment."""
+        """Return all numbers at one moment."""
         with self._lock:
             return self._now
 
     def go_on_from(self, before: WorkerSnapshot) -> None:
-        """With what another worker has told last."""
+        """Continue from the last status of another worker."""
         self._now = replace(before, state=self._now.state, changed_at=self._now.changed_at)
 
     @property
     def state(self) -> str:
-        """What the worker does, in words."""
+        """The worker's state, in words."""
         return self.snapshot().state
 
     @state.setter
@@ -138,12 +142,12 @@ class WorkerStatus:
         self._set(state=state)
 
     def streaming(self, targets: Iterable[Target], cut: Lsn | None) -> None:
-        """The stream has begun."""
+        """Note that the stream has begun."""
         tables = {**self.snapshot().tables, **self._tables(targets)}
         self._set(state=STREAMING, tables=tables, cut_lsn=cut or INVALID)
 
     def received(self, position: Lsn, source: Heard, behind: bool) -> None:
-        """Positions and times told by the publisher. ``behind``: transactions wait to be
+        """Note positions and times of the publisher. ``behind``: transactions wait to be
         applied."""
         changes = {
             "received_lsn": position,
@@ -163,7 +167,8 @@ class WorkerStatus:
         applied: Applied,
         targets: Iterable[Target],
     ) -> None:
-        """A batch is committed. ``commit_time``: of its last transaction, seconds since 1970."""
+        """Note that a batch is committed. ``commit_time``: that of its last transaction, in seconds
+        since 1970."""
         self._progressed = True
         tables = {**self.snapshot().tables, **self._tables(targets)}
         self._count_conflicts(applied)
@@ -186,7 +191,8 @@ class WorkerStatus:
             self._set(cut_lsn=applied.cut, cut_time=time.time())
 
     def _count_conflicts(self, applied: Applied) -> None:
-        """Those that are no errors, and values that something else stands for."""
+        """Count the conflicts that are no errors, and the values that were replaced because they
+        were out of range."""
         differs = [each.differs for each in applied.outcomes if each.differs is not None]
         skipped = [outcome.skipped for outcome in applied.outcomes if outcome.skipped is not None]
         resolved = [out.resolved for out in applied.outcomes if out.resolved is not None]
@@ -204,13 +210,13 @@ class WorkerStatus:
             )
 
     def cut(self, lsn: Lsn, targets: Iterable[Target]) -> None:
-        """A cut without changes."""
+        """Note a cut without changes."""
         self._progressed = True
         tables = {**self.snapshot().tables, **self._tables(targets)}
         self._set(cut_lsn=lsn, cut_time=time.time(), tables=tables, **self._lasting_error())
 
     def copying(self, copy: CopyProgress) -> None:
-        """Progress of a table's copy."""
+        """Note the progress of a table's copy."""
         with self._lock:
             before = self._now.tables.get(copy.table) or TableCounts(copy.table)
             after = replace(
@@ -224,12 +230,12 @@ class WorkerStatus:
             self._now = replace(self._now, tables={**self._now.tables, copy.table: after})
 
     def holding(self, held: Held | None) -> None:
-        """What a copy holds back at the publisher; None: nothing."""
+        """Note what a copy holds back at the publisher; None: nothing."""
         self._set(held=held)
 
     def copy_failed(self, table: str, error: BaseException) -> None:
-        """A table's copy has failed: its error stays, with the table and the subscription, until
-        ``only_failed`` leaves it out."""
+        """Note that a table's copy has failed. The error stays with the table and the subscription
+        until ``only_failed`` leaves the table out."""
         self._count(SubscriptionCounts(sync_error_count=1))
         with self._lock:
             before = self._now.tables.get(table) or TableCounts(table)
@@ -241,7 +247,7 @@ class WorkerStatus:
             )
 
     def only_failed(self, tables: Collection[str]) -> None:
-        """Other tables than these have no error, as they are copied or gone."""
+        """Clear the errors of all tables but these: the others are copied, or gone."""
         with self._lock:
             healed = {
                 name: replace(table, **_NO_ERROR)
@@ -254,7 +260,7 @@ class WorkerStatus:
                 self._now = replace(self._now, **self._lasting_error())
 
     def failed(self, error: BaseException) -> None:
-        """The session has ended with an error."""
+        """Note that the session has ended with an error."""
         self._set(error_count=self._now.error_count + 1, **_fields(error))
         self._count(
             SubscriptionCounts(
@@ -265,19 +271,20 @@ class WorkerStatus:
         )
 
     def _lasting_error(self) -> dict[str, Any]:
-        """What is left when the stream goes on: the error of a table that is not copied."""
+        """Return the error that stays when the stream goes on: that of a table that is not
+        copied."""
         for table in self._now.tables.values():
             if table.error is not None:
                 return {name: getattr(table, name) for name in _NO_ERROR}
         return _NO_ERROR
 
     def progressed_since_failure(self) -> bool:
-        """Whether anything was applied or cut since this was asked last."""
+        """Tell whether anything was applied or cut since the last call."""
         progressed, self._progressed = self._progressed, False
         return progressed
 
     def _tables(self, targets: Iterable[Target]) -> dict[str, TableCounts]:
-        """Of those that have changed."""
+        """Return the numbers of the tables that have changed."""
         tables = self.snapshot().tables
         found: dict[str, TableCounts] = {}
         for t in targets:
@@ -316,8 +323,11 @@ def _fields(error: BaseException) -> dict[str, Any]:
 
 
 class Shown(Protocol):
-    """One subscription's. Each context is a worker of PostgreSQL, from its start to its end, and
-    yields the pid that stands for it; ``end`` makes it end, from any thread."""
+    """Show the workers of one subscription in pg_stat_activity.
+
+    Each context stands for a worker of PostgreSQL from its start to its end, and yields its pid.
+    ``end`` makes the worker end; it is called from any thread.
+    """
 
     def apply(
         self, status: WorkerStatus, end: Callable[[], None]
@@ -326,4 +336,4 @@ class Shown(Protocol):
     def copies(
         self, tables: Sequence[TableName], end: Callable[[], None]
     ) -> AbstractContextManager[int]:
-        """Tables that are copied together."""
+        """Show the worker that copies these tables together."""
