@@ -91,8 +91,8 @@ class Launcher:
         self._running: dict[int, Wanted] = {}
         self.workers: dict[int, ApplyWorker] = {}
         self._told: frozenset[int] = frozenset()
-        """Subscriptions that the log has already reported as without a worker. It is kept as long
-        as any subscription waits, so subscriptions that take turns are reported once."""
+        """Subscriptions that the log has already reported as without a worker. They are remembered
+        as long as any waits, so that subscriptions which take turns are reported once."""
         self._started: dict[int, float] = {}
         """The time at which each subscription last got a worker."""
         self._gave_way: dict[int, ApplyWorker] = {}

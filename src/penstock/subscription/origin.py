@@ -116,7 +116,8 @@ def check_state(
 #
 # In: the LSN to which the catalog says it was advanced, the last cut and the tables' positions.
 # Out: the LSN of a cut with the tables as they are, after which the stream goes on; or an error if
-# something would be lost. Transactions in between never come, as on a server.
+# some tables are ahead of others or transactions are prepared. Transactions in between never come,
+# as on a server.
 
 log = logging.getLogger(__name__)
 

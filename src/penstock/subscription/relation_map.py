@@ -50,7 +50,7 @@ class Share:
 
 @dataclass
 class _Seen:
-    """Everything of one relation in a chunk."""
+    """All messages of one relation in a chunk."""
 
     changes: list[ChangeBatch] = field(default_factory=list)
     truncates: list[tuple[int, Relation]] = field(default_factory=list)

@@ -251,7 +251,7 @@ class ApplyStream:
         log.warning('subscription "%s": the publisher warns: %s', self._subscription.name, text)
 
     def _acknowledge(self, stream: FrameSource) -> None:
-        """Law 1: tell the publisher what is in the last cut, and never more than that."""
+        """Tell the publisher what is in the last cut, and never more than that (law 1)."""
         if self._applier.last_cut is not None:
             self._prepared.forget(self._applier.last_cut)
         flush = origin.flush_lsn(

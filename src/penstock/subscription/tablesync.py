@@ -372,7 +372,7 @@ class Copies:
 # point; the stream starts at the oldest (``origin.start_lsn``).
 
 _LOCK_PATIENCE: Final = "1s"
-"""Patience of a question about a table with a lock. The other tables of the round wait too."""
+"""Time that a question about a table may wait for a lock. The round's other tables wait too."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 

@@ -75,10 +75,9 @@ def with_types(
 
 
 def is_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> bool:
-    """Tell whether only one publisher decides on the types of the table's columns.
+    """Tell whether a table's types depend on one publisher only, and nothing depends on its types.
 
-    That is so if no other subscription fills the table, and no generated column on the node is
-    computed from its columns.
+    No other subscription fills it then, and no generated column here is computed from its columns.
     """
     others = living(table, app_id, name_of)
     return not others and all(c.generated is None for c in table.schema.columns)
@@ -182,7 +181,7 @@ def label_error(rel: SubscriptionRel, labels: Mapping[str, Mapping[str, str]]) -
 class EarlierRows(PenstockError):
     """A batch has rows of a table from before and after columns were added with a constant.
 
-    They are applied in two batches. A single transaction cannot be divided, and then has the error
+    They are applied in two batches. A single transaction cannot be divided: its error is
     ``instead``.
     """
 

@@ -145,8 +145,8 @@ class Targets:
     def open(self, rel: SubscriptionRel) -> Target | None:
         """Open the table of a row in state f, s or r; return None if there never was such a table.
 
-        Raises SchemaChanged if the publisher's relation, StateMismatch if the Delta table is not
-        the one that the row is bound to.
+        Raises SchemaChanged if the row's relation may be another one than was copied, or has two
+        targets; StateMismatch if the Delta table is not the one that the row is bound to.
         """
         if rel.conflict is not None:
             raise SchemaChanged(

@@ -491,8 +491,9 @@ class ApplyWorker:
 # In: the catalog's change counter and its rows. Out: yes or no. A session ignores changes of a
 # table that it does not have, or cannot park. If the subscription has other tables by then, such a
 # change may be one of theirs. So no cut is made after it, and nothing is acknowledged: the next
-# session begins at the last cut and has the new tables. A change that comes in after the check was
-# committed at the publisher before REFRESH had ended, or is checked for before the next cut.
+# session begins at the last cut and has the new tables. A change that comes in after the check
+# either was committed at the publisher before REFRESH had ended, or another check follows before
+# the next cut.
 #
 # The publications of the subscription say which columns and rows of a table are published, and are
 # altered together with its tables. Both are read at once, and a session never has one without the

@@ -1,8 +1,9 @@
 """The status that a worker reports while it runs (pg_stat_subscription, backend_status.c).
 
 In: calls from the worker's threads. Out: a frozen snapshot at any time, which the node writes down
-about once a second. It is for reports only, and nothing is decided by it. ``Shown``, a Protocol
-that ``node`` fulfils, shows a worker as a session of pg_stat_activity.
+about once a second. It is for reports: only ``retry``'s count of failures in a row and the
+launcher's patience with a worker that connects depend on it. ``Shown``, a Protocol that ``node``
+fulfils, shows a worker as a session of pg_stat_activity.
 """
 
 from __future__ import annotations
