@@ -1,9 +1,9 @@
-"""Apply: the net changes of a batch carried out on Delta tables by their files, in one Spark job.
+"""Apply: carry out the net changes of a batch on the files of Delta tables, in one Spark job.
 
-In: net changes and the tables they are for; of a partitioned table its leaves (``parts``). Out: the
-tables with everything staged, to be committed by the caller with the batch's LSN; or an error, and
-then nothing is staged and the files that were written are gone. All row work is in the executors
-(``tasks``): what crosses the driver are keys, positions and file names.
+In: net changes and their tables; for a partitioned table its leaves (``parts``). Out: the tables
+with everything staged, to be committed by the caller with the batch's LSN; or an error, and then
+nothing is staged and the files that were written are gone. Executors do all the row work
+(``tasks``): only keys, positions and file names cross the driver.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ log = logging.getLogger(__name__)
 _beside: Final = ThreadPoolExecutor(thread_name_prefix="new rows")
 
 Done = Located | Candidates | Written
-"""Of a task, what is no error."""
+"""The results of a task that are not errors."""
 
 
 @dataclass(frozen=True)
 class TableOutcome:
-    """What was staged on a table. Rows that a TRUNCATE took are not in ``rows_removed``.
-    ``leaves``: a partitioned one's."""
+    """Count what was staged on a table. ``rows_removed`` leaves out rows that a TRUNCATE took.
+    ``leaves``: those of a partitioned table."""
 
     table: str
     rows_written: int
@@ -87,7 +87,7 @@ class TableOutcome:
 
     @property
     def conflicts(self) -> bool:
-        """Whether there is any to be told of."""
+        """Tell whether there are conflicts to report."""
         return any(each is not None for each in (self.skipped, self.resolved, self.differs))
 
 
@@ -104,11 +104,11 @@ def run_batch(
 ) -> tuple[TableOutcome, ...]:
     """Carry out the works, each on another table, as one job, and stage them.
 
-    Changes of rows that a table does not have are skipped, as PostgreSQL does, and told in the
-    outcome. ``failed`` is told of each work that cannot be done: ReplicationConflict naming table
-    and keys where a row to be inserted is there already or a key has several rows, StorageError. It
-    raises, and then nothing is staged, and what was written ahead is left to the caller; or it
-    returns, and the others are.
+    Changes of rows that a table does not have are skipped, as in PostgreSQL, and reported in the
+    outcome. ``failed`` is called for each work that cannot be done, with a StorageError, or with a
+    ReplicationConflict that names table and keys where a row to be inserted exists already or a key
+    has several rows. If ``failed`` raises, nothing is staged and files written ahead are left to
+    the caller. If it returns, the other works are staged.
     """
     while works:
         results = _search_and_write(spark, works, options)
@@ -151,10 +151,10 @@ def run_batch(
 def write_ahead(
     spark: Spark, work: TableWork, options: ApplyOptions, mark: str
 ) -> tuple[Written, ...]:
-    """Write the complete rows of a work, for ``TableWork.written``, before it is known where its
-    old rows are. ``mark``: part of the files' names.
+    """Write the complete rows of a work, for ``TableWork.written``, before its old rows have been
+    located. ``mark``: part of the files' names.
 
-    Raises what a work fails with; then files may be left behind.
+    Raises the work's error; files may then be left behind.
     """
     places = tuple(part.destination() for part in work.parts)
     with payloads(work.table.storage) as area:
@@ -167,9 +167,9 @@ def write_ahead(
 def _search_and_write(
     spark: Spark, works: Sequence[TableWork], options: ApplyOptions
 ) -> list[Result]:
-    """The batch's job. A work whose rows have no place, or whose columns cannot be made, has failed
-    before it. Many new rows are written by a job of their own, while indexes are asked for the old
-    ones in this process."""
+    """Run the batch's job. A work fails before the job if one of its rows belongs to no partition
+    or a generated column cannot be made. A job of their own writes many new rows, while this
+    process looks up the old ones in indexes."""
     names = ", ".join(work.table.name for work in works)
     run = partial(
         run_job,
@@ -204,7 +204,7 @@ def _each(
     area: Payloads,
     options: ApplyOptions,
 ) -> tuple[list[tuple[float, Item]], list[Result]]:
-    """The works' items, and the works that have none."""
+    """Return the items of the works, and a ``Failed`` for each work that has none."""
     items: list[tuple[float, Item]] = []
     failed: list[Result] = []
     for number, work in enumerate(works):
@@ -220,8 +220,8 @@ def _is_known(item: Item) -> bool:
 
 
 def _is_in_doubt(work: TableWork, results: Sequence[Done], options: ApplyOptions) -> bool:
-    """Whether rows are missing as far as indexes say: before a change is skipped for that, the
-    files themselves are searched."""
+    """Tell whether rows are missing according to indexes. The files themselves are searched before
+    a change is skipped for that."""
     asked = options.indexes is not None and work.by_index and bool(work.net.schema.key)
     return asked and lacks_rows(work.net, results)
 
@@ -229,8 +229,8 @@ def _is_in_doubt(work: TableWork, results: Sequence[Done], options: ApplyOptions
 def _folded_again(
     net: NetChange, results: Sequence[Done], local: Callable[[Integers], LocalRows]
 ) -> NetChange | None:
-    """The net change without the changes of rows that are not there, or with what is known of keys
-    that are there already; None where neither is.
+    """Return the net change without the changes of missing rows, or folded with the knowledge of
+    keys that exist already; None if there are neither.
 
     PostgreSQL skips changes of missing rows, too (update_missing, delete_missing). Both are rare,
     so the whole job is done again.
@@ -243,7 +243,7 @@ def _folded_again(
 
 
 def _check_history(work: TableWork, results: Sequence[Done]) -> None:
-    """Raises ReplicationConflict where old rows were not found: nothing is left out."""
+    """Raise ReplicationConflict if old rows were not found: a history leaves nothing out."""
     expected = work.history_incomplete
     mine = (r for r in results if isinstance(r, Written) and r.part == HISTORY)
     if (completed := sum(r.completed for r in mine)) != expected:
@@ -254,7 +254,7 @@ def _check_history(work: TableWork, results: Sequence[Done]) -> None:
 
 
 def _results_of(number: int, results: Sequence[Result]) -> list[Done]:
-    """A work's. Raises its first task's error."""
+    """Return the results of a work. Raises the first error among them."""
     found: list[Done] = []
     for result in results:
         if result.work == number:
@@ -311,15 +311,15 @@ def _stage(
     return outcome
 
 
-# Rows of a target that changes have met, for conflicts to tell of them.
+# Rows of a target that changes have met, for reports of conflicts.
 #
-# In: a work, what its tasks have found, and which keys are there that should not be, or which rows
-# others have written. Out: the rows of the first KEPT of them, as the log shows rows, and which
-# commits wrote them. Conflicts are rare, so the keys are looked for once more, in the files that
-# have them.
+# In: a work, the results of its tasks, and the keys that should not exist, or the rows that others
+# have written. Out: the rows of the first KEPT of them, as the log shows rows, and the commits that
+# wrote them. Conflicts are rare, so the keys are looked up once more, in the files that have them.
 
 _FILES: Final = 5
-"""Whose commits are looked for: in an object store each takes some tenths of a second."""
+"""The number of files whose commits are looked up: each takes some tenths of a second in an object
+store."""
 
 
 def local_rows(
@@ -331,8 +331,8 @@ def local_rows(
     *,
     removed: bool = False,
 ) -> LocalRows:
-    """Of the rows ``exist`` of ``net.absent``, or of ``net.removed``, by those numbers. Raises
-    StorageError."""
+    """Return the rows of the table that have the keys numbered ``exist`` in ``net.absent``, or in
+    ``net.removed`` if ``removed``, by those numbers. Raises StorageError."""
     net, first = work.net, exist[:KEPT]
     keys = (net.removed if removed else net.absent).take(pa.array(first))
     asked = bitmap_of(first + (0 if removed else net.removed.num_rows))
@@ -363,8 +363,8 @@ def origin_differs(
     results: Sequence[Located | Candidates | Written],
     options: ApplyOptions,
 ) -> OriginDiffers | None:
-    """Changes of rows that others than ``options.own`` have written last, as far as that is known.
-    Raises StorageError."""
+    """Return the changes of rows whose last writer is known not to be ``options.own``. Raises
+    StorageError."""
     net = work.net
     if options.own is None or net.differs is None:
         return None
@@ -384,7 +384,7 @@ def origin_differs(
 def _with_commits(
     work: TableWork, found: Sequence[Result], files: int
 ) -> Iterator[tuple[int, str, FileCommit | None]]:
-    """Numbers, texts and commits of the rows; of so many files, those of the first ones."""
+    """Yield numbers, texts and commits of the rows; commits only for the first ``files`` files."""
     shown: list[Shown] = []
     for result in found:
         if isinstance(result, Failed):
@@ -398,12 +398,12 @@ def _with_commits(
         yield from ((at, text, by) for at, text in result.rows)
 
 
-# The proof of a batch: what tasks found against what the fold expects.
+# The proof of a batch: the findings of tasks are compared with what the fold expects.
 #
 # In: NetChanges and the results of their job. Out: per table the positions that go, or a
-# ReplicationConflict that names table and keys. The fold assumes that every row which it removes
-# exists exactly once and that no row which it inserts does; only here is that known. Rows that are
-# missing are no error: ``apply`` has them folded out first.
+# ReplicationConflict that names table and keys. The fold assumes that every row it removes exists
+# exactly once and that no row it inserts exists; only this place knows. Missing rows are no error:
+# ``run_batch`` has their changes folded out first.
 
 MISSING = "could not find the row to be updated or deleted"
 REPEATED = "more than one row has the key"
@@ -415,8 +415,8 @@ def positions_to_delete(
     results: Sequence[Located | Candidates | Written],
     local: Callable[[Integers], LocalRows],
 ) -> Mapping[FileName, BitMap]:
-    """Positions of the rows that go, by file. ``local``: the rows that are there of these of
-    ``net.absent``. Raises ReplicationConflict."""
+    """Return the positions of the rows that go, by file. ``local`` takes numbers of keys of
+    ``net.absent`` and returns the rows that have these keys. Raises ReplicationConflict."""
     if net.copies is not None:
         return _choose(table, net, [r for r in results if isinstance(r, Candidates)])
     located = [r for r in results if isinstance(r, Located)]
@@ -444,8 +444,8 @@ def positions_to_delete(
 def missing_rows(
     net: NetChange, results: Sequence[Located | Candidates | Written]
 ) -> np.ndarray | None:
-    """For each row of ``net.removed`` how many of it the table lacks; None: it has them all, and
-    that is no answer to a question."""
+    """Return for each row of ``net.removed`` how many of it the table lacks; None if it lacks none
+    and ``net.asks`` is not set."""
     count = net.removed.num_rows
     if net.copies is None:
         lacking = np.ones(count, np.int64)
@@ -458,13 +458,13 @@ def missing_rows(
 
 
 def lacks_rows(net: NetChange, results: Sequence[Located | Candidates | Written]) -> bool:
-    """Whether a row of ``net.removed``, which have a key, was not found."""
+    """Tell whether a row of ``net.removed`` was not found. The table has a key."""
     count = net.removed.num_rows
     return bool(len(_found(results) & BitMap(range(count))) < count)
 
 
 def _found(results: Sequence[Located | Candidates | Written]) -> BitMap:
-    """Probe rows that were found, of rows with a key."""
+    """Return the probe rows that were found in a table with a key."""
     return BitMap.union(
         BitMap(), *(BitMap.deserialize(r.found) for r in results if isinstance(r, Located))
     )
@@ -473,8 +473,8 @@ def _found(results: Sequence[Located | Candidates | Written]) -> BitMap:
 def existing_rows(
     net: NetChange, results: Sequence[Located | Candidates | Written]
 ) -> np.ndarray | None:
-    """The rows of ``net.absent`` that the table has, where that is no error; None: there are
-    none."""
+    """Return the numbers of the rows of ``net.absent`` that the table has; None if it has none of
+    them or if having them is an error."""
     if net.existing is None:
         return None
     exist = _found(results) - BitMap(range(net.removed.num_rows))
@@ -499,7 +499,7 @@ def _check_completed(
 
 
 def _choose(table: str, net: NetChange, results: Sequence[Candidates]) -> Mapping[FileName, BitMap]:
-    """Of equal rows take as many as are to go, in the order of files and positions."""
+    """Choose as many of equal rows as are to go, in the order of files and positions."""
     assert net.copies is not None
     results = sorted(results, key=lambda result: (result.part, result.path))
     nothing = [np.empty(0, np.int64)]

@@ -21,8 +21,8 @@ _OLD: Final = "o"
 
 @dataclass(frozen=True, slots=True)
 class ChangedColumns:
-    """``new``, ``old``: place of the attribute -> its values; None: there are no such rows. Of old
-    rows only what identifies them is there."""
+    """Changed rows as columns. ``new``, ``old``: place of the attribute -> its values; None: there
+    are no such rows. Old rows have only the columns that identify them."""
 
     count: int
     new: Mapping[int, pa.Array] | None
@@ -37,8 +37,8 @@ def row_stream(
     old_prefix: str | None,
     identity: frozenset[str] | None,
 ) -> bytes:
-    """``rows`` as an IPC stream. ``old_prefix``: of the old rows' columns, None: there are none;
-    ``identity``: names of those that are told, None: all."""
+    """Return ``rows`` as an IPC stream. ``old_prefix``: of the old rows' columns, None: there are
+    none; ``identity``: names of the old rows' columns that are sent, None: all."""
     columns: dict[str, pa.ChunkedArray] = {}
     for place, attribute in enumerate(relation.attributes):
         if new:
@@ -54,7 +54,7 @@ def row_stream(
 
 
 def read_row_stream(data: bytes, count: int) -> ChangedColumns:
-    """The reverse of ``row_stream``. ``count``: of the rows."""
+    """Read the columns from the stream of ``row_stream``. ``count``: of the rows."""
     with pa.ipc.open_stream(data) as reader:
         table = reader.read_all().combine_chunks()
     sides: dict[str, dict[int, pa.Array]] = {_NEW: {}, _OLD: {}}

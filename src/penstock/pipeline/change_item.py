@@ -1,8 +1,8 @@
-"""What a task is told of the changes of one table, and rows that an earlier job has stored for it.
+"""Change items: the changes of one table as a task gets them, and rows stored by an earlier job.
 
 In: how a table is published, parts of files whose rows went or came. Out: frozen values that cross
-to the executors; record batches of the files that ``change_shares`` has written to the staging
-area. What is done with them is ``change_rows``.
+to the executors; record batches of the files that the dividing job has written to the staging area.
+``publish_changes`` does both jobs.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SENT_ORDER: Final = (Operation.DELETE, Operation.UPDATE, Operation.INSERT)
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """How a table is published.
+    """A table as it is published.
 
     ``relation``: as the subscriber sees it, columns in the order of the tuples. ``name``: with the
-    schema. ``columns``: every column of the table. ``key``: what old and new rows are paired by, ()
-    for nothing. ``identity``: the replica identity's columns; None: there is none. ``filters``:
-    DuckDB's SQL by operation, None or missing: all rows. ``published``: operations that are
-    published. ``refused``: those that the identity does not do for, with the error that says so.
+    schema. ``columns``: every column of the table. ``key``: columns that pair old and new rows, ()
+    if none do. ``identity``: the replica identity's columns; None: there is none. ``filters``:
+    DuckDB's SQL by operation; None or missing: all rows. ``published``: operations that are
+    published. ``refused``: operations for which the identity is not sufficient, with their errors.
     """
 
     relation: Relation
@@ -49,7 +49,7 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows in a file of the staging area, of ``size`` bytes: its record batches ``runs``."""
+    """The record batches ``runs`` of a file in the staging area. ``size``: bytes of the file."""
 
     uri: str
     size: int
@@ -61,9 +61,9 @@ class ChangeItem:
     """One table's changes, or a share of them.
 
     ``work``: number of the table in the transaction. ``xid``: of a streamed transaction.
-    ``divided``: it is a share with all rows of its keys (``change_shares``). ``pairs``: which new
-    row was which old one, where that was told. ``as_rows``: rows as columns are wanted, for output
-    plugins, and no messages.
+    ``divided``: it is a share with all rows of its keys (``publish_changes.shares``). ``pairs``:
+    files that tell which new row was which old one, if the writer has told. ``as_rows``: output
+    plugins want rows as columns, and no messages.
     """
 
     work: int
@@ -85,7 +85,8 @@ class ChangeItem:
 
 
 def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:
-    """Of rows that are only deleted, what identifies them and what filters read is enough."""
+    """Return the columns that are read. For rows that are only deleted, these are the identifying
+    columns and those that filters read."""
     table = item.table
     identity = frozenset((*table.key, *(table.identity or ())))
     whole = table.relation.replica_identity is ReplicaIdentity.FULL
@@ -96,7 +97,7 @@ def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:
 
 
 def read_stored(rows: StoredRows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """A share's rows of one file. Raises StorageError."""
+    """Yield the rows that a share has in one file. Raises StorageError."""
     with storage_errors("read file", rows.uri):
         filesystem, path = resolve(rows.uri)
         with filesystem.open_input_file(path) as source:

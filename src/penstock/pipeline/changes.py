@@ -1,8 +1,8 @@
-"""A table's change batches brought into the target's columns.
+"""A table's change batches, brought into the target's columns.
 
 In: ChangeBatches of one relation, in order, possibly of several versions of its definition. Out:
-``Changes``: one run of rows with the target's columns, old and new, and what is still unknown of
-them. What the run does to the table is ``penstock.pipeline.fold``'s.
+``Changes``: one run of rows with the target's columns, old and new, and the cells that are still
+unknown. ``penstock.pipeline.fold`` decides what the run does to the table.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ DELETE: Final = ord("D")
 OLD_KEY: Final = ord("K")
 OLD_ROW: Final = ord("O")
 NOT_SENT: Final = "(not sent)"
-"""What is told of a value that was not."""
+"""The text shown for a value that the publisher did not send."""
 
 
 Stamped = Callable[[Integers], Mapping[str, pa.Array]]
-"""What metadata columns hold of changes, by the sequences of their messages."""
+"""A function that makes the metadata columns of changes from the sequences of their messages."""
 
 
 def unstamped(_sequence: Integers) -> Mapping[str, pa.Array]:
-    """Of changes whose transactions are not known."""
+    """Return no metadata columns: the transactions of the changes are not known."""
     return {}
 
 
@@ -50,10 +50,10 @@ def unstamped(_sequence: Integers) -> Mapping[str, pa.Array]:
 class Changes:
     """Row changes of one table in order; row i of every part belongs to change i.
 
-    ``sequence``: of the messages. ``new`` and ``old`` have the target's columns; ``old`` is None
-    where no change has an old tuple.
+    ``sequence``: of the messages. ``new`` and ``old`` have the target's columns; ``old`` is None if
+    no change has an old tuple.
     ``unchanged``: column -> mask of changes whose new cell is an unchanged TOASTed value that the
-    old tuple does not give either. ``stamps``: the metadata columns.
+    old tuple does not give either. ``stamps``: names of the metadata columns.
     """
 
     sequence: np.ndarray
@@ -68,7 +68,7 @@ class Changes:
         return len(self.operation)
 
     def take(self, kept: Mask) -> Changes:
-        """Those of ``kept``, in their order."""
+        """Return the changes of the mask ``kept``, in order."""
         rows = pa.array(kept)
         return Changes(
             self.sequence[kept],
@@ -81,7 +81,7 @@ class Changes:
         )
 
     def skipped(self, left_out: Mask, columns: Sequence[str]) -> Skipped:
-        """What is told of changes that are left out; ``columns`` identify their rows."""
+        """Report the changes of a mask as left out. ``columns`` identify their rows."""
         updates = left_out & (self.operation == UPDATE)
         deletes = left_out & (self.operation == DELETE)
         return Skipped(
@@ -95,8 +95,8 @@ class Changes:
         )
 
     def met(self, which: Mask, key: Sequence[str], local: LocalRows) -> Met:
-        """What is told of changes that give a row the key of another one; ``local``: those others,
-        by positions of the changes."""
+        """Report changes that give a row the key of another one. ``local``: those other rows, by
+        positions of the changes."""
         updates = which & (self.operation == UPDATE)
         at = np.flatnonzero(which)[:KEPT]
         rows = self.new.take(pa.array(at))
@@ -112,7 +112,8 @@ class Changes:
         )
 
     def differs(self, which: Mask, key: Sequence[str], local: LocalRows) -> OriginDiffers:
-        """What is told of changes of rows that others have written; ``local`` as above."""
+        """Report changes of rows that others have written. ``local``: those rows, by positions of
+        the changes."""
         updates = which & (self.operation == UPDATE)
         at = np.flatnonzero(which)[:KEPT]
         return OriginDiffers(
@@ -126,7 +127,7 @@ class Changes:
         )
 
     def told(self, at: int, key: Sequence[str]) -> tuple[str, str | None]:
-        """One change's new row as text, and of an UPDATE the old row's key."""
+        """Return one change's new row as text and, if it is an UPDATE, the old row's key."""
         new = self.new.slice(at, 1).drop_columns(self.stamps)
         values = {name: NOT_SENT for name, mask in self.unchanged.items() if mask[at]}
         sent = {name: shown_values(new[name])[0] for name in new.column_names if name not in values}
@@ -138,14 +139,15 @@ class Changes:
         return row, shown_rows(self._identities(which, key))[0]
 
     def _sent(self, at: np.ndarray) -> pa.Table:
-        """New rows with NULL in the cells that were not sent (slot_store_data)."""
+        """Return new rows with NULL in the cells that were not sent (slot_store_data)."""
         rows = self.new.take(pa.array(at)).drop_columns(self.stamps)
         for name, mask in self.unchanged.items():
             rows = _without(rows, rows.column_names.index(name), mask[at])
         return rows
 
     def _identities(self, which: Mask, columns: Sequence[str]) -> pa.Table:
-        """The first of them by their old tuples, or new ones where no old one was sent."""
+        """Return the identities of the first KEPT of them, from their old tuples, or from new ones
+        where no old one was sent."""
         at = np.flatnonzero(which)[:KEPT]
         new = self.new.select(columns).take(pa.array(at))
         if self.old is None:
@@ -158,7 +160,7 @@ class Changes:
 
 
 def restamped(rows: pa.Table, names: Sequence[str], source: Integers, of: pa.Table) -> pa.Table:
-    """Rows with the metadata columns of the rows ``source`` of another table."""
+    """Return rows with the metadata columns of the rows ``source`` of the table ``of``."""
     for name in names:
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, rows.schema.field(at), of[name].take(pa.array(source)))
@@ -166,7 +168,7 @@ def restamped(rows: pa.Table, names: Sequence[str], source: Integers, of: pa.Tab
 
 
 def _without(rows: pa.Table, position: int, which: Mask) -> pa.Table:
-    """The rows with NULL in that column of some."""
+    """Return the rows with NULL in that column where ``which`` is true."""
     values = rows.column(position)
     kept = pc.if_else(pa.array(~which), values, pa.nulls(len(values), values.type))
     return rows.set_column(position, rows.schema.field(position), kept)
@@ -180,14 +182,15 @@ def unify(
     stamped: Stamped = unstamped,
     draw: Draw = no_draw,
 ) -> Changes:
-    """All changes of ``batches`` with sequence >= ``start`` as one run in the target's columns.
+    """Return all changes of ``batches`` with sequence >= ``start``, as one run in the target's
+    columns.
 
-    A column that a batch's relation does not have has its default in inserted rows (NULL where it
-    was added later), and keeps its value in updated ones where it is the node's own, which is NULL
-    in a table without a key, where rows are found by that (slot_store_data). A generated one is
-    NULL until the row is written. ``stamped`` gives the metadata columns, ``draw`` values of
-    sequences. Raises RelationChanged where a batch has a column that the target lacks or has with
-    another type, and what ``draw`` raises.
+    A column that a batch's relation lacks has its default in inserted rows (NULL if it was added
+    later). In updated rows it keeps its value if it is the node's own column; in a table without a
+    key such a column is NULL there, and so in the rows that are looked for (slot_store_data). A
+    generated column is NULL until the row is written. ``stamped`` makes the metadata columns,
+    ``draw`` gives values of sequences. Raises RelationChanged if a batch has a column that the
+    target lacks or has with another type, and what ``draw`` raises.
     """
     parts = [
         _map(table, schema, batch, int(np.searchsorted(batch.sequence, start)), stamped, draw)
@@ -281,8 +284,8 @@ def _map(
 def stamp_of(
     column: Column, stamps: Mapping[str, pa.Array], operation: np.ndarray
 ) -> pa.Array | None:
-    """A metadata column of changes: of a DELETE what the row is to have that stays. None: what it
-    holds is not known."""
+    """Return a metadata column of changes; for a DELETE the value of the row that stays. None: its
+    values are not known."""
     if column.source != DELETED_AT:
         values = stamps.get(column.name)
         return None if values is None else values.cast(column.type)
@@ -310,7 +313,8 @@ def _columns(
     types: Mapping[str, Attribute],
     draw: Draw,
 ) -> pa.Table:
-    """``inserted``: which of the rows get values of sequences; ``types``: the batch's columns."""
+    """Return the rows of a batch in the target's columns. ``inserted``: rows that get values of
+    sequences; ``types``: the batch's columns."""
     arrays = [_column(table, column, batch, inserted, types, draw) for column in schema.columns]
     return pa.Table.from_arrays(arrays, schema=schema.arrow())
 
@@ -327,7 +331,7 @@ def _column(
     if position < 0 and draws(column):
         return drawn(column, inserted, draw)
     if position < 0:
-        # Not by the batch's rows: it does not know them where it has no columns.
+        # len(inserted), since a batch without columns does not know its number of rows.
         return filled(column, len(inserted), datetime.now(UTC))
     array = batch.column(position)
     if not column.own and is_wider(array.type, column.type):

@@ -1,8 +1,8 @@
-"""How a conflict between a target table and the stream is reported.
+"""Reports of conflicts between a target table and the stream.
 
 In: the table's name, the keys concerned and what is wrong with them. Out: ReplicationConflict with
-PostgreSQL's wording of keys (``Key (a, b)=(1, x)``). Changes that are skipped are told by
-``subscription.conflicts``.
+PostgreSQL's wording of keys (``Key (a, b)=(1, x)``). ``subscription.conflicts`` reports changes
+that are skipped.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ ERROR: Final = "error"
 APPLY_REMOTE: Final = "apply_remote"
 KEEP_LOCAL: Final = "keep_local"
 CONFLICT_RESOLUTIONS: Final = (ERROR, APPLY_REMOTE, KEEP_LOCAL)
-"""What becomes of a change that gives a row a key that the target has: it stops the subscription;
-its row takes the place of the one that is there; it is left out, and later changes of the key are
-of the row that is there."""
+"""The ways to treat a change that gives a row a key that the target has: the change stops the
+subscription; its row replaces the existing one; the change is left out, and later changes of the
+key change the existing row."""
 EXISTS: Final = "Key already exists"
 KEYS_NAMED: Final = 10
 _VALUE_LENGTH: Final = 64
@@ -38,7 +38,7 @@ _RESOLUTION: Final = (
 
 
 def describe_keys(keys: pa.Table) -> str:
-    """``Key (a, b)=(1, x), (2, y)`` of at most KEYS_NAMED rows, long values cut."""
+    """Return ``Key (a, b)=(1, x), (2, y)`` for at most KEYS_NAMED rows, with long values cut."""
     shown = shown_rows(keys.slice(0, KEYS_NAMED))
     values = ", ".join(shown)
     more = keys.num_rows - len(shown)
@@ -47,7 +47,7 @@ def describe_keys(keys: pa.Table) -> str:
 
 
 def shown_rows(rows: pa.Table) -> list[str]:
-    """``(1, x, null)`` of each row, as output functions print its values, long ones cut
+    """Return ``(1, x, null)`` for each row. Output functions print the values; long ones are cut
     (execMain.c, ExecBuildSlotValueDescription)."""
     columns = [shown_values(column) for column in rows.columns]
     if not columns:
@@ -56,7 +56,7 @@ def shown_rows(rows: pa.Table) -> list[str]:
 
 
 def shown_values(column: pa.ChunkedArray) -> list[str]:
-    """Those of one column."""
+    """Return the values of one column as ``shown_rows`` prints them."""
     return [_cut(value) for value in text_output(column.combine_chunks()).to_pylist()]
 
 
@@ -69,7 +69,7 @@ def _cut(value: bytes | None) -> str:
 
 
 def conflict(table: str, findings: Sequence[tuple[str, pa.Table]]) -> ReplicationConflict:
-    """The error for ``findings``: pairs of what is wrong and the keys of which it is."""
+    """Return the error for ``findings``: pairs of a description and the keys that it is about."""
     detail = "; ".join(f"{what}: {describe_keys(keys)}" for what, keys in findings)
     return ReplicationConflict(
         f'conflict detected on table "{table}": its rows and the publisher\'s changes disagree',
@@ -85,10 +85,10 @@ def key_exists(
     replica_identity: str | None,
     local: LocalRow | None,
 ) -> KeyExists:
-    """PostgreSQL 18's report of a conflict (ReportApplyConflict). ``remote_row``: what the first
-    change would have made, which is an UPDATE where it has a ``replica_identity``; both as
-    ``shown_rows`` has them. ``local``: the row that has its key. The DETAIL's first line is
-    completed by who knows names."""
+    """Return PostgreSQL 18's report of a conflict (ReportApplyConflict). ``remote_row``: the row
+    that the first change would have made; ``replica_identity``: that of the changed row if the
+    change is an UPDATE; both as ``shown_rows`` prints them. ``local``: the row that has the key.
+    Callers that know more names complete the first line of DETAIL."""
     kind: type[KeyExists] = InsertExists if replica_identity is None else UpdateExists
     which = "insert" if kind is InsertExists else "update"
     told = [describe_keys(keys.slice(0, 1))]

@@ -1,9 +1,9 @@
 """Every change of a table as rows of its history.
 
-In: changes as ``fold`` has them, and the transactions that they are of. Out: ``Versions``, the rows
-in the table's columns; of them rows of the history table, whole ones and those that get unchanged
-TOASTed values where old rows are located. A change is one row, an UPDATE with an old tuple two. The
-columns that tell of a change are ``lakehouse.history_table``'s.
+In: changes as ``fold`` has them, and their transactions. Out: ``Versions``, the rows in the table's
+columns; rows of the history table made of them: whole rows, and rows that get unchanged TOASTed
+values where old rows are located. A change is one row, an UPDATE with an old tuple two.
+``lakehouse.history_table`` defines the columns that describe a change.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ from penstock.pipeline.write import Destination
 
 @dataclass(frozen=True)
 class OldRows:
-    """Where unchanged values are. ``found``: first events of the keys of the old rows, as these are
-    numbered; ``not_sent``: the error for a column whose value is in none of them."""
+    """Find unchanged values in old rows. ``found``: the first events of the old rows' keys, in the
+    order of the rows' numbers; ``not_sent``: makes the error for a column whose value is in no old
+    row."""
 
     trace: Callable[[Integers, Mapping[str, Mask]], Lineage]
     found: Integers
@@ -62,8 +63,8 @@ class OldRows:
 
 
 def versions(changes: Changes, old_rows: OldRows | None = None) -> Versions:
-    """The rows that ``changes`` made and ended, in order. ``old_rows``: None where every change has
-    all of its values. Raises what ``not_sent`` gives."""
+    """Return the rows that ``changes`` made and ended, in order. ``old_rows``: None where every
+    change has all of its values. Raises the error that ``not_sent`` makes."""
     count = len(changes)
     updates = changes.operation == row_changes.UPDATE
     both = updates & (changes.old_kind != 0)
@@ -80,8 +81,8 @@ def versions(changes: Changes, old_rows: OldRows | None = None) -> Versions:
 
 
 def _cells(changes: Changes, old_rows: OldRows | None) -> tuple[Mapping[str, Integers], Integers]:
-    """For columns with unchanged values the changes that have sent those of each change, -1 where
-    none has; in which old row they are then."""
+    """Return, for each column with unchanged values, the change that sent the value of each change,
+    -1 where none did; and the old row that has such values."""
     count = len(changes)
     gaps = {name: mask for name, mask in changes.unchanged.items() if mask.any()}
     old = np.full(count, -1, np.int64)
@@ -101,9 +102,10 @@ def _cells(changes: Changes, old_rows: OldRows | None) -> tuple[Mapping[str, Int
 
 @dataclass(frozen=True)
 class Stamps:
-    """Which transactions the messages of a chunk are of. ``end``, ``time``: of the one after its
-    last commit, in us since 1970; ``xid``, ``finish``, ``messages``: of the one before its first
-    Begin, its finish LSN, and how many of its messages came in earlier chunks."""
+    """Assign the messages of a chunk to transactions. ``end``, ``time``: end LSN and commit time,
+    in us since 1970, of the transaction that is open after the chunk's last commit; ``xid``,
+    ``finish``, ``messages``: number and finish LSN of the transaction that is open before the
+    chunk's first Begin, and how many of its messages came in earlier chunks."""
 
     chunk: DecodedChunk
     size: int
@@ -114,7 +116,7 @@ class Stamps:
     messages: int = 0
 
     def columns(self, sequence: Integers) -> dict[str, pa.Array]:
-        """For messages: the columns of the history that tell of them."""
+        """Return the columns of the history that describe these messages."""
         chunk = self.chunk
         commit = np.searchsorted(chunk.commit_sequence, sequence)
         begin = np.searchsorted(chunk.begin_sequence, sequence, side="right")
@@ -127,23 +129,24 @@ class Stamps:
         }
 
     def xids(self, sequence: Integers) -> Integers:
-        """For messages: the numbers of their transactions."""
+        """Return the transaction numbers of these messages."""
         begin = np.searchsorted(self.chunk.begin_sequence, sequence, side="right")
         found: Integers = np.append(self.xid, self.chunk.xid)[begin]
         return found
 
     def finish_lsns(self, sequence: Integers) -> Integers:
-        """For messages: where their transactions' commit records begin, as SKIP takes it."""
+        """Return, for each of these messages, the LSN at which the commit record of its transaction
+        begins, as SKIP takes it."""
         begin = np.searchsorted(self.chunk.begin_sequence, sequence, side="right")
         found: Integers = np.append(int(self.finish), self.chunk.final_lsn)[begin]
         return found
 
     def transactions(self) -> set[int]:
-        """The numbers of all transactions that the chunk has messages of."""
+        """Return the numbers of all transactions that have messages in the chunk."""
         return {*map(int, self.chunk.xid), self.xid} - {0}
 
     def last(self) -> tuple[int, Lsn, int]:
-        """``xid``, ``finish`` and ``messages`` for the chunk that follows."""
+        """Return ``xid``, ``finish`` and ``messages`` for the chunk that follows."""
         chunk = self.chunk
         if not len(chunk.begin_sequence):
             return self.xid, self.finish, self.messages + self.size
@@ -153,8 +156,9 @@ class Stamps:
 
 @dataclass(frozen=True)
 class HistoryWork:
-    """What a work writes to the history of its table. ``first``: the first message of what it does
-    not have yet; ``truncate``: the message that emptied the table, ahead of all others."""
+    """The part of a work that writes to the history of its table. ``first``: the first message that
+    the history does not have yet; ``truncate``: the message that emptied the table, ahead of all
+    others."""
 
     table: DeltaTable
     stamps: Stamps
@@ -162,7 +166,7 @@ class HistoryWork:
     truncate: int | None = None
 
     def complete(self, made: Versions, max_bytes: int) -> Iterator[pa.Table]:
-        """Rows in its columns that need nothing more, so many bytes at a time."""
+        """Yield the complete rows in the history's columns, ``max_bytes`` at a time."""
         first = None
         if self.truncate is not None and self.truncate >= self.first:
             first = self._truncate(self.truncate)
@@ -174,21 +178,21 @@ class HistoryWork:
             yield first
 
     def incomplete(self, made: Versions, max_bytes: int) -> Iterator[Incomplete]:
-        """Those that do, likewise."""
+        """Yield the rows that need values of old rows, likewise."""
         for part in made.take(self._which_incomplete(made)).parts(max_bytes):
             missing = {name: mask for name, mask in part.missing.items() if mask.any()}
             if missing:
                 yield Incomplete(self._rows(part), missing, part.old)
 
     def incomplete_count(self, made: Versions) -> int:
-        """How many those are."""
+        """Count the rows that need values of old rows."""
         return int(self._which_incomplete(made).sum())
 
     def _which_incomplete(self, made: Versions) -> Mask:
         return made.incomplete & (made.sequence >= self.first)
 
     def destination(self) -> Destination:
-        """For tasks."""
+        """Return the history as tasks write to it."""
         schema = self.table.schema.arrow()
         nothing = GeneratedColumns(self.table.name)
         columns = tuple(range(len(schema)))
@@ -205,7 +209,7 @@ class HistoryWork:
         return self._table({**about, CHANGE_TYPE: pa.array([CHANGE_TYPES[TRUNCATE]])}, None)
 
     def _table(self, about: Mapping[str, pa.Array], rows: pa.Table | None) -> pa.Table:
-        """Columns that the table has no more are NULL."""
+        """Return rows of the history. Columns that its table no longer has are NULL."""
         count = len(about[CHANGE_TYPE])
         columns = []
         for field in self.table.schema.arrow():
@@ -220,9 +224,9 @@ class HistoryWork:
 
 # The rows of a table as the beginning of its history.
 #
-# In: a table, or the leaves of a partitioned one, at some LSN; its history. Out: the history with
-# a row for each live row staged, and first one that ends all rows that it has had. No row crosses
-# the driver. When that is done is decided in ``subscription.history``.
+# In: a table, or the leaves of a partitioned one, at some LSN; its history. Out: the history with a
+# row staged for each live row, preceded by one that ends all rows the history has had. No row
+# crosses the driver. ``subscription.history`` decides when to do this.
 
 _SECONDS_PER_BYTE: Final = 3e-8
 
@@ -235,8 +239,9 @@ def copy_rows(
     time_us: int,
     deleted_at: str | None = None,
 ) -> None:
-    """Stage it in one Spark job. ``lsn``: what the tables hold; ``time_us``: now, since 1970;
-    ``deleted_at``: the column (its source) that is NULL in live rows, where there are others.
+    """Stage the copy in one Spark job. ``lsn``: the tables hold everything up to it; ``time_us``:
+    now, in us since 1970; ``deleted_at``: the source name of the column that is NULL in live rows,
+    if the tables also hold dead ones.
 
     Raises StorageError; nothing is left behind then.
     """
@@ -286,7 +291,8 @@ def copy_rows(
 def _checked(
     history: DeltaTable, expected: int, results: Sequence[Written | Failed]
 ) -> list[WrittenFile]:
-    """The files, which must hold all rows but those that were left out."""
+    """Return the written files. Raises StorageError, and removes them, unless they hold all rows
+    but those that were left out."""
     written = [file for result in results if isinstance(result, Written) for file in result.files]
     expected -= sum(result.left_out for result in results if isinstance(result, Written))
     failed = [result.error for result in results if isinstance(result, Failed)]

@@ -1,7 +1,7 @@
 """Rows of a data file that were looked for and found.
 
-In: arrays of the same length. Out: the same rows for those who need them. Who finds them is
-``locate``, or ``key_index``.
+In: arrays of the same length. Out: the same rows, arranged for the reader. ``locate`` or
+``key_index`` finds them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Hits:
     probe: Integers
 
     def of(self, old: Integers) -> tuple[Integers, Integers]:
-        """Of the hits of the probe rows ``old``: positions, and which of ``old`` they are of. What
-        is there several times in ``old`` is so in the result."""
+        """Return the hits of the probe rows ``old``: positions, and indexes into ``old``. A probe
+        row that stands several times in ``old`` does so in the result."""
         order = np.argsort(old, kind="stable")
         begins, ends = (np.searchsorted(old[order], self.probe, side) for side in ("left", "right"))
         many = ends - begins

@@ -1,9 +1,9 @@
-"""What changes do to keys: DuckDB groups events by key, of any type.
+"""Key events: the effects of changes on keys, which DuckDB groups by key, of any type.
 
 In: a run of changes and their key columns. Out: per distinct key its first and last event and the
-balance, and all events with their key's number, to follow single rows. An event is an
-integer, a change's position * 4 + what the change does to the key: REMOVE, TOUCH or CREATE. A
-change of the key itself is two events: REMOVE of the old key, CREATE of the new one.
+balance, and all events with their key's number, to follow single rows. An event is an integer: the
+position of a change * 4 + REMOVE, TOUCH or CREATE, which is its effect on the key. A change of the
+key itself is two events: REMOVE of the old key, CREATE of the new one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CREATE: Final = 2
 
 
 def position(event: Integers) -> Integers:
-    """Positions of the changes that the events are of."""
+    """Return the positions of the changes that made the events."""
     return event >> 2
 
 
 def kind(event: Integers) -> Integers:
-    """REMOVE, TOUCH or CREATE."""
+    """Return REMOVE, TOUCH or CREATE for each event."""
     return event & 3
 
 
@@ -57,7 +57,7 @@ class KeyTotals:
 
 
 class KeyEvents:
-    """The key events of one run of changes, inside DuckDB; made by ``key_events``."""
+    """Hold the key events of one run of changes in DuckDB; made by ``key_events``."""
 
     def __init__(self, new: pa.Table, old: pa.Table | None, source: str) -> None:
         self._new = new
@@ -66,7 +66,7 @@ class KeyEvents:
         self._columns = ", ".join(f"k{i}" for i in range(new.num_columns))
 
     def totals(self) -> KeyTotals:
-        """First and last event and balance of each distinct key, in no order."""
+        """Return first event, last event and balance of each distinct key, in no order."""
         result = self._fetch(
             "select min(event) as first, max(event) as last, "
             f"sum((event & 3) - 1)::bigint as balance from ({self._source}) "
@@ -75,7 +75,7 @@ class KeyEvents:
         return KeyTotals(result["first"], result["last"], result["balance"])
 
     def grouped(self) -> tuple[Integers, Integers]:
-        """All events and, aligned, the first event of the same key, which names the key."""
+        """Return all events and, aligned, the first event of the same key, which names the key."""
         result = self._fetch(
             f"select event, min(event) over (partition by {self._columns}) as key "
             f"from ({self._source})"
@@ -83,7 +83,7 @@ class KeyEvents:
         return result["event"], result["key"]
 
     def keys(self, event: Integers) -> pa.Table:
-        """The keys that the events are of."""
+        """Return the keys of the events."""
         if self._old is None:
             return self._new.take(pa.array(position(event)))
         row = np.where(kind(event) == REMOVE, position(event) + self._new.num_rows, position(event))
@@ -96,7 +96,8 @@ class KeyEvents:
 
 @contextmanager
 def key_events(key: tuple[str, ...], changes: Changes) -> Iterator[KeyEvents]:
-    """The events of ``changes`` by the columns ``key``; Arrow data is lent to DuckDB meanwhile."""
+    """Yield the events of ``changes`` by the columns ``key``. Arrow data is lent to DuckDB
+    meanwhile."""
     new = changes.new.select(key)
     old = None if changes.old is None else changes.old.select(key)
     count = range(len(key))
@@ -113,7 +114,7 @@ def key_events(key: tuple[str, ...], changes: Changes) -> Iterator[KeyEvents]:
 
 
 def _source(count: range, has_old: bool) -> str:
-    """SQL of all events: key columns k0, k1 ... and ``event``."""
+    """Return SQL for all events: key columns k0, k1 ... and ``event``."""
     new = ", ".join(f"n{i} as k{i}" for i in count)
     if not has_old:
         what = f"case operation when {INSERT} then {CREATE} else {TOUCH} end"

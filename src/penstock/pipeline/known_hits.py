@@ -1,10 +1,10 @@
-"""Where the rows of a few keys are, asked of the indexes of files instead of the files.
+"""Known hits: the rows of a few keys, looked up in the indexes of files instead of the files.
 
 In: a work, the keys of its batch, the files that may hold them. Out: for each file with an index
-the live rows that have one of the keys. What an index says is exact. That an old row is missing,
-which would leave a change out, is nevertheless believed only once the files themselves were
-searched (``apply``); that a key to be inserted is not there yet is believed at once. A file that
-cannot be read, or is not there any more, is left to who searches it, whose error names its table.
+the live rows that have one of the keys. Indexes are exact. Nevertheless an old row counts as
+missing, which would leave a change out, only once the files themselves were searched (``apply``). A
+key to be inserted counts as absent at once. A file that cannot be read, or no longer exists, is
+left to the task that searches it, whose error names the table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.pipeline.key_index import FileIndex, IndexItem
 from penstock.pipeline.key_indexes import KeyIndexes, Time
 
 FileName = tuple[int, str]
-"""Which of the work's tables a file is of, and its path there."""
+"""The number of a file's table among those of the work, and the file's path there."""
 
 
 class Searched(Protocol):
@@ -48,11 +48,11 @@ class Searched(Protocol):
 
 
 _LOOKUPS: Final = 10_000_000
-"""Keys times files, at most: a second of this process."""
+"""The most lookups, keys times files, that are made: a second of this process."""
 _SECONDS_PER_LOOKUP: Final = 1e-7
 _SECONDS_PER_FILE: Final = 0.005
 _SECONDS_PER_ROW: Final = {False: 1e-8, True: 1e-7}
-"""Of a file that tasks search; True: of keys that are long. Two of them work side by side."""
+"""Seconds per row of a file that tasks search; True: for long keys. Two tasks work side by side."""
 
 
 def known_hits(
@@ -62,8 +62,8 @@ def known_hits(
     keys: pa.Table,
     files: Sequence[tuple[Searched, DataFile]],
 ) -> Mapping[FileName, Hits]:
-    """By part and path; files that are not there are to be searched. ``keys``: of rows of the
-    relation, which have a key."""
+    """Return the hits by part and path. Files that are not in the result are to be searched.
+    ``keys``: columns of the relation's key."""
     compared = _kinds(schema, keys.column_names)
     if compared is None or not _is_quick(keys.num_rows, files, long=is_wide(compared)):
         return {}
@@ -90,7 +90,8 @@ def known_hits(
 
 
 def _is_quick(keys: int, files: Sequence[tuple[Searched, DataFile]], *, long: bool) -> bool:
-    """Whether indexes are quicker than a look at every row: of numbers not for many keys."""
+    """Tell whether indexes are quicker than a look at every row. For many short keys, which are
+    numbers, they are not."""
     lookups, rows = keys * len(files), sum(file.rows for _, file in files)
     searched = len(files) * _SECONDS_PER_FILE + rows * _SECONDS_PER_ROW[long]
     return lookups <= _LOOKUPS and lookups * _SECONDS_PER_LOOKUP <= searched
@@ -103,8 +104,8 @@ def _index(indexes: KeyIndexes, spark: Spark, item: IndexItem, left: Time) -> Fi
 
 
 def _is_there(item: IndexItem, file: DataFile) -> bool:
-    """As it was written, by its length; nobody opens it to delete a row. Of an object store it is
-    not asked: that would take longer than the rest of a small batch."""
+    """Tell whether the file exists with the length that was written, since deleting a row does not
+    open it. Object stores are not asked: that would take longer than the rest of a small batch."""
     if not is_local(item.table_uri):
         return True
     try:
@@ -120,8 +121,8 @@ def prepare(
     schema: TableSchema,
     files: Sequence[WrittenFile],
 ) -> None:
-    """Files of the relation's rows, which have a key, are written: the next batch may ask for
-    them."""
+    """Have indexes made of files that were just written: the next batch may look into them. The
+    relation has a key."""
     names = tuple(part.names[name] for name in schema.identity)
     compared = _kinds(schema, schema.identity)
     if compared is not None and part.deleted_at is None:

@@ -1,9 +1,9 @@
-"""Whose cells an unchanged TOASTed value is: rows followed through the changes of a run.
+"""Lineage of rows: follow rows through the changes of a run, to find unchanged TOASTed values.
 
-In: the key events of a run and masks of cells that were not sent. Out: for each row that is there
-in the end and each such column, the change that sent the cell last, or none, and then the key under
-which the row was there before the run. A row keeps its cells when its key changes, and a key may
-be held by several rows one after another, so cells belong to rows, not to keys.
+In: the key events of a run and masks of cells that were not sent. Out: for each row that exists in
+the end and each such column, the change that sent the cell last; if no change did, the key that the
+row had before the run. A row keeps its cells when its key changes, and several rows may hold a key
+one after another, so cells belong to rows, not to keys.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from penstock.pipeline.key_events import CREATE, REMOVE, kind, position
 
 @dataclass(frozen=True)
 class Lineage:
-    """One entry per row version asked for.
+    """The lineage of row versions, one entry for each version asked for.
 
-    ``sent``: column -> position of the change that gave its cell, -1 where none of the run did up
+    ``sent``: column -> position of the change that gave its cell, -1 if no change of the run did up
     to that version.
     ``origin``: the first event of the row in the run: an INSERT's CREATE, or the event that
     found it under the key that it had before.
@@ -52,10 +52,10 @@ def trace(event: Integers, key: Integers, last: Integers, unchanged: Mapping[str
 
 @dataclass(frozen=True)
 class Ended:
-    """One entry per row of the run that a DELETE ends.
+    """The rows that a DELETE of the run ends, one entry for each.
 
-    ``origin``: as in ``Lineage``; ``by``: position of the DELETE; ``last``: of the change that
-    wrote the row's last version, -1 where none of the run did.
+    ``origin``: as in ``Lineage``; ``by``: position of the DELETE; ``last``: position of the change
+    that wrote the row's last version, -1 if no change of the run did.
     """
 
     origin: Integers
@@ -63,7 +63,7 @@ class Ended:
     last: Integers
 
     def take(self, kept: Mask) -> Ended:
-        """Those of a mask."""
+        """Return the entries that a mask selects."""
         return Ended(self.origin[kept], self.by[kept], self.last[kept])
 
 
@@ -71,7 +71,7 @@ NONE_ENDED: Final = Ended(*(np.empty(0, np.int64) for _ in range(3)))
 
 
 def ended(event: Integers, key: Integers) -> Ended:
-    """The rows that are deleted in the run, whether or not they were there before it.
+    """Return the rows that are deleted in the run, whether or not they existed before it.
 
     ``event``, ``key``: as ``KeyEvents.grouped`` gives them.
     """
@@ -86,11 +86,11 @@ def ended(event: Integers, key: Integers) -> Ended:
 
 
 def changes_of_missing(event: Integers, key: Integers, missing: Integers, begins: bool) -> Integers:
-    """Positions of the changes of rows that are not there.
+    """Return the positions of the changes of rows that do not exist.
 
-    ``missing``: events that were the first of their keys, whose rows the target does not have
-    (``begins``: of no key, as the run begins with an empty table). Of the others: what follows a
-    row's REMOVE without a CREATE finds nothing either. A row keeps its fate when its key changes.
+    ``missing``: the first events of keys that have no row in the target. ``begins``: the run begins
+    with an empty table, so that no key has one. Events that follow a row's REMOVE without a CREATE
+    find no row either. A row that does not exist is still missing after its key changes.
     """
     order = np.lexsort((event, key))
     event, key = event[order], key[order]
@@ -107,7 +107,7 @@ def changes_of_missing(event: Integers, key: Integers, missing: Integers, begins
 
 
 def duplicates(event: Integers, key: Integers) -> Integers:
-    """CREATE events of keys that have a row at that moment, as far as the run itself tells."""
+    """Return the CREATE events of keys that have a row at that moment, judged by the run alone."""
     order = np.lexsort((event, key))
     event, key = event[order], key[order]
     same = key[1:] == key[:-1]
@@ -116,8 +116,8 @@ def duplicates(event: Integers, key: Integers) -> Integers:
 
 
 def _by_row(event: Integers, key: Integers) -> tuple[Integers, Integers, Integers]:
-    """The events row by row, in order; aligned, the number of the row; the first event of each row
-    by its number."""
+    """Return the events row by row, in order; aligned, the number of the row; and the first event
+    of each row by its number."""
     order = np.lexsort((event, key))
     event, key = event[order], key[order]
     opens = np.append(True, key[1:] != key[:-1]) | (kind(event) == CREATE)
@@ -129,7 +129,8 @@ def _by_row(event: Integers, key: Integers) -> tuple[Integers, Integers, Integer
 
 
 def in_the_way(event: Integers, key: Integers, twice: Integers) -> Integers:
-    """For each of ``duplicates`` the event that gave the row in its way, if they give none."""
+    """Return, for each of ``duplicates``, the event that gave the row in its way. Duplicates
+    themselves give no row."""
     order = np.lexsort((event, key))
     event = event[order]
     gives = ~np.isin(event, twice)  # the first event of a key is none of them
@@ -140,10 +141,11 @@ def in_the_way(event: Integers, key: Integers, twice: Integers) -> Integers:
 
 
 def _roots(event: Integers, life: Integers, first: Integers) -> Integers:
-    """For each life of a key the life in which its row began.
+    """Return, for each life of a key, the life in which its row began.
 
-    A life is the time from one CREATE of a key to the next. One that a key change opened continues
-    the life which the same change's REMOVE ended; pointers are halved until nothing moves.
+    A life is the time from one CREATE of a key to the next. A life that a key change opened
+    continues the life that the REMOVE of the same change ended; chains of pointers are halved until
+    nothing moves.
     """
     removes = kind(event) == REMOVE
     at = position(event[removes])
@@ -162,7 +164,7 @@ def _roots(event: Integers, life: Integers, first: Integers) -> Integers:
 
 
 def _written_by(event: Integers, last: Integers) -> Integers:
-    """Which of the events gave the row that the change at each position of ``last`` wrote."""
+    """Return the indexes of the events that gave the rows written by the changes at ``last``."""
     gives = np.flatnonzero(kind(event) != REMOVE)
     at = position(event[gives])
     order = np.argsort(at)
@@ -171,7 +173,8 @@ def _written_by(event: Integers, last: Integers) -> Integers:
 
 
 def _running_max(value: Integers, group: Integers) -> Integers:
-    """The largest of -1, 0, 1 ... up to each entry of its group; groups are numbered in order."""
+    """Return the largest value so far (-1, 0, 1 ...) at each entry of its group; groups are
+    numbered in order."""
     above = group * (int(value.max(initial=-1)) + 2)
     found: Integers = np.maximum.accumulate(value + above) - above
     return found

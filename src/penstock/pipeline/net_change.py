@@ -1,4 +1,4 @@
-"""What a chunk of changes does to one table in the end: the value between fold and apply.
+"""Net change: the effect of a chunk of changes on one table, the value between fold and apply.
 
 In: nothing. Out: ``NetChange`` and its parts, as Arrow tables in the target's terms. ``fold``
 makes them, ``apply`` carries them out, and neither looks at the other.
@@ -19,16 +19,16 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.versions import Versions
 
 KEPT: Final = 20
-"""Keys of skipped changes, and of those that met a row, that are kept for the log."""
+"""The number of keys of skipped changes, and of changes that met a row, kept for the log."""
 
 
 @dataclass(frozen=True)
 class Incomplete:
     """New versions of rows with cells that the publisher did not send (unchanged TOAST).
 
-    ``rows`` has the target's columns with NULL in the cells to be completed; ``missing`` maps a
-    column to the mask of rows whose cell is to be taken from the row's old version, which is row
-    ``old[i]`` of ``NetChange.removed``.
+    ``rows`` has the target's columns, with NULL in the cells to be completed. ``missing`` maps a
+    column to the mask of rows whose cell is to be taken from the row's old version. The old version
+    of row i is row ``old[i]`` of ``NetChange.removed``.
     """
 
     rows: pa.Table
@@ -47,12 +47,12 @@ class EndedRows:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Changes of rows that the target does not have, left out (update_missing, delete_missing).
+    """Changes that were left out as the target lacks their rows (update_missing, delete_missing).
 
-    ``updates``, ``deletes``: the rows' keys as the publisher named them, one for each change; in a
-    table without a key whole rows. ``updates_at``, ``deletes_at``: the changes' message sequences;
-    ``new_rows``: of the updates. Not more than KEPT of each, ``update_missing`` and
-    ``delete_missing`` count them all. ``whole_rows``: what names them is no key.
+    ``updates``, ``deletes``: the rows' keys as the publisher named them, one for each change; whole
+    rows in a table without a key. ``updates_at``, ``deletes_at``: the changes' message sequences.
+    ``new_rows``: those of the updates. Each holds at most KEPT; ``update_missing`` and
+    ``delete_missing`` count all changes. ``whole_rows``: the rows are named by all their values.
     """
 
     update_missing: int
@@ -80,8 +80,8 @@ class Skipped:
 
 @dataclass(frozen=True)
 class LocalRow:
-    """A row that was there. ``shown``: as the log shows rows; ``by``: the commit that wrote it,
-    where that is known; ``of_run``: a change of the same run made it, and it is in no commit."""
+    """A row that existed. ``shown``: its text in the log; ``by``: the commit that wrote it, if
+    known; ``of_run``: a change of the same run made it, and it is in no commit."""
 
     shown: str
     by: FileCommit | None = None
@@ -89,17 +89,17 @@ class LocalRow:
 
 
 LocalRows = Mapping[int, LocalRow]
-"""By the number of the key that they have, as far as they are told of."""
+"""Rows by the number of the key that they have; only those that are reported."""
 
 
 @dataclass(frozen=True)
 class Met:
     """Changes that met a row with their key (insert_exists, update_exists).
 
-    ``insert_exists``, ``update_exists`` count them all. Of the first KEPT: ``keys`` that were
-    there, ``at``: their message sequences, ``rows`` that they would have made, ``old_keys`` of the
-    rows that they are of, as the publisher names them, ``update``: whether they are UPDATEs,
-    ``local``: the rows that they met.
+    ``insert_exists``, ``update_exists`` count all changes. The rest describes the first KEPT.
+    ``keys``: the keys that existed; ``at``: the message sequences; ``rows``: the rows that the
+    changes would have made; ``old_keys``: the keys of the changed rows, as the publisher names
+    them; ``update``: whether a change is an UPDATE; ``local``: the rows that they met.
     """
 
     insert_exists: int
@@ -127,12 +127,12 @@ class Met:
 
 @dataclass(frozen=True)
 class OriginDiffers:
-    """Changes of rows that somebody else has written last (update_origin_differs,
+    """Changes of rows whose last writer was somebody else (update_origin_differs,
     delete_origin_differs). They are carried out like others.
 
-    ``updates``, ``deletes`` count them all. Of the first KEPT: ``keys`` of the rows, as the
-    publisher names them, ``at``: the changes' message sequences, ``update``: whether they are
-    UPDATEs, ``rows``: what those made, ``local``: the rows that were there.
+    ``updates``, ``deletes`` count all changes. The rest describes the first KEPT. ``keys``: the
+    rows' keys, as the publisher names them; ``at``: the message sequences; ``update``: whether a
+    change is an UPDATE; ``rows``: the rows that the UPDATEs made; ``local``: the rows that existed.
     """
 
     updates: int
@@ -150,13 +150,13 @@ class NetChange:
 
     To carry it out: if ``truncate``, drop all rows; delete the rows of ``removed``; insert
     ``rows`` and the completed ``incomplete``. ``removed`` holds keys that exist in the target, each
-    in exactly one row; in a table without a key it holds whole rows (``TableSchema.identity``) of
+    in exactly one row; in a table without a key it holds whole rows (``TableSchema.identity``), of
     which ``copies[i]`` are to go. ``absent`` holds keys that the target must not have. With
-    ``truncate`` there is nothing in ``removed``, ``absent`` or ``incomplete``.
+    ``truncate``, ``removed``, ``absent`` and ``incomplete`` are empty.
 
-    Where deleted rows stay, those that were changed before are in ``rows`` and ``incomplete`` with
-    what says that they are deleted, the others in ``ended``. ``all_ended``: every live row is
-    deleted, with these metadata columns (one row); there is nothing else then.
+    If deleted rows stay (``soft_delete``), those that the run changed before it deleted them are in
+    ``rows`` and ``incomplete``, marked as deleted; the others are in ``ended``. ``all_ended``:
+    every live row is deleted, with these metadata columns (one row); the rest is empty then.
     """
 
     table: str
@@ -171,48 +171,48 @@ class NetChange:
     truncate: bool = False
     skipped: Skipped | None = None
     versions: Versions | None = None
-    """Where they were asked for: what was not skipped."""
+    """The row versions of the changes that were not skipped, if they were asked for."""
     without: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
-    """Fold again without the changes of rows that are not there: given is for each row of
-    ``removed`` how many of it are missing. None: a net change that does not know its changes."""
+    """Fold again without the changes of missing rows. The argument tells, for each row of
+    ``removed``, how many of it are missing. None: this net change does not know its changes."""
     asks: bool = False
-    """It does nothing: ``without`` is to be told how much of ``removed`` is missing, nothing or
-    not."""
+    """The net change does nothing but ask how many of ``removed`` are missing; ``without`` must be
+    called with the answer, even if none are."""
     exists: Callable[[str, np.ndarray, LocalRows], ReplicationConflict] | None = field(
         default=None, repr=False
     )
-    """The error for these rows of ``absent``, in order, which the target, of this name, has.
+    """Make the error for these rows of ``absent``, in order, that the target of this name has.
     None: ``absent`` is empty."""
     resolved: Met | None = None
     existing: Callable[[np.ndarray, LocalRows], NetChange] | None = field(default=None, repr=False)
-    """Fold again, where an existing row is no error: given are the rows of ``absent`` that the
-    target has."""
+    """Fold again, where an existing row is no error. The arguments are the rows of ``absent`` that
+    the target has."""
     ended: EndedRows | None = None
     all_ended: pa.Table | None = None
     differs: Callable[[np.ndarray, LocalRows], OriginDiffers] | None = field(
         default=None, repr=False
     )
-    """What is told of the changes by which these rows of ``removed`` go. None: of rows without a
-    key nothing is."""
+    """Report the changes by which these rows of ``removed`` go. None: changes of rows without a key
+    are not reported."""
 
     @property
     def empty(self) -> bool:
-        """True when the target stays as it is."""
+        """Tell whether the target stays as it is."""
         emptied = self.truncate or self.all_ended is not None
         return not emptied and self.rows_written == 0 and self.removed.num_rows == 0
 
     @property
     def rows_removed(self) -> int:
-        """Rows that go, without those that a TRUNCATE takes."""
+        """The number of rows that go, without those that a TRUNCATE takes."""
         return int(self.removed.num_rows if self.copies is None else self.copies.sum())
 
     @property
     def rows_written(self) -> int:
-        """Rows that come, complete and to be completed."""
+        """The number of rows that come, complete and to be completed."""
         return int(self.rows.num_rows) + self.rows_completed
 
     @property
     def rows_completed(self) -> int:
-        """Those that need their old rows."""
+        """The number of rows that come and need their old rows."""
         incomplete: int = self.incomplete.rows.num_rows if self.incomplete else 0
         return incomplete + (len(self.ended.old) if self.ended else 0)

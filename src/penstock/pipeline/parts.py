@@ -1,8 +1,8 @@
 """The Delta tables that hold a relation's rows: one, or the leaves of a partitioned table.
 
-In: a net change in the terms of the relation, the tables. Out: which of its rows go to which table,
-in that table's columns, names and order. Where old rows are is not asked of the bounds: they are
-looked for in every table whose files may hold them, since others may have put them anywhere.
+In: a net change in the terms of the relation, the tables. Out: the rows that go to each table, in
+that table's columns, names and order. Bounds do not tell where old rows are: these are looked for
+in every table whose files may hold them, since other writers may have put them anywhere.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from penstock.pipeline.write import Destination
 
 @dataclass(frozen=True)
 class Leaves:
-    """A partitioned table's: those that ``routing`` numbers."""
+    """The leaves of a partitioned table, as ``routing`` numbers them."""
 
     tables: tuple[DeltaTable, ...]
     routing: Level
 
     def touched(self, net: NetChange) -> frozenset[int]:
-        """Which of them a net change is about, whether or not it changes them in the end.
+        """Return the leaves that a net change is about, even if it does not change them in the end.
 
-        Raises ReplicationConflict (23514) for a row, old or new, that belongs nowhere.
+        Raises ReplicationConflict (23514) for a row, old or new, that belongs to no leaf.
         """
         if net.truncate or net.all_ended is not None:
             return frozenset(range(len(self.tables)))
@@ -45,13 +45,13 @@ class Leaves:
         return frozenset(found)
 
     def can_route(self, keys: pa.Table) -> bool:
-        """Whether the keys hold all columns that routing looks at."""
+        """Tell whether the keys hold all columns that routing looks at."""
         return self.routing.columns <= set(keys.column_names)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of the tables. ``columns``: for each of its columns the position among the relation's."""
+    """One of the tables. ``columns``: the position of each of its columns among the relation's."""
 
     number: int
     table: DeltaTable
@@ -64,33 +64,34 @@ class Part:
 
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """The relation's columns -> what they are called here."""
+        """Map the names of the relation's columns to their names in this table."""
         here = self.table.schema.by_source
         return {c.name: here[c.source].name for c in self.relation.columns}
 
     @property
     def uri(self) -> str:
-        """Where it lies."""
+        """The URI of the table."""
         return self.table.uri
 
     @property
     def deleted_at(self) -> str | None:
-        """What the column that is NULL in live rows is called here, if there is one."""
+        """The name here of the column that is NULL in live rows, if there is one."""
         name = self.relation.deleted_at
         return None if name is None else self.names[name]
 
     @cached_property
     def shown(self) -> pa.Schema:
-        """The columns in which its rows are told of."""
+        """The columns that reports show of its rows."""
         stamps = {column.name for column in self.table.schema.stamps}
         return pa.schema([f for f in self.table.schema.arrow() if f.name not in stamps])
 
     def keys(self, keys: pa.Table) -> pa.Table:
-        """Keys, or whole rows that are looked for, by the names of here."""
+        """Return keys, or whole rows that are looked for, with this table's column names."""
         return keys.rename_columns([self.names[name] for name in keys.column_names])
 
     def destination(self) -> Destination:
-        """For tasks. Raises RelationChanged where a generated column cannot be made."""
+        """Return the table as tasks write to it. Raises RelationChanged if a generated column
+        cannot be made."""
         table = self.table
         generated = generated_columns(table.schema, table.name)
         schema = table.schema.arrow()
@@ -98,13 +99,13 @@ class Part:
 
 
 def parts(table: DeltaTable, leaves: Leaves | None, relation: TableSchema) -> tuple[Part, ...]:
-    """All tables that may hold rows."""
+    """Return all tables that may hold rows of the relation."""
     tables = (table,) if leaves is None else leaves.tables
     return tuple(Part(number, each, relation) for number, each in enumerate(tables))
 
 
 def shares(rows: pa.Table, leaves: Leaves | None) -> Mapping[int, pa.Table]:
-    """The rows of each part that gets any. Raises as ``Leaves.touched``."""
+    """Return the rows of each part that gets any. Raises as ``Leaves.touched`` does."""
     if leaves is None:
         return {0: rows} if rows.num_rows else {}
     found = by_leaf(leaves.routing.leaves(rows))
@@ -112,7 +113,7 @@ def shares(rows: pa.Table, leaves: Leaves | None) -> Mapping[int, pa.Table]:
 
 
 def destinations(rows: pa.Table, leaves: Leaves | None) -> Integers:
-    """The part of each row."""
+    """Return the number of the part that each row goes to."""
     if leaves is None:
         return np.zeros(rows.num_rows, np.int64)
     return leaves.routing.leaves(rows)

@@ -1,10 +1,10 @@
-"""Which partition a row belongs to (execPartition.c, ExecFindPartition; get_partition_for_tuple).
+"""Routing of rows to partitions (execPartition.c, ExecFindPartition; get_partition_for_tuple).
 
 In: rows as Arrow, a ``Level``: a partitioned table with the bounds of its partitions, which may be
 levels themselves. Out: for each row the number of its leaf, or an error with PostgreSQL's words.
-Runs in the driver and in tasks. Values compare as in PostgreSQL: NaN is the greatest number, 0 is
--0, text is bytes (collation C). What may be a partition key is left to the one that makes the
-levels.
+This runs in the driver and in tasks. Values compare as in PostgreSQL: NaN is the greatest number, 0
+equals -0, text is compared as bytes (collation C). The maker of the levels decides what may be a
+partition key.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ End: TypeAlias = "pa.Scalar | Limit"
 
 @dataclass(frozen=True)
 class ListBound:
-    """``values``: those that are not NULL; ``null``: whether NULL is one of them."""
+    """The bound of a LIST partition. ``values``: those that are not NULL; ``null``: whether NULL is
+    one of them."""
 
     values: pa.Array
     null: bool
@@ -44,7 +45,7 @@ class ListBound:
 
 @dataclass(frozen=True)
 class RangeBound:
-    """Rows from ``lower`` up to ``upper``, without the latter; none with a NULL."""
+    """Rows from ``lower`` up to, but not including, ``upper``; none with a NULL."""
 
     lower: tuple[End, ...]
     upper: tuple[End, ...]
@@ -73,7 +74,7 @@ class KeyColumn:
 @dataclass(frozen=True)
 class Level:
     """A partitioned table. ``partitions``: bounds with leaves' numbers or further levels;
-    ``default``: where rows go that none of them takes; None: nowhere."""
+    ``default``: the leaf or level for rows that none of them takes; None if there is none."""
 
     relation: str
     key: tuple[KeyColumn, ...]
@@ -82,7 +83,7 @@ class Level:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Names in the rows of all columns that routing looks at, here and below."""
+        """The names, in the rows, of all columns that routing looks at, here and below."""
         found = {column.delta for column in self.key}
         for below in (*(to for _, to in self.partitions), self.default):
             if isinstance(below, Level):
@@ -90,8 +91,8 @@ class Level:
         return frozenset(found)
 
     def leaves(self, rows: pa.Table) -> Integers:
-        """For each row the number of its leaf. Raises ReplicationConflict (23514) for one that
-        belongs nowhere, in PostgreSQL's words."""
+        """Return the number of each row's leaf. Raises ReplicationConflict (23514), in PostgreSQL's
+        words, for a row that belongs nowhere."""
         found: Integers = np.full(rows.num_rows, -1, np.int64)
         self._assign(_Rows(rows), np.ones(rows.num_rows, bool), found)
         return found
@@ -144,7 +145,7 @@ class Level:
 
 
 class _Rows:
-    """Columns of the rows by name, each prepared once."""
+    """Hold the columns of the rows by name, each prepared once."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
@@ -170,7 +171,7 @@ class _Rows:
 
 
 def no_partition(relation: str, columns: Sequence[str], values: Sequence[str]) -> tuple[str, str]:
-    """Message and detail of the error for a row without a partition; ``values``: as text."""
+    """Return message and detail of the error for a row without a partition. ``values``: as text."""
     shown = [value if len(value) <= _SHOWN else value[:_SHOWN] + "..." for value in values]
     return (
         f'no partition of relation "{relation}" found for row',
@@ -179,7 +180,7 @@ def no_partition(relation: str, columns: Sequence[str], values: Sequence[str]) -
 
 
 def check_comparable(column: str, type_oid: int, kind: pa.DataType) -> None:
-    """Raises FeatureNotSupported for a column whose values have another order than PostgreSQL's."""
+    """Raise FeatureNotSupported for a column whose values are not ordered as in PostgreSQL."""
     if pa.types.is_string(kind) and type_oid not in _BY_TEXT:
         raise FeatureNotSupported(
             f'writing to tables that are partitioned by a column like "{column}" is not supported',
@@ -188,7 +189,7 @@ def check_comparable(column: str, type_oid: int, kind: pa.DataType) -> None:
 
 
 def comparable(array: pa.Array) -> pa.Array:
-    """The same values in a type whose order and equality in Arrow are PostgreSQL's."""
+    """Return the same values in a type whose order and equality in Arrow are PostgreSQL's."""
     if pa.types.is_boolean(array.type):
         return array.cast(pa.int8())
     if not pa.types.is_floating(array.type):
@@ -201,7 +202,7 @@ def comparable(array: pa.Array) -> pa.Array:
 
 
 def _at_least(columns: Sequence[pa.Array], side: Sequence[End]) -> Mask:
-    """Rows at a bound or above it, column by column."""
+    """Return the mask of rows at a bound or above it, comparing column by column."""
     above = np.zeros(len(columns[0]), bool)
     equal = np.ones(len(columns[0]), bool)
     for column, end in zip(columns, side, strict=True):
@@ -231,7 +232,7 @@ def _mask(array: pa.Array) -> Mask:
 
 
 def by_leaf(numbers: Integers) -> Mapping[int, Integers]:
-    """Positions of the rows of each leaf that has any."""
+    """Return the positions of the rows of each leaf that has any."""
     if not len(numbers):
         return {}
     order = np.argsort(numbers, kind="stable")

@@ -1,7 +1,7 @@
-"""A net change for a table, and what tasks have to do for it.
+"""A net change for a table, and the items that tasks do for it.
 
-In: net changes and the tables they are for; of a partitioned table its leaves (``parts``). Out:
-items with what they cost, for ``job``. What tasks find is put together in ``apply``.
+In: net changes and their tables; for a partitioned table its leaves (``parts``). Out: items with
+their costs, for ``job``. ``apply`` puts the findings of tasks together.
 """
 
 from __future__ import annotations
@@ -33,23 +33,26 @@ from penstock.pipeline.tasks import HISTORY, Item, SearchItem, Written
 from penstock.pipeline.write import Completion, Destination, WriteItem
 
 _ITEM_SECONDS: Final = 0.01
-"""What a search costs before it reads its first byte, about; with the next ones it decides how work
-is packed, and whether there is a job at all."""
+"""The approximate cost of a search before it reads its first byte. This and the next ones decide
+how work is packed, and whether there is a job at all."""
 _WRITE_SECONDS: Final = 0.0025
-"""What it costs to make one more file, most of it waiting for the disk beside others."""
+"""The cost of one more file, most of it spent waiting for the disk beside other files."""
 _SECONDS_PER_ROW: Final = 2e-8
-"""Of a file to be searched, and of the keys looked for."""
+"""Seconds per row of a file to be searched, and per key looked for."""
 _SECONDS_PER_BYTE: Final = 2e-9
 _SECONDS_PER_BYTE_REWRITTEN: Final = 3e-8
-"""Of a file whose rows are written again."""
+"""Seconds per byte of a file whose rows are written again."""
 
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between
-    a table's rows are spread over all cores. ``here_seconds``: of work for which there is no
-    job. ``own``: an app id; changes of rows that another one has written are told of. None: nobody
-    looks. ``indexes``: of keys; None: the files themselves are searched always."""
+    """Options of ``apply``.
+
+    ``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between, a
+    table's rows are spread over all cores. ``here_seconds``: no job is run for less work than this.
+    ``own``: an app id; changes of rows that another app has written are reported. None: no check.
+    ``indexes``: of keys; None: the files themselves are always searched.
+    """
 
     min_slice_bytes: int = 24 << 20
     max_slice_bytes: int = 256 << 20
@@ -63,11 +66,11 @@ class TableWork:
     """A net change to be carried out on a table.
 
     ``leaves``: of a partitioned table, which has no rows of its own; ``table`` then names it.
-    ``check_absent``: look whether keys that the batch inserts exist. Off only for measurements: a
-    unique index at the publisher says nothing of rows whose deletion was never sent.
-    ``written``: the net change's complete rows, where they are in files already (``write_ahead``)
-    and no more in ``net``. ``history``: where the versions of ``net`` go. ``by_index``: whether
-    what the indexes of files say is believed.
+    ``check_absent``: look whether keys that the batch inserts exist. It is off only for
+    measurements: a unique index at the publisher says nothing about rows whose deletion was never
+    sent. ``written``: the net change's complete rows if they are in files already (``write_ahead``)
+    and no longer in ``net``. ``history``: takes the versions of ``net``. ``by_index``: trust the
+    indexes of files.
     """
 
     table: DeltaTable
@@ -79,25 +82,25 @@ class TableWork:
     by_index: bool = True
 
     def table_of(self, part: int) -> DeltaTable:
-        """The table that files of a part are for."""
+        """Return the table that files of a part are for."""
         if part == HISTORY and self.history is not None:
             return self.history.table
         return self.parts[part].table
 
     @property
     def history_incomplete(self) -> int:
-        """How many rows of the history need old rows."""
+        """The number of rows of the history that need old rows."""
         if self.history is None or self.net.versions is None:
             return 0
         return self.history.incomplete_count(self.net.versions)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The tables that may hold its rows."""
+        """The tables that may hold the relation's rows."""
         return parts(self.table, self.leaves, self.net.schema)
 
     def folded_again(self, net: NetChange) -> TableWork:
-        """With another net change; what was written for this one goes."""
+        """Return the work with another net change. Files written for this one are removed."""
         self.remove_written()
         return replace(self, net=net, written=())
 
@@ -107,7 +110,8 @@ class TableWork:
             self.remove_files(written)
 
     def remove_files(self, written: Written) -> None:
-        """Best effort: what stays is in no log entry and goes with the next VACUUM."""
+        """Remove files as far as possible: no log entry names them, so the next VACUUM takes the
+        rest."""
         table = self.table_of(written.part)
         for file in written.files:
             table.storage.remove(f"{table.uri}/{file.path}")
@@ -116,7 +120,7 @@ class TableWork:
 def new_rows(
     number: int, work: TableWork, area: Payloads, options: ApplyOptions, spark: Spark
 ) -> list[tuple[float, Item]]:
-    """Items of one work, with their costs in seconds, that ask for no old row."""
+    """Return the items of one work that need no old row, with their costs in seconds."""
     places = tuple(part.destination() for part in work.parts)
     items = write_items(number, work, places, area, options, spark)
     items += _history_items(number, work, area, options, spark)
@@ -126,7 +130,7 @@ def new_rows(
 def searches(
     number: int, work: TableWork, area: Payloads, options: ApplyOptions, spark: Spark
 ) -> list[tuple[float, Item]]:
-    """The other items."""
+    """Return the other items of one work, with their costs in seconds."""
     net, items = work.net, list[tuple[float, Item]]()
     places = tuple(part.destination() for part in work.parts)
     keys = net.removed
@@ -154,7 +158,7 @@ def searches(
 
 
 def search_seconds(file: DataFile, keys: pa.Table) -> float:
-    """What it costs to look for keys in a file, about."""
+    """Estimate the cost of looking for keys in a file."""
     rows: int = file.rows + keys.num_rows
     return _ITEM_SECONDS + rows * _SECONDS_PER_ROW
 
@@ -183,7 +187,7 @@ def write_items(
 def _history_items(
     number: int, work: TableWork, area: Payloads, options: ApplyOptions, spark: Spark
 ) -> list[tuple[float, Item]]:
-    """Whole rows of the history."""
+    """Return the items that write complete rows of the history."""
     items: list[tuple[float, Item]] = []
     if work.history is None or work.net.versions is None:
         return items
@@ -213,7 +217,7 @@ def locate_item(
     probe: Payload,
     known: Hits | None = None,
 ) -> LocateItem:
-    """For the keys of ``probe``, as ``LocateItem`` says, in one file."""
+    """Return the item that looks for the keys of ``probe`` (``LocateItem.probe``) in one file."""
     key = tuple(part.names[name] for name in net.schema.identity)
     schema = part.table.schema.arrow()
     return LocateItem(
@@ -234,7 +238,7 @@ def locate_item(
 
 
 def _end_all_items(number: int, work: TableWork) -> list[tuple[float, Item]]:
-    """Of every file with live rows, where all of them are deleted and stay."""
+    """Return an item for every file with live rows if all rows are deleted and stay."""
     net, items = work.net, list[tuple[float, Item]]()
     if net.all_ended is None:
         return items
@@ -262,7 +266,7 @@ def _end_all_items(number: int, work: TableWork) -> list[tuple[float, Item]]:
 
 
 def _dead_rows(net: NetChange, area: Payloads) -> Payload | None:
-    """``DeadRows.rows``."""
+    """Return ``DeadRows.rows``."""
     if net.ended is None:
         return None
     columns = {f"s{i}": column for i, column in enumerate(net.ended.stamps.columns)}
@@ -270,7 +274,7 @@ def _dead_rows(net: NetChange, area: Payloads) -> Payload | None:
 
 
 def _dead_of(part: Part, net: NetChange, rows: Payload) -> DeadRows:
-    """For files of one part."""
+    """Return the dead rows as tasks need them for files of one part."""
     assert net.ended is not None
     stamps = tuple(part.names[name] for name in net.ended.stamps.column_names)
     table = part.table
@@ -278,7 +282,7 @@ def _dead_of(part: Part, net: NetChange, rows: Payload) -> DeadRows:
 
 
 def probe_table(net: NetChange, keys: pa.Table) -> pa.Table:
-    """``LocateItem.probe``."""
+    """Return ``LocateItem.probe``."""
     probe = keys.rename_columns([f"k{i}" for i in range(keys.num_columns)])
     if net.copies is not None:
         probe = probe.append_column("copies", pa.array(net.copies))
@@ -287,7 +291,7 @@ def probe_table(net: NetChange, keys: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class _Completing:
-    """Rows that need old ones, wherever those are."""
+    """Rows that need cells of old rows, whatever part these are in."""
 
     incomplete: Incomplete
     schema: pa.Schema
@@ -295,7 +299,7 @@ class _Completing:
     rows: Payload
 
     def of(self, part: Part) -> Completion:
-        """For files of one part; the rows may go to others."""
+        """Return the completion for files of one part. The rows may go to other parts."""
         missing = {name: part.names[name] for name in self.incomplete.missing}
         return Completion(self.schema, missing, self.to, self.rows)
 
@@ -318,7 +322,7 @@ def _completing(
 
 
 def _completion_table(incomplete: Incomplete, to: Integers) -> pa.Table:
-    """What ``Completion.rows`` holds."""
+    """Return ``Completion.rows``."""
     columns = {f"v{i}": column for i, column in enumerate(incomplete.rows.columns)}
     columns |= {f"m{i}": pa.array(m) for i, m in enumerate(incomplete.missing.values())}
     return pa.table({**columns, "old": pa.array(incomplete.old), "to": pa.array(to)})

@@ -1,8 +1,8 @@
-"""What a task of a batch's Spark job does, in an executor.
+"""Tasks of a batch's Spark job, as they run in an executor.
 
 In: items of work, frozen values that cross to executors. Out: results, values that cross back. An
-expected error comes back as a value: an exception would come back as a Java stack trace, and
-without what the other tasks have written. How items become tasks is ``job``'s.
+expected error comes back as a value: an exception would come back as a Java stack trace, and the
+results of the other tasks would be lost. ``job`` turns items into tasks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.pipeline.locate import LocateItem, locate
 from penstock.pipeline.write import Completion, WriteItem, complete, write
 
 HISTORY: Final = -1
-"""``part`` of what is for the history of a work's table."""
+"""The ``part`` of items and results that are for the history of a work's table."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SearchItem:
     """Locate the batch's keys in one file, complete and write the rows that need their old ones,
     and write again those that are ``dead`` and stay.
 
-    Probe rows below ``wanted`` are keys that must exist and go, the others must not exist.
+    Probe rows below ``wanted`` are keys that must exist and go; the others must not exist.
     """
 
     locate: LocateItem
@@ -48,13 +48,13 @@ class SearchItem:
 
     @property
     def is_known(self) -> bool:
-        """Nothing is to be read or written for it any more."""
+        """Tell whether the item needs no more reading or writing."""
         return self.locate.known is not None and not self.completions and self.dead is None
 
 
 @dataclass(frozen=True)
 class ShowItem:
-    """Locate few keys in one file, and tell of a row of each in ``columns``."""
+    """Locate few keys in one file, and show a row of each in ``columns``."""
 
     locate: LocateItem
     columns: pa.Schema
@@ -66,7 +66,8 @@ Item = SearchItem | WriteItem | ShowItem | EndAllItem
 @dataclass(frozen=True)
 class Located:
     """Keys found in a file. Bitmaps are serialised: positions that go, probe rows found, and probe
-    rows found more than once. ``part``: here and below, which of the work's tables it is of."""
+    rows found more than once. ``part``, here and below: the number of the file's table among those
+    of the work."""
 
     work: int
     path: str
@@ -89,8 +90,8 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Written:
-    """Files written for a table; ``completed``: rows in them that needed their old versions;
-    ``left_out``: rows of a rewritten file that were not to be in them."""
+    """Files written for a table. ``completed``: the number of rows in them that needed their old
+    versions; ``left_out``: the number of rows of a rewritten file that were not to be in them."""
 
     work: int
     files: tuple[WrittenFile, ...]
@@ -101,7 +102,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Shown:
-    """Rows found in a file, as text, by their probe rows."""
+    """Rows found in a file, as pairs of probe row and text."""
 
     work: int
     path: str
@@ -111,7 +112,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Failed:
-    """The error of a table's item; other items are done all the same."""
+    """The error of a table's item. Other items are done all the same."""
 
     work: int
     error: PenstockError
@@ -121,7 +122,7 @@ Result = Located | Candidates | Written | Shown | Failed
 
 
 def run_item(item: Item) -> Iterator[Result]:
-    """In a task: do one item; an expected error is its last result."""
+    """Do one item, in a task. An expected error is its last result."""
     work = item.locate.work if isinstance(item, SearchItem | ShowItem) else item.work
     try:
         yield from _run(item)
@@ -192,14 +193,14 @@ def _repeated_numbers(probe: Integers) -> BitMap:
     return twice
 
 
-# Rows of a data file as the log shows rows. Runs inside tasks.
+# Rows of a data file as the log shows rows. This runs inside tasks.
 #
-# In: a file and positions in it. Out: text; long values are cut here, so that little crosses to
+# In: a file and positions in it. Out: text. Long values are cut here, so that little crosses to
 # the driver. Memory: a run of rows of the file at a time.
 
 
 def rows_as_text(file: LocateItem, columns: pa.Schema, position: Integers) -> list[str]:
-    """The rows at ascending positions of a file. Raises StorageError."""
+    """Return the rows at ascending positions of a file as text. Raises StorageError."""
     found: list[str] = []
     if not len(position):
         return found
@@ -214,8 +215,9 @@ def rows_as_text(file: LocateItem, columns: pa.Schema, position: Integers) -> li
 
 
 def _values(rows: pa.RecordBatch, field: pa.Field, given: pa.Scalar | None) -> list[str]:
-    """Of one column, also where what somebody else has written cannot be shown: the conflict is
-    what matters. ``given``: what all rows hold; one that the file lacks was added later."""
+    """Return the values of one column as text. A value of another writer that cannot be shown is
+    "?", since the conflict must be reported anyway. ``given``: the value that all rows hold. A
+    column that the file lacks was added later."""
     if given is None and field.name not in rows.schema.names:
         return ["null"] * rows.num_rows
     try:

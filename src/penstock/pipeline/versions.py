@@ -1,7 +1,7 @@
-"""The versions that the rows of a table had during a run of changes, as its history tells of them.
+"""The versions that the rows of a table had during a run of changes, as its history shows them.
 
-In: the rows that the changes gave, and which cells are whose. Out: rows, a part at a time: a large
-value that was sent once, and left as it is by each change after, is in all of them.
+In: the rows that the changes gave, and the origin of each cell. Out: rows, a part at a time, since
+a large value that was sent once is in every later version that leaves it unchanged.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class Versions:
     """Every row that the changes made or ended, in order, for the table's history.
 
     ``sequence``: of the messages; ``type``: numbers of ``history_table.CHANGE_TYPES``. ``given``
-    has the target's columns, ``row`` tells which of its rows a version is, ``cells`` of which one
-    it has a column's cell, -1 where that is to be taken from row ``old`` of ``NetChange.removed``.
+    has the target's columns. ``row``: the row of ``given`` that a version is. ``cells``: column ->
+    the row of ``given`` that has its cell, -1 if the cell is to be taken from row ``old`` of
+    ``NetChange.removed``.
     """
 
     sequence: Integers
@@ -37,7 +38,7 @@ class Versions:
 
     @property
     def rows(self) -> pa.Table:
-        """NULL in cells to be completed."""
+        """The rows, with NULL in cells to be completed."""
         columns = []
         for name, column in zip(self.given.column_names, self.given.columns, strict=True):
             at = self.cells.get(name, self.row)
@@ -46,19 +47,19 @@ class Versions:
 
     @property
     def missing(self) -> Mapping[str, Mask]:
-        """As in ``Incomplete``, for all rows."""
+        """The masks of ``Incomplete``, over all rows."""
         return {name: at < 0 for name, at in self.cells.items()}
 
     @property
     def incomplete(self) -> Mask:
-        """Mask of the rows with cells to be completed."""
+        """The mask of the rows with cells to be completed."""
         found = np.zeros(len(self), bool)
         for mask in self.missing.values():
             found |= mask
         return found
 
     def take(self, kept: Mask | slice) -> Versions:
-        """Those of a mask, or in a row."""
+        """Return the versions that a mask or a slice selects."""
         return Versions(
             self.sequence[kept],
             self.type[kept],
@@ -69,7 +70,7 @@ class Versions:
         )
 
     def parts(self, max_bytes: int) -> Iterator[Versions]:
-        """In order, not more than so many bytes of rows each, but one row at least."""
+        """Yield parts of at most ``max_bytes`` of rows, but at least one row, in order."""
         if not self.cells:  # each value is in one row
             yield self
             return

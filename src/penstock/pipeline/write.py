@@ -1,4 +1,4 @@
-"""Write: new row versions as data files. Runs inside tasks.
+"""Write: new row versions as data files. This runs inside tasks.
 
 In: complete rows, or rows with cells to be taken from their old versions, whose positions were just
 located. Out: WrittenFiles, not yet in the table. Memory: a run of rows of the old file at a time.
@@ -28,8 +28,8 @@ from penstock.pipeline.payload import Payload
 
 @dataclass(frozen=True)
 class WriteItem:
-    """A slice of complete rows for one of a work's tables; ``rows`` is in that table's schema,
-    ``generated`` what is still to be made of them, ``mark`` part of the files' names."""
+    """A slice of complete rows for one of a work's tables. ``rows`` has that table's schema;
+    ``generated``: the columns that are still to be computed; ``mark``: part of the files' names."""
 
     work: int
     storage: Storage
@@ -50,8 +50,8 @@ def write(item: WriteItem) -> list[WrittenFile]:
 
 @dataclass(frozen=True)
 class Destination:
-    """A table that rows go to. ``columns``: for each column of its ``schema`` the position among
-    the rows' columns; ``generated``: what is made of the others."""
+    """A table that rows go to. ``columns``: the position among the rows' columns of each column of
+    its ``schema``; ``generated``: the columns that are computed from others."""
 
     storage: Storage
     table_uri: str
@@ -61,7 +61,7 @@ class Destination:
     layout: TableLayout = NO_LAYOUT
 
     def writer(self, target_file_bytes: int = TARGET_FILE_BYTES) -> TableWriter:
-        """For rows as the table holds them."""
+        """Return a writer for rows as the table holds them."""
         return TableWriter(
             self.storage,
             self.table_uri,
@@ -71,12 +71,12 @@ class Destination:
         )
 
     def given(self, rows: pa.Table) -> pa.Table:
-        """Rows with its columns in its order, without what is generated."""
+        """Return rows in the table's columns and order; generated columns are not computed yet."""
         columns = [rows.column(at) for at in self.columns]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """Rows as the table holds them. Raises ValueNotRepresentable."""
+        """Return rows as the table holds them. Raises ValueNotRepresentable."""
         return self.generated.filled(self.given(rows))
 
 
@@ -84,8 +84,8 @@ class Destination:
 class Completion:
     """Incomplete rows for tasks that locate old versions.
 
-    ``rows``: the columns of ``schema`` as v0, v1 ..., one mask m0, m1 ... for each of the columns
-    ``missing``, ``old``, the probe row of the old version, and ``to``, the number of the
+    ``rows``: the columns of ``schema`` as v0, v1 ...; a mask m0, m1 ... for each of the columns
+    ``missing``; ``old``, the probe row of the old version; and ``to``, the number of the
     destination. ``missing``: column of the rows -> its name in the files that are searched.
     """
 
@@ -97,7 +97,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Completed:
-    """Files written for one destination, with ``rows`` rows."""
+    """The files written for one destination, with ``rows`` rows."""
 
     part: int
     files: list[WrittenFile]
@@ -105,8 +105,8 @@ class Completed:
 
 
 def complete(completion: Completion, where: LocateItem, hits: Hits) -> Iterator[Completed]:
-    """Complete and write the rows whose old versions are at ``hits`` in the file that was searched,
-    which may be another table's than they go to. Raises StorageError, ValueNotRepresentable.
+    """Complete and write the rows whose old versions are at ``hits`` in the file that was searched.
+    They may go to another table than that file's. Raises StorageError, ValueNotRepresentable.
     """
     rows = completion.rows.table()
     position, index = hits.of(rows["old"].to_numpy())
@@ -129,7 +129,7 @@ class _OldRows:
     partition_values: PartitionValues | None
 
     def completed(self, rows: pa.Table, position: Integers, index: Integers) -> Iterator[pa.Table]:
-        """Run by run of the old file's rows: the new versions of its rows at ``position``."""
+        """Yield the new versions of the old file's rows at ``position``, run by run."""
         constant = self.partition_values or {}
         names = set(self.parquet.schema_arrow.names) - constant.keys()
         held = [name for name in self.completion.missing.values() if name in names]
