@@ -16,7 +16,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def take_either(mask: Mask, first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.ChunkedArray:
-    """``first`` where ``mask``, else ``second``; for any type, nested ones too."""
+    """Return ``first`` where ``mask`` is true, else ``second``; for any type, nested ones too."""
     count = len(mask)
     index = np.arange(count) + np.where(mask, 0, count)
     both = pa.chunked_array([*_chunks(first), *_chunks(second)], first.type)
@@ -24,7 +24,7 @@ def take_either(mask: Mask, first: pa.ChunkedArray, second: pa.ChunkedArray) -> 
 
 
 def rank(ordered: Integers) -> Integers:
-    """0, 1, 2 ... within each run of equal numbers."""
+    """Return 0, 1, 2 ... within each run of equal numbers."""
     result: Integers = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
     return result
 
@@ -34,8 +34,8 @@ def _chunks(array: pa.Array | pa.ChunkedArray) -> Iterable[pa.Array]:
 
 
 def signs(columns: Iterable[tuple[str, pa.DataType]]) -> list[str]:
-    """Expressions over the columns, given as SQL and type, to be compared besides them: -0 equals 0
-    in DuckDB, at any depth of a nested value."""
+    """Return expressions over the columns, given as SQL and type, to be compared besides them: -0
+    equals 0 in DuckDB, at any depth of a nested value."""
     return [sign for column, kind in columns for sign in _signs(column, kind, 0)]
 
 

@@ -1,14 +1,14 @@
-"""Compaction: small files become large ones, files with many dead rows lose them.
+"""Compaction: make large files of small ones, and rewrite files that have many dead rows.
 
 In: a table. Out: its next version, which holds the same rows in other files (dataChange = false).
 Readers of older versions keep the old files until VACUUM.
 
-It is done in two steps, so that batches need not wait. ``rewrite`` works on a table as it was at a
-version, in any thread. ``put_in_place`` is for the thread that commits to the table, and quick:
-rows that were deleted in between are deleted in the new files, as their places there follow from
-the order of the live rows, which a rewrite keeps. Where the old files are not all there any more,
-or the table is another one or has other columns, nothing is put. When to look, and what a lost
-race means, is ``subscription.upkeep``'s; which files, ``compact_choice``'s.
+There are two steps, so that batches need not wait. ``rewrite`` works on a table as it was at a
+version, in any thread. ``put_in_place`` runs in the thread that commits to the table, and is quick.
+Rows that were deleted in between are deleted in the new files: their places there follow from the
+order of the live rows, which a rewrite keeps. If half of the old files are gone, or the table is
+another one or has other columns, nothing is put in place. ``subscription.upkeep`` decides when to
+compact, and what a lost race means.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ log = logging.getLogger(__name__)
 
 _OPERATION: Final = "OPTIMIZE"
 _APP_ID: Final = "penstock.compaction"
-"""The marker of our commits where the newest one has none of its own."""
+"""The marker of our commits if the newest commit has none."""
 _SECONDS_PER_BYTE: Final = 3e-8
 HERE_SECONDS: Final = 0.25
-"""Estimated work that is done in this process: a job has no less of it, and no batch waits."""
+"""Estimated work that is done in this process: a job would have no less to do, and no batch waits.
+"""
 _CORES: Final = 0.5
-"""Part of the cluster's; the batches have the others."""
+"""The part of the cluster's cores for compaction; the batches have the others."""
 
 
 @dataclass(frozen=True)
 class TableAt:
-    """A table at a version, which does not change any more; for another thread than its own."""
+    """A table at a version, which no longer changes; for use in another thread than its own."""
 
     name: str
     uri: str
@@ -65,7 +66,7 @@ class TableAt:
 
     @classmethod
     def now(cls, table: DeltaTable) -> TableAt:
-        """``table`` has nothing staged."""
+        """Return the present version of ``table``, which has nothing staged."""
         return cls(
             table.name,
             table.uri,
@@ -82,8 +83,8 @@ class TableAt:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of files: each of ``groups`` are files and what holds their live rows now, in the
-    same order."""
+    """The result of a rewrite. Each of ``groups`` is a pair: old files, and the new files that hold
+    their live rows in the same order."""
 
     at: TableAt
     groups: tuple[tuple[tuple[DataFile, ...], tuple[WrittenFile, ...]], ...]
@@ -99,14 +100,14 @@ class Rewritten:
         return [file for _, written in self.groups for file in written]
 
     def remove(self) -> None:
-        """They are not needed."""
+        """Remove the new files: they are not needed."""
         for file in self.new:
             self.at.storage.remove(f"{self.at.uri}/{file.path}")
 
 
 def due_files(at: TableAt, options: CompactOptions) -> list[DataFile]:
-    """What ``rewrite`` is to be given, if anything is due. Of others' files it is asked only where
-    they would be. Raises StorageError."""
+    """Return the files that are due for ``rewrite``. The writer of a file is looked up only if the
+    file would be due. Raises StorageError."""
     chosen = files_to_rewrite(at.files, options)
     own = options.own
     if own is None or not chosen:
@@ -124,15 +125,15 @@ def _is_by(file: DataFile, at: TableAt, own: str) -> bool:
 
 
 def needs_compaction(table: DeltaTable, options: CompactOptions) -> bool:
-    """Whether ``compact`` would rewrite anything now; False while something is staged."""
+    """Tell whether ``compact`` would rewrite anything now; False while something is staged."""
     return not table.has_staged and bool(due_files(TableAt.now(table), options))
 
 
 def compact(spark: Spark, table: DeltaTable, options: CompactOptions) -> int:
-    """Rewrite what is due and commit it; returns the number of files rewritten.
+    """Rewrite the files that are due and commit; return the number of files rewritten.
 
-    Raises CommitConflict when another writer was first and StorageError; the table is unharmed
-    then, nothing is staged and the new files are removed.
+    Raises StorageError, and CommitConflict if another writer was first. The table is unharmed then,
+    nothing is staged and the new files are removed.
     """
     if table.has_staged:
         return 0
@@ -147,8 +148,8 @@ def compact(spark: Spark, table: DeltaTable, options: CompactOptions) -> int:
 def rewrite(
     spark: Spark, at: TableAt, chosen: Sequence[DataFile], options: CompactOptions
 ) -> Rewritten:
-    """Write the live rows of files to new ones; a Spark job, or none where it is little. Raises
-    StorageError, and what Spark raises; nothing is left behind by the first."""
+    """Write the live rows of files to new ones, in a Spark job, or without one if it is little
+    work. Raises StorageError, after which nothing is left behind, and what Spark raises."""
     groups = _groups(chosen, options)
     items = [
         (sum(file.size for file in group) * _SECONDS_PER_BYTE, _item(at, group, options))
@@ -160,11 +161,12 @@ def rewrite(
 
 
 def put_in_place(table: DeltaTable, done: Rewritten) -> bool:
-    """Commit, with what was deleted since; whether there was still reason to. The newest commit's
-    marker is repeated, because the rows and their position stay what they are.
+    """Commit the new files without the rows deleted since. Return False if they no longer fit; they
+    are removed then. The commit repeats the marker of the newest one, because the rows and their
+    position stay the same.
 
-    Raises CommitConflict when another writer was first and StorageError; nothing is staged then,
-    and the new files are removed unless the commit may have taken place.
+    Raises StorageError, and CommitConflict if another writer was first. Nothing is staged then, and
+    the new files are removed unless the commit may have taken place.
     """
     if not _fits(table, done):
         done.remove()
@@ -188,8 +190,8 @@ def put_in_place(table: DeltaTable, done: Rewritten) -> bool:
 
 
 def _fits(table: DeltaTable, done: Rewritten) -> bool:
-    """Whether the table is the same, with enough of the old files. Rows of them that have come back
-    (RESTORE) are in no new file."""
+    """Tell whether the table is the same and has enough of the old files. It does not fit if rows
+    have come back in an old file (RESTORE), since no new file has them."""
     at, gone = done.at, 0
     if table.has_staged or table.state.metadata != at.metadata or table.layout != at.layout:
         return False
@@ -205,8 +207,9 @@ def _fits(table: DeltaTable, done: Rewritten) -> bool:
 
 
 def _deleted_since(table: DeltaTable, done: Rewritten) -> dict[str, BitMap]:
-    """By the paths of new files, where the rows are that were deleted since in the old ones: all,
-    where the file is gone, be it for that or that others have them somewhere else."""
+    """Return, by path of new file, the positions of the rows that were deleted since in the old
+    ones. These are all rows of an old file that is gone: they were deleted, or another writer has
+    moved them to other files."""
     found: dict[str, BitMap] = {}
     for sources, written in done.groups:
         deleted = []
@@ -221,8 +224,9 @@ def _deleted_since(table: DeltaTable, done: Rewritten) -> dict[str, BitMap]:
 def moved_positions(
     sources: Sequence[tuple[DataFile, BitMap]], written: Sequence[WrittenFile]
 ) -> dict[str, BitMap]:
-    """Where rows went. ``sources``: files as they were rewritten, with all that is deleted in them
-    now; ``written``: what holds the rows that were alive, one after the other."""
+    """Return the positions in new files, by path, of rows deleted since the rewrite. ``sources``:
+    files as they were rewritten, with all positions deleted in them now; ``written``: the files
+    that hold, one after the other, the rows that were alive."""
     found: list[np.ndarray] = []
     first = 0
     for old, deleted in sources:
@@ -241,7 +245,7 @@ def moved_positions(
 
 
 def commit_again(table: DeltaTable, operation: str) -> None:
-    """Commit what is staged and changes no row, with the newest commit's marker once more."""
+    """Commit staged files that change no row, and repeat the marker of the newest commit."""
     app_id = table.last_app_id
     marker = None if app_id is None else table.transaction_version(app_id)
     if app_id is None or marker is None:
@@ -250,7 +254,7 @@ def commit_again(table: DeltaTable, operation: str) -> None:
 
 
 def _groups(files: Sequence[DataFile], options: CompactOptions) -> list[tuple[DataFile, ...]]:
-    """Runs of files of one partition that make up about one new file each."""
+    """Return runs of files of one partition that make up about one new file each."""
     groups: list[list[DataFile]] = []
     size = float(options.target_file_bytes)
     for file in files:
@@ -278,7 +282,8 @@ def _item(at: TableAt, group: Sequence[DataFile], options: CompactOptions) -> Re
 def _check(
     at: TableAt, groups: Sequence[tuple[DataFile, ...]], results: Sequence[Written | Failed]
 ) -> Rewritten:
-    """The new files, which must hold as many rows as the old ones had alive."""
+    """Return the rewrite. Raises an item's error, or StorageError if the new files do not hold as
+    many rows as the old ones had alive; the new files are removed then."""
     files = [tuple(each.files) if isinstance(each, Written) else () for each in results]
     done = Rewritten(at, tuple(zip(groups, files, strict=True)))
     failed = [each.error for each in results if isinstance(each, Failed)]
@@ -301,31 +306,31 @@ def _damaged(at: TableAt, found: int, expected: int) -> PenstockError:
     )
 
 
-# Which files of a table compaction rewrites: small ones by their sizes, large ones by dead rows.
+# The choice of files to compact: small ones by their sizes, large ones by their dead rows.
 #
-# In: the files of a version. Out: those that are due, a choice at a time. Small files are told
-# apart by the class of their size, each eight times the one before. A class that has become full
-# is merged together with what is smaller, so the result is of a higher class: a row is rewritten
-# once a class, however many commits there are, and a table keeps less than ``small_files`` small
-# ones. Merging all small files whenever there are many would write the largest of them again and
-# again. How files are rewritten is ``compact``'s.
+# In: the files of a version. Out: those that are due, a choice at a time. Small files have classes
+# of size, each eight times the one before. A class that is full is merged together with all smaller
+# files, so the result is of a higher class: a row is rewritten once per class, however many commits
+# there are, and a table keeps less than ``small_files`` small files. Merging all small files
+# whenever there are many would write the largest of them again and again.
 
 _CLASSES: Final = 4
 _WIDTH: Final = 8
-"""Times the size of the class below. The smallest files cost what their opening does."""
+"""The size of a class relative to the class below. The cost of the smallest files is that of
+opening them."""
 
 _Partition = tuple[tuple[str, str | None], ...]
 
 
 @dataclass(frozen=True)
 class CompactOptions:
-    """When a table is compacted, and how much of it at once.
+    """Thresholds for compacting a table, and limits for one run.
 
-    ``small_files``: so many files of less than ``small_bytes`` of live rows a table has at most,
-    not counting those that are alone in their partition. ``dead_ratio``: files of any larger size
-    are rewritten when this part of their rows is dead. ``max_bytes``: of files in one run.
-    ``batch_bytes``: Arrow data that a task reads at a time. ``own``: an app id; files of which it
-    is known that another one wrote them stay as they are. None: nobody looks.
+    ``small_files``: the most files of less than ``small_bytes`` of live rows that a table keeps,
+    not counting files that are alone in their partition. ``dead_ratio``: larger files are rewritten
+    when this part of their rows is dead. ``max_bytes``: of files in one run. ``batch_bytes``: Arrow
+    data that a task reads at a time. ``own``: an app id; files known to be written by another app
+    stay as they are. None: no check.
     """
 
     small_files: int = 32
@@ -338,16 +343,16 @@ class CompactOptions:
 
     @property
     def full(self) -> int:
-        """Files of a class that are merged."""
+        """The number of files that makes a class full."""
         return max(2, self.small_files // _CLASSES)
 
 
 def files_to_rewrite(files: Iterable[DataFile], options: CompactOptions) -> list[DataFile]:
-    """The files that are due, in the order of the table, up to ``max_bytes`` but at least one; of
-    small ones two.
+    """Return the files that are due, in the order of the table, up to ``max_bytes`` but at least
+    one, or two if they are small.
 
     Dead rows do not make a small file due: it would be rewritten with every batch that touches it.
-    Nor is one that is alone in its partition: it would stay what it is.
+    A small file that is alone in its partition is never due: merging would not change it.
     """
     small: list[tuple[int, DataFile]] = []
     dying: list[DataFile] = []
@@ -361,7 +366,8 @@ def files_to_rewrite(files: Iterable[DataFile], options: CompactOptions) -> list
 
 
 def gain(chosen: Sequence[DataFile]) -> float:
-    """Files that there are less afterwards, or dead rows' bytes, for what is read and written."""
+    """Return the gain of a rewrite, in files saved and bytes of dead rows, relative to the bytes
+    that it reads and writes."""
     size = sum(file.size for file in chosen)
     dead = size - sum(map(live_bytes, chosen))
     fewer = len(chosen) - len({partition(file) for file in chosen})
@@ -369,12 +375,12 @@ def gain(chosen: Sequence[DataFile]) -> float:
 
 
 def partition(file: DataFile) -> _Partition:
-    """Which files may become one."""
+    """Return the partition of a file. Only files of one partition may become one file."""
     return tuple((file.partition_values or {}).items())
 
 
 def live_bytes(file: DataFile) -> float:
-    """About what its live rows take in a file."""
+    """Estimate the bytes that live rows take in a file."""
     return file.size * file.live_rows / max(file.rows, 1)
 
 
@@ -388,9 +394,9 @@ def _class(size: float, options: CompactOptions) -> int:
 def _full_class(
     small: Sequence[tuple[int, DataFile]], options: CompactOptions
 ) -> list[list[DataFile]]:
-    """By partition, the files of the lowest class in which there are too many, with smaller ones.
+    """Return, by partition, the files of the lowest class that is full, with all smaller ones.
 
-    Those count that others of their class and partition stand beside: so many there are less.
+    A class counts the files that merging would save: all but one of each partition.
     """
     beside: dict[tuple[int, _Partition], int] = {}
     for number, file in small:
@@ -408,7 +414,7 @@ def _full_class(
 
 
 def _merged(groups: Iterable[Sequence[DataFile]], options: CompactOptions) -> list[DataFile]:
-    """Two of a partition at least."""
+    """Choose files up to ``max_bytes``, at least two of each partition that is chosen."""
     chosen: list[DataFile] = []
     size = 0
     for mates in groups:

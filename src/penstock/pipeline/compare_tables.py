@@ -1,11 +1,10 @@
-"""Published tables at an exported snapshot against the node's tables at their versions.
+"""Comparison of published tables at an exported snapshot with the node's tables at their versions.
 
 In: tables of both sides that should have the same rows, and the name of a snapshot that another
-session holds open. Out: for each table the rows of both sides and what differs between them, some
-of it by name. Both sides are read in parts, in threads of this process or, where they are large, in
-Spark; what is compared are digests (``row_digests``), so that neither memory
-nor what is sent to the driver grows with the tables. Where digests differ, the rows of those
-buckets are read once more.
+session holds open. Out: for each table the number of rows of both sides and their differences, some
+of these by name. Both sides are read in parts, in threads of this process or, if they are large, in
+Spark. Digests of rows are compared, so that neither memory nor the data sent to the driver grows
+with the tables. Where digests differ, the rows of those buckets are read once more.
 """
 
 from __future__ import annotations
@@ -51,23 +50,24 @@ from penstock.relation import Attribute
 from penstock.walreceiver.conninfo import ConnInfo
 
 HERE_BYTES: Final = 1 << 30
-"""Of both sides: so much is compared in this process, in half a minute; a session takes ten seconds
-to start, and memory beside the node's own."""
+"""Bytes of both sides that are compared in this process, in half a minute. A Spark session takes
+ten seconds to start, and memory beside the node's own."""
 _TOLD_ROWS: Final = 100_000
-"""Of both sides of a table, about: so many are read one by one to find what differs."""
+"""The approximate number of rows, of both sides of a table, that are read one by one to find the
+differences."""
 _DESCRIPTION: Final = "penstock: verify"
 _CHECK_INTERVAL_S: Final = 0.5
 _ITEMS_PER_CORE: Final = 4
-"""Of a wave of Spark's. Between two of them progress is told."""
+"""The items per core in a wave of Spark's. Progress is reported between waves."""
 _ITEM_COST: Final = 128 << 10
-"""Bytes that are read in the time which an item takes to begin and end."""
+"""Bytes that are read in the time that an item takes to begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """``kind``: ``missing`` and ``extra`` at the node, ``different``, or ``doubled``: the node has
-    it more often. ``key``: (column, text) of what tells it apart. ``columns``: in which it differs,
-    where that is known. ``count``: of such equal rows."""
+    """A row that differs. ``kind``: ``missing`` or ``extra`` at the node, ``different``, or
+    ``doubled``: the node has it more often. ``key``: (column, text) of the columns that identify
+    it. ``columns``: those that differ, if known. ``count``: of such equal rows."""
 
     kind: str
     key: tuple[tuple[str, str | None], ...]
@@ -77,8 +77,8 @@ class RowDifference:
 
 @dataclass(frozen=True, slots=True)
 class TableDifference:
-    """Rows of both sides, and how many of each kind differ. ``whole``: all that differs was looked
-    at, else there may be more of it. ``examples``: some of each kind."""
+    """The number of rows of both sides, and how many differ by kind. ``whole``: all differing
+    buckets were read, else there may be more differences. ``examples``: some of each kind."""
 
     publisher_rows: int
     node_rows: int
@@ -89,36 +89,37 @@ class TableDifference:
 
 @dataclass(frozen=True, slots=True)
 class CompareProgress:
-    """Bytes read of those that are to be read, estimated, on both sides; of all tables.
-    ``again``: for what differs."""
+    """The bytes that have been read and are to be read, estimated, on both sides of all tables.
+    ``again``: they are read to find the rows that differ."""
 
     bytes: int
     bytes_total: int
     again: bool
 
 
-# Digests of a table's rows, by which two copies of it are compared. Runs inside tasks.
+# Digests of a table's rows, by which two copies of it are compared. This runs inside tasks.
 #
 # In: a unit of the publisher's table at an exported snapshot, or a data file of the node's at a
 # version; both as the same Arrow columns, by the functions that copy and read them. Out: for each
-# of ``BUCKETS`` how many rows there are and the sum of their hashes; or, of some buckets, each
-# row.
+# of ``BUCKETS`` the number of rows and the sum of their hashes; or each row of some buckets.
 #
 # A row belongs to a bucket by its key, a row without a key by all its values. Sums do not depend
-# on the order of rows, nor on how a table is divided; two tables with the same digests are equal
-# but for an accident of one in 2^64. What differs is then looked for in the buckets that differ.
+# on the order of rows, nor on how a table is divided. Two tables with the same digests are equal
+# but for an accident of one in 2^64. Rows that differ are then looked for in the buckets that
+# differ.
 
 BUCKETS: Final = 4096
-"""Of a table. What comes back of a task is bounded by it."""
+"""The number of buckets of a table. It bounds the result of a task."""
 _SHOWN: Final = 200
-"""Characters of a value that is shown."""
+"""The number of characters of a value that are shown."""
 
 Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class DigestColumn:
-    """``name``: at the publisher, and of the batches' columns. ``key``: tells rows apart."""
+    """A column that is compared. ``name``: at the publisher, and in the batches. ``key``: it is one
+    of those that identify a row."""
 
     name: str
     type: pa.DataType
@@ -130,8 +131,8 @@ class DigestColumn:
 @dataclass(frozen=True)
 class HeldRows:
     """A file of the node's table, with the table's columns by their names at the publisher.
-    ``live``: the column that is NULL in live rows, where there are others, which do not count.
-    ``range``: only rows of it count."""
+    ``live``: the column that is NULL in live rows, if the file may hold dead ones, which do not
+    count. ``range``: only rows in it count."""
 
     storage: Storage
     table_uri: str
@@ -143,8 +144,8 @@ class HeldRows:
 
 @dataclass(frozen=True)
 class DigestItem:
-    """``table``: its number in the comparison. ``wanted``: buckets whose rows are told one by one;
-    None: digests of all."""
+    """Rows to be read by a task. ``table``: its number in the comparison. ``wanted``: buckets whose
+    rows are returned one by one; None: digests of all buckets."""
 
     table: int
     rows: CopyTask | HeldRows
@@ -154,7 +155,7 @@ class DigestItem:
 
 @dataclass(frozen=True)
 class Digests:
-    """Of the rows of an item; ``here``: they are the node's. The arrays are side by side."""
+    """The digests of an item's rows; ``here``: the rows are the node's. The arrays are aligned."""
 
     table: int
     here: bool
@@ -165,8 +166,8 @@ class Digests:
 
 @dataclass(frozen=True)
 class ToldRow:
-    """Equal rows. ``key``: the texts of the key's columns, of all where there is no key;
-    ``hashes``: one for each column; ``key_hash``: rows with the same key have the same."""
+    """Equal rows. ``key``: the texts of the key's columns, or of all columns if there is no key;
+    ``hashes``: one for each column; ``key_hash``: equal for rows with the same key."""
 
     key_hash: int
     hashes: tuple[int, ...]
@@ -176,7 +177,7 @@ class ToldRow:
 
 @dataclass(frozen=True)
 class ToldRows:
-    """The rows of an item that are in wanted buckets."""
+    """The rows of an item that are in the wanted buckets."""
 
     table: int
     here: bool
@@ -188,8 +189,8 @@ _Interrupt = Callable[[], None] | None
 
 
 def run_digest(item: DigestItem, interrupt: _Interrupt = None) -> Iterator[Digested]:
-    """In a task; an error comes back as a value, and is the table's. ``interrupt``: asked while the
-    publisher is waited for; what it raises comes back likewise."""
+    """Read an item, in a task. An error comes back as a value, and concerns the table only.
+    ``interrupt``: called while waiting for the publisher; its errors come back likewise."""
     here = isinstance(item.rows, HeldRows)
     try:
         if item.wanted is None:
@@ -217,7 +218,7 @@ def _batches(item: DigestItem, interrupt: _Interrupt) -> Generator[pa.RecordBatc
 
 
 def _comparable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """With texts in place of variants, whose bytes are the writer's choice."""
+    """Replace variants by texts: the bytes of a variant are the writer's choice."""
     for at, column in enumerate(batch.schema):
         if column.type == VARIANT:
             batch = batch.set_column(at, column.name, compared_text(batch.column(at)))
@@ -225,13 +226,13 @@ def _comparable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _only_live(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """``live`` is the last column."""
+    """Return the live rows, without the last column, which is ``HeldRows.live``."""
     last = batch.num_columns - 1
     return batch.filter(pc.is_null(batch.column(last))).remove_column(last)
 
 
 def _digest(item: DigestItem, interrupt: _Interrupt) -> tuple[Integers, Integers, Hashes]:
-    """Of batches one after the other; they are added up."""
+    """Return buckets, counts and sums, added up over the item's batches."""
     count = np.zeros(BUCKETS, np.int64)
     total = np.zeros(BUCKETS, np.uint64)
     query = (
@@ -255,7 +256,7 @@ _GATHERED_BYTES: Final = 8 << 20
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """A question costs a millisecond: batches of few rows are asked about together."""
+    """Join small batches into larger tables: each query costs a millisecond."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -304,7 +305,7 @@ def _shortened(text: str) -> str:
 
 
 def _ask(query: str, rows: pa.Table, columns: Sequence[DigestColumn]) -> pa.Table:
-    """The columns are c0, c1, ... there."""
+    """Query the rows, whose columns are c0, c1, ... in the query."""
     duck = connection()
     duck.register("digested", rows.rename_columns([f"c{n}" for n in range(len(columns))]))
     try:
@@ -319,13 +320,13 @@ def _key_hash(columns: Sequence[DigestColumn]) -> str:
 
 
 def _row_hash(columns: Sequence[DigestColumn]) -> str:
-    """Hashed twice: a single number's own hash is simple, and a sum of such would be, too."""
+    """Hash twice: the hash of a single number is simple, and so would be a sum of such hashes."""
     return f"hash({_hash(range(len(columns)), columns)})"
 
 
 def _hash(numbers: Sequence[int], columns: Sequence[DigestColumn]) -> str:
-    """By value, with -0 told from 0. DuckDB's hash of a list is that of its elements, so that NULL,
-    {} and {NULL} have the same: they are told apart beside it."""
+    """Hash by value, but distinguish -0 from 0. DuckDB's hash of a list is that of its elements, so
+    NULL, {} and {NULL} have the same: their nullness and length are hashed, too."""
     named = [(f"c{n}", column.type) for n, column in zip(numbers, columns, strict=True)]
     lists = [name for name, kind in named if pa.types.is_list(kind)]
     told = [each for name in lists for each in (f"{name} IS NULL", f"len({name})")]
@@ -340,7 +341,7 @@ class _Side:
 
 @dataclass(slots=True)
 class _Compared:
-    """A table while it is compared. ``items``: with their sizes."""
+    """Hold the state of a table's comparison. ``items``: with their sizes."""
 
     columns: tuple[DigestColumn, ...]
     items: list[tuple[int, DigestItem]]
@@ -351,14 +352,14 @@ class _Compared:
     held: Counter[ToldRow] = field(default_factory=Counter)
 
     def differing(self) -> list[int]:
-        """Buckets, those with the fewest rows first."""
+        """Return the buckets that differ, those with the fewest rows first."""
         ours, theirs = self.node, self.publisher
         (found,) = np.nonzero((ours.count != theirs.count) | (ours.total != theirs.total))
         rows = ours.count + theirs.count
         return sorted((int(bucket) for bucket in found), key=lambda bucket: int(rows[bucket]))
 
     def told_buckets(self) -> tuple[int, ...]:
-        """Those whose rows are read one by one: the first, and what else fits."""
+        """Return the buckets whose rows are read one by one: the first, and as many as fit."""
         rows, chosen = 0, list[int]()
         for bucket in self.differing():
             rows += int(self.node.count[bucket] + self.publisher.count[bucket])
@@ -373,7 +374,7 @@ _Running = Future[list[Digested]]
 
 
 class Comparison:
-    """One round. ``check``: raises when it has to end; asked about twice a second."""
+    """Run one round. ``check``: raises if the round has to end; called about twice a second."""
 
     def __init__(
         self,
@@ -396,8 +397,8 @@ class Comparison:
     def run(
         self, sources: Sequence[CopySource], *, examples: int
     ) -> list[TableDifference | PenstockError]:
-        """For each table what differs, at most ``examples`` rows of each kind by name, or its own
-        error. Raises what ``check`` raises."""
+        """Return for each table its differences, with at most ``examples`` rows of each kind by
+        name, or its error. Raises what ``check`` raises."""
         tables = [self._table(number, source) for number, source in enumerate(sources)]
         self._read(tables, [item for table in tables for item in table.items], again=False)
         again = [
@@ -410,7 +411,7 @@ class Comparison:
         return [table.error or _difference(table, examples) for table in tables]
 
     def _table(self, number: int, source: CopySource) -> _Compared:
-        """Both sides of a table in parts, with the columns that they share."""
+        """Return both sides of a table in parts, with the columns that they share."""
         columns = [
             DigestColumn(c.source, c.type, c.type_oid, c.typmod, c.source in _key(source))
             for c in compared_columns(source)
@@ -450,7 +451,8 @@ class Comparison:
             yield unit.size, DigestItem(number, task, ())
 
     def _units(self, source: CopySource, attributes: Sequence[Attribute]) -> list[Unit]:
-        """A range of keys is one: where its rows lie in the heap nobody knows."""
+        """Return the publisher's units. A range of keys is one unit, because the place of its rows
+        in the heap is unknown."""
         info, rows = source.info, source.rows
         if rows is None:
             return units_of(info, attributes, self._options.unit_bytes)
@@ -477,7 +479,7 @@ class Comparison:
                 self._progress(CompareProgress(done, total, again))
 
     def _here(self, items: Sequence[_Sized]) -> Generator[tuple[int, Sequence[Digested]]]:
-        """Results with the sizes of their items, as they come."""
+        """Yield results with the sizes of their items, as they come."""
         threads = min(self._options.connections, os.cpu_count() or 1)
         ended = threading.Event()
 
@@ -495,12 +497,13 @@ class Comparison:
                     for future in self._wait(running):
                         yield running.pop(future), future.result()
             finally:
-                ended.set()  # a publisher that hangs would be waited for
+                ended.set()  # or the pool would wait for a publisher that hangs
                 for future in running:
                     future.cancel()
 
     def _by_spark(self, items: Sequence[_Sized]) -> Generator[tuple[int, Sequence[Digested]]]:
-        """The same, in waves; each in a thread of its own, since this one goes on checking."""
+        """Yield the same from Spark, in waves. Another thread runs them, since this one goes on
+        checking."""
         context = self._spark.sparkContext
         count = context.defaultParallelism * _ITEMS_PER_CORE
         group = f"penstock-verify-{uuid.uuid4()}"
@@ -524,7 +527,7 @@ class Comparison:
         return run_job(self._spark, work, run_digest, _DESCRIPTION, cores=cores)
 
     def _wait(self, running: Collection[_Running]) -> set[_Running]:
-        """Those that are done; checks now and then."""
+        """Return the futures that are done; call ``check`` now and then."""
         done, _ = wait(running, timeout=_CHECK_INTERVAL_S, return_when=FIRST_COMPLETED)
         if time.monotonic() - self._checked_at >= _CHECK_INTERVAL_S:
             self._check()
@@ -533,13 +536,14 @@ class Comparison:
 
 
 def compared_columns(source: CopySource) -> tuple[Column, ...]:
-    """The columns of the node's table that are published, in its order."""
+    """Return the columns of the node's table that are published, in its order."""
     published = {attribute.name for attribute in published_columns(source)}
     return tuple(c for c in source.table.schema.columns if c.source in published)
 
 
 def _key(source: CopySource) -> frozenset[str]:
-    """What names a row: the primary key, or else what the subscription knows rows by."""
+    """Return the columns that identify a row: the primary key, or else the key by which the
+    subscription finds rows."""
     compared = {column.source for column in compared_columns(source)}
     for key in (source.info.primary_key, source.table.schema.source_key):
         if key and compared.issuperset(key):
@@ -575,7 +579,8 @@ def _scanned(table: DeltaTable, compared: Sequence[Column]) -> tuple[ScanColumn,
 
 
 def _null_in_live_rows(source: CopySource, table: DeltaTable) -> ScanColumn | None:
-    """The publisher has no dead rows."""
+    """Return the column that is NULL in live rows, if any: the publisher has no dead rows, so those
+    of the node do not count."""
     if source.table.schema.deleted_at is None:
         return None
     column = table.schema.by_source[DELETED_AT]
@@ -616,7 +621,7 @@ def _difference(table: _Compared, examples: int) -> TableDifference:
 
 
 def _row_differences(table: _Compared) -> Iterator[RowDifference]:
-    """Rows with the same key are paired; what is left on a side is missing, extra or doubled."""
+    """Pair rows with the same key; rows left on one side are missing, extra or doubled."""
     keys = [c.name for c in table.columns if c.key] or [c.name for c in table.columns]
     known = {row.key_hash for row in table.published}
     by_key: dict[int, tuple[Counter[ToldRow], Counter[ToldRow]]] = {}
@@ -643,7 +648,7 @@ def _unequal(columns: Sequence[DigestColumn], one: ToldRow, other: ToldRow) -> t
 
 
 def _order(rows: tuple[Counter[ToldRow], Counter[ToldRow]]) -> tuple[tuple[float, str], ...]:
-    """By the key, numbers as such."""
+    """Return the sort key of rows: their key, with numbers in numeric order."""
     (first, *_) = [*rows[0], *rows[1]]
     return tuple((_number(text), text or "") for text in first.key)
 

@@ -1,11 +1,10 @@
 """Rows of Delta tables at given versions, as COPY table TO STDOUT sends them or as Arrow.
 
 In: tables with their versions, columns, a row filter. Out: CopyData messages in portions, or record
-batches. Spark
-does it in waves of a bounded size: executors read, filter and encode files into the staging area;
-what one wave has made is sent while the next one is made, and then removed. So neither the driver's
-memory nor the staging area holds more than two waves, however large the table and slow the client.
-Where there is little in all, it is read and encoded by who asks for it, portion by portion.
+batches. Spark works in waves of a bounded size: executors read, filter and encode files into the
+staging area; the result of one wave is sent while the next one is made, and then removed. So
+neither the driver's memory nor the staging area holds more than two waves, however large the table
+and slow the client. A small amount is read and encoded in the calling thread, portion by portion.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 
 _PORTION_AT_MOST: Final = 4 << 20
-"""A single row may have more."""
+"""The most bytes handed to the client at a time; a larger row goes in several pieces."""
 _PORTION: Final = 1 << 20
-"""Bytes that are handed to the client at a time, about."""
+"""The approximate number of bytes handed to the client at a time."""
 
 log = logging.getLogger(__name__)
 
 
 class Encoding(Enum):
-    """What rows become: COPY's two formats, or streams of Arrow IPC."""
+    """The encodings of rows: COPY's two formats, or streams of Arrow IPC."""
 
     TEXT = "text"
     BINARY = "binary"
@@ -59,7 +58,7 @@ class Encoding(Enum):
 class CopyColumn:
     """A column that is read. ``sent``: it is part of the copy, not only of the filter.
 
-    ``printed``: makes the text that is sent in its place, in any format.
+    ``printed``: returns the texts that are sent for its values, in any format.
     """
 
     scanned: ScanColumn
@@ -71,8 +70,8 @@ class CopyColumn:
 
 @dataclass(frozen=True)
 class CopyTable:
-    """A table at a version; columns in the order of the copy. ``files``: that it has there, None:
-    as its log says. ``keys``: only files that may have one of them are read; None: all are."""
+    """A table at a version; columns in the order of the copy. ``files``: those of the version,
+    None: read its log. ``keys``: only files that may have one of them are read; None: all are."""
 
     uri: str
     version: int
@@ -83,10 +82,10 @@ class CopyTable:
 
 @dataclass(frozen=True)
 class CopyItem:
-    """Rows of a file, ``size`` bytes to send, about.
+    """Rows of a file, which make about ``size`` bytes to send.
 
-    ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all. ``folder``: of this copy, in the
-    staging area. ``packed``: many rows in a message.
+    ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all rows. ``folder``: of this copy,
+    in the staging area. ``packed``: put many rows into a message.
     """
 
     storage: Storage
@@ -102,9 +101,9 @@ class CopyItem:
 
 @dataclass(frozen=True)
 class EncodedFile:
-    """What a task has made: CopyData messages in a file of the staging area.
+    """The result of a task: CopyData messages in a file of the staging area.
 
-    ``portions``: (rows, bytes) of those that are handed out together.
+    ``portions``: (rows, bytes) of messages that are handed out together.
     """
 
     uri: str
@@ -112,12 +111,12 @@ class EncodedFile:
 
     @property
     def rows(self) -> int:
-        """In all portions."""
+        """The number of rows in all portions."""
         return sum(rows for rows, _ in self.portions)
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """The bytes of the file."""
         return sum(size for _, size in self.portions)
 
 
@@ -131,12 +130,12 @@ def copy_to(
     binary: bool = False,
     packed: bool = False,
 ) -> Iterator[tuple[int, bytes]]:
-    """(rows, CopyData messages) in portions. ``staging``: URI of a folder. ``packed``: for readers
-    that do not mind where a message ends.
+    """Yield (rows, CopyData messages) in portions. ``staging``: URI of a folder. ``packed``: for
+    readers that do not mind where a message ends.
 
-    A portion without rows goes on with the message before, which is longer than a portion. Raises
-    VersionGone, StorageError, and ConnectionFailure where a message could not be finished; closing
-    the iterator early ends the work.
+    A portion without rows continues the message before, which is longer than a portion. Raises
+    VersionGone, StorageError, and ConnectionFailure if a message could not be finished. Closing the
+    iterator early ends the work.
     """
     encoding = Encoding.BINARY if binary else Encoding.TEXT
     copied = _read(spark, storage, tables, staging, predicate, encoding, packed=packed)
@@ -151,7 +150,7 @@ def read_rows(
     staging: str,
     predicate: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of the tables' columns, in their order. Raises as ``copy_to``."""
+    """Yield record batches of the tables' columns, in their order. Raises as ``copy_to`` does."""
     parts: list[bytes] = []
     for rows, part in _read(spark, storage, tables, staging, predicate, Encoding.ARROW):
         if rows and parts:
@@ -214,13 +213,13 @@ def _files(storage: Storage, table: CopyTable) -> Iterable[ScanFile]:
     found = files if table.keys is None else candidates(files, table.keys)
     if not table.columns:
         return map(ScanFile.of, found)
-    # a key is first in most tables: an index that gets its keys in order is built faster
+    # Most tables begin with their key, and an index that gets its keys in order is built faster.
     first = table.columns[0].scanned
     return map(ScanFile.of, in_order(found, first.delta, first.type))
 
 
 def _messages_of(items: Iterable[CopyItem]) -> Iterator[tuple[int, bytes]]:
-    """Without a staging area, a job or a thread, which cost more than so little."""
+    """Yield messages without a staging area, a job or a thread: these cost more than small work."""
     for item in items:
         for rows, messages in _encoded(item):
             yield rows, messages[:_PORTION_AT_MOST]
@@ -231,7 +230,7 @@ def _messages_of(items: Iterable[CopyItem]) -> Iterator[tuple[int, bytes]]:
 def _messages_of_waves(
     spark: Spark, storage: Storage, waves: Iterator[list[CopyItem]], folder: str
 ) -> Iterator[tuple[int, bytes]]:
-    """One wave is made while what the one before has made is sent."""
+    """Yield messages. One wave is made while the result of the one before is sent."""
     began, waited, rows = time.monotonic(), 0.0, 0
     with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
         running: Future[list[EncodedFile]] | None = None
@@ -250,7 +249,7 @@ def _messages_of_waves(
             if running is not None:
                 running.cancel()
             pool.shutdown()
-            storage.discard_folder(folder)  # also of attempts whose results nobody was told
+            storage.discard_folder(folder)  # with files of attempts whose results Spark dropped
     total = time.monotonic() - began
     log.debug("copied rows=%d spark=%.3f client=%.3f", rows, waited, total - waited)
 
@@ -291,7 +290,7 @@ def _rest(source: pa.NativeFile, size: int) -> bytes:
 
 
 def run_copy(item: CopyItem) -> Iterator[EncodedFile | Failed]:
-    """In a task; an expected error comes back as a value."""
+    """Encode an item, in a task. An expected error comes back as a value."""
     try:
         yield _copy(item)
     except PenstockError as error:
@@ -299,7 +298,7 @@ def run_copy(item: CopyItem) -> Iterator[EncodedFile | Failed]:
 
 
 def _copy(item: CopyItem) -> EncodedFile:
-    """The file's name is this attempt's own: Spark may run a task twice."""
+    """Encode an item into a file. Its name belongs to this attempt: Spark may run a task twice."""
     portions: list[tuple[int, int]] = []
     uri = f"{item.folder}/{uuid.uuid4()}"
     make_folder(item.folder)
@@ -313,7 +312,7 @@ def _copy(item: CopyItem) -> EncodedFile:
 
 
 def _encoded(item: CopyItem) -> Iterator[tuple[int, bytes]]:
-    """(rows, messages) of about a portion."""
+    """Yield (rows, messages) of about a portion."""
     scanned = list(dict.fromkeys(column.scanned for column in item.columns))
     for batch in scan(item.storage, item.table_uri, item.file, scanned):
         for rows in _parts(_filter_rows(batch, item.predicate)):
@@ -321,7 +320,7 @@ def _encoded(item: CopyItem) -> Iterator[tuple[int, bytes]]:
 
 
 def _parts(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
-    """Rows of about a portion."""
+    """Yield rows of about a portion."""
     for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
         yield from slices(part, _PORTION)
 
@@ -362,21 +361,22 @@ def _stream(rows: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-# How COPY divides a table: files into shares for tasks, shares into waves for jobs.
+# Division of a table for COPY: files into shares for tasks, shares into waves for jobs.
 #
 # In: files in order. Out: waves of shares, each a file and a run of its rows. The first wave is
-# small, so that the client has work soon, each further one twice as large as the one before. Sizes
-# are of the rows as COPY sends them, estimated: a file says how well its columns compressed, not
-# how long they are.
+# small, so that the client has work soon; each further one is twice as large as the one before.
+# Sizes are estimates of the rows as COPY sends them: the size of a file tells how well its columns
+# compressed, not how long they are.
 
 _FIRST_WAVE_BYTES: Final = 8 << 20
 _WAVE_BYTES: Final = 256 << 20
 _SHARE_BYTES: Final = 32 << 20
-"""At most: a share reads its row group from the beginning, so that small ones read much in vain."""
+"""The largest share. Small ones read much in vain, as each reads its row group from the beginning.
+"""
 _SHARES: Final = 2
-"""Of a wave, at least."""
+"""The least number of shares in a wave."""
 _VALUE_BYTES: Final = 16
-"""Of a value in a row, about, with its separator."""
+"""The estimated bytes of a value in a row, with its separator."""
 
 
 @dataclass(frozen=True)
@@ -389,7 +389,7 @@ class CopyShare:
 
 
 def waves(files: Iterable[tuple[int, ScanFile, int]]) -> Iterator[list[CopyShare]]:
-    """``files``: number of the table, file, columns that are sent."""
+    """Yield waves of shares. ``files``: number of the table, file, number of columns sent."""
     limit = room = _FIRST_WAVE_BYTES
     wave: list[CopyShare] = []
     for table, file, columns in files:
@@ -414,7 +414,8 @@ def _share_bytes(wave: int) -> int:
 
 
 def _share(file: ScanFile, start: int, rows: int) -> ScanFile:
-    """To the file's end where less than half a share would be left, or its rows are not known."""
+    """Return a share. It goes to the file's end if less than half a share would be left, or if the
+    number of the file's rows is unknown."""
     stop = start + rows
     return replace(file, start=start, stop=None if stop + rows // 2 >= file.rows else stop)
 

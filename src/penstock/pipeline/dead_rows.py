@@ -1,9 +1,9 @@
-"""Rows that are deleted and stay (``soft_delete``): written again as they are, marked. Runs inside
-tasks.
+"""Dead rows: rows that are deleted and stay (``soft_delete``), written again with a mark. This runs
+inside tasks.
 
-In: a data file, positions of rows that were just located, or all of its live rows; what their
-metadata columns are to hold. Out: WrittenFiles of the same table, not yet in it. A row stays in the
-table where it was found. Memory: a run of rows of the file at a time.
+In: a data file, positions of rows that were just located, or all of its live rows; the values of
+their metadata columns. Out: WrittenFiles of the same table, not yet in it. A row stays in the table
+where it was found. Memory: a run of rows of the file at a time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.payload import Payload
 
 _Stamps = Callable[[slice], Mapping[str, pa.Array]]
-"""Metadata columns of a run of the rows that are written."""
+"""A function that returns the metadata columns of a run of the written rows."""
 
 
 @dataclass(frozen=True)
 class DeadRows:
-    """For tasks that locate rows. ``rows``: ``old``, the probe row of each row that stays, and s0,
-    s1 ..., what ``stamps``, the metadata columns of the table with this ``schema``, are to hold."""
+    """Dead rows for tasks that locate them. ``schema``: of the table; ``stamps``: its metadata
+    columns; ``rows``: ``old``, the probe row of each row that stays, and s0, s1 ..., the values of
+    ``stamps``."""
 
     storage: Storage
     schema: pa.Schema
@@ -47,9 +48,9 @@ class DeadRows:
 
 @dataclass(frozen=True)
 class EndAllItem:
-    """A file of which all live rows are deleted and stay. ``deleted_at``: what tells them from dead
-    ones; ``stamps``: what metadata columns are to hold; ``part``: which of the work's tables it is
-    of; ``partition_values``: as in DataFile."""
+    """A file of which all live rows are deleted and stay. ``deleted_at``: the column that is NULL
+    in live rows; ``stamps``: values of metadata columns; ``part``: the number of the file's table
+    among those of the work; ``partition_values``: as in DataFile."""
 
     work: int
     storage: Storage
@@ -66,7 +67,7 @@ class EndAllItem:
 
 
 def write_dead(dead: DeadRows, file: LocateItem, hits: Hits) -> list[WrittenFile]:
-    """Those of ``hits`` in a file that stay. Raises StorageError."""
+    """Write the rows of ``hits`` that stay, and return the new files. Raises StorageError."""
     rows = dead.rows.table()
     position, index = hits.of(rows["old"].to_numpy())
     if not len(position):
@@ -83,7 +84,7 @@ def write_dead(dead: DeadRows, file: LocateItem, hits: Hits) -> list[WrittenFile
 
 
 def end_all(item: EndAllItem) -> tuple[Integers, list[WrittenFile]]:
-    """Positions of the live rows, and the files that they are in now. Raises StorageError."""
+    """Write all live rows again; return their positions and the new files. Raises StorageError."""
 
     def stamps(here: slice) -> Mapping[str, pa.Array]:
         count = here.stop - here.start
@@ -116,8 +117,8 @@ def _marked(
     position: Integers,
     stamps: _Stamps,
 ) -> Iterator[pa.Table]:
-    """Run by run the rows at ``position``, ascending, in the columns of the table. ``given``: what
-    all of them hold in columns that it is partitioned by."""
+    """Yield the rows at ``position``, ascending, run by run in the columns of the table. ``given``:
+    the values of the columns that it is partitioned by."""
     there = parquet.schema_arrow.names
     held = [name for name in schema.names if name in there and name not in given]
     for here, rows in read_rows(parquet, held, position):
@@ -130,7 +131,7 @@ def _marked(
 
 
 def _column(rows: pa.RecordBatch, field: pa.Field, given: Mapping[str, pa.Scalar]) -> pa.Array:
-    """As the table has it now; one that was added later is NULL."""
+    """Return a column with its present type; a column that was added later is NULL."""
     if field.name in given:
         return pa.repeat(given[field.name], rows.num_rows)
     if field.name not in rows.schema.names:

@@ -1,7 +1,7 @@
 """DuckDB as the engine inside a task: one connection per thread, kept between tasks.
 
-In: nothing. Out: a connection. Opening one costs 12-20 ms, a batch of one row has no more than
-that to spend, and a connection must not be shared by threads.
+In: nothing. Out: a connection. It is kept because opening one costs 12-20 ms, which is all the time
+that a batch of one row may take. Threads must not share a connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.sql.to_duckdb.duckdb_errors import postgres_error
 from penstock.sqlstate import OutOfMemory
 
 MEMORY: Final = "1GiB"
-"""Of a connection; what is more goes to a folder for temporary files of this machine."""
+"""The memory limit of a connection; the rest goes to this machine's folder for temporary files."""
 _OUT_OF_MEMORY: Final = "Out of Memory Error"
 _local: Final = threading.local()
 _idle: Final[deque[duckdb.DuckDBPyConnection]] = deque()
@@ -37,7 +37,7 @@ _of_the_parent: Final[list[duckdb.DuckDBPyConnection]] = []
 
 
 def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
-    """What a user is told: some of DuckDB's work cannot go to its temporary files."""
+    """Return the error for the user: some of DuckDB's work cannot use its temporary files."""
     return OutOfMemory(
         "out of memory",
         detail=f"DuckDB in a task: {error}",
@@ -46,7 +46,7 @@ def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
 
 
 def query_error(error: duckdb.Error) -> PenstockError:
-    """An error of compiled SQL, to be raised."""
+    """Return PostgreSQL's error for an error of compiled SQL."""
     if isinstance(error, duckdb.OutOfMemoryException):
         return OutOfMemory(
             "out of memory",
@@ -57,7 +57,7 @@ def query_error(error: duckdb.Error) -> PenstockError:
 
 
 def connection() -> duckdb.DuckDBPyConnection:
-    """This thread's in-memory DuckDB, single-threaded because Spark gives a task one core."""
+    """Return this thread's in-memory DuckDB, single-threaded as Spark gives a task one core."""
     found: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
     if found is None:
         found = connect()
@@ -66,7 +66,7 @@ def connection() -> duckdb.DuckDBPyConnection:
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A connection of one's own.
+    """Open a connection that only the caller uses.
 
     Extensions are neither installed nor loaded by themselves: an executor must not download.
     """
@@ -97,8 +97,8 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """A connection has a thread, which a fork does not have: whoever closed it there would crash,
-    as Python does with what other threads held. They stay, and nobody uses them."""
+    """Keep the parent's connections open, and unused. A connection has a thread, which a fork does
+    not have: closing it there would crash, and Python would close those that other threads held."""
     _idle.clear()
     _local.__dict__.clear()
     _open.clear()
@@ -114,8 +114,8 @@ os.register_at_fork(
 
 @contextmanager
 def lent() -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that nobody else has meanwhile, with nothing in it: one that was used before, if
-    there is one. Whoever borrows it leaves nothing in it; after an error it is closed."""
+    """Lend an empty connection that nobody else has meanwhile; an idle one, if there is one.
+    Borrowers leave nothing in it. It is closed after an error."""
     try:
         duck = _idle.pop()
     except IndexError:
@@ -132,9 +132,10 @@ def lent() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def read_from(duck: duckdb.DuckDBPyConnection, sql: str, rows: int) -> Iterator[pa.RecordBatch]:
-    """A query's rows, at most ``rows`` in a batch. Raises duckdb.Error at whatever row it fails.
+    """Yield a query's rows, at most ``rows`` in a batch. Raises duckdb.Error at whatever row it
+    fails.
 
-    What fails after the first batch is Arrow's OSError, with DuckDB's text in it.
+    After the first batch an error comes as Arrow's OSError, with DuckDB's text in it.
     """
     reader = duck.sql(sql).to_arrow_reader(rows)
     try:
@@ -152,7 +153,7 @@ def read_into(
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
 ) -> None:
-    """Make a table of what is scanned. Raises what the scan raises, which DuckDB would wrap."""
+    """Make a table of scanned batches. Raises the errors of the scan, which DuckDB would wrap."""
     errors: list[Exception] = []
 
     def guarded() -> Iterator[pa.RecordBatch]:

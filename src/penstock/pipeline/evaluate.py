@@ -1,7 +1,7 @@
 """Compiled expressions as functions of Spark: UPDATE and DELETE compute with them.
 
 In: an expression over named columns, and small tables that its subqueries read. Out: a function of
-Arrow arrays that Spark's executors call. Which function is called where is left to the caller.
+Arrow arrays that Spark's executors call. The caller decides where a function is called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.pipeline.duck import connection, query_error
 from penstock.sqlstate import NumericValueOutOfRange
 
 _TOLD: Final = "<penstock {} {} penstock>"
-"""Spark gives nothing but the text of an exception back to the driver."""
+"""The form of an error in an exception's text: Spark gives the driver nothing but that text."""
 _RETOLD: Final = re.compile(r"<penstock (\w{5}) (.*?) penstock>", re.DOTALL)
 _ROW = "row_of_batch"
 _VALUE = "value_of_row"
@@ -28,7 +28,8 @@ _VALUE = "value_of_row"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``columns``: names of the arguments; ``tables``: by the name of their relation."""
+    """A compiled expression. ``columns``: names of the arguments; ``tables``: those that subqueries
+    read, by the names of their relations."""
 
     sql: str
     relation: str
@@ -37,7 +38,8 @@ class Evaluation:
     tables: Mapping[str, pa.Table]
 
     def function(self) -> Callable[..., pa.Array]:
-        """For ``arrow_udf``, which reads the types of a function's arguments, not an object's."""
+        """Return a function for ``arrow_udf``, which reads argument types of functions only, not of
+        callable objects."""
 
         def evaluate(*arguments: pa.Array) -> pa.Array:
             try:
@@ -48,7 +50,7 @@ class Evaluation:
         return evaluate
 
     def tolerant(self) -> Callable[..., pa.Array]:
-        """The same, with NULL for rows whose value is an error."""
+        """Return the same function, but with NULL for rows whose value is an error."""
 
         def evaluate(*arguments: pa.Array) -> pa.Array:
             rows = len(arguments[0])
@@ -65,7 +67,7 @@ class Evaluation:
         return evaluate
 
     def values(self, *arguments: pa.Array) -> pa.Array:
-        """The value of each row. Raises PenstockError."""
+        """Return the value of each row. Raises PenstockError."""
         rows = pa.table(
             [*arguments, pa.array(range(len(arguments[0])), pa.int64())],
             names=[*self.columns, _ROW],
@@ -88,10 +90,10 @@ class Evaluation:
 
 
 def as_kept(values: pa.Array, type: pa.DataType) -> pa.Array:
-    """Values of a statement as a column of that type keeps them.
+    """Return values of a statement as a column of that type keeps them.
 
-    Raises PenstockError (22003: a type of Delta that is narrower than PostgreSQL's),
-    ValueNotRepresentable (22008: infinity, and years that Delta has not).
+    Raises PenstockError (22003: Delta's type is narrower than PostgreSQL's), ValueNotRepresentable
+    (22008: infinity, and years that Delta does not have).
     """
     try:
         kept = values.cast(type)
@@ -103,6 +105,7 @@ def as_kept(values: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def error_in_text(text: str) -> PenstockError | None:
-    """The error of an evaluation that an exception of Spark's tells of."""
+    """Return the error of an evaluation from the text of an exception of Spark; None if it has
+    none."""
     found = _RETOLD.search(text)
     return None if found is None else PenstockError(found[2], sqlstate=found[1])

@@ -1,11 +1,11 @@
-"""Fold: the change batches of one table to their net effect on it.
+"""Fold: reduce the change batches of one table to their net effect on it.
 
-In: ChangeBatches of one relation in order, and where TRUNCATEs fell. Out: a NetChange. Keys are
-grouped in DuckDB, which sees nothing but keys and positions; values are only ever picked by
-position from the Arrow columns they came in, so no type is converted on the way. Assumes that
-every row which a change names exists and no other does; ``apply`` proves it, and has it folded
-again without the changes of rows that turn out to be missing, which PostgreSQL skips, too, and,
-where that is no error, with what is known of keys that turn out to be there already.
+In: ChangeBatches of one relation in order, and the positions of TRUNCATEs. Out: a NetChange. DuckDB
+groups keys and sees nothing but keys and positions. Values are only ever picked by position from
+the Arrow columns they came in, so no type is converted on the way. Fold assumes that every row that
+a change names exists and no other does. ``apply`` proves it. It has changes folded again without
+those of missing rows, which PostgreSQL skips, too. Where an existing key is no error, it has them
+folded again with the knowledge of such keys.
 """
 
 from __future__ import annotations
@@ -82,20 +82,20 @@ def fold(
     soft_delete: bool = False,
     draw: Draw = no_draw,
 ) -> NetChange:
-    """The net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
+    """Return the net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
 
-    ``batches``: of one relation, in the versions of its definition that the run saw; ``schema``:
+    ``batches``: of one relation, in the versions of its definition that the run saw. ``schema``:
     the target's, which holds the columns of all of them. Changes and TRUNCATEs below
     ``from_sequence`` are skipped: the table has them already. ``schema.key`` == () makes the table
-    a multiset. ``with_versions``: also what becomes of rows in between; nothing may be before a
-    TRUNCATE then. ``stamped``: what metadata columns hold. ``resolution``: one of
-    CONFLICT_RESOLUTIONS, for a key that is inserted where the table has it. ``soft_delete``: rows
-    that were there before the run stay when they are deleted; the schema has ``deleted_at``, and no
-    TRUNCATE is given. ``draw``: values of sequences for inserted rows, in the order of changes.
+    a multiset. ``with_versions``: also return the versions of rows in between; no change may
+    precede a TRUNCATE then. ``stamped``: makes the metadata columns. ``resolution``: one of
+    CONFLICT_RESOLUTIONS, for an inserted key that the table has. ``soft_delete``: rows that existed
+    before the run stay when they are deleted; the schema has ``deleted_at``, and no TRUNCATE is
+    given. ``draw``: gives values of sequences for inserted rows, in the order of changes.
 
-    Raises ReplicationConflict where a key is inserted twice or an inserted row lacks a value,
-    RelationChanged where changes do not fit the target's columns or do not identify rows as the
-    target does, ProtocolViolation where a needed tuple was not sent.
+    Raises ReplicationConflict if a key is inserted twice or an inserted row lacks a value,
+    RelationChanged if changes do not fit the target's columns or do not identify rows as the target
+    does, ProtocolViolation if a needed tuple was not sent.
     """
     table = batches[0].relation.qualified_name if batches else ""
     valid = [sequence for sequence in truncates if sequence >= from_sequence]
@@ -113,14 +113,14 @@ def fold(
 
 
 def _finds_rows(batch: ChangeBatch, start: int) -> bool:
-    """Whether changes of it need old rows."""
+    """Tell whether changes of the batch need old rows."""
     return bool(np.any(batch.operation[batch.sequence >= start] != INSERT))
 
 
 def _check_tuples(
     table: str, schema: TableSchema, batches: Sequence[ChangeBatch], changes: Changes
 ) -> None:
-    """Old tuples must identify rows as the target does (logicalrep_rel_mark_updatable)."""
+    """Check that old tuples identify rows as the target does (logicalrep_rel_mark_updatable)."""
     if np.all(changes.operation == INSERT):
         return
     source = {column.name: column.source for column in schema.columns}
@@ -138,7 +138,7 @@ def _check_tuples(
 
 
 def _not_updatable(table: str, schema: TableSchema, needed: set[str]) -> SchemaChanged:
-    """worker.c, check_relation_updatable."""
+    """Return the error of worker.c, check_relation_updatable."""
     target = f'logical replication target relation "{table}"'
     if schema.key:
         return SchemaChanged(
@@ -153,8 +153,9 @@ def _not_updatable(table: str, schema: TableSchema, needed: set[str]) -> SchemaC
 
 @dataclass(frozen=True)
 class _KeyedFold:
-    """The fold of a table with a key. ``skipped``, ``resolved``: what was left out, or is known of
-    the target, by now; ``replaces``: changes that make a row in the place of one that is there."""
+    """The fold of a table with a key. ``skipped``: the changes left out so far; ``resolved``: the
+    changes known so far to meet a row of the target; ``replaces``: changes whose row replaces an
+    existing one."""
 
     table: str
     schema: TableSchema
@@ -213,22 +214,23 @@ class _KeyedFold:
         )
 
     def _dead(self, events: KeyEvents, found: Integers) -> _Dead:
-        """Rows that were there before, or have taken the place of one that was, and are deleted."""
+        """Return the deleted rows among those that existed before the run, or replaced one that
+        did."""
         if not self.soft_delete or not np.any(self.changes.operation == DELETE):
             return _Dead(NONE_ENDED)
         every = ended(*events.grouped())
         return _Dead(every.take(np.isin(every.origin, found)))
 
     def _follows(self, totals: KeyTotals) -> bool:
-        """Whether each key's changes alternate, and after a TRUNCATE begin with an insert; else
-        some of them are of rows that are not there."""
+        """Tell whether the changes of each key alternate, and begin with an insert after a
+        TRUNCATE. If not, some are of rows that do not exist."""
         expected = totals.exists.astype(np.int64) - totals.existed
         emptied = self.truncate and np.any(totals.existed)
         return bool(np.all(totals.balance == expected) and not emptied)
 
     def _made_twice(self, events: KeyEvents, totals: KeyTotals) -> tuple[Integers, LocalRows]:
-        """Events that make a row of a key that has one by an earlier change, where that is no
-        error, and those rows. Raises ReplicationConflict where it is."""
+        """Return the events that make a row for a key that has one by an earlier change, and those
+        earlier rows. Raises ReplicationConflict if that is an error."""
         expected = totals.exists.astype(np.int64) - totals.existed
         if not np.any(totals.balance > expected):
             return np.empty(0, np.int64), {}
@@ -247,7 +249,8 @@ class _KeyedFold:
         return twice, local
 
     def _exists(self, table: str, event: Integers, keys: pa.Table, local: LocalRows) -> KeyExists:
-        """``event``: the CREATEs of ``keys``, in order. The first one is told of as it came."""
+        """Return the error for keys that exist. ``event``: the CREATEs of ``keys``, in order. The
+        message shows the first one as it came."""
         first = int(position(event[0]))
         row, identity = self.changes.told(first, keys.column_names)
         error = key_exists(table, keys, row, identity, local.get(first))
@@ -261,7 +264,8 @@ class _KeyedFold:
         return result
 
     def _without(self, missing: Integers) -> NetChange:
-        """Fold again; ``missing``: first events of keys that have no row."""
+        """Fold again without changes of missing rows. ``missing``: first events of keys that have
+        no row."""
         with key_events(self.schema.key, self.changes) as events:
             gone = changes_of_missing(*events.grouped(), missing, self.truncate)
         if not len(gone):
@@ -274,13 +278,15 @@ class _KeyedFold:
         return replace(self._rest(~left_out), skipped=skipped).net()
 
     def _differs(self, event: Integers, local: LocalRows) -> OriginDiffers:
-        """``event``: those that found the rows. Of one that was replaced is told already."""
+        """Report changes of rows that others have written. ``event``: the first events of the rows'
+        keys. Replaced rows have already been reported."""
         found = position(event[kind(event) != CREATE])
         return self.changes.differs(self._mask(found), self.schema.key, local)
 
     def _existing(self, there: Integers, found: Integers, local: LocalRows) -> NetChange:
-        """Fold again; ``there``: first events of keys that are made and that the target has, in the
-        rows ``local``; ``found``: of those that it has, too."""
+        """Fold again with keys that exist. ``there``: first events of keys that the run makes
+        though the target has them, in the rows ``local``; ``found``: first events of the other keys
+        that the target has."""
         at = position(there)
         if self.resolution == KEEP_LOCAL and self._told_enough:
             with key_events(self.schema.key, self.changes) as events:
@@ -292,14 +298,15 @@ class _KeyedFold:
         return replace(self, replaces=replaces, resolved=self._told(met, local)).net()
 
     def _kept(self, at: Integers, local: LocalRows) -> NetChange:
-        """Fold again without such changes: what follows is of the rows that are there."""
+        """Fold again without the changes at ``at``: later changes then change the existing rows."""
         met = self._mask(at)
         return replace(self._rest(~met), resolved=self._told(met, local)).net()
 
     @property
     def _told_enough(self) -> bool:
-        """Of each change that is left out the row in its way is told, which takes a fold for each
-        link of a chain; from here on all of them are found at once."""
+        """Tell whether enough changes were reported. The report of a change that is left out shows
+        the row in its way, which takes a fold for each link of a chain; from now on the rest is
+        found at once."""
         return self.resolved is not None and len(self.resolved.at) >= KEPT
 
     def _told(self, met: Mask, local: LocalRows) -> Met:
@@ -318,13 +325,14 @@ class _KeyedFold:
 
 @dataclass(frozen=True)
 class _Dead:
-    """Rows that stay when they are deleted."""
+    """The rows that stay when they are deleted."""
 
     rows: Ended
 
     def with_rows(self, changes: Changes, last: Integers) -> tuple[Changes, Integers]:
-        """``last``, the changes that write rows, with those that wrote the last versions of dead
-        rows before; these get the metadata columns of the DELETEs."""
+        """Return the changes, and ``last``, the positions of changes that write rows, together with
+        the changes that wrote the last versions of dead rows. The latter get the metadata columns
+        of the DELETEs."""
         touched = self.rows.last >= 0
         if not touched.any():
             return changes, last
@@ -334,7 +342,8 @@ class _Dead:
         return replace(changes, new=new), np.sort(np.concatenate([last, wrote]))
 
     def untouched(self, changes: Changes, found: Integers) -> EndedRows | None:
-        """Those that nothing was changed of. ``found``: first events of the keys of old rows."""
+        """Return the dead rows that the run did not change before. ``found``: first events of the
+        keys of old rows."""
         alone = self.rows.take(self.rows.last < 0)
         if not len(alone.by):
             return None
@@ -343,14 +352,15 @@ class _Dead:
 
 
 def _by_change(made: Integers, local: LocalRows) -> LocalRows:
-    """``local``: by numbers of the events ``made``."""
+    """Return ``local``, which is by numbers of the events ``made``, by positions of changes."""
     return {int(position(made[number])): row for number, row in local.items()}
 
 
 def _versions(
     table: str, changes: Changes, last: Integers, events: KeyEvents, found: Integers
 ) -> tuple[pa.Table, Incomplete | None]:
-    """The new row versions, written by the changes at ``last``: complete ones, others."""
+    """Return the row versions written by the changes at ``last``: complete ones and incomplete
+    ones."""
     gaps = {name: mask for name, mask in changes.unchanged.items() if mask[last].any()}
     if not gaps:
         whole = len(last) == changes.new.num_rows
@@ -385,7 +395,8 @@ def _every_version(table: str, changes: Changes, events: KeyEvents, found: np.nd
 
 
 def _value_not_sent(table: str, column: str) -> ReplicationConflict:
-    """pgoutput: an UPDATE that moves a row into a row filter is sent as INSERT, without it."""
+    """Return the error for an unchanged TOASTed value of a new row: pgoutput sends an UPDATE that
+    moves a row into a row filter as an INSERT, without the value."""
     return ReplicationConflict(
         f'the publisher did not send column "{column}" of a row new to table "{table}"',
         detail="An UPDATE moved the row into the publication's row filter; its unchanged TOASTed "
@@ -394,16 +405,17 @@ def _value_not_sent(table: str, column: str) -> ReplicationConflict:
     )
 
 
-# Which changes of a run meet a row with their key, where such are left out (``keep_local``).
+# Changes of a run that meet a row with their key, where such changes are left out (``keep_local``).
 #
-# In: the key events of a run, and which of its keys have a row before it. Out: positions of
-# changes. One change after the other: a row whose change of key is left out stays where it is, and
-# may be in the way of the next one.
+# In: the key events of a run, and the keys that have a row before it. Out: positions of changes.
+# Changes are visited one after the other: a row whose change of key is left out stays where it is,
+# and may be in the way of the next one.
 
 
 def met_in_order(event: Integers, key: Integers, there: Integers) -> Integers:
-    """``event``, ``key``: as ``KeyEvents.grouped`` gives them; ``there``: the keys with a row.
-    Changes of rows that are not there are none of them."""
+    """Return the positions of changes that meet a row with their key. ``event``, ``key``: as
+    ``KeyEvents.grouped`` gives them; ``there``: the keys with a row. Changes of missing rows are
+    not among them."""
     order = np.argsort(event)
     event, key = event[order], key[order]
     at = position(event)
@@ -429,8 +441,8 @@ def met_in_order(event: Integers, key: Integers, there: Integers) -> Integers:
 # Fold of a table without a key: its rows are a multiset.
 #
 # In: a run of changes whose old tuples are whole rows (REPLICA IDENTITY FULL), or inserts only.
-# Out: a NetChange whose ``removed`` are whole rows but for generated columns, each with the number
-# of equal ones that are to go.
+# Out: a NetChange whose ``removed`` holds whole rows without generated columns, each with the
+# number of equal rows that are to go.
 
 
 def fold_multiset(
@@ -442,18 +454,19 @@ def fold_multiset(
     *,
     soft_delete: bool = False,
 ) -> NetChange:
-    """Count each distinct row's coming and going; what comes and goes again is not done at all.
+    """Count how often each distinct row comes and goes. A row that comes and goes again is not
+    written at all.
 
-    What goes and comes again is removed and written: whether it is there is seen that way only.
-    ``changes`` has no unknown cells. ``soft_delete``: as ``fold`` says; a row that stays is written
-    as its DELETE has it, which is whole.
+    A row that goes and comes again is removed and written: only that shows whether it exists.
+    ``changes`` has no unknown cells. ``soft_delete``: as for ``fold``; a row that stays is written
+    with the old tuple of its DELETE, which is a whole row.
     """
     return _MultisetFold(table, schema, changes, truncate, with_versions, soft_delete).net()
 
 
 @dataclass(frozen=True)
 class _MultisetFold:
-    """``skipped``: what was left out by now."""
+    """The fold of a table without a key. ``skipped``: the changes left out so far."""
 
     table: str
     schema: TableSchema
@@ -510,12 +523,12 @@ class _MultisetFold:
         return numbers(self._compared, self.changes)
 
     def _taken(self) -> tuple[Integers, Integers]:
-        """The rows that changes take, and how often."""
+        """Return the rows that changes take, and how often each is taken."""
         old = self._numbers[len(self.changes) :]
         return np.unique(old[self.changes.operation != INSERT], return_counts=True)
 
     def _asked(self) -> NetChange:
-        """How many there are of each row that the run takes: one question for all of them."""
+        """Return a net change that asks for the counts of all rows that the run takes, at once."""
         row, most = self._taken()
         net = self._net(self.changes.new.slice(0, 0), self._compared.take(pa.array(row)))
         return replace(
@@ -527,8 +540,8 @@ class _MultisetFold:
         )
 
     def _folded_out(self, stock: Mapping[int, int]) -> NetChange:
-        """Fold again without the changes that do not find their rows. ``stock``: how many there
-        are of some rows; of the others there are enough for what the run takes of them."""
+        """Fold again without the changes that do not find their rows. ``stock``: how many the
+        table has of some rows; of the others it has as many as the run takes."""
         changes = self.changes
         kept = _having_rows(changes, self._numbers, dict(stock))
         if kept.all():
@@ -543,9 +556,9 @@ class _MultisetFold:
 
 
 def _having_rows(changes: Changes, numbers: Integers, stock: dict[int, int]) -> Mask:
-    """The changes that find their rows, one after the other: made by a change of the run that did,
-    or in the table. ``stock``: how many of a row there were, of those that there were too few of.
-    """
+    """Return the mask of changes that find their rows, visiting one after the other. A change finds
+    a row in the table, or one that was made by a change which found its own row. ``stock``: how
+    many the table has of each row of which it has too few."""
     count = len(changes)
     new, old = numbers[:count].tolist(), numbers[count:].tolist()
     made: Counter[int] = Counter()
@@ -572,8 +585,8 @@ def _stock(rows: Integers, there: Integers) -> dict[int, int]:
 def _takes_what_was_not_made(
     changes: Changes, numbers: Integers, kept: Mask, stock: Mapping[int, int]
 ) -> bool:
-    """Whether a change takes a row that one which finds no row would have made, and nobody has
-    looked how many of that row there are."""
+    """Tell whether a change takes a row that a change left out would have made, and whose number in
+    the table nobody has looked up."""
     count = len(changes)
     made = numbers[:count][~kept & (changes.operation != DELETE)]
     taken = numbers[count:][kept & (changes.operation != INSERT)]
@@ -582,7 +595,7 @@ def _takes_what_was_not_made(
 
 
 def _dead(changes: Changes, old: pa.Table, numbers: Callable[[], Integers]) -> pa.Table:
-    """The rows that stay, with the metadata columns of their DELETEs."""
+    """Return the rows that stay, with the metadata columns of their DELETEs."""
     if not np.any(changes.operation == DELETE):
         return old.slice(0, 0)
     at = _shown_and_deleted(changes, numbers())
@@ -590,8 +603,8 @@ def _dead(changes: Changes, old: pa.Table, numbers: Callable[[], Integers]) -> p
 
 
 def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
-    """Positions of the DELETEs of rows that were there before the run, whatever they were like
-    then. Of equal rows those go first that the run has brought."""
+    """Return the positions of the DELETEs of rows that existed before the run, whatever values they
+    had then. Of equal rows, those that the run inserted go first."""
     count = len(changes)
     new, old = numbers[:count].tolist(), numbers[count:].tolist()
     brought: Counter[int] = Counter()
@@ -608,7 +621,7 @@ def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
     return np.array(found, np.int64)
 
 
-# Rows of a run of changes that are the same, and what becomes of how many there are of each.
+# Equal rows of a run of changes, and how the run changes their counts.
 #
 # In: the rows that changes make and take, as columns. Out: numbers and counts. Equal rows are the
 # same to the last bit: NULL is NULL, NaN is NaN, but 0 is not -0, whatever a type's equality says,
@@ -616,7 +629,8 @@ def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
 
 
 def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:
-    """Rows that come (sign 1) and go (-1), and SQL of what makes two of them the same."""
+    """Return rows that come (sign 1) and go (-1), and the SQL expressions that are equal for equal
+    rows."""
     count = len(changes)
     sign = np.repeat(np.array([1, -1], np.int8), count)
     sign[:count][changes.operation == DELETE] = 0
@@ -630,8 +644,9 @@ def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:
 def counts(
     both: pa.Table, changes: Changes, numbered: Callable[[], Integers]
 ) -> tuple[Integers, Integers, Integers]:
-    """Per distinct row one position of it in ``both`` (ascending), how many of it are to be
-    written, and how many are taken that were there before the run. ``numbered``: ``numbers``."""
+    """Return, for each distinct row, one position of it in ``both`` (ascending), how many of it are
+    to be written, and how many are taken that existed before the run. ``numbered`` returns
+    ``numbers``."""
     rows, same = _lent(both, changes)
     result = _query(
         rows,
@@ -647,7 +662,7 @@ def counts(
 
 
 def _taken(numbers: Integers, rows: Integers) -> Integers:
-    """For each of ``rows`` how far its count falls below the one before the run."""
+    """Return, for each of ``rows``, how far its count falls below the count before the run."""
     count = len(numbers) // 2
     events = np.stack([numbers[count:], numbers[:count]], axis=1).ravel()  # each old, new
     sign = np.tile(np.array([-1, 1], np.int64), count)
@@ -662,7 +677,8 @@ def _taken(numbers: Integers, rows: Integers) -> Integers:
 
 
 def numbers(both: pa.Table, changes: Changes) -> Integers:
-    """For each row of ``both`` the position that ``counts`` names it by; -1: it is none."""
+    """Return, for each row of ``both``, the position by which ``counts`` names it; -1 if the row
+    neither comes nor goes."""
     rows, same = _lent(both, changes)
     result = _query(
         rows,

@@ -1,8 +1,8 @@
 """Generated columns of the rows that a subscription writes (execReplication.c).
 
-In: a target's schema. Out: ``GeneratedColumns``, a frozen value that crosses to executors and makes
-the columns there, of complete rows in the target's columns. What may stand in an expression was
-decided when the column was made.
+In: a target's schema. Out: ``GeneratedColumns``, a frozen value that crosses to executors and
+computes the columns there, from complete rows in the target's columns. Expressions were checked
+when the column was made.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from penstock.sql.to_duckdb.duckdb_change import compile_generation
 from penstock.sql.typed.query_nodes import OutputColumn
 
 _TABLES: Final = 256
-"""Of which the compiled expressions are kept: every batch asks."""
+"""The number of tables whose compiled expressions are kept, since every batch asks."""
 
 
 @dataclass(frozen=True)
 class GeneratedColumn:
-    """``name``: in Delta; ``arguments``: Delta names of what ``evaluation`` takes."""
+    """A generated column. ``name``: in Delta; ``arguments``: Delta names of the columns that
+    ``evaluation`` takes."""
 
     name: str
     arguments: tuple[str, ...]
@@ -42,14 +43,14 @@ class GeneratedColumn:
 
 @dataclass(frozen=True)
 class GeneratedColumns:
-    """Of a table; most have none."""
+    """The generated columns of a table; most tables have none."""
 
     table: str
     columns: tuple[GeneratedColumn, ...] = ()
 
     def filled(self, rows: pa.Table) -> pa.Table:
-        """The rows with their generated values. Raises ValueNotRepresentable with the SQLSTATE of
-        what went wrong, as PostgreSQL would have it."""
+        """Return the rows with their generated values. Raises ValueNotRepresentable with the
+        SQLSTATE that PostgreSQL has for the error."""
         for column in self.columns:
             at = rows.schema.get_field_index(column.name)
             try:
@@ -66,7 +67,8 @@ class GeneratedColumns:
 
 @lru_cache(maxsize=_TABLES)
 def generated_columns(schema: TableSchema, table: str) -> GeneratedColumns:
-    """Of a target. Raises RelationChanged where an expression does not fit the table any more."""
+    """Return the generated columns of a target. Raises RelationChanged if an expression no longer
+    fits the table."""
     if all(column.generated is None for column in schema.columns):
         return GeneratedColumns(table)
     known = tuple(_output(column) for column in schema.columns)

@@ -2,14 +2,14 @@
 
 In: items of work, each with its estimated cost. Out: their results, in the order of the items.
 Items are packed into as many partitions as the cluster works on side by side, because a task costs
-more than most items do. What an item does is ``tasks``'.
+more than most items do. ``tasks`` does the items.
 
-A job costs 20 to 100 ms before its first item begins. What takes less in all is done in this
+A job costs 20 to 100 ms before its first item begins. Work that takes less in all is done in this
 process, by the same functions: most transactions change a few rows. Several items are done side by
-side, as little ones wait for the disk most of the time.
+side, as small ones wait for the disk most of the time.
 
 Spark may run a task twice, after an error or beside a slow one, and takes the result of one of the
-attempts: what an item writes has a name that is made in the task, and is known by its result only.
+attempts. So the task itself names the files that an item writes, and only its result tells them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 FOR_A_CLIENT: Final = 0.5
-"""Part of the cluster that works for a client that reads. It takes what a core or two make: the
-others are for who else has work, and for the client itself where it is on the same machine."""
+"""The part of the cluster that works for a reading client. A client takes no more than a core or
+two make: the other cores are for other work, and for the client itself if it is on the same
+machine."""
 HERE_BYTES: Final = float(256 << 10)
-"""Of data files: so much is read in less time than a job takes to begin."""
+"""Bytes of data files that are read in less time than a job takes to begin."""
 HERE_SECONDS: Final = 0.05
-"""The same as an estimate of the work."""
+"""The same limit as an estimate of the work."""
 _SIDE_BY_SIDE: Final = 4
 _here: Final = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="here")
 
@@ -49,10 +50,10 @@ def run_job(
 ) -> list[Result]:
     """Run all items, pairs of cost and work, in one job of the description ``name``.
 
-    ``run``: an importable function that does one item, whose expected errors are results, so that
-    one table's do not end what is done for others. ``cores``: which part of the cluster's it may
-    have; one at least. ``here``: work of that cost in all is done in this process. Raises
-    PenstockError when not every item was answered once.
+    ``run``: an importable function that does one item. Its expected errors are results, so that one
+    table's error does not stop the others. ``cores``: the part of the cluster's cores that the job
+    may have; it gets at least one. ``here``: work of at most this cost in all is done in this
+    process. Raises PenstockError if not every item was answered exactly once.
     """
     if sum(cost for cost, _ in items) <= here:
         return _run_here([item for _, item in items], run)
@@ -74,7 +75,7 @@ def run_job(
 def _run_here(items: Sequence[Item], run: Callable[[Item], Iterable[Result]]) -> list[Result]:
     if len(items) <= 1:
         return [result for item in items for result in run(item)]
-    # all end before the first error is raised: nobody works on for a batch that is over
+    # Wait for all before the first error is raised: no item may go on after its batch is over.
     futures = [_here.submit(_all, run, item) for item in items]
     wait(futures)
     return [result for future in futures for result in future.result()]
@@ -95,14 +96,14 @@ class Answer:
 def run_task(
     run: Callable[[Any], Iterable[Any]], partitions: Iterable[tuple[tuple[int, Any], ...]]
 ) -> Iterator[Answer]:
-    """One task: its items one after the other."""
+    """Run one task: its items one after the other."""
     for items in partitions:
         for number, item in items:
             yield Answer(number, tuple(run(item)))
 
 
 def check_answers(answers: Sequence[Answer], items: int, name: str) -> Sequence[Answer]:
-    """The answers in the order of the items, when they are complete. Raises PenstockError."""
+    """Return the answers in the order of the items. Raises PenstockError if any is missing."""
     numbers = [answer.item for answer in answers]
     if sorted(numbers) != list(range(items)):
         raise PenstockError(
@@ -113,7 +114,8 @@ def check_answers(answers: Sequence[Answer], items: int, name: str) -> Sequence[
 
 
 def pack(items: Sequence[tuple[float, Item]], count: int) -> list[tuple[Item, ...]]:
-    """Items in ``count`` tuples of about equal cost: the dearest first, to the idlest."""
+    """Pack items into ``count`` tuples of about equal cost: the next dearest item goes to the tuple
+    with the least cost."""
     loads: list[tuple[float, int]] = [(0.0, number) for number in range(count)]
     packed: list[list[Item]] = [[] for _ in range(count)]
     for cost, item in sorted(items, key=lambda pair: -pair[0]):

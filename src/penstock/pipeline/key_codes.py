@@ -1,10 +1,11 @@
-"""Keys as numbers that an index sorts: the same key has the same code, and no other key has it.
+"""Key codes: keys as numbers that an index sorts. Equal keys, and no others, have equal codes.
 
-In: columns of a key, of a batch or of a data file, and what they are compared as. Out: codes of 64
-or 128 bits. A key of one integer, date or timestamp is its own code, and so is a uuid. Any other is
-the first 128 bits of BLAKE2b over its columns: for two keys of one code somebody would have to
-break that function. Keys with types of which equal values may have several forms (floating point,
-decimals of other scales) have no code, and are looked for in the files.
+In: columns of a key, of a batch or of a data file, and the kinds as which they are compared. Out:
+codes of 64 or 128 bits. A key of one integer, date or timestamp is its own code, and so is a uuid.
+The code of any other key is the first 128 bits of BLAKE2b over its columns: for two keys to have
+one code, somebody would have to break that function. Keys with types whose equal values may have
+several forms (floating point, decimals of other scales) have no code, and are looked for in the
+files.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _DIGIT[list(b"0123456789abcdef")] = np.arange(16)
 
 @dataclass(frozen=True)
 class KeyCodes:
-    """Of rows whose keys have no NULL. ``row``: their numbers; ``first`` and ``second``: their
-    codes, ``second`` only where 64 bits do not tell keys apart."""
+    """The codes of rows whose keys have no NULL. ``row``: their numbers; ``first`` and ``second``:
+    their codes, ``second`` only if 64 bits do not tell keys apart."""
 
     row: Integers
     first: Integers
@@ -44,15 +45,15 @@ class KeyCodes:
         return len(self.row)
 
     def in_order(self) -> KeyCodes:
-        """By ``first``."""
+        """Return the codes sorted by ``first``."""
         order = np.argsort(self.first, kind="stable")
         second = None if self.second is None else self.second[order]
         return KeyCodes(self.row[order], self.first[order], second)
 
 
 def kind(type: pa.DataType) -> str | None:
-    """What values of the type are compared as; None: they have no code. Integers of all widths are
-    one kind, as a column may become wider."""
+    """Return the kind as which values of the type are compared; None: they have no code. Integers
+    of all widths are one kind, as a column may become wider."""
     if pa.types.is_signed_integer(type):
         return "integer"
     if pa.types.is_string(type) or pa.types.is_large_string(type):
@@ -65,7 +66,8 @@ def kind(type: pa.DataType) -> str | None:
 
 
 def kinds(columns: Sequence[tuple[pa.DataType, int]]) -> tuple[str, ...] | None:
-    """Of a key's columns, each its type here and its type's OID; None: such keys have no codes."""
+    """Return the kinds of a key's columns, each given as Arrow type and PostgreSQL type OID; None:
+    such keys have no codes."""
     found = [
         "uuid" if oid == UUID and each == "text" else each
         for type, oid in columns
@@ -75,19 +77,19 @@ def kinds(columns: Sequence[tuple[pa.DataType, int]]) -> tuple[str, ...] | None:
 
 
 def fit(kinds: Sequence[str], types: Sequence[pa.DataType]) -> bool:
-    """Whether columns of these types are compared so."""
+    """Tell whether columns of these types are compared as these kinds."""
     plain = ["text" if each == "uuid" else each for each in kinds]
     return plain == [kind(type) for type in types]
 
 
 def is_wide(kinds: Sequence[str]) -> bool:
-    """Whether 64 bits do not tell such keys apart."""
+    """Tell whether such keys need more than 64 bits to be told apart."""
     return len(kinds) > 1 or kinds[0] in ("text", "uuid")
 
 
 def encode(columns: Sequence[pa.ChunkedArray], kinds: Sequence[str]) -> KeyCodes | None:
-    """Codes of the rows with these columns, whose types ``fit``. None: one that should be a uuid is
-    not written as PostgreSQL writes it."""
+    """Return codes of the rows with these columns, whose types ``fit``. None: a uuid is not written
+    as PostgreSQL writes it."""
     valid = np.ones(len(columns[0]), bool)
     for column in columns:
         if column.null_count:
@@ -105,7 +107,8 @@ def encode(columns: Sequence[pa.ChunkedArray], kinds: Sequence[str]) -> KeyCodes
 
 
 def _uuids(column: pa.ChunkedArray) -> NDArray[np.uint8] | None:
-    """Sixteen bytes each, of texts in the form of uuid_out (uuid.c)."""
+    """Return the sixteen bytes of each uuid, from texts in the form of uuid_out (uuid.c); None if a
+    text has another form."""
     text = column.cast(pa.large_binary()).combine_chunks()
     lengths = pc.binary_length(text)
     if not pc.all(pc.equal(lengths, len(_UUID_FORM)), min_count=0).as_py():
@@ -137,7 +140,7 @@ def _digests(columns: Sequence[pa.ChunkedArray]) -> NDArray[np.uint8]:
 
 
 def _joined(values: tuple[bytes, ...]) -> bytes:
-    """With their lengths, so that no two keys have the same bytes."""
+    """Join values with their lengths, so that no two keys have the same bytes."""
     return b"".join(
         part for value in values for part in (len(value).to_bytes(_LENGTH_BYTES, "little"), value)
     )

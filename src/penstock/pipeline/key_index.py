@@ -1,9 +1,9 @@
-"""An index of a data file: the codes of its keys in order, and at which position each row is.
+"""The index of a data file: the codes of its keys in order, and the position of each row.
 
 In: the key columns of a file, which never changes once it is written. Out: positions of the rows
-with given keys, whether they are deleted or not. What a search costs depends on the number of keys
-and hardly on that of rows. As bytes it carries a checksum and what it is of: a damaged one, or one
-of another file, is refused. Which files have one is left to ``key_indexes``.
+with given keys, deleted or not. The cost of a search depends on the number of keys, and hardly on
+that of rows. As bytes an index carries a checksum and the description of its file: a damaged one,
+or one of another file, is refused. ``key_indexes`` decides which files have an index.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _CHECKSUM_BYTES: Final = 4
 
 @dataclass(frozen=True)
 class IndexItem:
-    """A file of which an index is made. ``key``: names of its key columns there; ``kinds``: what
-    they are compared as; ``rows``: physical rows."""
+    """A file of which an index is made. ``key``: names of its key columns there; ``kinds``: the
+    kinds as which they are compared; ``rows``: physical rows."""
 
     table_uri: str
     path: str
@@ -45,7 +45,7 @@ class IndexItem:
     kinds: tuple[str, ...]
 
     def header(self) -> bytes:
-        """What an index in bytes says it is of."""
+        """Return the description of the file at the beginning of an index in bytes."""
         of = {"path": self.path, "rows": self.rows, "key": self.key, "kinds": self.kinds}
         text = json.dumps(of, sort_keys=True).encode()
         head = _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + text
@@ -54,7 +54,8 @@ class IndexItem:
 
 @dataclass(frozen=True, eq=False)
 class FileIndex:
-    """Rows with whole keys. ``first``: ascending; ``second``, ``position``: of the same rows."""
+    """The rows of a file whose keys have no NULL. ``first``: ascending; ``second``, ``position``:
+    of the same rows."""
 
     first: Integers
     second: Integers | None
@@ -62,18 +63,18 @@ class FileIndex:
 
     @classmethod
     def of(cls, codes: KeyCodes) -> FileIndex:
-        """Of a whole file's keys."""
+        """Return the index of a whole file's keys."""
         held = codes.in_order()
         return cls(held.first, held.second, held.row.astype(np.uint32))
 
     @property
     def nbytes(self) -> int:
-        """What its arrays take."""
+        """The bytes that the arrays take."""
         second = 0 if self.second is None else self.second.nbytes
         return int(self.first.nbytes + second + self.position.nbytes)
 
     def find(self, keys: KeyCodes) -> Hits:
-        """Positions of all rows with these keys, which are ``in_order``; ascending."""
+        """Return the positions, ascending, of all rows with these keys, which are ``in_order``."""
         key = self._near(keys)
         begins = np.searchsorted(self.first, keys.first[key], "left")
         hit = self.first[begins] == keys.first[key]
@@ -90,7 +91,7 @@ class FileIndex:
         return Hits(position[by_position], keys.row[key[by_position]])
 
     def _near(self, keys: KeyCodes) -> Integers:
-        """Numbers of the keys between the first and the last one that it has."""
+        """Return the numbers of the keys between the first and the last one in the index."""
         if not len(self.first):
             return np.empty(0, np.int64)
         begin = np.searchsorted(keys.first, self.first[0], "left")
@@ -98,14 +99,15 @@ class FileIndex:
         return np.arange(begin, end)
 
     def to_bytes(self, item: IndexItem) -> bytes:
-        """With what it is of, and a checksum."""
+        """Return the index as bytes, with the description of its file and a checksum."""
         second = b"" if self.second is None else self.second.tobytes()
         whole = b"".join((item.header(), self.first.tobytes(), second, self.position.tobytes()))
         return whole + zlib.crc32(whole).to_bytes(_CHECKSUM_BYTES, "little")
 
     @classmethod
     def from_buffer(cls, buffer: NDArray[np.uint8], item: IndexItem) -> FileIndex | None:
-        """Of bytes, which are not copied; None: they are not the index of ``item``, or damaged."""
+        """Return the index in these bytes, which are not copied; None if they are damaged or not
+        the index of ``item``."""
         header = item.header()
         if bytes(buffer[: len(header)]) != header:
             return None
@@ -123,8 +125,8 @@ class FileIndex:
 
 
 def build(item: IndexItem) -> FileIndex | None:
-    """Read the keys of a file, some rows at a time: what it holds are codes. None: it cannot have
-    one, as it has other columns than were thought.
+    """Build the index of a file. Keys are read some rows at a time; only codes are held. None: the
+    file can have no index, as it has other rows or columns than expected.
 
     Raises StorageError.
     """
@@ -137,7 +139,7 @@ def build(item: IndexItem) -> FileIndex | None:
         parts: list[KeyCodes] = []
         start = 0
         for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=list(item.key)):
-            # by its own order, not by the file's
+            # columns in the order of the key, not of the file
             keys = plain_table(pa.Table.from_batches([batch])).select(list(item.key))
             if not fit(item.kinds, keys.schema.types):
                 return None
@@ -163,6 +165,6 @@ def _joined(parts: Sequence[KeyCodes], item: IndexItem) -> KeyCodes:
 
 
 def build_bytes(item: IndexItem) -> Sequence[bytes]:
-    """In a task: the index as bytes; none where there can be none."""
+    """Build the index of a file as bytes, in a task; nothing if the file can have none."""
     made = build(item)
     return () if made is None else (made.to_bytes(item),)

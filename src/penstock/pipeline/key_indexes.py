@@ -1,11 +1,11 @@
-"""The indexes of a node: of small files in memory, of large ones in its folder.
+"""The indexes of a node: those of small files in memory, those of large ones in its folder.
 
-In: files of which somebody looks for a few keys. Out: their indexes, or None, and then the file
-itself is to be searched. A small file is read at once, in this process, as far as the batch has
-time for it, and its index stays in memory while it is used; where that is full, and for a large
-file, an index is a file, which the system maps into memory. A large file is read beside the
-batches, a very large one by a Spark job, once it was asked for a few times. All of it can be lost
-and is made again: nothing is forced to disk, and what is damaged is not used.
+In: files in which somebody looks for a few keys. Out: their indexes, or None, and then the file
+itself is to be searched. A small file is read at once, in this process, if the batch has time for
+it, and its index stays in memory while it is used. If memory is full, and for large files, an index
+is a file that the system maps into memory. A large file is read beside the batches, a very large
+one by a Spark job, once it was asked for a few times. All indexes can be lost and are made again:
+nothing is forced to disk, and damaged ones are not used.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ log = logging.getLogger(__name__)
 
 _SMALL_ROWS: Final = 65_536
 _LARGEST_ROWS: Final = 8_000_000
-"""An index goes through the driver on its way to the folder: 20 bytes a row."""
+"""The most rows of a file with an index: the index goes through the driver on its way to the
+folder, at 20 bytes a row."""
 _MEMORY_BYTES: Final = 64 << 20
 _UNUSED_S: Final = 60.0
-"""After so long one leaves the memory: its file may not be of the table any more, of which nobody
-tells. Whoever asks again has it made again."""
+"""Seconds until an unused index leaves the memory. Its file may no longer belong to the table,
+which nobody reports. The index is made again for the next one who asks."""
 _HELD_AT_MOST: Final = 100_000
-"""Files known, with an index or known to have none."""
+"""The most files that are known, with an index or known to have none."""
 _ASKED: Final = 2
-"""Searches of a file that come before its index: a batch now and then is not worth one."""
+"""The number of searches of a file that have an index made: a batch now and then is not worth one.
+"""
 _TRIED_AGAIN_S: Final = 600.0
 _SECONDS_PER_ROW: Final = 1e-6
 _HERE_SECONDS: Final = 1.0
-"""An index that takes no longer is made beside the batches in this process: Spark need not have
-begun where sessions alone write."""
+"""The longest time for which an index is made in this process, beside the batches: where only
+sessions write, Spark need not have started."""
 _SUFFIX: Final = ".index"
 
 _Key = tuple[str, str, tuple[str, ...], tuple[str, ...]]
@@ -55,19 +57,20 @@ _Key = tuple[str, str, tuple[str, ...], tuple[str, ...]]
 
 @dataclass
 class Time:
-    """What a batch may spend on indexes of small files that have none: ``rows`` of these."""
+    """The time that a batch may spend on making indexes of small files, in ``rows`` of these."""
 
     rows: int = 2 * _SMALL_ROWS
 
     def take(self, rows: int) -> bool:
-        """Whether there is that much left; it is not any more."""
+        """Spend time on ``rows``; tell whether there was enough left."""
         self.rows -= rows
         return self.rows >= 0
 
 
 @dataclass
 class _Held:
-    """``index``: None, a file cannot have one. ``size``: what it takes of the memory."""
+    """An index that is held. ``index``: None if the file has none. ``size``: bytes of memory that
+    it takes."""
 
     index: FileIndex | None
     size: int
@@ -75,17 +78,18 @@ class _Held:
 
 
 class KeyIndexes:
-    """Of one node; threads share it. ``folder``: for large files' indexes, at most ``disk_bytes``
-    together; 0: none has one."""
+    """Hold the indexes of one node; threads share it. ``folder``: for indexes of large files, which
+    take at most ``disk_bytes`` together; 0: large files have none."""
 
     def __init__(self, folder: Path, disk_bytes: int) -> None:
         self._folder = folder
         self.disk_bytes = disk_bytes
         self._changed = threading.Condition()
         self._held: OrderedDict[_Key, _Held] = OrderedDict()
-        """Mapped ones, and those that cannot be: a file that is mapped again is read once."""
+        """Mapped indexes, and files that have none. An index file that is mapped again is read once
+        more."""
         self._small: OrderedDict[_Key, _Held] = OrderedDict()
-        """In memory, the least recently used first."""
+        """Indexes in memory, the least recently used first."""
         self._in_memory = 0
         self._mapped_from: dict[Path, _Key] = {}
         self._asked: Counter[_Key] = Counter()
@@ -96,7 +100,7 @@ class KeyIndexes:
         self._closed = False
 
     def index(self, item: IndexItem, spark: Spark, left: Time) -> FileIndex | None:
-        """The index of a file, if there is one by now. Raises StorageError."""
+        """Return the index of a file, if there is one by now. Raises StorageError."""
         key = _key(item)
         with self._changed:
             for known in (self._small, self._held):
@@ -116,13 +120,14 @@ class KeyIndexes:
         return None
 
     def prepare(self, item: IndexItem, spark: Spark) -> None:
-        """A small file was written: its index is made beside the batches, before it is needed."""
+        """Have the index of a new file made beside the batches, before it is needed, if the file is
+        small."""
         with self._changed:
             if item.rows <= _SMALL_ROWS:
                 self._put(spark, item, soon=True)
 
     def close(self) -> None:
-        """End what is built; indexes that are there stay."""
+        """Stop building; finished indexes stay."""
         with self._changed:
             self._closed = True
             self._due.clear()
@@ -132,7 +137,7 @@ class KeyIndexes:
             builder.join()
 
     def settle(self) -> None:
-        """Wait until nothing is due."""
+        """Wait until no index is due."""
         with self._changed:
             self._changed.wait_for(lambda: self._builder is None or self._closed)
 
@@ -159,7 +164,7 @@ class KeyIndexes:
             self._drop(first)
 
     def _has_room(self, size: int) -> bool:
-        """In memory, besides those that are used."""
+        """Tell whether memory has room for ``size`` bytes besides the indexes in use."""
         with self._changed:
             self._drop_unused()
             return self._in_memory + size <= _MEMORY_BYTES
@@ -208,7 +213,7 @@ class KeyIndexes:
             else:
                 self._build_large(spark, item)
         except Exception as error:  # a full disk, a file that is gone, a Spark that ends
-            # of a small file: its batch was given up
+            # A small file may be gone since its batch was given up: that needs no warning.
             if not self._closed and not (small and isinstance(error, PenstockError)):
                 log.warning("no index of %s/%s: %s", item.table_uri, item.path, error)
             self._not_before[_key(item)] = time.monotonic() + _TRIED_AGAIN_S
@@ -246,7 +251,8 @@ class KeyIndexes:
             whole.unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """The least recently opened ones go; who searches one meanwhile keeps it until then."""
+        """Remove the least recently opened index files. One that is being searched stays mapped
+        until then."""
         files = sorted(
             ((file.stat().st_mtime, file.stat().st_size, file) for file in self._files()),
             key=lambda each: each[0],
@@ -267,7 +273,7 @@ class KeyIndexes:
     def _mapped(self, item: IndexItem) -> FileIndex | None:
         path = self._path(item)
         try:
-            # its buffer needs no open file, of which a process may not have many
+            # The buffer outlives the open file: a process may not have many of those.
             with pa.memory_map(str(path)) as file:
                 buffer = file.read_buffer()
         except OSError:

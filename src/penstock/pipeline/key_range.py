@@ -1,8 +1,8 @@
-"""Which rows of a table are compared: those whose key lies between two numbers.
+"""Key ranges: the rows of a table that are compared, whose keys lie between two numbers.
 
-In: a column, an integer at the publisher, that the table's key begins with, and bounds. Out: the
-same choice as a condition of SQL at the publisher, as a filter of Arrow batches at the node, and of
-its data files.
+In: a column, an integer at the publisher, with which the table's key begins, and bounds. Out: the
+same choice as an SQL condition at the publisher, and as filters of Arrow batches and data files at
+the node.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 from penstock.identifiers import quoted
 
 _INTEGER: Final = r"^(0|-?[1-9][0-9]{0,18})$"
-"""As ``int8out`` prints it."""
+"""The form in which ``int8out`` prints an integer."""
 _NUMBER: Final = pa.decimal128(19, 0)
-"""It has all of these, and some that are no bigint."""
+"""A type that holds all of these, and some numbers that are no bigint."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """``low`` <= ``column`` < ``high``; None: without that bound. ``bytes``: about so much at the
-    publisher."""
+    """The rows with ``low`` <= ``column`` < ``high``; None: no such bound. ``bytes``: the estimated
+    size at the publisher."""
 
     column: str
     low: int | None
@@ -33,15 +33,15 @@ class KeyRange:
 
     @property
     def condition(self) -> str:
-        """At the publisher, where no row of a key is NULL."""
+        """The condition at the publisher, where no key column is NULL."""
         name = quoted(self.column)
         bounds = [] if self.low is None else [f"{name} >= {self.low}"]
         bounds += [] if self.high is None else [f"{name} < {self.high}"]
         return " AND ".join(bounds) or "true"
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Those of a batch; rows with NULL, which only other writers make, are of the first
-        range."""
+        """Return the rows of a batch that are in the range. Rows with NULL, which only other
+        writers make, are in the first range."""
         column = _numbers(batch.column(self.column))
         if self.low is not None:
             kept = pc.greater_equal(column, self.low)
@@ -52,7 +52,7 @@ class KeyRange:
         return batch
 
     def may_hold(self, bounds: tuple[int, int] | None) -> bool:
-        """Whether a file may have such rows. ``bounds``: its least and greatest value, if they are
+        """Tell whether a file may have such rows. ``bounds``: its least and greatest value, if
         known. The first range reads every file, since NULL has no place in bounds."""
         if bounds is None or self.low is None:
             return True
@@ -60,8 +60,8 @@ class KeyRange:
 
 
 def _numbers(column: pa.Array) -> pa.Array:
-    """The column's values, of texts the numbers that they are of: a target may keep the key as
-    text, padded if it is a char. What is no integer is another writer's, and counts as NULL."""
+    """Return the column's values as numbers: a target may keep the key as text, padded if it is a
+    char. A text that is no integer comes from another writer, and counts as NULL."""
     if not pa.types.is_string(column.type):
         return column
     texts = pc.utf8_rtrim_whitespace(column)

@@ -1,8 +1,8 @@
-"""Locate: where in a data file the rows with the batch's keys are. Runs inside tasks.
+"""Locate: find the rows of a data file that have the batch's keys. This runs inside tasks.
 
 In: a data file, its deletion vector, the keys (in tables without a key: whole rows). Out: positions
-of live rows. DuckDB joins; local files it reads itself, others are read through pyarrow by row
-group. How keys are found is a seam: an index beside the file may take the place of reading it.
+of live rows. DuckDB joins. It reads local files itself; others are read through pyarrow by row
+group. The search is a seam: an index beside the file may take the place of reading it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class LocateItem:
     """One data file to be searched.
 
     ``probe``: table of the key columns named k0, k1 ... in the order of ``key``; its row numbers
-    stand for the keys. ``rows``: physical rows of the file. In a multiset also a column ``copies``,
-    and keys compare NULL equal to NULL. ``first_between``: bounds of the key's first column in this
-    file where it is an integer; what is outside is not even put into the join's hash table.
-    ``part``: which of the work's tables the file is of. ``partition_values``: as in DataFile.
-    ``deleted_at``: the column that is NULL in live rows, where there are others. ``known``: what is
-    found is known already (``known_hits``).
+    stand for the keys. In a multiset it also has a column ``copies``, and NULL equals NULL.
+    ``rows``: physical rows of the file. ``first_between``: bounds of the key's first column in this
+    file if it is an integer; keys outside are not even put into the join's hash table. ``part``:
+    the number of the file's table among those of the work. ``partition_values``: as in DataFile.
+    ``deleted_at``: the column that is NULL in live rows, if the file may hold dead ones. ``known``:
+    the result, if it is known already (``known_hits``).
     """
 
     work: int
@@ -62,9 +62,9 @@ class LocateItem:
 
 
 def locate(item: LocateItem) -> Hits:
-    """All live rows of the file that match a probe row. Raises StorageError.
+    """Return all live rows of the file that match a probe row. Raises StorageError.
 
-    In a multiset at most ``copies`` rows of each probe row, the first ones.
+    In a multiset these are at most ``copies`` rows for each probe row, the first ones.
     """
     if item.known is not None:
         return item.known
@@ -88,8 +88,8 @@ def locate(item: LocateItem) -> Hits:
 
 
 def _constants(item: LocateItem, schema: pa.Schema) -> pa.Table:
-    """One row: what all rows of the file hold in a column of the key, c0, c1 ..., that it lacks.
-    NULL in columns that were added later."""
+    """Return one row: the values, c0, c1 ..., that all rows of the file have in columns of the key
+    that it lacks. They are NULL in columns that were added later."""
     values, columns = item.partition_values or {}, {}
     for i, name in enumerate(item.key):
         type = schema.field(f"k{i}").type
@@ -123,14 +123,15 @@ def _join(source: str, item: LocateItem, schema: pa.Schema) -> tuple[Integers, I
 
 
 def _as(column: str, type: pa.DataType) -> str:
-    """Spark's INT96 timestamps come without a zone; a cast to the type it has costs nothing."""
+    """Cast timestamps: Spark's INT96 ones come without a zone. A cast to the type that a value has
+    costs nothing."""
     if pa.types.is_timestamp(type):
         return f"{column}::{'timestamp' if type.tz is None else 'timestamptz'}"
     return column
 
 
 def _sources(item: LocateItem, constants: pa.Table) -> Iterator[str]:
-    """Relations with columns c0, c1 ... and position that make up the file, one after another."""
+    """Yield relations with columns c0, c1 ... and position that together make up the file."""
     with open_parquet(item.table_uri, item.path) as parquet:
         held = set(parquet.schema_arrow.names)
         stored = held - set(item.partition_values or ())
@@ -160,7 +161,8 @@ def _sources(item: LocateItem, constants: pa.Table) -> Iterator[str]:
 
 
 def _has_variants(item: LocateItem, held: pa.Schema) -> bool:
-    """DuckDB reads them as a type of its own, where their writer says what they are."""
+    """Tell whether the key has variants. DuckDB reads them as a type of its own if their writer
+    marked them as variants."""
     return any(pa.types.is_struct(field.type) for field in held if field.name in item.key)
 
 
@@ -201,7 +203,7 @@ def _live(item: LocateItem, position: Integers) -> np.ndarray:
 
 
 def _first_copies(hits: Hits, copies: Integers) -> Hits:
-    """Of the rows that match one probe row, those that may go; the driver chooses among files."""
+    """Return at most ``copies`` rows for each probe row. The driver chooses among files."""
     order = np.argsort(hits.probe, kind="stable")
     kept = np.sort(order[rank(hits.probe[order]) < copies[hits.probe[order]]])
     return Hits(hits.position[kept], hits.probe[kept])

@@ -1,7 +1,7 @@
 """Partitioned tables of the catalog as levels of routing (partdesc.c, RelationBuildPartitionDesc).
 
-In: rows of the catalog, the columns of the root. Out: ``Level``, whose constants are of the types
-of the columns; or what rows cannot be routed by.
+In: rows of the catalog, the columns of the root. Out: ``Level``, whose constants have the types of
+the columns; or the error for columns by which rows cannot be routed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _NOWHERE: Final = -1
 
 
 def belonging(table: LakeTable, bound: PartitionBound, columns: TableSchema) -> Level:
-    """Tells rows of a partitioned table that belong within a bound: 0; all others: 1.
+    """Return the level that gives 0 to rows of a partitioned table within a bound, 1 to all others.
 
-    Raises FeatureNotSupported for columns that values are not compared of here.
+    Raises FeatureNotSupported for columns whose values cannot be compared here.
     """
     key = _key(table, columns)
     within = _convert_bound(bound, [columns.by_source[c.name] for c in key])
@@ -52,9 +52,9 @@ def belonging(table: LakeTable, bound: PartitionBound, columns: TableSchema) -> 
 
 
 def routing_of(tree: Sequence[LakeTable], root: TableSchema) -> tuple[Level, tuple[LakeTable, ...]]:
-    """How rows of the root find their leaf, and the leaves by their numbers.
+    """Return the level that routes rows of the root, and the leaves by their numbers.
 
-    Raises FeatureNotSupported for columns that values are not compared of here.
+    Raises FeatureNotSupported for columns whose values cannot be compared here.
     """
     leaves: list[LakeTable] = []
 
@@ -86,7 +86,7 @@ def routing_of(tree: Sequence[LakeTable], root: TableSchema) -> tuple[Level, tup
 
 
 def anywhere(level: Level) -> Level:
-    """The same, with the number -1 for rows that belong nowhere."""
+    """Return the same level, but with the number -1 for rows that belong nowhere."""
 
     def below(to: int | Level) -> int | Level:
         return anywhere(to) if isinstance(to, Level) else to
@@ -135,7 +135,7 @@ def _side(key: Sequence[Column], side: Sequence[str | Limit | None]) -> tuple[En
 
 
 def _constant(column: Column, text: str) -> pa.Scalar:
-    """As the type's input function reads it; what was written shorter, as Arrow does."""
+    """Read a constant by the type's input function, or by Arrow if it was written shorter."""
     oid = _type_oid(column)
     try:
         raw = text[:1] if oid == BOOL else text

@@ -1,8 +1,9 @@
 """Arrow data handed from the driver to tasks.
 
 In: Arrow tables. Out: payloads that cross to executors: small ones inside the task itself, others
-as Arrow IPC files in the warehouse's staging area, which local tasks map into memory. The files go
-when the job is over; what a crash leaves is removed when a node starts (``remove_leftovers``).
+as Arrow IPC files in the warehouse's staging area, which local tasks map into memory. The files are
+removed when the job is over; those that a crash leaves are removed when a node starts
+(``remove_leftovers``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from penstock.lakehouse.storage import (
 )
 
 INLINE_BYTES: Final = 1 << 20
-"""What is smaller goes with the task, the rest by a file in the staging area."""
+"""Smaller payloads go with the task, others by a file in the staging area."""
 _STAGING: Final = "_penstock/staging"
 
 
@@ -39,7 +40,7 @@ class Payload:
     uri: str | None = None
 
     def table(self) -> pa.Table:
-        """The table; of a local file only what is touched gets read. Raises StorageError."""
+        """Return the table. Of a local file only the parts in use are read. Raises StorageError."""
         if self.stream is not None:
             return pa.ipc.open_stream(self.stream).read_all()
         uri = self.uri or ""
@@ -60,7 +61,7 @@ class Payloads:
         self._uris: list[str] = []
 
     def put(self, table: pa.Table) -> Payload:
-        """Hand a table over. Raises StorageError."""
+        """Hand a table over; return its payload. Raises StorageError."""
         if table.nbytes < INLINE_BYTES:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -112,7 +113,8 @@ def remove_leftovers(storage: Storage, older_than: datetime) -> int:
 
 
 def _older(storage: Storage, info: fs.FileInfo, than: datetime) -> bool:
-    """Folders of object stores have no time of their own: that of their newest file counts."""
+    """Tell whether a file or folder is old. Folders of object stores have no time of their own: all
+    of their files must be old."""
     times = [info.mtime]
     if info.mtime is None and not info.is_file:
         times = [inside.mtime for inside in storage.list(f"{_folder(storage)}/{info.base_name}")]

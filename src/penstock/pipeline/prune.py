@@ -1,7 +1,7 @@
-"""Which data files may hold a batch's keys: file statistics rule the others out.
+"""Prune: choose the data files that may hold a batch's keys; statistics rule the others out.
 
 In: data files with their statistics and partition values, the keys looked for. Out: the files to be
-read. A file is left out only where it is certain that no key is in it; without statistics it stays.
+read. A file is left out only if it certainly holds none of the keys; without statistics it stays.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from penstock.lakehouse.partition_values import partition_scalar
 from penstock.lakehouse.statistics import bounds
 
 EXACT_KEYS: Final = 4096
-"""Up to so many keys each is compared with a file's bounds, beyond it only least and greatest."""
+"""The most keys that are each compared with a file's bounds; of more keys, only the least and the
+greatest are compared."""
 
 Test = Callable[[Any, Any], bool]
 
 
 def candidates(files: Iterable[DataFile], keys: pa.Table) -> list[DataFile]:
-    """The files with live rows that may hold at least one row of ``keys`` (columns as in Delta)."""
+    """Return the files with live rows that may hold one of ``keys``, whose columns have their names
+    in Delta."""
     tests = {
         name: test for name in keys.column_names if (test := _test(keys.column(name))) is not None
     }
@@ -32,13 +34,13 @@ def candidates(files: Iterable[DataFile], keys: pa.Table) -> list[DataFile]:
 
 
 def may_be_live(file: DataFile, deleted_at: str | None) -> bool:
-    """Whether the file may hold a row with NULL in that column; None: no row is dead."""
+    """Tell whether the file may hold a row with NULL in that column; None: no row is dead."""
     nulls = file.stats.get("nullCount") or {}
     return deleted_at is None or nulls.get(deleted_at) != 0
 
 
 def integer_bounds(file: DataFile, column: str, schema: pa.Schema) -> tuple[int, int] | None:
-    """Least and greatest possible value of an integer column in a file; None if unknown."""
+    """Return least and greatest possible value of an integer column in a file; None if unknown."""
     type = schema.field(column).type
     if not pa.types.is_integer(type):
         return None
@@ -49,7 +51,7 @@ def integer_bounds(file: DataFile, column: str, schema: pa.Schema) -> tuple[int,
 
 
 def in_order(files: Iterable[DataFile], column: str, type: pa.DataType) -> list[DataFile]:
-    """By the least possible value of a column; files of which it is not known come last."""
+    """Sort files by the least possible value of a column; files without a known one come last."""
 
     def least(file: DataFile) -> tuple[bool, Any]:
         known = bounds(file.stats, column, type)
@@ -73,14 +75,15 @@ def _may_hold(file: DataFile, schema: pa.Schema, tests: dict[str, Test]) -> bool
 
 
 def _partition_value(file: DataFile, column: str, type: pa.DataType) -> Any:
-    """What all rows of the file hold."""
+    """Return the value that all rows of the file have in a column."""
     return partition_scalar((file.partition_values or {})[column], type).as_py()
 
 
 def _test(column: pa.ChunkedArray) -> Test | None:
-    """Whether any value of the column may lie in [low, high]; None where bounds say nothing.
+    """Return a test whether any value of the column may lie in [low, high]; None if bounds are of
+    no use.
 
-    NULL has no place in bounds, and writers differ on where NaN and -0 have theirs.
+    NULL has no place in bounds, and writers differ on the places of NaN and -0.
     """
     if not _bounded(column.type) or column.null_count:
         return None
@@ -98,7 +101,8 @@ def _any_between(values: list[Any], low: Any, high: Any) -> bool:
 
 
 def _above(value: Any, high: Any) -> bool:
-    """``value`` is above the bound, even if the bound of a string is only a prefix of the truth."""
+    """Tell whether ``value`` is above the bound, even if a string's bound is only a prefix of the
+    true one."""
     return bool((value[: len(high)] if isinstance(value, str) else value) > high)
 
 

@@ -1,14 +1,14 @@
 """Changes of Delta tables as messages of pgoutput: one Spark job for a wave of tables, two more for
-a table that is too large for a task, none where there is little.
+a table that is too large for a task, none for little work.
 
-In: for each table of a transaction, which rows came and went, and how the table is published. Out:
-encoded messages in order: table by table, deletes before updates before inserts. Tasks read the
-rows, cancel equal ones, pair old and new ones, filter and encode them; what is large comes back
-through the staging area. The row work itself is ``change_rows``.
+In: for each table of a transaction, the rows that came and went, and how the table is published.
+Out: encoded messages in order: table by table, deletes before updates before inserts. Tasks read
+the rows, cancel equal ones, pair old and new ones, filter and encode them. Large results come back
+through the staging area.
 
-Memory: of many files only so many are worked on that the staging area holds a bounded part of the
+Memory: only so many files are worked on at a time that the staging area holds a bounded part of the
 messages, and the driver a few megabytes of them. A table whose rows went and came is one piece,
-because its deletes go first; one that is too large for a task is divided (``change_shares``).
+because its deletes go first; a table that is too large for a task is divided by key.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from penstock.sqlstate import NotNullViolation, UniqueViolation
 from penstock.wire_rows import data_of
 
 _INLINE_BYTES: Final = 1 << 20
-"""Messages of an item that come back with its result; more go through the staging area."""
+"""Bytes of messages that come back with an item's result; more go through the staging area."""
 _INLINE_OF_A_JOB: Final = 16 << 20
-"""Of all its items; the JVM of the driver holds them several times."""
+"""The same for all items of a job; the JVM of the driver holds these messages several times."""
 _WAVE_BYTES: Final = 256 << 20
-"""Data files whose messages are made before the first of them is sent; one file may be larger."""
+"""Bytes of data files whose messages are made before the first is sent; one file may be larger."""
 _SHARE_BYTES: Final = 256 << 20
 _JOB: Final = "penstock: publish"
 
@@ -74,7 +74,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Portion:
-    """Whole messages of one table and one operation; ``data`` goes to a client as it is."""
+    """Whole messages of one table and one operation; ``data`` goes to a client unchanged."""
 
     work: int
     operation: Operation
@@ -112,13 +112,13 @@ def publish_changes(
     staging: str,
     share_bytes: int = _SHARE_BYTES,
 ) -> Generator[Portion | Failed, None, None]:
-    """``items``: by table (``work``), in the order in which the tables are sent.
+    """Yield the messages of ``items``, which are by table (``work``), in the order of sending.
 
     ``share_bytes``: Arrow data of old and new rows that one task pairs. An error that
-    ``encoded_changes`` raises is the last value, after what comes before the table that failed.
-    Closing the iterator early removes what waits. Raises StorageError.
+    ``encoded_changes`` raises is the last value, after the messages of the tables before the failed
+    one. Closing the iterator early removes stored messages. Raises StorageError.
     """
-    # Also of attempts whose results nobody was told.
+    # The folder also has files of attempts whose results Spark dropped.
     job = _Job(spark, storage, f"{staging}/{uuid.uuid4()}", share_bytes)
     try:
         for wave in _waves(items):
@@ -145,7 +145,7 @@ def _waves(items: Sequence[ChangeItem]) -> Iterator[list[ChangeItem]]:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is published at once; ``folder``: its own, in the staging area."""
+    """Publish the changes of one transaction. ``folder``: its own, in the staging area."""
 
     spark: Spark
     storage: Storage
@@ -153,7 +153,7 @@ class _Job:
     share_bytes: int
 
     def wave(self, items: Sequence[ChangeItem]) -> Iterator[Portion | Failed]:
-        """Everything about some items, in order."""
+        """Yield all portions of some items, in order."""
         found: list[_Result] = [
             _TooLarge(item.work) for item in items if item.removed and item.size > self.share_bytes
         ]
@@ -167,7 +167,7 @@ class _Job:
                 yield from self._read([result])
 
     def _divided(self, item: ChangeItem) -> Iterator[Portion | Failed]:
-        """The changes of one table that are too many for a task."""
+        """Yield the portions of one table whose changes are too many for a task."""
         tasks = self.spark.sparkContext.defaultParallelism
         work = divide_items(self.storage, item, self.folder, self.share_bytes, tasks)
         parts: list[Divided] = []
@@ -202,7 +202,8 @@ class _Job:
 
 
 def _place(result: _Result) -> tuple[int, int]:
-    """Where it is sent; an error in front of all of its table."""
+    """Return the sort key of a result in the order of sending; an error comes before all messages
+    of its table."""
     if isinstance(result, Failed | _TooLarge):
         return result.work, -1
     return result.work, SENT_ORDER.index(result.operation)
@@ -210,7 +211,8 @@ def _place(result: _Result) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Task:
-    """``inline``: bytes of messages that come back as they are, the rest in a file."""
+    """The work of a task. ``inline``: bytes of messages that come back with the result; the rest
+    goes to a file."""
 
     storage: Storage
     folder: str
@@ -220,7 +222,7 @@ class _Task:
 
 
 def run_changes(task: _Task) -> Iterator[_Result]:
-    """In a task; an expected error comes back as a value."""
+    """Encode an item's changes, in a task. An expected error comes back as a value."""
     assert task.item is not None
     try:
         yield from _changes(task, task.item)
@@ -251,7 +253,7 @@ def _stored(
     first: tuple[Operation, int, bytes],
     rest: Iterator[tuple[Operation, int, bytes]],
 ) -> Iterator[_Stored]:
-    """The name is this attempt's own: Spark may run a task twice."""
+    """Store messages in a file. Its name belongs to this attempt: Spark may run a task twice."""
     uri, start = f"{task.folder}/{uuid.uuid4()}", 0
     following: tuple[Operation, int, bytes] | None = first
     make_folder(task.folder)
@@ -283,26 +285,26 @@ def _read(stored: _Stored) -> Portion:
 
 # The changes of one table divided by key, so that each share fits into a task's memory.
 #
-# In: a table's changes that are too many for one task. Out: the same as several items, each with
-# whole keys: an old row and its new one are in the same share. Each file is read once: a few tasks
-# write the rows by the hash of their key into a file each of the staging area, and a share reads
-# its runs of rows from those files, so that the work grows with the bytes and not with their
-# square. A new row whose key has changed goes by its old key, where that was told and nobody else
-# has either.
+# In: a table's changes that are too many for one task. Out: the same changes as several items, each
+# with whole keys: an old row and its new one are in the same share. Each file is read once: each of
+# a few tasks writes its rows by the hash of their key into a file of the staging area, and a share
+# reads its runs of rows from those files. So the work grows with the bytes and not with their
+# square. A new row whose key has changed goes by its old key, if the writer has told that key and
+# no other pair has the old or the new key.
 
 _HELD_BYTES: Final = 32 << 20
-"""Rows that are sorted by share and written at a time."""
+"""Bytes of rows that are sorted by share and written at a time."""
 _BUCKETS_PER_SHARE: Final = 8
 _ARROW_BYTES: Final = 8
-"""Of a byte of Parquet, about; only the number of buckets hangs on it."""
+"""The estimated Arrow bytes of a byte of Parquet; only the number of buckets depends on it."""
 _ROW: Final = "penstock: row"
-"""Column: the number of a row."""
+"""The name of the column with the number of a row."""
 _MIN_BUCKETS: Final = 1 << 6
 _MAX_BUCKETS: Final = 1 << 12
 
 
 class Side(IntEnum):
-    """What is divided: rows that went, rows that came, which of them are one row."""
+    """The parts of changes that are divided: rows that went, rows that came, pairs of both."""
 
     WENT = 0
     CAME = 1
@@ -311,7 +313,7 @@ class Side(IntEnum):
 
 @dataclass(frozen=True)
 class DivideItem:
-    """Files of a table's changes, of one side. ``folder``: in the staging area."""
+    """Files of one side of a table's changes. ``folder``: in the staging area."""
 
     storage: Storage
     item: ChangeItem
@@ -334,14 +336,14 @@ class Divided:
 def divide_items(
     storage: Storage, item: ChangeItem, folder: str, share_bytes: int, tasks: int
 ) -> list[tuple[float, DivideItem]]:
-    """What is to be run by about so many tasks to divide ``item``, with costs.
+    """Return the work, with costs, by which about ``tasks`` tasks divide ``item``.
 
-    Each share opens all files that they write: those must not become more with the data.
+    Each share opens all files that they write: the number of files must not grow with the data.
     """
     size = sum(file.size for file in (*item.removed, *item.added))
     shares = 1 + size * _ARROW_BYTES // max(1, share_bytes)
     buckets = int(min(max(_MIN_BUCKETS, shares * _BUCKETS_PER_SHARE), _MAX_BUCKETS))
-    pairs = item.pairs if item.table.key else ()  # of rows without a key both keys are the row
+    pairs = item.pairs if item.table.key else ()  # without a key, the row would be both keys
     table = replace(item.table, columns=needed_columns(item))
     without = replace(item, table=table, removed=(), added=(), pairs=pairs)
     work = [
@@ -359,7 +361,7 @@ def divide_items(
 
 
 def run_divide(work: DivideItem) -> Iterator[Divided | Failed]:
-    """In a task; an expected error comes back as a value."""
+    """Divide the rows of some files, in a task. An expected error comes back as a value."""
     try:
         yield _divide(work)
     except PenstockError as error:
@@ -369,7 +371,8 @@ def run_divide(work: DivideItem) -> Iterator[Divided | Failed]:
 
 
 def shares(item: ChangeItem, divided: Sequence[Divided], share_bytes: int) -> list[ChangeItem]:
-    """Items of neighbouring buckets, of so many bytes each where one bucket is not more."""
+    """Return items of neighbouring buckets, of at most ``share_bytes`` each unless one bucket is
+    larger."""
     sizes: dict[int, int] = {}
     for part in divided:
         for bucket, _, size in part.runs:
@@ -389,7 +392,7 @@ def shares(item: ChangeItem, divided: Sequence[Divided], share_bytes: int) -> li
         for number, mine in runs.items():
             rows = StoredRows(part.uri, part.size, tuple(mine))
             found[number].setdefault(part.side, []).append(rows)
-    # The same columns for all, though a share may have nothing that came.
+    # All shares need the same columns, though some may have no rows that came.
     table = replace(item.table, columns=needed_columns(item))
     return [
         replace(
@@ -469,7 +472,7 @@ def _by_bucket(
 
 
 def _share_key(rows: pa.Table, work: DivideItem, *, told: bool) -> str:
-    """What decides on the share of a row."""
+    """Return the columns whose hash decides on the share of a row."""
     names = work.item.table.key or rows.column_names
     if work.side is Side.PAIRS:
         return ", ".join(f"r.{quoted(OLD + name)}" for name in names)
@@ -486,26 +489,28 @@ def _from(work: DivideItem, *, told: bool) -> str:
     return f"FROM rows_to_divide r LEFT JOIN moved p ON {on}"
 
 
-# The rows that a transaction changed in one table, paired, filtered and encoded. Runs in tasks.
+# The rows that a transaction changed in one table: paired, filtered and encoded. This runs in
+# tasks.
 #
 # In: parts of files whose rows went or came, and how the table is published. Out: pgoutput
-# messages. DuckDB pairs old and new rows (``change_pairs``) and applies row filters; what an
-# update becomes is the table of ``publication.row_filter``.
+# messages. DuckDB pairs old and new rows and applies row filters. The table in
+# ``publication.row_filter`` tells as which operation an update is sent.
 
 _ROWS_AT_A_TIME: Final = 1 << 14
 _MESSAGES_BYTES: Final = 8 << 20
 """Arrow bytes of rows that are encoded at a time; a single row may have more."""
 _OLD: Final = "old row: "
-"""In front of the names of an old row's columns."""
+"""The prefix of the names of an old row's columns."""
 
 
 def encoded_changes(
     storage: Storage, item: ChangeItem, share_bytes: int
 ) -> Iterator[tuple[Operation, int, bytes]]:
-    """(operation, changes, messages) in order; with ``as_rows`` streams of ``change_columns``.
+    """Yield (operation, changes, messages) in order; with ``as_rows`` streams of ``change_columns``
+    instead of messages.
 
-    Raises PenstockError (55000), VersionGone, and TooManyChanges before anything else where the
-    rows to be paired are more than ``share_bytes``.
+    Raises PenstockError (55000), VersionGone, and TooManyChanges, before anything else, if the rows
+    to be paired are more than ``share_bytes``.
     """
     duck = connection()
     table = item.table
@@ -524,7 +529,7 @@ def encoded_changes(
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Tables ``went`` and ``came`` of an item; ``step``: rows that are encoded at a time."""
+    """The tables ``went`` and ``came`` of an item. ``step``: rows that are encoded at a time."""
 
     item: ChangeItem
     duck: duckdb.DuckDBPyConnection
@@ -535,7 +540,7 @@ class _Loaded:
 def _appended(
     storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection
 ) -> Iterator[tuple[Operation, int, bytes]]:
-    """Only new rows: nothing to pair, a batch at a time."""
+    """Encode changes that only add rows, a batch at a time: there is nothing to pair."""
     predicate = item.table.filters.get(Operation.INSERT)
     for file in item.added:
         for batch in read_rows(storage, item, file, item.table.columns):
@@ -575,7 +580,8 @@ def _deletes(
 
 
 def _updates(loaded: _Loaded, pairs: str) -> Iterator[tuple[Operation, int, bytes]]:
-    """With the old row where the identity is FULL, else with the old key where it differs."""
+    """Encode updates, with the old row if the identity is FULL, else with the old key if it
+    differs."""
     table, moved = loaded.item.table, loaded.pairing.moved
     if Operation.UPDATE not in table.published:
         return
@@ -683,23 +689,23 @@ def _tuple(
 
 # The rows that went and came as tables of DuckDB, without those that only moved, and checked.
 #
-# In: parts of files, how the table is published. Out: tables ``went`` and ``came``, and what pairs
-# them. Rows that are equal in all columns were copied, not changed, and cancel; they are compared
-# by value, with -0 told from 0. What PostgreSQL's indexes and commands make sure of, and writers
-# of a Delta table do not, is an error with the remedy: the slot stops, the subscriber gets nothing
-# wrong.
+# In: parts of files, how the table is published. Out: tables ``went`` and ``came``, and the
+# condition that pairs them. Rows that are equal in all columns were copied, not changed, and
+# cancel; they are compared by value, except that -0 differs from 0. PostgreSQL's indexes and
+# commands ensure conditions that writers of a Delta table may violate. A violation is an error with
+# a remedy: the slot stops, so the subscriber gets nothing wrong.
 
 MATCHES: Final = '"penstock: row matches"'
-"""Column: whether a row matches the row filter for updates."""
+"""The column that tells whether a row matches the row filter for updates."""
 
 
 class TooManyChanges(Exception):
-    """The rows do not fit into the memory that a task may take: they are to be divided first."""
+    """The rows do not fit into the memory that a task may take, and must be divided first."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Tables ``went`` and ``came``. ``row_bytes``: Arrow bytes of a row, about."""
+    """The tables ``went`` and ``came``. ``row_bytes``: the approximate Arrow bytes of a row."""
 
     row_bytes: int
     pairing: Pairing
@@ -708,10 +714,10 @@ class Loaded:
 def load(
     storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection, share_bytes: int
 ) -> Loaded:
-    """Tables ``went`` and ``came``, without rows that are equal.
+    """Make the tables ``went`` and ``came``, without rows that are equal.
 
-    Raises TooManyChanges where the rows of an item that is not divided are more than
-    ``share_bytes``, and UniqueViolation.
+    Raises UniqueViolation, and TooManyChanges if the item is not divided and has more rows than
+    ``share_bytes``.
     """
     table, columns = item.table, needed_columns(item)
     count = _Count(None if item.divided else share_bytes)
@@ -749,15 +755,15 @@ def load(
 
 
 def compared_columns(columns: Sequence[ScanColumn], of: str = "") -> list[str]:
-    """What is compared of a row."""
+    """Return the SQL expressions by which rows are compared."""
     names = [of + quoted(column.name) for column in columns]
     types = (column.type for column in columns)
     return [*names, *signs(zip(names, types, strict=True))]
 
 
 def rows_without(of: str, other: str, columns: Sequence[ScanColumn]) -> str:
-    """Rows of one table that the other does not have: a quarter of the work of EXCEPT ALL, which
-    counts rows that are there more than once."""
+    """Return SQL for the rows of one table that the other does not have. It is a quarter of the
+    work of EXCEPT ALL, which also counts repeated rows."""
     pairs = zip(compared_columns(columns, "o."), compared_columns(columns, "n."), strict=True)
     same = " AND ".join(f"{old} IS NOT DISTINCT FROM {new}" for old, new in pairs)
     return f"SELECT o.* FROM {of} o ANTI JOIN {other} n ON {same}"
@@ -765,7 +771,7 @@ def rows_without(of: str, other: str, columns: Sequence[ScanColumn]) -> str:
 
 @dataclass
 class _Count:
-    """What has been read, which is no more than ``most``."""
+    """Count the rows and bytes that are read. Raises TooManyChanges beyond ``most`` bytes."""
 
     most: int | None
     rows: int = 0
@@ -796,7 +802,8 @@ def read_rows(
     file: ScanFile | StoredRows,
     columns: Sequence[ScanColumn],
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a data file, or of the staging area. Raises VersionGone, StorageError."""
+    """Return the rows of a data file, or of a file of the staging area. Raises VersionGone,
+    StorageError."""
     if isinstance(file, StoredRows):
         return read_stored(file, [column.name for column in columns])
     return scan(storage, item.table_uri, file, columns)
@@ -806,8 +813,8 @@ _SHOWN_KEYS: Final = 10
 
 
 def _check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
-    """Raises UniqueViolation. Rows that no operation is sent of do not count, and are dropped where
-    they have keys of others: a row filter may leave out those that are deleted and stay."""
+    """Raise UniqueViolation if a key is not unique. Rows that are never sent do not count, and are
+    dropped if keys are repeated: a row filter may leave out rows that are deleted and stay."""
     sides = ("went", "came")
     twice = _twice(item, duck, *sides)
     if twice and _one_filter(item.table):
@@ -828,7 +835,7 @@ def _check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
 def _twice(
     item: ChangeItem, duck: duckdb.DuckDBPyConnection, *sides: str
 ) -> list[tuple[object, ...]]:
-    """Some keys of several rows of the first side that has such."""
+    """Return some keys that several rows have, of the first side that has such keys."""
     key = ", ".join(quoted(name) for name in item.table.key)
     for rows in sides:
         found = duck.execute(
@@ -840,8 +847,9 @@ def _twice(
 
 
 def _one_filter(table: PublishedTable) -> bool:
-    """Whether all operations are published by one filter: an update of a row that it leaves out
-    before is an insert then, and a delete of one that it leaves out after."""
+    """Tell whether all operations are published with one filter. Rows that it leaves out are never
+    sent then: an update is sent as an insert if the filter leaves out the old row, and as a delete
+    if it leaves out the new one."""
     operations = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
     filters = {table.filters.get(operation) for operation in operations}
     return len(filters) == 1 and None not in filters and table.published.issuperset(operations)
@@ -850,7 +858,7 @@ def _one_filter(table: PublishedTable) -> bool:
 def check_identity(
     item: ChangeItem, duck: duckdb.DuckDBPyConnection, gone: str, pairs: str | None
 ) -> None:
-    """CheckCmdReplicaIdentity, which no writer of the table has gone through."""
+    """Check the identity as CheckCmdReplicaIdentity does: no writer of the table has done it."""
     having = {
         Operation.DELETE: gone,
         Operation.UPDATE: f"SELECT 1 {pairs}" if pairs else gone,
@@ -862,7 +870,8 @@ def check_identity(
 
 
 def check_not_null(table: PublishedTable, rows: pa.Table) -> None:
-    """A key without a value identifies nothing; PostgreSQL has no such keys."""
+    """Raise NotNullViolation for a NULL in the identity: it identifies nothing, and PostgreSQL has
+    no such keys."""
     if not table.published & {Operation.UPDATE, Operation.DELETE}:
         return
     for name in table.identity or ():
@@ -876,15 +885,15 @@ def check_not_null(table: PublishedTable, rows: pa.Table) -> None:
             )
 
 
-# Old and new rows of one change as pairs: by their key, and as the writer has told it.
+# Pairs of the old and new row of a change: paired by key, or as the writer has told.
 #
 # In: the tables ``went`` and ``came`` of DuckDB, files of pairs (``lakehouse.row_pairs``). Out: a
-# condition that joins the two. Pairs that were told are believed as far as the rows are there, and
-# as far as they can be applied in any order: a new key that was nobody's before, an old one that
-# is nobody's now. Rows whose keys went from one to the other are paired by key.
+# condition that joins the two. A pair that the writer has told is used if both rows exist, and if
+# it can be applied in any order: no row had the new key before, and none has the old one now. Rows
+# that took over the key of another row are paired by key.
 
 PAIR: Final = '"penstock: pair"'
-"""Column: the number of the pair that a row without a key belongs to."""
+"""The column with the number of the pair to which a row without a key belongs."""
 _NO_FILE: Final = "58P01"
 
 Counted = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -892,23 +901,24 @@ Counted = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """``same``: whether ``o`` of ``went`` and ``n`` of ``came`` are one row; None: none are.
-    ``moved``: whether its key has changed; None: no key has."""
+    """SQL conditions on pairs. ``same``: ``o`` of ``went`` and ``n`` of ``came`` are one row; None:
+    no two are. ``moved``: the key of the row has changed; None: no key has."""
 
     same: str | None
     moved: str | None = None
 
 
 def pair_schema(item: ChangeItem) -> pa.Schema:
-    """Columns of the table ``pairs``: keys, or whole rows where there is no key."""
+    """Return the columns of the table ``pairs``: keys, or whole rows if there is no key."""
     columns = _identifying(item)
     return pa.schema([(side + c.name, c.type) for side in (OLD, NEW) for c in columns])
 
 
 def load_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection, counted: Counted) -> bool:
-    """Table ``pairs``; False without it: nobody told any, or they are gone, or of other columns.
+    """Make the table ``pairs``. Return False, without it, if no pairs were told, or if they are
+    gone or of other columns.
 
-    ``counted``: what is read goes through it. Raises StorageError, and what ``counted`` raises.
+    ``counted``: the batches read go through it. Raises StorageError, and what ``counted`` raises.
     """
     if not item.pairs:
         return False
@@ -922,8 +932,8 @@ def load_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection, counted: Count
 
 
 def load_lone_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
-    """Table ``moved``: of the pairs those whose keys are in no other one, so that each of them can
-    be sent whatever becomes of others. As ``load_pairs``."""
+    """Make the table ``moved`` of the pairs whose keys are in no other pair. Each of them can be
+    sent whatever happens to the others. Returns and raises as ``load_pairs`` does."""
     if not load_pairs(item, duck, iter):
         return False
     olds, news = _names(item, OLD), _names(item, NEW)
@@ -941,7 +951,7 @@ def load_lone_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
 
 
 def lone_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
-    """The rows of ``moved``, a batch of a file at a time."""
+    """Yield the rows of ``moved``, a batch of a file at a time."""
     olds = _names(item, OLD)
     for batch in _rows(item.pairs, pair_schema(item)):
         duck.register("batch_of_pairs", batch)
@@ -956,7 +966,7 @@ def lone_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> Iterator[pa
 
 
 class _NotThere(Exception):
-    """What was told cannot be read."""
+    """Pairs that were told cannot be read."""
 
 
 def _rows(files: Sequence[PairFile | StoredRows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -988,8 +998,8 @@ def _read_pairs(file: PairFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 def take_whole_rows(
     item: ChangeItem, duck: duckdb.DuckDBPyConnection, row: str, compared: str
 ) -> bool:
-    """Take the rows of ``pairs`` out of ``all_went`` and ``all_came``; False where they are not
-    all there. ``compared``: what is compared of a row."""
+    """Take the rows of ``pairs`` out of ``all_went`` and ``all_came``. Return False, and take none,
+    if some are missing there. ``compared``: SQL of ``compared_columns``."""
     sides = (("all_went", OLD), ("all_came", NEW))
     for name, side in sides:
         lacking = f"SELECT {compared} FROM ({paired_rows(item, side)})"
@@ -1004,13 +1014,14 @@ def take_whole_rows(
 
 
 def paired_rows(item: ChangeItem, side: str) -> str:
-    """The old or the new rows of ``pairs``, numbered, where there is no key."""
+    """Return SQL for the old or the new rows of ``pairs``, numbered, in a table without a key."""
     columns = ", ".join(f"{quoted(side + c.name)} AS {quoted(c.name)}" for c in _identifying(item))
     return f"SELECT {columns}, rowid AS {PAIR} FROM pairs"
 
 
 def pair_by_key(item: ChangeItem, duck: duckdb.DuckDBPyConnection, *, told: bool) -> Pairing:
-    """``told``: there is a table ``pairs``, whose old rows get their new keys here."""
+    """Return the pairing of a table with a key. ``told``: there is a table ``pairs``, whose old
+    rows get their new keys here."""
     key, olds, news = _names(item), _names(item, OLD), _names(item, NEW)
     same = _same("o", key, "n", key)
     if not told or not _load_moved(item, duck):
@@ -1024,7 +1035,8 @@ def pair_by_key(item: ChangeItem, duck: duckdb.DuckDBPyConnection, *, told: bool
 
 
 def _load_moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
-    """Table ``moved``: the pairs that can be sent as updates, in any order."""
+    """Make the table ``moved`` of the pairs that can be sent as updates, in any order; tell whether
+    it has any."""
     key, olds, news = _names(item), _names(item, OLD), _names(item, NEW)
 
     def there(rows: str, names: Sequence[str]) -> str:
@@ -1040,20 +1052,20 @@ def _load_moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
 
 
 def _one_to_one(olds: Sequence[str], news: Sequence[str]) -> str:
-    """Of pairs: no other one has the old key, nor the new one. A writer that tells of two may
-    err."""
+    """Return SQL that keeps pairs whose old key and new key are in no other pair: a writer that
+    tells two pairs for a key may err."""
     once = (f"count(*) OVER (PARTITION BY {', '.join(names)}) = 1" for names in (olds, news))
     return f"QUALIFY {' AND '.join(once)}"
 
 
 def _same(one: str, names: Sequence[str], other: str, others: Sequence[str]) -> str:
-    """Whether the columns of two relations are equal."""
+    """Return the SQL condition that the columns of two relations are equal."""
     pairs = zip(names, others, strict=True)
     return " AND ".join(f"{one}.{left} = {other}.{right}" for left, right in pairs)
 
 
 def _names(item: ChangeItem, side: str = "") -> list[str]:
-    """Names of the key's columns as DuckDB has them."""
+    """Return the names of the key's columns as DuckDB has them."""
     return [quoted(side + name) for name in item.table.key]
 
 

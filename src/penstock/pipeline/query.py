@@ -1,9 +1,9 @@
 """SELECT on tables of the lake: rows read by Spark's executors, joined and sorted by DuckDB.
 
 In: compiled SQL, and its inputs as tables at versions. Out: record batches. Executors read the
-columns that are used and leave out rows that the condition of their table excludes; the rest is one
-DuckDB in this process, whose memory is bounded and which spills. A query that reads one table once
-holds none of its rows longer than it needs them; for others inputs are kept until the end.
+columns in use and leave out rows that the condition on their table excludes. One DuckDB in this
+process does the rest, with bounded memory, and spills. A query that reads one table once holds its
+rows no longer than it needs them; other queries keep their inputs until the end.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class QueryInput:
 
 
 class Interrupts(Protocol):
-    """How a statement is ended from outside."""
+    """Requests from outside to end a statement."""
 
     def interrupting(self, action: Callable[[], None]) -> AbstractContextManager[None]:
-        """While inside, a request calls ``action``, from any thread."""
+        """Have ``action`` called by a request, from any thread, while inside the context."""
 
     def check(self) -> None:
-        """Raises PenstockError (57014) when it is requested."""
+        """Raise PenstockError (57014) if the end was requested."""
 
 
 class LakeQuery:
-    """One query. ``staging``: URI of a folder; ``once``: each input is read once, in a stream."""
+    """Run one query. ``staging``: URI of a folder."""
 
     def __init__(
         self, spark: Spark, storage: Storage, staging: str, interrupts: Interrupts
@@ -59,7 +59,8 @@ class LakeQuery:
     def run(
         self, sql: str, inputs: Sequence[QueryInput], *, once: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Raises PenstockError; ends when it is closed."""
+        """Yield the query's rows; closing the iterator ends the query. ``once``: each input is read
+        once, in a stream. Raises PenstockError."""
         with lent() as duck, self._interrupts.interrupting(duck.interrupt):
             try:
                 for given in inputs:
@@ -80,7 +81,7 @@ class LakeQuery:
         duck.unregister("arriving")
 
     def _rows(self, given: QueryInput) -> Iterator[pa.RecordBatch]:
-        """DuckDB hides what is raised here: it is kept."""
+        """Yield the input's rows. An error is kept, since DuckDB hides what is raised here."""
         try:
             for batch in read_rows(
                 self._spark,

@@ -1,5 +1,5 @@
-"""Rewrite: data files without their dead rows, in new files. Runs inside tasks, and in the node
-where columns change.
+"""Rewrite: copy data files without their dead rows to new files. This runs inside tasks, and in the
+node if columns change.
 
 In: some files of one table with their deletion vectors. Out: new files with the live rows, in the
 same order, in the columns of the table. Memory: ``batch_bytes`` of one file and the row group that
@@ -45,7 +45,7 @@ class RewrittenFile:
 
     @classmethod
     def of(cls, file: DataFile) -> RewrittenFile:
-        """A file of a table."""
+        """Return the rewrite of a file of a table."""
         return cls(file.path, file.deletion_vector, file.partition_values)
 
 
@@ -53,11 +53,11 @@ class RewrittenFile:
 class RewriteItem:
     """Files of one table that become new files of ``target_file_bytes`` each.
 
-    ``into``: the URI of the table that these are for, where it is another one; ``layout``: that
-    one's. ``batch_bytes``: Arrow data read at a time. ``constants``: by column, what all rows hold
-    in it, whatever the files have under its name; ``generated``: what is made of the other columns.
-    ``replaced``: by column, texts that become others.
-    ``deleted_at``: rows are left out that are not NULL in this column of the files.
+    ``into``: the URI of the table that these are for, if it is another one; ``layout``: of the
+    table that they are for. ``batch_bytes``: Arrow data read at a time. ``constants``: by column,
+    the value of all rows, whatever the files have under its name; ``generated``: columns computed
+    from the others. ``replaced``: by column, texts and their new values.
+    ``deleted_at``: rows that are not NULL in this column of the files are left out.
     """
 
     storage: Storage
@@ -75,7 +75,7 @@ class RewriteItem:
 
 
 def run_rewrite(item: RewriteItem) -> Iterator[Written | Failed]:
-    """In a task; an expected error comes back as a value."""
+    """Rewrite the files, in a task. An expected error comes back as a value."""
     try:
         yield rewrite(item)
     except PenstockError as error:
@@ -98,7 +98,8 @@ def rewrite(item: RewriteItem) -> Written:
 
 
 def _live_rows(item: RewriteItem, left_out: list[int]) -> Iterator[pa.RecordBatch]:
-    """``left_out`` gets the numbers of rows that are, by ``deleted_at``."""
+    """Yield the live rows; append to ``left_out`` the counts of rows that ``deleted_at`` leaves
+    out."""
     for source in item.sources:
         vector = source.deletion_vector
         gone = numbers_of(BitMap() if vector is None else BitMap.deserialize(vector))
@@ -108,7 +109,7 @@ def _live_rows(item: RewriteItem, left_out: list[int]) -> Iterator[pa.RecordBatc
             held = [n for n in item.schema.names if n in there and n not in constant]
             dead = item.deleted_at if item.deleted_at in there else None
             held += [dead] if dead is not None and dead not in held else []
-            # without any of them, some column tells how many rows there are
+            # If the file holds none of the columns, any other tells the number of rows.
             for start, batch in read_batches(
                 parquet, held or there[:1], max_bytes=item.batch_bytes
             ):
@@ -134,7 +135,8 @@ def _without(batch: pa.RecordBatch, gone: np.ndarray) -> pa.RecordBatch:
 def _conform(
     batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar]
 ) -> pa.RecordBatch:
-    """The table's columns: those added later are NULL, INT96 timestamps become microseconds."""
+    """Return the rows in the table's columns: columns added later are NULL, INT96 timestamps become
+    microseconds."""
     columns = [_column(batch, field, constants) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -142,7 +144,7 @@ def _conform(
 def with_replaced(
     batch: pa.RecordBatch, replaced: Mapping[str, Mapping[str, str]]
 ) -> pa.RecordBatch:
-    """Give texts of some columns other values."""
+    """Replace texts in some columns."""
     for name, values in replaced.items():
         number = batch.schema.get_field_index(name)
         if number >= 0:
@@ -176,25 +178,25 @@ def _column(batch: pa.RecordBatch, field: pa.Field, constants: Mapping[str, pa.S
 
 # Files rewritten because the columns of their table change: one new file for each old one.
 #
-# In: tables whose new columns are staged, and what all rows hold in the added ones. Out: files
-# with the same rows, staged with them. A dropped column leaves the files, so that no column of its
-# name that is added later shows what it held; an added one holds its default, or what it is made
-# of, in the rows that are there. Older versions keep their files until VACUUM. The work is done
-# before anything is locked: what was rewritten is kept by file, and after a lost race only what
-# has come since is rewritten.
+# In: tables whose new columns are staged, and the values of all rows in the added ones. Out: files
+# with the same rows, staged with the columns. A dropped column leaves the files, so that its values
+# do not appear in a column of the same name that is added later. An added column holds its default
+# or its generated value in existing rows. Older versions keep their files until VACUUM. The work is
+# done before anything is locked: rewritten files are kept by their old file, and after a lost race
+# only files that came since are rewritten.
 
 DDL_APP_ID: Final = "penstock_ddl"
 """The transaction marker of commits that change columns."""
 
 _Key = tuple[str, str, str, TableSchema]
-"""URI of the table, path of the file, its deletion vector, the columns to be."""
+"""URI of the table, path of the file, its deletion vector, the new columns."""
 
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """A table with its new columns staged. ``dropped``: names that files may have and rows have no
-    more; ``constants``: what all rows hold in the added columns, by Delta names. Those that are
-    generated are made of the others. ``replaced``: by Delta name, texts that become others.
+    """A table with its new columns staged. ``dropped``: names that files may have and rows no
+    longer have; ``constants``: by Delta name, the values of all rows in the added columns, unless
+    the column is generated. ``replaced``: by Delta name, texts and their new values.
     """
 
     table: DeltaTable
@@ -204,24 +206,26 @@ class ColumnChange:
 
     @property
     def concerns_files(self) -> bool:
-        """Whether files can be left as they are: a column that they lack is NULL."""
+        """Tell whether files must be rewritten. Added NULL columns do not need it: a column that a
+        file lacks is NULL."""
         return bool(self.dropped) or bool(self.replaced) or self.fills
 
     @property
     def fills(self) -> bool:
-        """Whether every row gets a value in an added column."""
+        """Tell whether every row gets a value in an added column."""
         return bool(self.generated.columns) or any(v.is_valid for v in self.constants.values())
 
     @property
     def generated(self) -> GeneratedColumns:
-        """Those of the added columns. Raises RelationChanged."""
+        """The generated columns among the added ones. Raises RelationChanged."""
         every = generated_columns(self.table.schema, self.table.name)
         added = tuple(column for column in every.columns if column.name in self.constants)
         return replace(every, columns=added)
 
 
 class ColumnRewrites:
-    """What one statement has rewritten; a context manager that removes what was not staged."""
+    """Hold the files that one statement has rewritten; a context manager that removes those that
+    were not staged."""
 
     def __init__(self) -> None:
         self._done: dict[_Key, tuple[DeltaTable, WrittenFile | None]] = {}
@@ -240,12 +244,12 @@ class ColumnRewrites:
                 table.storage.remove(f"{table.uri}/{file.path}")
 
     def is_complete(self, change: ColumnChange) -> bool:
-        """Whether every file of the table's version is rewritten, or need not be."""
+        """Tell whether no file of the table's version is left to be rewritten."""
         files = change.table.files.values()
         return not change.concerns_files or all(_key(change, f) in self._done for f in files)
 
     def prepare(self, change: ColumnChange) -> None:
-        """Rewrite the files that are not yet; long for a large table. Raises StorageError."""
+        """Rewrite the remaining files, which takes long for a large table. Raises StorageError."""
         for file in change.table.files.values():
             if _key(change, file) not in self._done:
                 new = _rewritten(change, file) if _is_due(change, file) else None
@@ -259,7 +263,7 @@ class ColumnRewrites:
             if not change.replaced:
                 change.table.stage(rewritten=ready)
                 return
-            # rows are others by then, which readers of changes are told
+            # The values of rows change, which readers of changes must see.
             gone = {path: BitMap(range(change.table.files[path].rows)) for path in ready}
             change.table.stage(deleted=gone, written=tuple(ready.values()))
 

@@ -1,4 +1,4 @@
-"""Rows of a relation written to the tables that hold them, leaf by leaf. Runs inside tasks.
+"""Routed writer: write rows of a relation to the tables that hold them. This runs inside tasks.
 
 In: batches in the relation's columns. Out: files of each table. Memory: a row group in all, however
 many leaves there are: the fullest is written first.
@@ -18,7 +18,7 @@ from penstock.pipeline.write import Destination
 
 
 class RoutedWriter(WritesFiles):
-    """``routing`` None: there is one destination."""
+    """Write rows to the files of their leaves. ``routing`` None: there is one destination."""
 
     def __init__(
         self, destinations: Sequence[Destination], routing: Level | None, target_file_bytes: int
@@ -43,8 +43,8 @@ class RoutedWriter(WritesFiles):
         return [(at, file) for at, writer in self._writers.items() for file in writer.files]
 
     def add(self, rows: pa.RecordBatch, leaves: Integers | None = None) -> None:
-        """``leaves``: of each row, where they are known. Raises ReplicationConflict (23514) for a
-        row without a partition, StorageError."""
+        """Write a batch. ``leaves``: the leaf of each row, if known. Raises ReplicationConflict
+        (23514) for a row without a partition, StorageError."""
         table = pa.Table.from_batches([rows])
         if self._routing is None:
             self._write(0, table)

@@ -1,8 +1,8 @@
-"""The live rows of a table that have one of given keys: what its unique index would find.
+"""The live rows of a table that have one of given keys, as its unique index would find them.
 
-In: a version of the table, some of its files, keys. Out: positions by file. Files that cannot hold
-a key are left out by their statistics; others are asked by their indexes where there are such, or
-searched. Which index is unique, and what follows from a row that is there, is the caller's.
+In: a version of the table, some of its files, keys. Out: positions by file. Statistics rule out
+files that cannot hold a key. Others are looked up in their indexes if they have any, or searched.
+The caller decides which index is unique, and what follows from an existing row.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.table_work import search_seconds
 
 _AT_ONCE: Final = 1_000_000
-"""Rows that are in memory."""
+"""The number of rows that are held in memory."""
 _HERE_SECONDS: Final = 1.0
-"""Of searches for a session, which waits: Spark may have to begin for more."""
+"""Seconds of searching that are done in this process: a session waits, and Spark may have to start
+for more."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,12 @@ class KeyedTable:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """Of the relation's columns, which are the table's own."""
+        """The names of the relation's columns, which are the table's own."""
         return {column.name: column.name for column in self.schema.columns}
 
     @property
     def deleted_at(self) -> str | None:
-        """The column that is NULL in live rows, where there are others."""
+        """The column that is NULL in live rows, if the table may hold dead ones."""
         return self.schema.deleted_at
 
 
@@ -63,8 +64,8 @@ def rows_with_keys(
     spark: Spark,
     indexes: KeyIndexes | None,
 ) -> dict[str, Hits]:
-    """By path, what is found in these files of the table. ``keys``: columns of the key by their
-    names, without NULL. Raises StorageError."""
+    """Return, by path, the rows found in these files of the table. ``keys``: columns of the key by
+    their names, without NULL. Raises StorageError."""
     chosen = [f for f in candidates(files, keys) if may_be_live(f, table.deleted_at)]
     if not chosen:
         return {}
@@ -83,8 +84,8 @@ def rows_with_keys(
 def columns_of_files(
     storage: Storage, uri: str, files: Sequence[DataFile], columns: Sequence[ScanColumn]
 ) -> Iterator[tuple[pa.Table, Integers]]:
-    """Some columns of all live rows of files of a table, and the numbers of the rows, one file
-    after another, so many at once as there is memory for. Raises StorageError."""
+    """Yield some columns of all live rows of files of a table, and the numbers of the rows, one
+    file after another, as many at once as memory allows. Raises StorageError."""
     held: list[pa.RecordBatch] = []
     start = count = 0
     for file in files:

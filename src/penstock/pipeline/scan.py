@@ -1,8 +1,8 @@
-"""Rows of data files by their PostgreSQL names. Runs inside tasks.
+"""Scan: read rows of data files, with PostgreSQL's names of columns. This runs inside tasks.
 
-In: one file of a table at a version, and which of its rows. Out: record batches. Columns that a
-file lacks were added later and are NULL; values that a partitioned table keeps in its log come from
-there. Memory: a run of rows of one file.
+In: one file of a table at a version, and the choice of its rows. Out: record batches. Columns that
+a file lacks were added later and are NULL. Values that a partitioned table keeps in its log come
+from there. Memory: a run of rows of one file.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ _CLASSES: Final = {
     "moment": ("is_timestamp", "is_date"),
     "list": ("is_list", "is_large_list", "is_list_view"),
 }
-"""Types between which nothing is lost but by overflow, which is an error."""
+"""Types that convert to one another without loss, except by overflow, which is an error."""
 
 
 @dataclass(frozen=True)
 class ScanColumn:
-    """``name``: in PostgreSQL. ``delta``: in the files. ``type``: Arrow, as the table has it."""
+    """A column that is read. ``name``: in PostgreSQL. ``delta``: in the files. ``type``: the
+    table's Arrow type."""
 
     name: str
     delta: str
@@ -49,11 +50,11 @@ class ScanColumn:
 
 @dataclass(frozen=True)
 class ScanFile:
-    """The rows of a file that are in ``live`` and not in ``gone``.
+    """The rows of a file that are in ``only`` and not in ``gone``.
 
-    Both are deletion vectors as the log describes them: ``gone`` those of the version that is
-    read; ``only``: rows that this vector deletes, None for all. ``rows``: physical rows, or -1.
-    Of the file's physical rows, those from ``start`` to ``stop`` (None: its end).
+    Both are deletion vectors as the log describes them. ``gone``: that of the version that is read;
+    ``only``: its rows are read, all for None. ``rows``: physical rows, or -1. ``start``, ``stop``:
+    the range of physical rows that is read (None: to the end).
     """
 
     path: str
@@ -67,7 +68,7 @@ class ScanFile:
 
     @classmethod
     def of(cls, file: DataFile) -> ScanFile:
-        """The rows that readers see."""
+        """Return the rows of a file that readers see."""
         return cls(
             file.path,
             file.size,
@@ -78,16 +79,16 @@ class ScanFile:
 
     @classmethod
     def of_part(cls, part: FilePart) -> ScanFile:
-        """The rows that came or went."""
+        """Return the rows of a file that came or went."""
         return replace(cls.of(part.file), gone=part.gone, only=part.only)
 
 
 def scan(
     storage: Storage, table_uri: str, file: ScanFile, columns: Sequence[ScanColumn]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches in the file's order, with ``columns`` by their PostgreSQL names.
+    """Yield batches in the file's order, with ``columns`` by their PostgreSQL names.
 
-    Raises VersionGone where the file is not there any more, StorageError.
+    Raises VersionGone if the file no longer exists, StorageError.
     """
     for _, batch in scan_positions(storage, table_uri, file, columns):
         yield batch
@@ -96,7 +97,7 @@ def scan(
 def scan_positions(
     storage: Storage, table_uri: str, file: ScanFile, columns: Sequence[ScanColumn]
 ) -> Iterator[tuple[Integers, pa.RecordBatch]]:
-    """The same, each batch with the positions of its rows in the file."""
+    """Yield the same batches as ``scan``, each after the positions of its rows in the file."""
     try:
         yield from _scan(storage, table_uri, file, columns)
     except VersionGone:
@@ -147,7 +148,7 @@ def _positions(
 def _kept_rows(
     gone: BitMap, only: BitMap | None, start: int, end: int, file: ScanFile
 ) -> np.ndarray | None:
-    """A mask of the rows from ``start`` to ``end``; None: all of them."""
+    """Return the mask of rows that are read among those from ``start`` to ``end``; None: all."""
     stop = end if file.stop is None else min(end, file.stop)
     here = BitMap(range(max(start, file.start), stop))
     if only is not None:
@@ -168,7 +169,7 @@ def _rename_columns(
     arrays = []
     for column in columns:
         if column.delta in values:
-            # Before the file's: Spark writes these columns there, too, with '' for NULL.
+            # The log's value wins: Spark also writes these columns to files, with '' for NULL.
             value = partition_scalar(values[column.delta], column.type)
             arrays.append(pa.repeat(value, batch.num_rows))
         elif column.delta in names:
@@ -183,7 +184,8 @@ def _rename_columns(
 
 
 def _convert(array: pa.Array, column: ScanColumn) -> pa.Array:
-    """A file's column as the table has it now: types widen, and writers have their own layouts."""
+    """Convert a file's column to the table's present type: types widen, and writers have their own
+    layouts."""
     if _class(array.type) == _class(column.type) or pa.types.is_null(array.type):
         with contextlib.suppress(pa.ArrowException):
             return array.cast(column.type)

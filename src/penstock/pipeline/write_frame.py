@@ -1,7 +1,7 @@
-"""Rows of a query of Spark's as data files, written by the tasks that compute them.
+"""Write frame: the rows of a Spark query as data files, written by the tasks that compute them.
 
 In: a frame. Out: WrittenFiles, which no log entry names yet. Memory: as ``lakehouse.files``, in
-each task. What of a job that fails stays goes with the next VACUUM.
+each task. The next VACUUM removes files that a failed job leaves behind.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ def write_frame(
     schema: pa.Schema,
     layout: TableLayout = NO_LAYOUT,
 ) -> list[WrittenFile]:
-    """``frame``: with the columns of ``schema``, in any order. Raises PySparkException."""
+    """Write the rows of ``frame``, which has the columns of ``schema`` in any order. Raises
+    PySparkException."""
     storage.create_folder(folder)
 
     def write(rows: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        """A task's rows; what it has written in the place of the last one."""
+        """Write a task's rows; yield the files in place of the last row, NULL for the others."""
         waiting = 0
         with TableWriter(storage, folder, schema, layout) as writer:
             for part in rows:
