@@ -1,13 +1,12 @@
 """The initial copy: all tables of a round at one exported snapshot, side by side in Spark, or
-one after the other in this process where they are small.
+one after the other in this process if they are small.
 
 In: published tables, their Delta tables, and the name of a snapshot that another session holds open
 (``walreceiver.snapshot_holder``). Out: the copied files staged on each table, one table after the
-other as they are complete, to be committed by the caller. Nothing is visible before that. What a
-unit of work is decides ``snapshot_units``, how it is done ``snapshot_task``; rows of large tables
-never touch the driver.
+other as they are complete, to be committed by the caller. Nothing is visible before that.
+``snapshot_task`` copies a unit of work. Rows of large tables never touch the driver.
 
-PostgreSQL copies with one worker and one slot per table (tablesync.c); here the tables of a round
+PostgreSQL copies with one worker and one slot per table (tablesync.c). Here the tables of a round
 share one consistent point, and a large table is cut by ctid.
 """
 
@@ -61,8 +60,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """How far a table's copy is. ``bytes``, ``bytes_total``: of the publisher's heap with TOAST, as
-    estimated when the copy began, and of finished units of it; ``rows``: of finished units.
+    """The progress of a table's copy. ``bytes_total``: of the publisher's heap with TOAST, as
+    estimated when the copy began; ``bytes``: its part in finished units; ``rows``: of finished
+    units.
     """
 
     table: str
@@ -76,16 +76,18 @@ class CopyProgress:
 Progress = Callable[[CopyProgress], None]
 
 _UNIT_COST: Final = 128 << 10
-"""Bytes that are read in the time which a unit takes to begin and end."""
+"""Bytes that are read in the time that a unit takes to begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """``unit_bytes``: heap (with TOAST) that a task reads at least, more of large tables, so that
-    their files get large too. ``connections``: sessions on the publisher at the same time at most.
-    ``batch_bytes``: what a task reads at once. ``target_file_bytes``: size of data files.
-    ``here_bytes``: heaps of so much in all are copied in this process. ``tables``: so many are in
-    work at the same time at most; None: all.
+    """Options of the initial copy.
+
+    ``unit_bytes``: the least heap (with TOAST) that a task reads; it reads more of large tables, so
+    that their files get large, too. ``connections``: the most simultaneous sessions on the
+    publisher. ``batch_bytes``: bytes that a task reads at once. ``target_file_bytes``: size of data
+    files. ``here_bytes``: heaps of at most this size in all are copied in this process. ``tables``:
+    the most tables that are copied at the same time; None: all.
     """
 
     unit_bytes: int = 64 << 20
@@ -98,11 +100,11 @@ class CopyOptions:
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """A published table and the Delta table that it is copied into. ``leaves``: of a partitioned
-    one, which hold its rows; ``tree``: the tables of the catalog that they come from; ``point``:
-    what the copy's snapshot holds; ``out_of_range``: what becomes of values that are; ``draw``: of
-    the target's sequences; ``enums``: the node's own types. ``rows``: only those are compared, all
-    for None."""
+    """A published table and the Delta table that it is copied into. ``leaves``: those of a
+    partitioned table, which hold its rows; ``tree``: the catalog's tables that they come from;
+    ``point``: the snapshot holds everything up to it; ``out_of_range``: the treatment of values out
+    of range; ``draw``: gives values of the target's sequences; ``enums``: the node's own types.
+    ``rows``: only these are compared, all for None."""
 
     info: RemoteTable
     table: DeltaTable
@@ -116,18 +118,18 @@ class CopySource:
 
     @property
     def tables(self) -> tuple[DeltaTable, ...]:
-        """All that a copy is committed to, the table itself last."""
+        """All tables that a copy is committed to, the table itself last."""
         return (*(() if self.leaves is None else self.leaves.tables), self.table)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Those that get rows."""
+        """The tables that get rows."""
         return parts(self.table, self.leaves, self.table.schema)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """``bytes``: of the data files."""
+    """The result of a table's copy. ``bytes``: of the data files."""
 
     table: str
     rows: int
@@ -136,7 +138,7 @@ class CopyResult:
 
 @dataclass(slots=True)
 class _Copy:
-    """One table's state while the round runs. ``ended``: finished, failed or not wanted."""
+    """Hold a table's state while the round runs. ``ended``: finished, failed or not wanted."""
 
     source: CopySource
     ended: bool = False
@@ -180,9 +182,9 @@ def run_copy(
 
     A table ends alone: ``failed`` is called with the error of its first unit that fails, which
     names table and column (ConnectionFailure, ValueNotRepresentable, StorageError,
-    ProtocolViolation, or the server's: PublisherError, UndefinedObject and so on), or with that of
-    ``finished``; and it ends without a word when it is no longer ``wanted``. Both that and
-    ``check``, which raises when the snapshot is lost, are asked about every half second. All
+    ProtocolViolation, or the server's: PublisherError, UndefinedObject and so on), or with the
+    error of ``finished``. A table that is no longer ``wanted`` ends without a call. ``wanted`` and
+    ``check``, which raises if the snapshot is lost, are called about every half second. All
     callbacks run in the calling thread. Tables that were not finished have nothing staged, and
     their files are removed as far as they are known.
     """
@@ -212,7 +214,7 @@ def run_copy(
 
 @dataclass(slots=True)
 class _Round:
-    """What becomes of results, in the thread that asks for them."""
+    """Handle the results of a round, in the thread that asks for them."""
 
     job: CopyJob
     copies: Sequence[_Copy]
@@ -246,7 +248,7 @@ class _Round:
         copy.files = []
         try:
             self.finished(copy.source)
-        except ConnectionFailure:  # what held the snapshot or the locks is gone: for all tables
+        except ConnectionFailure:  # the holder of the snapshot or the locks is gone for all tables
             _discard(copy.source)
             raise
         except PenstockError as error:
@@ -308,8 +310,8 @@ def _tasks(
     options: CopyOptions,
     failed: Callable[[CopySource, PenstockError], object],
 ) -> list[CopyTask]:
-    """All units, table by table, so that the first tables are complete long before the last ones;
-    the largest first, so that the last ones to end are short."""
+    """Return the tasks of all units, table by table, so that the first tables are complete long
+    before the last ones; the largest first, so that the last ones to end are short."""
     sized: list[tuple[int, CopyTask]] = []
     for copy in copies:
         wanted = _unit_bytes(spark, copy.source.info, options)
@@ -340,7 +342,7 @@ def _tasks(
 def _task_maker(
     source: CopySource, conninfo: ConnInfo, snapshot_name: str, options: CopyOptions
 ) -> Callable[[int, Unit], CopyTask]:
-    """What makes the tasks of a table, by their numbers and units."""
+    """Return the function that makes a table's tasks from their numbers and units."""
     table, columns = source.table, published_columns(source)
     generated = generated_columns(table.schema, table.name)
 
@@ -379,15 +381,16 @@ def _unit_bytes(spark: Spark, table: RemoteTable, options: CopyOptions) -> int:
 
 
 def _is_small(sources: Sequence[CopySource], tasks: Sequence[CopyTask], most: int) -> bool:
-    """Whether a job would take longer to begin than the copy takes. What is read through
-    inheritance tells no size."""
+    """Tell whether a job would take longer to begin than the copy takes. The size of a table that
+    is read through inheritance is not known."""
     leaves = [leaf for source in sources for leaf in source.info.leaves]
     size = sum(leaf.size for leaf in leaves) + len(tasks) * _UNIT_COST
     return size <= most and all(leaf.only for leaf in leaves)
 
 
 def published_columns(source: CopySource) -> tuple[Attribute, ...]:
-    """The published columns in the order of the target's; as text where the target is."""
+    """Return the published columns in the order of the target's columns; they are read as text if
+    the target keeps them as text."""
     attributes = {attribute.name: attribute for attribute in source.info.relation.attributes}
     return tuple(
         _as_read(column, attributes[column.source])
@@ -410,26 +413,26 @@ def _description(sources: Sequence[CopySource]) -> str:
 # come.
 #
 # In: copy tasks. Out: each unit's result once, as soon as its task is done, in the thread that
-# asks. A unit that has lost its own connection is copied again, twice at most, as long as nobody
-# says that the snapshot is gone; those that are done stay done. Spark's ``collect`` gives results
-# only when all tasks are done; an accumulator brings them earlier, so that a table can be
-# committed and progress shown while the others go on.
+# asks. A unit that has lost its own connection is copied again, twice at most, unless the snapshot
+# is known to be gone; finished units stay finished. Spark's ``collect`` gives results only when all
+# tasks are done. An accumulator brings them earlier, so that a table can be committed and progress
+# shown while the others go on.
 
 _CHECK_INTERVAL_S: Final = 0.5
 _LONGEST_UNIT_S: Final = 15.0
-"""So long is a unit of this process waited for whose publisher does not answer."""
+"""Seconds to wait, at the end, for a unit in this process whose publisher does not answer."""
 _TRIES: Final = 3
-"""Of a unit whose connection breaks."""
+"""The number of attempts at a unit whose connection breaks."""
 _PAUSE_S: Final = 1.0
-"""Before it is tried again: by then a server that has gone is known to have."""
+"""Seconds before a unit is tried again: a server that has gone is known to be gone by then."""
 _TICK_S: Final = 0.1
 _ENDED: Final = object()
-"""There will be no more results."""
+"""The mark that there will be no more results."""
 
 
 class _Arrivals(AccumulatorParam[list[Result]]):
-    """The way by which results of finished tasks reach the driver at once, out of one job of all
-    tasks. In executors it only collects."""
+    """Bring the results of finished tasks to the driver at once, while their job still runs. In
+    executors it only collects."""
 
     def __init__(self, deliver: Callable[[Result], None] | None = None) -> None:
         self._deliver = deliver
@@ -449,10 +452,10 @@ class _Arrivals(AccumulatorParam[list[Result]]):
 
 
 class CopyJob:
-    """The units of a round, in a thread of its own; a context manager that cancels it.
+    """Run the units of a round in a thread of its own; a context manager that cancels it.
 
-    ``spark``: None copies in this process. ``at_once``: units, ``tables``: tables that are in work
-    at the same time at most; None: all.
+    ``spark``: None copies in this process. ``at_once``: the most units, ``tables``: the most tables
+    that are copied at the same time; None: all.
     """
 
     def __init__(
@@ -473,13 +476,13 @@ class CopyJob:
         self._todo = {task.number: task for task in tasks}
         """Units that somebody waits for, in order."""
         self._delivered: set[int] = set()
-        """Those of them whose results are in the queue."""
+        """Units of ``_todo`` whose results are in the queue."""
         self._taken: dict[int, Result] = {}
         self._lost: set[int] = set()
-        """Units of this wave that have lost their connections, and are tried again."""
+        """Units of this wave that have lost their connections and are tried again."""
         self._tries: Counter[int] = Counter()
         self._restart = False
-        """The job that runs has units that nobody waits for: another is to follow it."""
+        """The running job has units that nobody waits for: another job is to follow it."""
         self._cancelled = False
         self._thread = threading.Thread(target=self._run, name="copy", daemon=True)
 
@@ -494,16 +497,17 @@ class CopyJob:
             if self._context is not None:
                 self._context.cancelJobGroup(self._group)
             elif time.monotonic() > left:
-                return  # its files are left to VACUUM, as those of a killed task are
+                return  # files of the unit are left to VACUUM, as those of a killed task are
             self._thread.join(_CHECK_INTERVAL_S)
 
     def results(
         self, check: Callable[[], None], stray: Callable[[Copied], None] = lambda copied: None
     ) -> Iterator[Result]:
-        """Each unit's result once, as it comes. Raises what Spark raises.
+        """Yield each unit's result once, as it comes. Raises what Spark raises.
 
-        ``check`` is called every half second, however fast the results come. ``stray`` is given
-        what nobody waits for: units of a discarded table, and second attempts at a unit.
+        ``check`` is called every half second, however fast the results come. ``stray`` is called
+        for results that nobody waits for: units of a discarded table, and second attempts at a
+        unit.
         """
         looked = time.monotonic()
         while self._todo:
@@ -525,8 +529,8 @@ class CopyJob:
                     stray(arrived)
 
     def discard(self, numbers: Collection[int]) -> None:
-        """Nobody waits for these units any more. What runs of them is cancelled; other units that
-        run in the same job begin again."""
+        """Stop waiting for these units. Those that run are cancelled; other units that run in the
+        same job begin again."""
         with self._lock:
             running = [n for n in numbers if n in self._todo and n not in self._delivered]
             for number in numbers:
@@ -535,7 +539,8 @@ class CopyJob:
         self._cancel_unwanted()
 
     def late(self) -> list[Copied]:
-        """Units that ended after somebody stopped asking; call it when the job is over."""
+        """Return the units that ended after the last result was asked for. Call it when the job is
+        over."""
         found: list[Copied] = []
         while True:
             try:
@@ -553,7 +558,7 @@ class CopyJob:
         return _ENDED if arrived is None else arrived
 
     def _take(self, result: Result) -> bool:
-        """Whether somebody waits for this result."""
+        """Take a result off the units to wait for; tell whether somebody waited for it."""
         with self._lock:
             if self._todo.pop(result.number, None) is None:
                 return False
@@ -561,7 +566,7 @@ class CopyJob:
         return True
 
     def _cancel_unwanted(self) -> None:
-        # again and again, as the job may just be about to begin
+        # This is called again and again, as the job may just be about to begin.
         if self._restart and self._context is not None:
             self._context.cancelJobGroup(self._group)
 
@@ -614,7 +619,8 @@ class CopyJob:
         return list(job.collect())
 
     def _deliver(self, result: Result) -> None:
-        """A wave's results come twice, by the accumulator and at its end."""
+        """Put a result into the queue. A wave's results come twice, by the accumulator and at the
+        wave's end."""
         with self._lock:
             if self._tries_again(result):
                 self._lost.add(result.number)
@@ -632,8 +638,8 @@ class CopyJob:
             return [t for number, t in self._todo.items() if number not in self._delivered]
 
     def _wave(self, context: SparkContext) -> list[CopyTask]:
-        """What comes next: all in one job where the cluster cannot do more than ``at_once`` units
-        at the same time anyway."""
+        """Return the tasks of the next wave: all in one job if the cluster cannot do more than
+        ``at_once`` units at the same time anyway."""
         waiting = self._waiting()
         if self._tables is not None:
             begun = list(dict.fromkeys(task.table for task in waiting))[: self._tables]
@@ -642,11 +648,11 @@ class CopyJob:
         return [] if self._cancelled else waiting if narrow else waiting[: self._at_once]
 
 
-# How a table is cut into units of copy work, and what each unit asks the publisher.
+# Units of copy work, into which a table is cut, and the commands that each sends to the publisher.
 #
 # In: a published table with the size of its heaps, and the columns of its target. Out: SELECT
-# commands, packed so that a task reads about the same amount whatever the tables look like. Pure:
-# no Spark, no connection; who runs them is ``snapshot`` and ``snapshot_task``.
+# commands, packed so that each task reads about the same amount, whatever the tables look like.
+# This part is pure: no Spark, no connection. ``CopyJob`` and ``snapshot_task`` run the commands.
 #
 # A heap is cut by ctid, which PostgreSQL 14 and later reads by TID range scans. The last range of
 # a heap is open: blocks may have been added since they were counted, and the snapshot may see rows
@@ -658,17 +664,17 @@ _LARGEST_UNIT: Final = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one task copies: ``queries`` one after the other; ``size``: estimated bytes."""
+    """The work of one task: ``queries``, one after the other; ``size``: estimated bytes."""
 
     queries: tuple[str, ...]
     size: int
 
 
 def unit_bytes(size: int, cores: int, least: int) -> int:
-    """How large the units of a table of ``size`` bytes are: ``least``, more of large tables.
+    """Return the size of units of a table of ``size`` bytes: ``least``, or more for large tables.
 
-    Each core gets the same number of them, or the last ones would keep some only. Up to twice as
-    large for that: a unit costs a session at the publisher, too.
+    Each core gets the same number of units, or the last ones would keep only some cores busy. Units
+    become up to twice as large for that, not smaller: a unit costs a session at the publisher, too.
     """
     count = -(-size // max(least, min(size // (cores * _UNITS_PER_CORE), _LARGEST_UNIT)))
     if count > cores:
@@ -702,7 +708,7 @@ def units_of(table: RemoteTable, columns: Sequence[Attribute], unit_bytes: int) 
 
 
 def _ranges(leaf: LeafTable, unit_bytes: int) -> Iterator[tuple[str | None, int]]:
-    """(condition on ctid, estimated bytes) of each piece; together they cover every block."""
+    """Yield (condition on ctid, estimated bytes) of each piece. Together they cover every block."""
     count = min(-(-leaf.size // unit_bytes), leaf.blocks) if leaf.by_ctid else 1
     if count <= 1:
         yield None, leaf.size

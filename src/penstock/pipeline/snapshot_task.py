@@ -1,10 +1,10 @@
-"""What a unit of the initial copy does, in an executor or in the node: publisher to Parquet by
-Arrow.
+"""Snapshot tasks: the units of the initial copy, in an executor or in the node; from the publisher
+through Arrow to Parquet.
 
 In: a ``CopyTask``, a frozen value that crosses to executors. Out: data files that no log entry
-names, or the error that stopped it, as a value. Each task opens its own connection, imports the
-exported snapshot and reads block by block (COPY in binary format, by the readers that the stream of
-changes has as well): memory is one block, or a row that is larger, and one row group of the file.
+names, or the error that stopped the task, as a value. Each task opens its own connection, imports
+the exported snapshot and reads block by block: COPY in binary format, with the same readers as the
+stream of changes. Memory: one block, or a row that is larger, and one row group of the file.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from penstock.walreceiver.snapshot_holder import lost_snapshot
 from penstock.walreceiver.socket_copy import Prefixes
 
 _NOT_FOR_EVER: Final = "SET lock_timeout = '5s'"
-"""Our own session has locked the table (``walreceiver.table_locks``), but a session that waits
-to change the table stands before us in the queue, and waits for that session, which waits for
-us."""
+"""A lock timeout that ends a deadlock. Our own session has locked the table
+(``walreceiver.table_locks``). A session that wants to change the table stands before us in the
+queue and waits for our session, which waits for us."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _LET_IT_PASS: Final = (
@@ -61,25 +61,30 @@ _LET_IT_PASS: Final = (
 )
 
 _END_WITH_ME: Final = "SET client_connection_check_interval = '1s'"
-"""A query that sends nothing for long must end when its task is killed. Not every platform can."""
+"""A setting that ends a query when its task is killed, even if it sends nothing for long. Some
+platforms do not support it."""
 
 _SNAPSHOT_IS_GONE: Final = ("22023", "42704", "55000")
-"""Up to 16, and later: no such file; its session has ended."""
+"""The SQLSTATEs of a lost snapshot: there is no such file (up to PostgreSQL 16, later versions), or
+its session has ended."""
 
 
 @dataclass(frozen=True)
 class CopyTask:
-    """``number``: of the unit in its round; ``columns``: in the order of ``schema``, which has one
-    for each of ``targets``; those that are not published get their default, or are ``generated``.
-    ``point``: what the snapshot holds.
+    """A unit of the initial copy.
 
-    ``destinations``: what the rows go to, by ``routing`` the leaves of a partitioned table; where
-    there are none, ``storage`` and ``table_uri`` say where they go.
+    ``number``: of the unit in its round; ``columns``: in the order of ``schema``, which has one
+    column for each of ``targets``; targets that are not published get their default, or are
+    ``generated``. ``point``: the snapshot holds everything up to it.
+
+    ``destinations``: the tables that get the rows, the leaves of a partitioned table by
+    ``routing``. If there are none, the rows go to ``table_uri`` in ``storage``.
 
     ``application_name``: of its session. ``doing``: for errors. ``batch_bytes``: of PostgreSQL's
-    binary format, read at once. ``target_file_bytes``: where a file ends and the next begins.
-    ``out_of_range``: what becomes of values that are, but for those of the ``key``. ``drawn``:
-    values of sequences for the rows, as ``with_values`` sets them. ``enums``: the node's types.
+    binary format, read at once. ``target_file_bytes``: the size at which a new file begins.
+    ``out_of_range``: the treatment of values out of range, except in columns of the ``key``.
+    ``drawn``: values of sequences for the rows, as ``with_values`` sets them. ``enums``: the node's
+    types.
     """
 
     number: int
@@ -107,14 +112,14 @@ class CopyTask:
 
     @property
     def drawing(self) -> tuple[str, ...]:
-        """Columns that take their values from sequences, for ``drawn``."""
+        """The columns that take their values from sequences, for ``drawn``."""
         published = {attribute.name for attribute in self.columns}
         return tuple(c.source for c in self.targets if draws(c) and c.source not in published)
 
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file, and which of the table's leaves it is for; 0 where it has none."""
+    """A file, and the number of the table's leaf that it is for; 0 if the table has none."""
 
     part: int
     file: WrittenFile
@@ -122,7 +127,7 @@ class CopiedFile:
 
 @dataclass(frozen=True)
 class Copied:
-    """Files of a unit, durable, not yet in the table."""
+    """The files of a unit, durable, not yet in the table."""
 
     number: int
     files: tuple[CopiedFile, ...]
@@ -130,7 +135,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class CopyFailed:
-    """A unit's error; its own files are gone."""
+    """A unit's error. Its files are gone."""
 
     number: int
     error: PenstockError
@@ -167,9 +172,10 @@ def _copy(task: CopyTask) -> list[CopiedFile]:
 def read_unit(
     task: CopyTask, interrupt: Callable[[], None] | None = None
 ) -> Generator[pa.RecordBatch]:
-    """The rows of a unit as its target has them, but for generated values; to be closed.
+    """Yield the rows of a unit as its target has them, but without generated values. The caller
+    must close the generator.
 
-    ``interrupt``: asked while the publisher is waited for; what it raises ends the reading."""
+    ``interrupt``: called while waiting for the publisher; its error ends the reading."""
     sent = 0
     with _session(task, interrupt) as session:
         for query in task.queries:
@@ -180,8 +186,9 @@ def read_unit(
 
 
 def with_values(task: CopyTask, draw: Draw) -> CopyTask:
-    """With those of sequences, for which the publisher has to count the unit's rows first: a task
-    asks nobody for more. Raises what ``draw`` raises, ConnectionFailure, PublisherError."""
+    """Return the task with values of sequences. The publisher counts the unit's rows for that,
+    since a running task cannot ask for more values. Raises what ``draw`` raises, ConnectionFailure,
+    PublisherError."""
     names = task.drawing
     count = _count_rows(task) if names else 0
     return replace(task, drawn={name: draw(name, count) if count else () for name in names})
@@ -203,10 +210,8 @@ def _destinations(task: CopyTask) -> tuple[Destination, ...]:
 
 
 def _check(files: Sequence[tuple[int, WrittenFile]], sent: int, task: CopyTask) -> None:
-    """Every row that the server has sent is in a file, and every file is there as it was written.
-
-    Costs a look at each file's length.
-    """
+    """Check that every row that the server has sent is in a file, and that every file has the
+    length that was written, which is looked up. Raises PenstockError, StorageError."""
     written = sum(file.rows for _, file in files)
     if written != sent:
         raise PenstockError(
@@ -229,7 +234,7 @@ class _Session:
 
 @contextmanager
 def _session(task: CopyTask, interrupt: Callable[[], None] | None = None) -> Iterator[_Session]:
-    """In a read-only transaction at the exported snapshot."""
+    """Open a session in a read-only transaction at the exported snapshot."""
     try:
         connection = Connection.connect(task.conninfo, task.application_name, replication=False)
     except ConnectionFailure as error:
@@ -257,7 +262,7 @@ def _try(connection: Connection, setting: str) -> None:
     except ConnectionFailure:
         raise
     except PenstockError:
-        pass  # it does without
+        pass  # the session works without the setting
 
 
 def _blocks(session: _Session, query: str, task: CopyTask) -> Generator[CopyBlock]:
@@ -275,7 +280,7 @@ def _blocks(session: _Session, query: str, task: CopyTask) -> Generator[CopyBloc
 
 
 def _fields(task: CopyTask) -> int:
-    """Of a row: without columns there is one, so that there are rows."""
+    """Return the number of fields in a row. Without columns it is one, so that there are rows."""
     return max(1, len(task.columns))
 
 
@@ -297,8 +302,8 @@ def _hints() -> Iterator[None]:
 
 
 def _convert(block: CopyBlock, task: CopyTask, before: int) -> pa.RecordBatch:
-    """Rows in the target's types and names, without generated values. ``before``: how many rows of
-    the unit came before them."""
+    """Return rows in the target's types and names, without generated values. ``before``: the number
+    of the unit's rows that came before them."""
     cells = block.cells(_fields(task))
     published = {
         attribute.name: (_column(column, attribute, task), attribute)
@@ -348,6 +353,6 @@ def _unexpected_error(error: Exception, task: CopyTask) -> PenstockError:
 
 
 def copy_units(tasks: Iterable[CopyTask]) -> Iterator[Result]:
-    """The units of a partition, one after the other."""
+    """Copy the units of a partition, one after the other."""
     for task in tasks:
         yield copy_unit(task)
