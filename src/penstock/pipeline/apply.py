@@ -72,7 +72,7 @@ Done = Located | Candidates | Written
 
 @dataclass(frozen=True)
 class TableOutcome:
-    """Count what was staged on a table. ``rows_removed`` leaves out rows that a TRUNCATE took.
+    """The changes staged on a table. ``rows_removed`` does not count rows that a TRUNCATE took.
     ``leaves``: those of a partitioned table."""
 
     table: str
@@ -168,8 +168,8 @@ def _search_and_write(
     spark: Spark, works: Sequence[TableWork], options: ApplyOptions
 ) -> list[Result]:
     """Run the batch's job. A work fails before the job if one of its rows belongs to no partition
-    or a generated column cannot be made. A job of their own writes many new rows, while this
-    process looks up the old ones in indexes."""
+    or a generated column cannot be made. If there are many new rows, a job of their own writes them
+    while this process looks up the old ones in indexes."""
     names = ", ".join(work.table.name for work in works)
     run = partial(
         run_job,
@@ -402,8 +402,8 @@ def _with_commits(
 #
 # In: NetChanges and the results of their job. Out: per table the positions that go, or a
 # ReplicationConflict that names table and keys. The fold assumes that every row it removes exists
-# exactly once and that no row it inserts exists; only this place knows. Missing rows are no error:
-# ``run_batch`` has their changes folded out first.
+# exactly once and that no row it inserts exists; this is the place that checks it. Missing rows are
+# no error: ``run_batch`` has their changes folded out first.
 
 MISSING = "could not find the row to be updated or deleted"
 REPEATED = "more than one row has the key"

@@ -1,7 +1,7 @@
 """Changed rows as they are, for output plugins: Arrow columns instead of pgoutput's messages.
 
-In: rows of one operation on one table, as ``change_rows`` has them. Out: an Arrow IPC stream, and
-from it again the columns of the new and the old rows, by the place of their attribute in the
+In: rows of one operation on one table, as ``publish_changes`` has them. Out: an Arrow IPC stream,
+and from it again the columns of the new and the old rows, by the place of their attribute in the
 relation.
 """
 

@@ -1,6 +1,7 @@
 """Columns of numpy, Arrow and DuckDB: small work that tasks and driver share.
 
-In and out: arrays, expressions. Imports nothing of ours, so that an executor starts fast.
+In and out: arrays, expressions. This module imports nothing of ours, so that an executor starts
+fast.
 """
 
 from __future__ import annotations

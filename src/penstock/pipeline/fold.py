@@ -352,7 +352,7 @@ class _Dead:
 
 
 def _by_change(made: Integers, local: LocalRows) -> LocalRows:
-    """Return ``local``, which is by numbers of the events ``made``, by positions of changes."""
+    """Return ``local`` by positions of changes. It comes by numbers of the events ``made``."""
     return {int(position(made[number])): row for number, row in local.items()}
 
 

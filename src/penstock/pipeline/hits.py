@@ -15,7 +15,7 @@ from penstock.pipeline.columns import Integers
 
 @dataclass(frozen=True)
 class Hits:
-    """Live rows found: positions in the file, ascending, and the probe rows which they match."""
+    """Live rows found: their positions in the file, ascending, and the probe rows they match."""
 
     position: Integers
     probe: Integers

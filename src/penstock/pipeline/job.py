@@ -1,4 +1,4 @@
-"""The one Spark job of a batch, or none where the work is small.
+"""The one Spark job of a batch, or none if the work is small.
 
 In: items of work, each with its estimated cost. Out: their results, in the order of the items.
 Items are packed into as many partitions as the cluster works on side by side, because a task costs

@@ -37,7 +37,7 @@ def kind(event: Integers) -> Integers:
 
 @dataclass(frozen=True)
 class KeyTotals:
-    """One entry per distinct key. ``balance``: creates - removes, ``first``, ``last``: events."""
+    """Totals of each distinct key. ``balance``: creates - removes; ``first``, ``last``: events."""
 
     first: Integers
     last: Integers

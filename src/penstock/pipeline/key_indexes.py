@@ -86,8 +86,8 @@ class KeyIndexes:
         self.disk_bytes = disk_bytes
         self._changed = threading.Condition()
         self._held: OrderedDict[_Key, _Held] = OrderedDict()
-        """Mapped indexes, and files that have none. An index file that is mapped again is read once
-        more."""
+        """Mapped indexes, and files that have none. They are kept, since mapping an index file
+        again reads all of it once."""
         self._small: OrderedDict[_Key, _Held] = OrderedDict()
         """Indexes in memory, the least recently used first."""
         self._in_memory = 0

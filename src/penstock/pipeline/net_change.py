@@ -65,7 +65,7 @@ class Skipped:
     whole_rows: bool = False
 
     def with_more(self, more: Skipped) -> Skipped:
-        """Both together."""
+        """Return both together."""
         return Skipped(
             self.update_missing + more.update_missing,
             self.delete_missing + more.delete_missing,
@@ -112,7 +112,7 @@ class Met:
     local: tuple[LocalRow | None, ...]
 
     def with_more(self, more: Met) -> Met:
-        """Both together."""
+        """Return both together."""
         return Met(
             self.insert_exists + more.insert_exists,
             self.update_exists + more.update_exists,

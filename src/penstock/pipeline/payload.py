@@ -88,7 +88,7 @@ class Payloads:
 
 @contextmanager
 def payloads(storage: Storage) -> Iterator[Payloads]:
-    """A job's payloads; their files are removed at the end."""
+    """Yield a job's payloads; remove their files at the end."""
     made = Payloads(storage)
     try:
         yield made
@@ -97,7 +97,7 @@ def payloads(storage: Storage) -> Iterator[Payloads]:
 
 
 def remove_leftovers(storage: Storage, older_than: datetime) -> int:
-    """Remove the files and folders of jobs that a crash ended; returns their number.
+    """Remove the files and folders of jobs that a crash ended; return their number.
 
     ``older_than``: younger ones are left alone, as another node of the same warehouse may use
     them now.

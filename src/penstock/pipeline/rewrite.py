@@ -195,8 +195,9 @@ _Key = tuple[str, str, str, TableSchema]
 @dataclass(frozen=True)
 class ColumnChange:
     """A table with its new columns staged. ``dropped``: names that files may have and rows no
-    longer have; ``constants``: by Delta name, the values of all rows in the added columns, unless
-    the column is generated. ``replaced``: by Delta name, texts and their new values.
+    longer have; ``constants``: by Delta name, the values of all rows in the added columns; those
+    that are generated are computed from the other columns instead. ``replaced``: by Delta name,
+    texts and their new values.
     """
 
     table: DeltaTable

@@ -26,9 +26,9 @@ from penstock.sql.grammar.partition_bound import Limit
 
 CHECK_VIOLATION: Final = "23514"
 _BY_TEXT: Final = frozenset({NAME, TEXT, VARCHAR, UUID})
-"""Types that are kept as strings and compare as strings."""
+"""The types that are kept as strings and compare as strings."""
 _SHOWN: Final = 64
-"""Characters of a value in a message (ExecBuildSlotPartitionKeyDescription)."""
+"""The number of characters of a value in a message (ExecBuildSlotPartitionKeyDescription)."""
 
 
 End: TypeAlias = "pa.Scalar | Limit"
