@@ -557,8 +557,8 @@ class _MultisetFold:
 
 def _having_rows(changes: Changes, numbers: Integers, stock: dict[int, int]) -> Mask:
     """Return the mask of changes that find their rows, visiting one after the other. A change finds
-    a row in the table, or one that was made by a change which found its own row. ``stock``: how
-    many the table has of each row of which it has too few."""
+    a row in the table, or a row made by an earlier change of the mask. ``stock``: the number of
+    rows in the table, for each row of which it has too few."""
     count = len(changes)
     new, old = numbers[:count].tolist(), numbers[count:].tolist()
     made: Counter[int] = Counter()
@@ -585,8 +585,8 @@ def _stock(rows: Integers, there: Integers) -> dict[int, int]:
 def _takes_what_was_not_made(
     changes: Changes, numbers: Integers, kept: Mask, stock: Mapping[int, int]
 ) -> bool:
-    """Tell whether a change takes a row that a change left out would have made, and whose number in
-    the table nobody has looked up."""
+    """Tell whether a kept change takes a row that a left-out change would have made, and of which
+    the number in the table is unknown."""
     count = len(changes)
     made = numbers[:count][~kept & (changes.operation != DELETE)]
     taken = numbers[count:][kept & (changes.operation != INSERT)]

@@ -1,7 +1,7 @@
 """Key codes: keys as numbers that an index sorts. Equal keys, and no others, have equal codes.
 
-In: columns of a key, of a batch or of a data file, and the kinds as which they are compared. Out:
-codes of 64 or 128 bits. A key of one integer, date or timestamp is its own code, and so is a uuid.
+In: columns of a key, of a batch or of a data file, and the kinds they are compared as. Out: codes
+of 64 or 128 bits. A key of one integer, date or timestamp is its own code, and so is a uuid.
 The code of any other key is the first 128 bits of BLAKE2b over its columns: for two keys to have
 one code, somebody would have to break that function. Keys with types whose equal values may have
 several forms (floating point, decimals of other scales) have no code, and are looked for in the
@@ -52,8 +52,8 @@ class KeyCodes:
 
 
 def kind(type: pa.DataType) -> str | None:
-    """Return the kind as which values of the type are compared; None: they have no code. Integers
-    of all widths are one kind, as a column may become wider."""
+    """Return the kind that values of the type are compared as; None: they have no code. Integers of
+    all widths are one kind, as a column may become wider."""
     if pa.types.is_signed_integer(type):
         return "integer"
     if pa.types.is_string(type) or pa.types.is_large_string(type):

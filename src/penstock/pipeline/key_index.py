@@ -35,8 +35,8 @@ _CHECKSUM_BYTES: Final = 4
 
 @dataclass(frozen=True)
 class IndexItem:
-    """A file of which an index is made. ``key``: names of its key columns there; ``kinds``: the
-    kinds as which they are compared; ``rows``: physical rows."""
+    """A file that gets an index. ``key``: names of its key columns there; ``kinds``: the kinds they
+    are compared as; ``rows``: physical rows."""
 
     table_uri: str
     path: str

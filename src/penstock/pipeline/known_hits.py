@@ -1,10 +1,10 @@
 """Known hits: the rows of a few keys, looked up in the indexes of files instead of the files.
 
 In: a work, the keys of its batch, the files that may hold them. Out: for each file with an index
-the live rows that have one of the keys. Indexes are exact. Nevertheless an old row counts as
-missing, which would leave a change out, only once the files themselves were searched (``apply``). A
-key to be inserted counts as absent at once. A file that cannot be read, or no longer exists, is
-left to the task that searches it, whose error names the table.
+the live rows that have one of the keys. Indexes are exact. Nevertheless, before a change is left
+out because its old row is missing, the files themselves are searched (``apply``). An index alone
+suffices to tell that a key to be inserted does not exist. A file that cannot be read, or no longer
+exists, is left to the task that searches it, whose error names the table.
 """
 
 from __future__ import annotations
