@@ -1,8 +1,8 @@
 """Actions of Delta's log (protocol: "Actions", "Change Metadata") as JSON lines.
 
-In: values of this room; of metadata a schema's JSON, a protocol, properties, or the state of now
-and the columns that are to be. Out: mappings for one log entry, and lines. What others have written
-to metadata and properties stays. Reading them back is ``state``, putting them is the caller's.
+In: values of this room; for metadata a schema's JSON, a protocol and properties, or the current
+state and the new columns. Out: mappings for one log entry, and lines. Metadata and properties that
+others have written stay. ``state`` reads actions back; the caller puts them into the log.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Action = Mapping[str, Any]
 
 
 def now_ms() -> int:
-    """Milliseconds since the Unix epoch, Delta's unit of time."""
+    """Return the milliseconds since the Unix epoch, Delta's unit of time."""
     return time.time_ns() // 1_000_000
 
 
 def add(file: DataFile, descriptor: Descriptor | None, *, data_change: bool) -> Action:
-    """The add action of a file, with its vector's descriptor."""
+    """Return the add action of a file, with its vector's descriptor."""
     body: dict[str, Any] = {
         "path": file.path,
         "partitionValues": dict(file.partition_values or {}),
@@ -46,8 +46,8 @@ def add(file: DataFile, descriptor: Descriptor | None, *, data_change: bool) -> 
         "dataChange": data_change,
     }
     if descriptor:
-        # The protocol asks for the rows of every file with a vector, also where its writer gave no
-        # statistics; the vector leaves bounds wider than the rows that are left.
+        # The protocol wants numRecords for every file with a vector, even if its writer gave no
+        # statistics. The bounds are no longer tight: they include deleted rows.
         stats = {"numRecords": file.rows, **file.stats, "tightBounds": False}
         body["stats"] = statistics.to_json(stats)
     elif file.stats:
@@ -62,7 +62,7 @@ def add(file: DataFile, descriptor: Descriptor | None, *, data_change: bool) -> 
 
 
 def remove(file: DataFile, *, now: int, data_change: bool) -> Action:
-    """The remove action of a file as it is in the current version."""
+    """Return the remove action of a file as it is in the current version."""
     body: dict[str, Any] = {
         "path": file.path,
         "deletionTimestamp": now,
@@ -79,7 +79,7 @@ def remove(file: DataFile, *, now: int, data_change: bool) -> Action:
 
 
 def txn(app_id: str, version: int, *, now: int) -> Action:
-    """A transaction marker."""
+    """Return a transaction marker."""
     return {"txn": {"appId": app_id, "version": version, "lastUpdated": now}}
 
 
@@ -91,7 +91,7 @@ def commit_info(
     blind_append: bool,
     read_version: int | None,
 ) -> Action:
-    """Who did what, for DESCRIBE HISTORY."""
+    """Return the action that tells DESCRIBE HISTORY who did what."""
     body: dict[str, Any] = {
         "timestamp": now,
         "operation": operation,
@@ -109,7 +109,7 @@ def commit_info(
 
 
 def lines(actions: Iterable[Action]) -> list[str]:
-    """One compact JSON text per action."""
+    """Return one compact JSON text per action."""
     return [json.dumps(action, separators=(",", ":")) for action in actions]
 
 
@@ -119,7 +119,7 @@ def first_entry(
     properties: Mapping[str, str],
     layout: TableLayout = NO_LAYOUT,
 ) -> list[Action]:
-    """commitInfo, protocol, metaData and domainMetadata of a table without rows."""
+    """Return commitInfo, protocol, metaData and domainMetadata of a table without rows."""
     now = now_ms()
     metadata = {
         "id": str(uuid.uuid4()),
@@ -150,9 +150,12 @@ def change_metadata(
     kept: int | None,
     properties: Mapping[str, str],
 ) -> list[Action]:
-    """``told``: property -> names of columns, all of them. ``kept``: how many of the columns, the
-    first ones, are there already; None: it is another table in the place of this one.
-    ``properties``: others that are set."""
+    """Return the actions that give a table the columns of ``schema``.
+
+    ``told``: property -> the names of all columns that it lists. ``kept``: how many columns, from
+    the first, are there already; None if another table takes the place of this one.
+    ``properties``: other properties to set.
+    """
     metadata: dict[str, Any] = dict(state.metadata)
     configuration = {k: v for k, v in state.properties.items() if k not in told}
     configuration.update(properties)
@@ -179,21 +182,20 @@ def change_metadata(
     return found
 
 
-# What the node says of its commits in their user metadata, a JSON object.
-#
-# In: a commit's actions. Out: what is ours of it: whether it was a TRUNCATE, which is published as
-# such and not as deletes of its rows, and what commits of one transaction have in common. Others
-# write there what they like, so whatever is no object with a name of ours in it says nothing.
-# Spark takes it from ``spark.databricks.delta.commitInfo.userMetadata``. What ``row_pairs`` and
-# ``row_moves`` write there is theirs.
+# Marks that the node leaves in the user metadata of its commits, a JSON object. They tell whether a
+# commit was a TRUNCATE, which is published as such and not as deletes of its rows, and which
+# commits belong to one transaction. Others may write anything there, so a text that is no object
+# with one of our names is ignored. Spark takes the text from
+# ``spark.databricks.delta.commitInfo.userMetadata``. ``row_pairs`` and ``row_moves`` have marks of
+# their own.
 
 _OURS: Final = "penstock."
-"""In front of every name of ours."""
+"""The prefix of all our names."""
 _GROUP: Final = "penstock.transaction"
 
 
 def user_metadata(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What is ours of a commit's user metadata; empty where nothing is."""
+    """Return our marks in a commit's user metadata; empty if it has none."""
     for action in actions:
         found = _parse((action.get("commitInfo") or {}).get("userMetadata"))
         if found:
@@ -202,12 +204,12 @@ def user_metadata(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def group_mark(group: str) -> Mapping[str, object]:
-    """For each commit of one transaction over several tables."""
+    """Return the mark for each commit of one transaction over several tables."""
     return {_GROUP: group}
 
 
 def group_of(actions: Sequence[Mapping[str, Any]]) -> str | None:
-    """What commits of one transaction have in common; None for a commit by itself."""
+    """Return the name that all commits of one transaction bear; None for a single commit."""
     group = user_metadata(actions).get(_GROUP)
     return group if isinstance(group, str) else None
 
@@ -227,16 +229,16 @@ _UNDONE: Final = "penstock.undone"
 
 
 def block_mark(group: str, relations: Iterable[int], *, undone: bool = False) -> Mapping[str, Any]:
-    """For each commit of a transaction block over several tables.
+    """Return the mark for each commit of a transaction block over several tables.
 
-    ``relations``: oids of all of them; ``undone``: this commit takes back the one before.
+    ``relations``: oids of all its tables; ``undone``: this commit takes back the one before.
     """
     mark = {**group_mark(group), _BLOCK: sorted(relations)}
     return {**mark, _UNDONE: True} if undone else mark
 
 
 def block_of(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-    """Oids of the tables of the block that a commit is a part of; empty: of none, or of one."""
+    """Return the oids of the tables of a commit's block; empty if it has no block of several."""
     found = user_metadata(actions).get(_BLOCK)
     if not isinstance(found, list) or group_of(actions) is None:
         return frozenset()
@@ -244,7 +246,7 @@ def block_of(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
 
 
 def is_undone(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a commit takes back another one of its block."""
+    """Tell whether a commit takes back another one of its block."""
     return user_metadata(actions).get(_UNDONE) is True
 
 
@@ -255,15 +257,15 @@ MARK: Final[Mapping[str, object]] = {_TRUNCATE: True}
 
 
 def grouped_mark(group: str, relations: Iterable[int]) -> Mapping[str, object]:
-    """The mark of one of several tables that are emptied together, as one transaction.
+    """Return the mark for each of several tables that one transaction empties together.
 
-    ``relations``: oids of all of them, partitioned ones among them.
+    ``relations``: oids of all of them, including partitioned tables.
     """
     return {**MARK, **group_mark(group), _RELATIONS: sorted(relations)}
 
 
 def emptied_with(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-    """Oids of the relations that the same TRUNCATE emptied, as far as the mark tells them."""
+    """Return the oids of all relations that the same TRUNCATE emptied; empty if not marked."""
     found = user_metadata(actions).get(_RELATIONS)
     if not isinstance(found, list):
         return frozenset()
@@ -271,7 +273,7 @@ def emptied_with(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
 
 
 def is_truncate(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a commit is marked."""
+    """Tell whether a commit is marked as a TRUNCATE."""
     return user_metadata(actions).get(_TRUNCATE) is True
 
 
@@ -279,11 +281,11 @@ _REVERSES: Final = "penstock.reverses"
 
 
 def reversal_mark(versions: Iterable[int]) -> Mapping[str, object]:
-    """The mark of a commit that takes back others of the same table."""
+    """Return the mark of a commit that takes back others of the same table."""
     return {_REVERSES: sorted(versions)}
 
 
 def reversed_by(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-    """Versions that a commit takes back."""
+    """Return the versions that a commit takes back."""
     found = user_metadata(actions).get(_REVERSES)
     return frozenset(found) if isinstance(found, list) else frozenset()

@@ -1,7 +1,7 @@
-"""Rows added to a table by a commit of their own, whatever others commit meanwhile.
+"""Appends: rows added to a table by one commit, whatever others commit meanwhile.
 
 In: a table, later files with rows in its columns. Out: one version with them, durable when
-``commit`` returns. Nothing that the table holds is read. Which rows they are is left to the caller.
+``commit`` returns. No row of the table is read. The caller decides which rows to add.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.lakehouse.table_layout import check_layout
 from penstock.sqlstate import UndefinedTable
 
 _OPERATION: Final = "WRITE"
-"""As Spark's own appends are named in DESCRIBE HISTORY."""
+"""The operation that DESCRIBE HISTORY shows for Spark's own appends."""
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
 _DEFAULT_INTERVAL: Final = "10"
 """Commits between two checkpoints (Delta's default)."""
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 
 Check = Callable[[Collection[DataFile]], None]
-"""Raises what forbids the append, given files of the table."""
+"""A function that is given files of the table, and raises an error if they forbid the append."""
 
 
 class Append:
-    """One append to a table as it is now.
+    """An append to a table as it is now.
 
-    Raises UndefinedObject: there is none; FeatureNotSupported: files alone would not keep what the
-    table promises.
+    Raises UndefinedTable if there is none, and FeatureNotSupported if adding files alone would
+    break what the table promises.
     """
 
     def __init__(self, storage: Storage, store: LogStore, uri: str, name: str) -> None:
@@ -56,8 +56,9 @@ class Append:
         self._again: Check = lambda _: None
 
     def check(self, check: Check, again: Check) -> None:
-        """Ask ``check`` of all files that the table has now, and ``again`` of those that others add
-        before the commit. Raises CommitConflict as ``commit``, and what ``check`` raises."""
+        """Call ``check`` with all files that the table has now, and later ``again`` with those that
+        others add before the commit. Raises CommitConflict as ``commit`` does, and what ``check``
+        raises."""
         newest = self._before.copy()
         if refresh(self.storage, self.uri, newest):
             protocol.check_appendable(self.name, newest.protocol, newest.metadata)
@@ -66,12 +67,12 @@ class Append:
         check(newest.files.values())
 
     def commit(self, files: Sequence[WrittenFile]) -> int:
-        """Add files; returns the version that has them.
+        """Add files; return the version that has them.
 
-        Raises CommitConflict where the table has other columns by now, or is another one,
-        FeatureNotSupported where it promises more, UndefinedObject where it is gone. The files are
-        removed then, after what a ``Check`` raises, and after an error of a store (StorageError)
-        unless it is not known whether the version is there.
+        Raises CommitConflict if the table has got other columns or was replaced,
+        FeatureNotSupported if it now promises more, UndefinedTable if it is gone, StorageError, and
+        what a ``Check`` raises. Every error removes the files, unless the version may be in the
+        store all the same.
         """
         self._may_be_there = False
         try:
@@ -82,7 +83,7 @@ class Append:
             raise
 
     def remove(self, files: Sequence[WrittenFile]) -> None:
-        """Files that no commit has named."""
+        """Remove files that no commit has named."""
         for file in files:
             self.storage.remove(f"{self.uri}/{file.path}")
 
@@ -134,7 +135,7 @@ class Append:
             raise CommitConflict(f'table "{self.name}" was altered')
 
     def _checkpoint(self, version: int, state: TableState) -> None:
-        """The rows are in the table whatever becomes of it."""
+        """Write a checkpoint if one is due. An error is only logged: the rows are in the table."""
         interval = int(state.properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_INTERVAL))
         if version % interval:
             return
@@ -145,7 +146,7 @@ class Append:
 
 
 def _same_rows(file: DataFile, known: Mapping[str, DataFile]) -> bool:
-    """Whether a file was there before, with no row that was deleted then."""
+    """Tell whether a file was there before, and no row that was deleted then can be back."""
     before = known.get(file.path)
     return before is not None and (
         before.descriptor is None or before.descriptor == file.descriptor

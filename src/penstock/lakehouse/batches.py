@@ -1,9 +1,9 @@
 """Record batches of a bounded size in bytes, whatever their rows are like.
 
-In: an open data file, or batches of any size. Out: batches of about as many bytes as are wanted; a
-row that has more is a batch of its own. A footer tells how large a row group is on average and
-decoded but for dictionaries, whose repeated values count once: there a few rows are looked at
-first.
+In: an open data file, or batches of any size. Out: batches of about the wanted number of bytes; a
+larger row is a batch of its own. A footer tells the decoded size of a row group, and so the average
+size of a row. It counts a value of a dictionary once, however often it is repeated, so where there
+are dictionaries a few rows are read first.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from penstock.lakehouse.layouts import plain_batch
 BATCH_BYTES: Final = 16 << 20
 """Arrow bytes that are read at a time."""
 _ROWS: Final = 1 << 16
-"""At most: more at a time gain nothing."""
+"""The largest number of rows that are read at a time; more would gain nothing."""
 _LOOKED_AT: Final = 256
-"""Rows that are read first where the statistics do not say how wide rows are."""
+"""Rows that are read first if the footer does not tell how wide rows are."""
 _TOO_LARGE: Final = 4
-"""Times the wanted size: the rows became wider than those before."""
+"""A batch of more than this many times the wanted size is followed by smaller ones."""
 
 Wanted = Callable[[int, int], bool]
-"""Whether a run of rows, from the first up to the second, has any that are needed."""
+"""A function that tells whether any row from the first position up to the second is needed."""
 
 
 def slices(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Runs of rows of at most so many bytes, one row at least."""
+    """Yield runs of rows of at most ``max_bytes``, with one row at least."""
     if batch.nbytes <= max_bytes or batch.num_rows < 2:
         if batch.num_rows:
             yield batch
@@ -42,7 +42,7 @@ def slices(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def runs(size: np.ndarray, max_bytes: int) -> Iterator[slice]:
-    """Runs of rows of these sizes that come to at most so many bytes, one row at least."""
+    """Yield runs of rows whose sizes add up to at most ``max_bytes``, with one row at least."""
     ends = np.cumsum(size)
     start = 0
     while start < len(size):
@@ -53,7 +53,7 @@ def runs(size: np.ndarray, max_bytes: int) -> Iterator[slice]:
 
 
 def row_bytes(column: pa.ChunkedArray) -> np.ndarray:
-    """Of each value of a column, about."""
+    """Return the approximate bytes of each value of a column."""
     return np.concatenate([np.zeros(0), *(_sizes(chunk) for chunk in column.chunks)])
 
 
@@ -64,7 +64,7 @@ def read_batches(
     wanted: Wanted | None = None,
     max_bytes: int = BATCH_BYTES,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(position of the first row, batch), in order, of the row groups that are ``wanted``."""
+    """Yield (position of the first row, batch), in order, of the row groups that are ``wanted``."""
     start = 0
     for group in range(parquet.metadata.num_row_groups):
         end = start + parquet.metadata.row_group(group).num_rows
@@ -79,8 +79,9 @@ def read_batches(
 def read_rows(
     parquet: pq.ParquetFile, columns: Sequence[str], position: np.ndarray
 ) -> Iterator[tuple[slice, pa.RecordBatch]]:
-    """The rows at ascending positions of a file, run by run: which of them, and the rows. A
-    position may come several times. Without any column some other one tells how many there are."""
+    """Yield the rows at ascending positions of a file, run by run: the run's place in ``position``,
+    and its rows. A position may come several times. If ``columns`` is empty, another column is read
+    to count the rows."""
 
     def wanted(start: int, end: int) -> bool:
         first, last = np.searchsorted(position, (start, end))
@@ -95,7 +96,7 @@ def read_rows(
 
 
 def _taken_at_a_time(batch: pa.RecordBatch, rows: np.ndarray) -> Iterable[slice]:
-    """Rows of a batch, of which some may be taken again and again."""
+    """Split the rows to take from a batch into runs: a repeated row may make the result large."""
     if not len(rows):
         return ()
     if np.all(rows[1:] > rows[:-1]):
@@ -135,7 +136,8 @@ def _iterate(
 
 
 def _estimate(group: pq.RowGroupMetaData, columns: Sequence[str]) -> tuple[float, int]:
-    """Bytes of a row on average, and by how much it may be more: values in dictionaries."""
+    """Return the average bytes of a row, and how much of the group is values in dictionaries: it
+    may be larger by a multiple of that."""
     names = set(columns)
     size = doubtful = 0
     for number in range(group.num_columns):
@@ -156,7 +158,7 @@ def _row_sizes(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _sizes(array: pa.Array) -> np.ndarray:
-    """Bytes of each row's value, with its offset and its bit of validity."""
+    """Return the bytes of each row's value, with its offset and its validity bit."""
     kind = array.type
     large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     beside = (8 if large or pa.types.is_large_list(kind) else 4) + 1 / 8

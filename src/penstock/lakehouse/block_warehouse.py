@@ -1,7 +1,7 @@
-"""A warehouse as a transaction block sees it: with the tables that it has made itself.
+"""A warehouse as a transaction block sees it: with the tables that the block itself has made.
 
-In: a warehouse, first entries of logs. Out: ``BlockWarehouse``, which keeps the entries of new
-tables to itself: whoever reads a log through its storage finds them, and nobody else does.
+In: a warehouse, first entries of logs. Out: ``BlockWarehouse``, which holds the first entries of
+new tables in memory. Only those who read a log through its storage find them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from penstock.relation import qualified
 
 
 class BlockWarehouse(Warehouse):
-    """``entries``: by the URIs of tables, the lines of their first entries."""
+    """A warehouse with tables that are not committed yet.
+
+    ``entries``: the lines of their first log entries, by the tables' URIs.
+    """
 
     def __init__(self, warehouse: Warehouse, entries: Mapping[str, tuple[str, ...]]) -> None:
         self._held = {entry_uri(uri, 0): _content(entry) for uri, entry in entries.items()}
@@ -34,8 +37,9 @@ class BlockWarehouse(Warehouse):
     def create(
         self, schema: str, table: str, columns: TableSchema, layout: TableLayout = NO_LAYOUT
     ) -> DeltaTable:
-        """Raises FeatureNotSupported where COMMIT could not take it back in a store that has not
-        answered."""
+        """Make a table that only this block sees. Raises FeatureNotSupported in an object store:
+        if the store does not answer, COMMIT could not take the table back. Raises DuplicateObject.
+        """
         self.check_there()
         if not self.storage.is_local:
             raise FeatureNotSupported(
@@ -54,7 +58,8 @@ class BlockWarehouse(Warehouse):
         return DeltaTable(self.storage, self.store, uri, name, state)
 
     def remove(self, schema: str, table: str) -> None:
-        """Its files go with the block."""
+        """Drop a table of this block; the block removes its files. Raises FeatureNotSupported if
+        the table was made outside of it."""
         uri = self.table_uri(schema, table)
         if self.entries.pop(uri, None) is None:
             raise FeatureNotSupported(
@@ -64,7 +69,7 @@ class BlockWarehouse(Warehouse):
 
 
 def remove_empty_folders(storage: Storage, table_uri: str) -> None:
-    """Of what is no table: those that hold nothing. The log's is left to who has put it there."""
+    """Remove the empty folders at a URI that is no table. The log folder is left to its maker."""
     for folder in (pairs_folder(table_uri), table_uri):
         storage.remove_empty_folder(folder)
 

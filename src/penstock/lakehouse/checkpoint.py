@@ -1,9 +1,9 @@
-"""Checkpoints of a table's log, and removal of what they make needless (protocol: "Checkpoints").
+"""Checkpoints of a table's log, and removal of entries they replace (protocol: "Checkpoints").
 
 In: a table whose log has grown. Out: a checkpoint of its newest version, durable on return, and
-fewer old entries. delta-rs writes it (it keeps deletion vectors, transaction markers and unexpired
-tombstones, in milliseconds) where it can: in folders, S3 and Azure. Elsewhere Delta itself does
-both (``log_store.SparkLogStore``).
+fewer old entries. delta-rs writes it in folders, S3 and Azure: it keeps deletion vectors,
+transaction markers and unexpired tombstones, and takes milliseconds. Elsewhere Delta itself writes
+the checkpoint and removes entries (``log_store.SparkLogStore``).
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from penstock.lakehouse.storage import Storage, local_path, storage_errors
 
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 RETENTIONS: Final = (_LOG_RETENTION, "delta.deletedFileRetentionDuration")
-"""Properties: how long log entries, and files that no newer version needs, are kept."""
+"""Properties that tell how long log entries, and files that no newer version needs, are kept."""
 _SHORTER_DEFAULT: Final = "interval 7 days"
 _DEFAULT_RETENTION: Final = "interval 30 days"
 _CLEANUP: Final = "delta.enableExpiredLogCleanup"
 _LAST: Final = "_last_checkpoint"
 _TEMPORARY: Final = re.compile(r"^\..+\.[0-9a-f]{32}\.tmp$")
 _ABANDONED_S: Final = 3600.0
-"""A temporary file of this age has no writer; one that comes back gets an error and tries again."""
+"""A temporary file of this age has no writer. A writer that comes back later gets an error, and
+tries again."""
 _VERSIONED: Final = re.compile(
     r"^\.?(\d{20})\.(?:json|crc|checkpoint\.[\w.-]*parquet|\d{20}\.compacted\.json)(?:\.crc)?$"
 )
@@ -52,7 +53,8 @@ _PART: Final = re.compile(r"(\d+)\s+([a-z]+?)s?(?:\s|$)")
 def write_checkpoint(storage: Storage, table_uri: str) -> None:
     """Write a checkpoint of the newest version of a table. Raises StorageError."""
     if storage.is_local:
-        # Hadoop's local file system keeps checksums beside its files and would reject our new ones
+        # Hadoop's local file system keeps checksums beside its files, and would reject a file that
+        # we replace
         crc = Path(local_path(log_folder(table_uri))) / f".{_LAST}.crc"
         crc.unlink(missing_ok=True)
     with storage_errors("write checkpoint", table_uri):
@@ -61,7 +63,7 @@ def write_checkpoint(storage: Storage, table_uri: str) -> None:
             table.create_checkpoint()
         except DeltaError as error:
             raise StorageError(f'could not write checkpoint of "{table_uri}": {error}') from error
-    # The content, then what points to it, then the names (law 1).
+    # Sync the content, then the pointer to it, then the names (law 1).
     for part in list_log(storage, table_uri).checkpoints.get(table.version(), ()):
         storage.sync_file(part)
     storage.sync_file(f"{log_folder(table_uri)}/{_LAST}")
@@ -75,13 +77,12 @@ def _delta_rs(storage: Storage, table_uri: str) -> DeltaRs:
 
 
 def remove_expired_entries(storage: Storage, table_uri: str, properties: Mapping[str, str]) -> int:
-    """Remove log files past "delta.logRetentionDuration"; returns how many.
+    """Remove log files past "delta.logRetentionDuration"; return how many.
 
-    Temporary files of processes that were killed go too: neither Delta's log cleanup nor VACUUM
-    looks at hidden names.
+    Also remove temporary files of killed processes: neither Delta's log cleanup nor VACUUM looks at
+    hidden names.
 
-    What is kept can still be read: every version from the newest checkpoint that is itself older
-    than the retention onward.
+    Every version from the newest checkpoint that is older than the retention can still be read.
     """
     if storage.is_local:
         _remove_abandoned(table_uri)
@@ -103,8 +104,8 @@ def remove_expired_entries(storage: Storage, table_uri: str, properties: Mapping
 
 
 def _files(storage: Storage, folder: str) -> tuple[list[str], Callable[[str], float]]:
-    """Names in a folder, and when one of them was modified: there may be a hundred thousand, and on
-    a local disk each has to be asked."""
+    """Return the names in a folder, and a function that tells when one was modified: on a local
+    disk that is a call for each file, and there may be a hundred thousand."""
     if storage.is_local:
         path = Path(local_path(folder))
         with os.scandir(path) as found:
@@ -126,7 +127,7 @@ def _remove_abandoned(table_uri: str) -> None:
 
 
 def longer_retentions(properties: Mapping[str, str], seconds: int) -> dict[str, str]:
-    """Those of the retentions that are shorter, as they are to be. Raises StorageError."""
+    """Return new values for the retentions that are below ``seconds``. Raises StorageError."""
     short = [
         name
         for name in RETENTIONS
@@ -136,7 +137,8 @@ def longer_retentions(properties: Mapping[str, str], seconds: int) -> dict[str, 
 
 
 def interval_seconds(text: str) -> float:
-    """Seconds of a table property such as "interval 1 week" (CalendarInterval without months)."""
+    """Return the seconds of a table property such as "interval 1 week" (CalendarInterval without
+    months). Raises StorageError."""
     parts = _PART.findall(text.lower().removeprefix("interval").strip())
     try:
         return sum(int(number) * _SECONDS[unit] for number, unit in parts)
@@ -153,6 +155,6 @@ def _name(uri: str) -> str:
 
 
 def _version(name: str) -> float:
-    """The version that a log file is about; infinite for files about none."""
+    """Return the version in a log file's name; infinity if there is none."""
     match = _VERSIONED.match(name)
     return int(match[1]) if match else math.inf

@@ -1,11 +1,11 @@
-"""The Spark of a node: there when the first job or statement asks for it.
+"""The Spark of a node, which starts when the first job or statement asks for it.
 
-In: how its session is built. Out: the session, one for all threads, and groups of jobs that end
-together. Most nodes have small tables and small transactions, whose work is done in the node's
-process: they never need a JVM, which takes seconds to start and half a gigabyte.
+In: a function that builds its session. Out: the session, one for all threads, and groups of jobs
+that end together. Most nodes have small tables and small transactions, and do their work in the
+node's process. They never need a JVM, which takes seconds to start and half a gigabyte.
 
-Jobs that one statement of a session runs are a group: a cancelled one's jobs fail, those that it
-has not begun too.
+The jobs of one statement are a group. When a group is cancelled all its jobs fail, including those
+that have not begun.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ _GROUP: Final = "spark.jobGroup.id"
 
 
 class Spark(Protocol):
-    """What runs jobs: a SparkSession, or a ``Cluster``, which starts it at the first of these."""
+    """A runner of jobs: a SparkSession, or a ``Cluster``, which starts one at the first use."""
 
     @property
     def sparkContext(self) -> SparkContext:
-        """Of the session."""
+        """The session's context."""
 
     def newSession(self) -> SparkSession:
-        """One with settings and functions of its own."""
+        """Return a session with settings and functions of its own."""
 
 
 class Cluster:
-    """Of one node; threads share it. ``build``: makes or finds the session, or raises."""
+    """The Spark of one node, shared by its threads. ``build`` makes or finds the session, or
+    raises."""
 
     def __init__(self, build: Callable[[], SparkSession]) -> None:
         self._build = build
@@ -51,17 +52,17 @@ class Cluster:
         self._running: set[str] = set()
         """Groups that a thread is in."""
         self._cancelled: set[str] = set()
-        """Those of them that were ended before there was a session to tell."""
+        """Running groups that were cancelled; ``_join`` tells a context that did not know them."""
 
     @property
     def started(self) -> bool:
-        """Whether there is a session."""
+        """Tell whether there is a session."""
         return self._session is not None
 
     @property
     def session(self) -> SparkSession:
-        """The session; what this thread runs belongs to its group. Raises what building raises, and
-        PenstockError once it was stopped."""
+        """The session, which is built if there is none. Jobs of this thread belong to its group.
+        Raises what ``build`` raises, and PenstockError after ``stop``."""
         with self._building:
             if self._ended:  # work beside the batches, which nobody waits for
                 raise PenstockError("Spark has ended with its node")
@@ -74,15 +75,15 @@ class Cluster:
 
     @property
     def sparkContext(self) -> SparkContext:
-        """As ``Spark`` has it."""
+        """The session's context (``Spark``)."""
         return self.session.sparkContext
 
     def newSession(self) -> SparkSession:
-        """As ``Spark`` has it."""
+        """Return a session with settings and functions of its own (``Spark``)."""
         return self.session.newSession()
 
     def stop(self) -> None:
-        """End the session, where there is one. None begins after it."""
+        """End the session if there is one, and let none begin after it."""
         with self._building:
             self._ended = True
             if self._session is not None:
@@ -94,7 +95,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def group(self, name: str) -> Iterator[None]:
-        """Jobs that this thread runs inside belong to the group."""
+        """Put the jobs that this thread runs meanwhile into the group."""
         self._statement.group = name
         self._running.add(name)
         if self._session is not None:
@@ -111,10 +112,10 @@ class Cluster:
                 joined.setJobDescription(None)  # type: ignore[arg-type]
 
     def interrupt(self, name: str) -> None:
-        """Cancel the group, from any thread."""
+        """Cancel the group; any thread may call this."""
         if name in self._running:
             self._cancelled.add(name)
-        # After that: a thread that starts the session meanwhile looks there afterwards.
+        # Only now look for a session: a thread that is starting one checks _cancelled afterwards.
         if self._session is not None:
             _cancel(self._session.sparkContext, name)
 

@@ -1,11 +1,11 @@
-"""Columns of a target of another type than the publisher's: which fit, and values in their type.
+"""Target columns whose type is not the publisher's: which of them fit, and values in their type.
 
-In: a column that somebody else than a subscription has made (CREATE TABLE on the node, Spark), and
-a published one. Out: whether it takes values of it; such values in its type. A PostgreSQL
-subscriber gives each value's text to the input function of its own column, and so does this: 0.1 of
-a real is 0.1 in a double precision, not 0.10000000149; a bigint goes into an integer until one
-comes that is out of its range; a numeric(10,1) rounds 1.26 to 1.3; a text goes into a jsonb if it
-is one. Where both types make the same of a value, nothing is read again.
+In: a column that was not made by a subscription (but by CREATE TABLE on the node, or Spark), and a
+published one. Out: whether it takes values of the published column; such values in its type. A
+PostgreSQL subscriber gives each value's text to the input function of its own column, and so does
+this module: 0.1 of a real is 0.1 in a double precision, not 0.10000000149; a bigint goes into an
+integer until one comes that is out of range; a numeric(10,1) rounds 1.26 to 1.3; a text goes into a
+jsonb if it is valid. Where both types store a value in the same way, its text is not read again.
 """
 
 from __future__ import annotations
@@ -51,17 +51,18 @@ from penstock.sql.typed.input_functions import has_input, input_function
 
 _DIGITS: Final = {pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 _EXACT: Final = {pa.float32(): 5, pa.float64(): 10}
-"""Digits of the largest integer type that a floating one holds whole."""
+"""Digits of the largest integer type whose values a floating-point type holds exactly."""
 _ANY_NUMERIC: Final = (NUMERIC, -1)
 _ANY_PRECISION: Final = (-1, 6)
 _SHORTER_FIT: Final = frozenset({VARCHAR, TIMESTAMP, TIMESTAMPTZ, TIME, TIMETZ, VARBIT})
-"""Types of which every value is one of the same type with a larger modifier."""
+"""Types whose values are all valid under a larger modifier too."""
 MAKE_AGAIN: Final = (
     "take the table out of the publication, and out of the subscription with ALTER SUBSCRIPTION "
     "... REFRESH PUBLICATION, drop it on the node and make it again, and bring it back in the same "
     "way."
 )
-"""How a column gets another type: a table that is not copied yet cannot just be dropped."""
+"""Instructions for giving a column another type: dropping the table is not enough while it is not
+copied yet."""
 _CORRECT: Final = (
     "Correct the value at the publisher, or leave it out with a row filter or a column list of the "
     f"publication. Or give the table a column that takes it: {MAKE_AGAIN}"
@@ -70,8 +71,8 @@ _UTC: Final = pa.timestamp("us", "UTC")
 
 
 def takes(column: Column, sent: Attribute) -> bool:
-    """Whether values of a published column go into one here: all, or those that the input function
-    of its type reads."""
+    """Tell whether a column takes values of a published one: all of them, or those that the input
+    function of its type reads."""
     if column.type == VARIANT:
         return sent.type_oid == JSONB
     own = _own_type(column)
@@ -82,7 +83,7 @@ def takes(column: Column, sent: Attribute) -> bool:
 
 
 def refusal(column: Column, sent: Attribute) -> str:
-    """The detail of an error about a column that does not take a published one."""
+    """Return the detail of an error about a column that does not take a published one."""
     own = _own_type(column)
     mine = str(column.type) if own is None else type_text(*own)
     return (
@@ -92,18 +93,19 @@ def refusal(column: Column, sent: Attribute) -> str:
 
 
 def kept_as_text(column: Column, sent: Attribute) -> bool:
-    """Whether a column takes the text of each published value, so that those which their type here
-    has not are among them: it has texts itself, or numbers as large as PostgreSQL's."""
+    """Tell whether a column is filled from the text of each published value, and so takes values
+    that the published type cannot hold here: it holds texts, or numbers as large as PostgreSQL's.
+    """
     if not column.converts or not may_not_fit(sent.type_oid, sent.typmod) or column.type == VARIANT:
         return False
     return bool(pa.types.is_string(column.type) or pa.types.is_floating(column.type))
 
 
 def converted(array: pa.Array, sent: Attribute, column: Column, *, table: str) -> pa.Array:
-    """Values of a published column in the type of one that ``takes`` them. The node's own enums are
-    known to the thread (``known_enums``).
+    """Return values of a published column in the type of one that ``takes`` them. The caller has
+    made the node's own enums known to the thread (``known_enums``).
 
-    Raises ValueNotRepresentable as the input function of the type does (22P02, 22003, 22001 ...).
+    Raises ValueNotRepresentable with the input function's SQLSTATE (22P02, 22003, 22001 ...).
     """
     if not column.converts:
         return array if array.type == column.type else array.cast(column.type)
@@ -120,8 +122,8 @@ def converted(array: pa.Array, sent: Attribute, column: Column, *, table: str) -
 
 
 def _own_type(column: Column) -> tuple[int, int] | None:
-    """OID and modifier; those that Arrow's type means where another writer has made the column.
-    None: no type of PostgreSQL's is like it."""
+    """Return a column's OID and modifier, by its Arrow type if another writer has made it; None if
+    PostgreSQL has no such type."""
     if column.type_oid:
         return column.type_oid, column.typmod
     try:
@@ -131,8 +133,8 @@ def _own_type(column: Column) -> tuple[int, int] | None:
 
 
 def _is_same(own: tuple[int, int], sent: Attribute) -> bool:
-    """Whether the input function would give every value back: the types are the same, or one is
-    wider. Types that users make have other OIDs on each server."""
+    """Tell whether the input function would give every value back: the types are the same, or ours
+    is wider. OIDs of user-defined types never match: each server has its own."""
     oid, modifier = own
     if oid != sent.type_oid or oid >= FIRST_NORMAL_OID:
         return (sent.type_oid, oid) == (JSONB, JSON) or (oid == TEXT and sent.type_oid == NAME)
@@ -142,12 +144,13 @@ def _is_same(own: tuple[int, int], sent: Attribute) -> bool:
 
 
 def _takes_texts(own: tuple[int, int]) -> bool:
-    """Whether it holds any text."""
+    """Tell whether a type holds any text."""
     return own[0] == TEXT or (own[0] in (VARCHAR, BPCHAR) and own[1] < 0)
 
 
 def _at_once(array: pa.Array, to: pa.DataType, own: tuple[int, int]) -> pa.Array | None:
-    """The values where no input function has to look at one after the other; else None."""
+    """Return the values if they can be converted as a whole; None if the input function has to
+    read them one by one."""
     kind = array.type
     if _takes_texts(own):
         return text_output(array).cast(pa.string())
@@ -185,7 +188,7 @@ def _number_at_once(array: pa.Array, to: pa.DataType, own: tuple[int, int]) -> p
 
 
 def _of_length(array: pa.Array, type_oid: int, typmod: int) -> pa.Array | None:
-    """Texts that are no longer than allowed, as the type holds them."""
+    """Return the texts as the type holds them; None if one is longer than allowed."""
     length = length_of(typmod)
     longest = pc.max(pc.utf8_length(array)).as_py()
     if longest is not None and longest > length:
@@ -194,7 +197,7 @@ def _of_length(array: pa.Array, type_oid: int, typmod: int) -> pa.Array | None:
 
 
 def _by_input(array: pa.Array, to: pa.DataType, own: tuple[int, int]) -> pa.Array:
-    """Each value's text read by the input function, once for equal ones."""
+    """Return the values, with each different text read once by the input function."""
     read = input_function(*own)
     texts = text_output(array).cast(pa.string()).dictionary_encode()
     found = pa.array([_read(text, read, own) for text in texts.dictionary.to_pylist()], pa.string())
@@ -224,7 +227,7 @@ def _no_label(text: str, own: tuple[int, int]) -> str:
 
 
 def _told(error: Exception, column: Column, table: str) -> ValueNotRepresentable:
-    """With the column. To be raised."""
+    """Return the error to raise, which names the column."""
     where = f'Table "{table}", column "{column.source}".'
     if not isinstance(error, PenstockError):
         return ValueNotRepresentable(str(error), detail=where, hint=_CORRECT, column=column.source)
@@ -233,7 +236,7 @@ def _told(error: Exception, column: Column, table: str) -> ValueNotRepresentable
     return kind(
         error.message,
         detail=f"{where} {error.detail}" if error.detail else where,
-        # out_of_range does not change what the target's own type cannot hold
+        # the hint about out_of_range would not help: the target's own type cannot hold the value
         hint=hint if isinstance(error, Unfit) else error.hint or hint,
         sqlstate=error.sqlstate,
         column=column.source,
@@ -241,6 +244,6 @@ def _told(error: Exception, column: Column, table: str) -> ValueNotRepresentable
 
 
 def _published_name(sent: Attribute) -> str:
-    """Of the publisher's own types only the OID is known."""
+    """Return the type's name, or its OID where it is the publisher's own type: no more is known."""
     own = sent.type_oid >= FIRST_NORMAL_OID
     return f"type {sent.type_oid}" if own else type_text(sent.type_oid, sent.typmod)

@@ -1,16 +1,17 @@
 """The cuts table: {table -> version} at which a subscription's tables hold exactly one LSN (law 3).
 
-In: an LSN with the versions of all tables. Out: one commit per cut, durable when ``append``
-returns, so that only then the publisher hears of it (law 1); and the last whole cut, in any
+In: an LSN with the versions of all tables. Out: one commit per cut, which is durable when
+``append`` returns, before the publisher hears of it (law 1); and the last whole cut, in any
 process.
 
-One row per table and cut. ``cut_time`` grows strictly within a subscription, so the last cut of
-subscription s is the rows with the greatest cut_time where subscription = s. Here cuts are told by
-the subscription's id: a dropped one's are never taken for those of a later one of its name, and are
-removed when a later one is created: not by a worker, which may have been put back to an older
-state, when the dropped one was there. The table is a plain Delta table (reader version 1) that any
-reader understands. It is ours alone, therefore old rows, log entries and files are removed here,
-without VACUUM.
+There is one row per table and cut. ``cut_time`` grows strictly within a subscription, so the last
+cut of subscription s is the rows with the greatest cut_time where subscription = s. This module
+tells subscriptions apart by id, so a dropped one's cuts never pass for those of a later one of the
+same name. They are removed when the later one is created. No worker removes them: it may have been
+put back to an older state, in which the dropped subscription still exists.
+
+The table is a plain Delta table (reader version 1) that any reader understands. Only we write it,
+so old rows, log entries and files are removed here, without VACUUM.
 """
 
 from __future__ import annotations
@@ -46,14 +47,16 @@ __all__ = ["Cut", "CutOwner", "CutTable", "Cuts"]
 log = logging.getLogger(__name__)
 
 RETENTION: Final = "interval 10 minutes"
-"""How long removed files and old log entries serve readers that have just loaded the table."""
+"""The time for which removed files and old log entries are kept for readers that have just loaded
+the table."""
 _TRIES: Final = 100
-"""Races that one commit may lose: all subscriptions put their cuts into this table."""
+"""The number of races that one commit may lose: all subscriptions put their cuts into this table.
+"""
 _TICK: Final = timedelta(microseconds=1)
-"""What a cut is later than the one before where the clock stands still or has gone back."""
+"""The time from one cut to the next if the clock stands still or has gone back."""
 
 _Change = tuple[list[DataFile], list[WrittenFile]]
-"""Files that go, and that come."""
+"""Files that a commit removes, and files that it adds."""
 
 
 class Cuts:
@@ -69,7 +72,7 @@ class Cuts:
         uri: str,
         check_there: Callable[[], None] = lambda: None,
     ) -> None:
-        """``check_there``: raises where the table must not be created."""
+        """``check_there`` raises an error if the table must not be created."""
         self._check_there = check_there
         self.uri: Final = uri
         self._storage = storage
@@ -87,7 +90,7 @@ class Cuts:
         commit_time_us: int | None,
         tables: Mapping[TableName, CutTable],
     ) -> int:
-        """Record a cut, durable on return; the cuts table's version. Raises StorageError.
+        """Record a cut, durable on return; return the cuts table's version. Raises StorageError.
 
         ``commit_time_us``: the publisher's time of the last transaction's commit, in microseconds
         since the Unix epoch.
@@ -102,30 +105,30 @@ class Cuts:
             return self._current_state().version
 
     def last(self, owner: CutOwner) -> Cut | None:
-        """The newest cut of a subscription, by any writer; None when there is none."""
+        """Return the newest cut of a subscription, by any writer; None if there is none."""
         state = load(self._storage, self.uri)
         return None if state is None else self._last(state, owner)
 
     def all(self, owner: CutOwner) -> tuple[Cut, ...]:
-        """Those of a subscription that are kept, the oldest first."""
+        """Return all cuts of a subscription that are kept, the oldest first."""
         state = load(self._storage, self.uri)
         return () if state is None else all_cuts(of_owner(self._all_rows(state), owner))
 
     def as_of(self, owner: CutOwner, wanted: Lsn | datetime) -> Cut | None:
-        """The newest cut at an LSN or before; or whose last transaction had committed at a time.
-        None: there is none, or none any more."""
+        """Return the newest cut at or before an LSN, or the newest whose last transaction had
+        committed by a time; None if there is none, or none any more."""
         state = load(self._storage, self.uri)
         if state is None:
             return None
         rows = of_owner(self._all_rows(state), owner)
         if isinstance(wanted, datetime):
-            # A cut that brought nothing tells of the time when it was made.
+            # A cut without a transaction counts from the time when it was made.
             at = pc.coalesce(rows["commit_time"], rows["cut_time"])
             return last_cut(rows.filter(pc.less_equal(at, pa.scalar(wanted, TIMESTAMP))))
         return last_cut(rows.filter(pc.less_equal(rows["lsn"], int(wanted))))
 
     def before(self, owner: CutOwner, cut: Cut) -> Cut | None:
-        """The cut before another one; None where there was none, or it is pruned."""
+        """Return the cut before another one; None if there was none or it was pruned."""
         state = load(self._storage, self.uri)
         if state is None:
             return None
@@ -133,7 +136,7 @@ class Cuts:
         return last_cut(rows.filter(pc.less(rows["cut_time"], pa.scalar(cut.cut_time, TIMESTAMP))))
 
     def last_with(self, owner: CutOwner, table: TableName) -> Cut | None:
-        """The newest cut of a subscription that holds a table; None when there is none."""
+        """Return the newest cut of a subscription that holds a table; None if there is none."""
         if (state := load(self._storage, self.uri)) is None:
             return None
         rows = self._all_rows(state)
@@ -143,20 +146,20 @@ class Cuts:
         return last_cut(owned.filter(pc.fill_null(pc.equal(owned["cut_time"], newest), False)))
 
     def prune(self, keep: int, keep_for: float = 0.0) -> None:
-        """Keep the newest ``keep`` cuts of each subscription, and those that are not ``keep_for``
-        seconds old, in one file; remove what is old."""
+        """Keep the newest ``keep`` cuts of each subscription and those younger than ``keep_for``
+        seconds, together in new files. Remove the other cuts, and files that no reader needs."""
         since = datetime.now(UTC) - timedelta(seconds=keep_for)
         if load(self._storage, self.uri) is None:
             return
         with self._lock:
             then = self._current_state().copy()
-        # No cut waits for what follows: it is of files that stay as they are.
+        # Work without the lock, so that no cut has to wait: the files of ``then`` do not change.
         self._remove_unreferenced(then)
         rows = self._all_rows(then)
         written = self._write(rows.filter(newest_cuts(rows, keep, since)))
 
         def replace(state: TableState) -> _Change | None:
-            """Nothing where another process has pruned them."""
+            """Return None if another process has pruned the cuts meanwhile."""
             there = then.files.keys() <= state.files.keys()
             return (list(then.files.values()), written) if there else None
 
@@ -168,11 +171,12 @@ class Cuts:
         self._store.checkpoint(self.uri, properties)
 
     def forget_others(self, owner: CutOwner, living: Sequence[CutOwner] = ()) -> None:
-        """Remove the cuts of all others that have had the owner's name, when it gets it.
+        """Remove the cuts of others under the owner's name. The owner calls this when it gets the
+        name, so that readers who select cuts by name see only its own.
 
-        So readers who know cuts by name alone see none of theirs. ``living``: the subscriptions
-        that there are. Theirs get their names instead: a worker's last cut may come after its
-        subscription was renamed, and a renaming may end between its cuts and the catalog.
+        ``living``: the subscriptions that exist. Their cuts are not removed but get their present
+        names: a worker may add a last cut after its subscription was renamed, and a renaming may
+        be interrupted between the cuts and the catalog.
         """
         state = load(self._storage, self.uri)
         if state is None:
@@ -182,15 +186,15 @@ class Cuts:
             self._rewrite("FORGET CUTS", lambda rows: without_others(rows, owner, living))
 
     def rename(self, owner: CutOwner) -> None:
-        """A subscription's cuts get the name that it has now, for who reads them by name."""
+        """Give a subscription's cuts its present name, for readers who select them by name."""
         state = load(self._storage, self.uri)
         if state is not None and _has_ids(state):
             self._rewrite("RENAME CUTS", lambda rows: rename_owner(rows, owner))
 
     def adopt(self, owners: Sequence[CutOwner]) -> None:
-        """Cuts from before ids were recorded become those of the subscriptions of their names.
+        """Give cuts without ids, which older versions wrote, to the subscriptions of their names.
 
-        Once in the life of a table: afterwards it has the columns.
+        This happens once in the life of a table: afterwards it has the columns.
         """
         state = load(self._storage, self.uri)
         if state is not None and not _has_ids(state):
@@ -204,7 +208,8 @@ class Cuts:
             def replace(state: TableState) -> _Change:
                 return list(state.files.values()), self._write(change(self._all_rows(state)))
 
-            # What becomes unreferenced now stays until the next time: somebody may be reading it.
+            # Before the commit: files that it makes unreferenced may have readers, and stay until
+            # the next time.
             self._remove_unreferenced(self._current_state())
             if self._current_state().files:
                 self._commit(operation, replace)
@@ -212,8 +217,8 @@ class Cuts:
             self._store.checkpoint(self.uri, properties)
 
     def _commit(self, operation: str, change: Callable[[TableState], _Change | None]) -> bool:
-        """Put the next entry; when another process was first, follow it and try again. False where
-        there is nothing to change."""
+        """Put the next entry; if another process was first, follow it and try again. Return False
+        if there is nothing to change."""
         for _ in range(_TRIES):
             state = self._current_state()
             if (changed := change(state)) is None:
@@ -224,7 +229,7 @@ class Cuts:
             try:
                 self._store.put(self.uri, state.version + 1, actions.lines(entry))
             except CommitConflict:
-                # ``change`` is worked out again on what the other writer has left
+                # call ``change`` again with the state that the other writer has left
                 refresh(self._storage, self.uri, state)
                 continue
             except BaseException:
@@ -236,8 +241,9 @@ class Cuts:
         raise CommitConflict(f'other writers keep committing to the cuts table "{self.uri}"')
 
     def _current_state(self) -> TableState:
-        # Entries that another process has removed by now must not be missed, nor their names taken
-        # a second time: a state that has seen no commit for a while is loaded again.
+        # Another process may have removed entries that this state has not seen. We must neither
+        # miss them nor put entries under their names again, so a state that has seen no commit for
+        # a while is loaded anew.
         if self._state is None or self._loaded.seconds > interval_seconds(RETENTION) / 2:
             self._state = load(self._storage, self.uri) or self._create()
             self._seen = True
@@ -269,7 +275,7 @@ class Cuts:
         return max(datetime.now(UTC), self._newest[owner.id] + _TICK)
 
     def _last(self, state: TableState, owner: CutOwner) -> Cut | None:
-        by_name = not _has_ids(state)  # nobody has written here since ids are recorded
+        by_name = not _has_ids(state)  # only older versions, without ids, have written here
         found: Cut | None = None
         for newest, file in _by_time(state, owner):
             if found is not None and newest < found.cut_time:
@@ -307,7 +313,8 @@ def _has_ids(state: TableState) -> bool:
 
 
 def _by_time(state: TableState, owner: CutOwner) -> list[tuple[datetime, DataFile]]:
-    """Files that may hold cuts of a subscription with their newest cut_time, newest first."""
+    """Return the files that may hold a subscription's cuts, with their newest cut_time, newest
+    first."""
     found = []
     for file in state.files.values():
         ids = statistics.bounds(file.stats, "subscription_id", pa.string())
@@ -359,10 +366,8 @@ def _first_entry() -> list[Action]:
     return first_entry(_schema(), protocol, properties)
 
 
-# Cuts as values and as rows of the cuts table.
-#
-# In: an LSN with tables and versions, or rows that were read. Out: rows to append, Cut values.
-# Reading and committing is ``cuts``.
+# Cuts as values and as rows of the cuts table. The functions below turn an LSN with tables and
+# versions into rows to append, and rows that were read into Cut values. ``Cuts`` reads and commits.
 
 SCHEMA: Final = pa.schema(
     [
@@ -379,12 +384,14 @@ SCHEMA: Final = pa.schema(
         ("table_id", pa.string()),
     ]
 )
-"""The last two came later: tables from before get them with their next commit."""
+"""The columns of the cuts table. Tables of older versions lack the last two, and get them with
+their next commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutOwner:
-    """Whose cuts: a subscription's name, for readers, and its app id, which is never used again."""
+    """The owner of cuts: a subscription's name, for readers, and its app id, which is never
+    reused."""
 
     name: str
     id: str
@@ -392,9 +399,9 @@ class CutOwner:
 
 @dataclass(frozen=True)
 class CutTable:
-    """A table of a cut: where it lies, and the Delta version to read.
+    """A table of a cut: its URI, and the Delta version to read.
 
-    ``id``: the Delta table's own (metaData.id); None in cuts from before it was recorded.
+    ``id``: the Delta table's own (metaData.id); None in cuts of older versions.
     """
 
     uri: str
@@ -420,7 +427,7 @@ def rows_of(
     cut_time: datetime,
     tables: Mapping[TableName, CutTable],
 ) -> pa.Table:
-    """The rows of a cut; one row without a table where no table is ready yet."""
+    """Return the rows of a cut; one row without a table if no table is ready yet."""
     named: list[tuple[str | None, str | None, str | None, int | None, str | None]] = [
         (*name, t.uri, t.version, t.id) for name, t in tables.items()
     ]
@@ -453,7 +460,7 @@ def rows_of(
 
 
 def whole_rows(rows: pa.Table) -> pa.Table:
-    """Rows of a file that may lack the newer columns, in SCHEMA."""
+    """Return a file's rows in SCHEMA, with NULL in the newer columns if it lacks them."""
     missing = [field for field in SCHEMA if field.name not in rows.column_names]
     for field in missing:
         rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
@@ -461,7 +468,7 @@ def whole_rows(rows: pa.Table) -> pa.Table:
 
 
 def with_owners(rows: pa.Table, owners: Sequence[CutOwner]) -> pa.Table:
-    """Rows without an owner's id go to the subscription that has their name now."""
+    """Return the rows, with the ids of subscriptions of the same name where they had none."""
     ids = {owner.name: owner.id for owner in owners}
     named = [ids.get(name) for name in rows["subscription"].to_pylist()]
     filled = pc.coalesce(rows["subscription_id"], pa.array(named, pa.string()))
@@ -469,12 +476,12 @@ def with_owners(rows: pa.Table, owners: Sequence[CutOwner]) -> pa.Table:
 
 
 def of_owner(rows: pa.Table, owner: CutOwner) -> pa.Table:
-    """The rows of one subscription, told by its id."""
+    """Return the rows of one subscription, found by its id."""
     return rows.filter(pc.equal(rows["subscription_id"], owner.id))
 
 
 def rename_owner(rows: pa.Table, owner: CutOwner) -> pa.Table:
-    """With the owner's name in its rows."""
+    """Return the rows, with the owner's name in its own."""
     own = pc.fill_null(pc.equal(rows["subscription_id"], owner.id), False)
     position = rows.schema.get_field_index("subscription")
     names = pc.if_else(own, pa.scalar(owner.name, pa.string()), rows["subscription"])
@@ -482,22 +489,22 @@ def rename_owner(rows: pa.Table, owner: CutOwner) -> pa.Table:
 
 
 def not_of_others(rows: pa.Table, owner: CutOwner) -> pa.Array:
-    """A mask without the rows of others that had the owner's name."""
+    """Return a mask that leaves out rows of others under the owner's name."""
     another_name = pc.not_equal(rows["subscription"], owner.name)
     its_own = pc.fill_null(pc.equal(rows["subscription_id"], owner.id), False)
     return pc.or_(another_name, its_own)
 
 
 def without_others(rows: pa.Table, owner: CutOwner, living: Sequence[CutOwner]) -> pa.Table:
-    """Without the rows of others that had the owner's name and are not living; those of the
-    living get their own names."""
+    """Return the rows, with the present names of ``living`` in theirs, and without those that
+    others still have under the owner's name."""
     for other in living:
         rows = rename_owner(rows, other)
     return rows.filter(not_of_others(rows, owner))
 
 
 def last_cut(rows: pa.Table) -> Cut | None:
-    """The newest cut among rows of one subscription."""
+    """Return the newest cut among rows of one subscription."""
     if rows.num_rows == 0:
         return None
     rows = rows.filter(pc.equal(rows["cut_time"], pc.max(rows["cut_time"]))).to_pylist()
@@ -518,7 +525,7 @@ def last_cut(rows: pa.Table) -> Cut | None:
 
 
 def all_cuts(rows: pa.Table) -> tuple[Cut, ...]:
-    """The cuts among rows of one subscription, the oldest first."""
+    """Return the cuts among rows of one subscription, the oldest first."""
     found: list[Cut] = []
     while (cut := last_cut(rows)) is not None:
         found.append(cut)
@@ -527,14 +534,14 @@ def all_cuts(rows: pa.Table) -> tuple[Cut, ...]:
 
 
 def names_table(rows: pa.Table, table: TableName) -> pa.Array:
-    """A mask of the rows of a table."""
+    """Return a mask of the rows of a table."""
     schema, name = table
     same = pc.and_(pc.equal(rows["table_schema"], schema), pc.equal(rows["table_name"], name))
     return pc.fill_null(same, False)
 
 
 def newest_cuts(rows: pa.Table, keep: int, since: datetime) -> pa.Array:
-    """A mask of the rows of the newest ``keep`` cuts of each subscription, and all ``since``."""
+    """Return a mask of the newest ``keep`` cuts of each subscription and all cuts ``since``."""
     owners = pc.coalesce(rows["subscription_id"], rows["subscription"])
     cuts = pa.table({"owner": owners, "cut_time": rows["cut_time"]})
     ordered = (

@@ -1,7 +1,7 @@
-"""One data file of a table as the log describes it, with its deleted positions.
+"""A data file of a table as the log describes it, with its deleted positions.
 
-In: add actions of the log, or files just written. Out: DataFile values; how they become actions is
-``actions``.
+In: add actions of the log, or files just written. Out: DataFile values; ``actions`` turns them into
+actions.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.partition_values import PartitionValues
 
 REWRITTEN: Final = "penstock.rewritten"
-"""Tag: the path of the file whose rows this one holds, each in all columns of the table."""
+"""The tag for the path of the file whose rows this one holds, each in all columns of the table."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of the current version, or staged for the next one.
+    """A file of the current version, or one that is staged for the next version.
 
     ``path``: as in the log. ``size``: bytes. ``rows``: physical rows, deleted ones included.
     ``deletion_vector``: the deleted positions, serialised by pyroaring, or None. ``descriptor``:
-    where they lie in the table; None for a vector that is staged. ``partition_values``: as text, by
-    column, where the table is partitioned. ``clustering_provider``: what has clustered its rows.
+    their place in the table; None for a vector that is staged. ``partition_values``: as text, by
+    column, if the table is partitioned. ``clustering_provider``: the program that clustered the
+    rows.
     """
 
     path: str
@@ -46,7 +47,7 @@ class DataFile:
     def of_written(
         cls, written: WrittenFile, now_ms: int, tags: Mapping[str, str] | None = None
     ) -> DataFile:
-        """A file just written, with all its rows."""
+        """Return a file just written, with all its rows."""
         return cls(
             written.path,
             written.size,
@@ -59,21 +60,21 @@ class DataFile:
 
     @property
     def live_rows(self) -> int:
-        """Rows that readers see."""
+        """The number of rows that readers see."""
         return self.rows - self.deleted
 
     def positions_deleted(self) -> BitMap:
-        """Positions of the deleted rows; a new bitmap, which the caller may change."""
+        """Return the positions of deleted rows, as a new bitmap that the caller may change."""
         return (
             BitMap() if self.deletion_vector is None else BitMap.deserialize(self.deletion_vector)
         )
 
     def with_deleted(self, positions: BitMap) -> DataFile:
-        """This file with a new vector, which holds *all* deleted positions."""
+        """Return this file with a new vector, which holds *all* deleted positions."""
         return replace(
             self, deletion_vector=positions.serialize(), descriptor=None, deleted=len(positions)
         )
 
     def with_descriptor(self, descriptor: Descriptor) -> DataFile:
-        """This file once its vector has been written."""
+        """Return this file with its vector's place, once the vector is written."""
         return replace(self, descriptor=descriptor)

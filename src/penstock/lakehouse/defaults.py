@@ -1,9 +1,9 @@
-"""Defaults of columns: what a row holds where nobody gives a value (pg_attrdef).
+"""Defaults of columns: the values of rows that are given none (pg_attrdef).
 
-In: the default as CREATE TABLE on the node had it, kept in the column's metadata: a constant as SQL
+In: the default that CREATE TABLE on the node has left in the column's metadata: a constant as SQL
 writes it, now(), or a sequence, whose values the caller takes. Out: the value in the column's Arrow
-type. Rows of a subscription get it in columns that the publication lacks. What it is worth is
-``sql.column_default``'s, as for INSERT and UPDATE. Other writers do not know it.
+type. Rows of a subscription get it in columns that the publication lacks. ``sql.column_default``
+evaluates it, as for INSERT and UPDATE. Other writers do not know it.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from penstock.sql.grammar.default_grammar import NEXTVAL
 from penstock.sql.typed.column_default import coerced_default
 
 Draw = Callable[[str, int], Sequence[int]]
-"""So many next values of the sequence of a column, which has this name, in their order. Raises
-UndefinedTable (42P01), SequenceGeneratorLimitExceeded (2200H)."""
+"""A function that takes a column's name and a count, and returns that many next values of the
+column's sequence, in order. Raises UndefinedTable (42P01), SequenceGeneratorLimitExceeded (2200H).
+"""
 
 
 def no_draw(column: str, count: int) -> Sequence[int]:
-    """Where there is no sequence."""
+    """Fail: the ``Draw`` of tables that have no sequence."""
     raise AssertionError(f'{count} values of column "{column}"')
 
 
 def draws(column: Column) -> bool:
-    """Whether its default is a sequence's next value."""
+    """Tell whether a column's default is a sequence's next value."""
     return column.default == NEXTVAL
 
 
 def default_value(column: Column, now: datetime) -> pa.Scalar:
-    """NULL where there is no default; not of one that ``draws``. Raises ValueNotRepresentable with
-    the SQLSTATE that PostgreSQL has where it is not a value of the column."""
+    """Return a column's default, NULL if there is none; the column is none that ``draws``. Raises
+    ValueNotRepresentable, with PostgreSQL's SQLSTATE, if the default is no value of the column."""
     if column.default is None:
         return pa.scalar(None, column.type)
     oid, typmod = column.type_oid, column.typmod
@@ -54,13 +55,13 @@ def default_value(column: Column, now: datetime) -> pa.Scalar:
 
 
 def stored_value(text: str | None, type_oid: int, typmod: int, kind: pa.DataType) -> pa.Scalar:
-    """A value in its type's text as a Delta table has it. Raises ValueNotRepresentable."""
+    """Return the value of a text as a Delta table holds it. Raises ValueNotRepresentable."""
     value = None if text is None else pgtypes.find(type_oid).text_value(text.encode(), typmod)
     return pa.scalar(value, kind)
 
 
 def drawn(column: Column, which: np.ndarray, draw: Draw) -> pa.Array:
-    """A whole column of a sequence's values for the rows ``which``, NULL in others. Raises what
+    """Return a whole column: a sequence's values in the rows ``which``, NULL in others. Raises what
     ``draw`` raises."""
     count = int(which.sum())
     values = pa.array(draw(column.source, count) if count else (), column.type)
@@ -75,5 +76,5 @@ def _spread(values: pa.Array, which: np.ndarray) -> pa.Array:
 
 
 def filled(column: Column, rows: int, now: datetime) -> pa.Array:
-    """A whole column of it. Raises as ``default_value``."""
+    """Return a whole column of its default. Raises as ``default_value``."""
     return pa.repeat(default_value(column, now), rows)

@@ -1,8 +1,8 @@
 """Deletion vectors (protocol: "Deletion Vectors"): which rows of an immutable file are gone.
 
-In: bitmaps of row positions. Out: descriptors for add actions and the content of one file that
-holds several vectors; and back, for vectors of our own and of Spark's. Positions are rows of one
-file, so they stay far below 2^32; a vector with a position beyond is refused, not cut.
+In: bitmaps of row positions. Out: descriptors for add actions, and the content of one file that
+holds several vectors; and the reverse, for our own vectors and Spark's. Positions are rows of one
+file, so they stay far below 2^32; a vector with a larger position is refused, not truncated.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from penstock.errors import FeatureNotSupported, StorageError
 from penstock.lakehouse.storage import Storage
 
 _PORTABLE: Final = struct.pack("<I", 1681511377)
-"""Magic of RoaringBitmapArray, portable format, little endian."""
+"""The magic number of RoaringBitmapArray's portable format, little endian."""
 _NATIVE: Final = struct.pack(">I", 1681511376)
-"""Magic of its older format, big endian: no keys, but a length before each bitmap."""
+"""The magic number of its older format, big endian: no keys, but a length before each bitmap."""
 _VERSION: Final = b"\x01"
 _INLINE: Final = "i"
 _UUID_LENGTH: Final = 20
@@ -47,24 +47,25 @@ Descriptor = Mapping[str, Any]
 
 
 def z85_encode(raw: bytes) -> str:
-    """ZeroMQ's base 85 (RFC 32) of bytes whose number is a multiple of four."""
+    """Encode bytes in ZeroMQ's base 85 (RFC 32); their number is a multiple of four."""
     return base64.b85encode(raw).translate(_TO_Z85).decode("ascii")
 
 
 def z85_decode(text: str) -> bytes:
-    """The reverse of ``z85_encode``. Raises ValueError."""
+    """Decode a text of ``z85_encode``. Raises ValueError."""
     return base64.b85decode(text.encode("ascii").translate(_FROM_Z85))
 
 
 def serialize(bitmap: BitMap) -> bytes:
-    """A RoaringBitmapArray of one 32-bit bitmap under key 0."""
+    """Return a RoaringBitmapArray of one 32-bit bitmap under key 0."""
     compact = bitmap.copy()
     compact.run_optimize()
     return _PORTABLE + struct.pack("<QI", 1, 0) + bytes(compact.serialize())
 
 
 def deserialize(blob: bytes) -> BitMap:
-    """Positions of a RoaringBitmapArray. Raises FeatureNotSupported for positions beyond 2^32."""
+    """Return the positions in a RoaringBitmapArray. Raises FeatureNotSupported for positions of
+    2^32 and beyond, and for an unknown format."""
     if blob.startswith(_PORTABLE):
         (count,), start = struct.unpack_from("<Q", blob, 4), 16
         (key,) = struct.unpack_from("<I", blob, 12) if count else (0,)
@@ -84,23 +85,23 @@ def deserialize(blob: bytes) -> BitMap:
 
 @dataclass
 class VectorFile:
-    """The content of one new file of several vectors; ``add`` them, then write ``content``."""
+    """A new file of several vectors: ``add`` each, then write ``content``."""
 
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     content: bytearray = field(default_factory=lambda: bytearray(_VERSION))
 
     @property
     def name(self) -> str:
-        """Its name in the table's folder."""
+        """The file's name in the table's folder."""
         return f"deletion_vector_{self.id}.bin"
 
     @property
     def empty(self) -> bool:
-        """True when there is nothing to write."""
+        """Tell whether there is nothing to write."""
         return len(self.content) == len(_VERSION)
 
     def add(self, bitmap: BitMap) -> dict[str, Any]:
-        """Append a vector: size (big endian), blob, CRC-32. Returns its descriptor."""
+        """Append a vector: size (big endian), blob, CRC-32. Return its descriptor."""
         blob, offset = serialize(bitmap), len(self.content)
         self.content += struct.pack(">i", len(blob)) + blob + struct.pack(">I", zlib.crc32(blob))
         return {
@@ -113,7 +114,7 @@ class VectorFile:
 
 
 def inline(bitmap: BitMap) -> Descriptor:
-    """A descriptor that holds the vector itself."""
+    """Return a descriptor that holds the vector itself."""
     blob = serialize(bitmap)
     return {
         "storageType": _INLINE,
@@ -124,7 +125,7 @@ def inline(bitmap: BitMap) -> Descriptor:
 
 
 def of_inline(descriptor: Descriptor) -> BitMap:
-    """The reverse of ``inline``."""
+    """Return the vector in a descriptor of ``inline``."""
     return deserialize(_inline_blob(descriptor))
 
 
@@ -133,7 +134,8 @@ def _inline_blob(descriptor: Descriptor) -> bytes:
 
 
 def read(storage: Storage, table_uri: str, descriptor: Descriptor) -> BitMap:
-    """The positions that a descriptor stands for, checked against sizes, CRC and cardinality."""
+    """Return the positions of a descriptor's vector. Raises StorageError if size, CRC or
+    cardinality do not match."""
     if descriptor["storageType"] == _INLINE:
         blob = _inline_blob(descriptor)
         where = "inline"
@@ -147,8 +149,8 @@ def read(storage: Storage, table_uri: str, descriptor: Descriptor) -> BitMap:
 
 
 def vector_uri(table_uri: str, descriptor: Descriptor) -> str:
-    """The file of a descriptor: "u" = relative, named by a UUID after an optional prefix; "p" =
-    absolute, written as a URL, so percent-encoded. Raises FeatureNotSupported for other kinds.
+    """Return the URI of a descriptor's file: "u" is relative, a UUID after an optional prefix; "p"
+    is absolute, a URL and so percent-encoded. Raises FeatureNotSupported for other kinds.
     """
     text = str(descriptor["pathOrInlineDv"])
     if descriptor["storageType"] == "p":
@@ -163,7 +165,7 @@ def vector_uri(table_uri: str, descriptor: Descriptor) -> str:
 
 
 def unique_id(descriptor: Descriptor | None) -> str:
-    """The part of a logical file's identity that its vector makes (protocol: "Add File")."""
+    """Return the vector's part of a logical file's identity (protocol: "Add File")."""
     if descriptor is None:
         return ""
     base = f"{descriptor['storageType']}{descriptor['pathOrInlineDv']}"
@@ -190,21 +192,20 @@ def _corrupt(uri: str, why: str) -> StorageError:
     )
 
 
-# Positions of rows as bitmaps and as arrays.
-#
-# In: either. Out: the other. ``BitMap(numbers)`` and ``np.array(bitmap)`` go through a Python
-# integer for each row, which takes longer than all else that a batch does with them.
+# Conversion of row positions between bitmaps and arrays. ``BitMap(numbers)`` and
+# ``np.array(bitmap)`` make a Python integer for each row, which takes longer than everything else
+# that a batch does with the positions.
 
 _UNSIGNED_32: Final = "I"
 
 
 def bitmap_of(numbers: NDArray[np.integer]) -> BitMap:
-    """Of numbers from 0 to 2**32 - 1, in any order."""
+    """Return the bitmap of numbers from 0 to 2**32 - 1, in any order."""
     held = array(_UNSIGNED_32)
     held.frombytes(numbers.astype(np.uint32).tobytes())
     return BitMap(held)
 
 
 def numbers_of(bitmap: BitMap) -> NDArray[np.int64]:
-    """Ascending."""
+    """Return the numbers in a bitmap, ascending."""
     return np.frombuffer(bitmap.to_array(), np.uint32).astype(np.int64)

@@ -1,7 +1,7 @@
-"""What a Delta table says of itself, by any writer.
+"""Descriptions of Delta tables by any writer.
 
-In: a warehouse and a table's URI. Out: its metadata, and the names of the tables that a warehouse
-holds. Unlike ``DeltaTable`` this also reads tables that we may not write.
+In: a warehouse and a table's URI. Out: the table's metadata, and the names of all tables in a
+warehouse. Unlike ``DeltaTable`` this also reads tables that we may not write.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TableDescription:
-    """``fields``: of Delta's schema JSON, in order. ``key``: PostgreSQL's names of its columns.
+    """A version of a Delta table, by its metadata.
 
-    ``key`` None: the table says nothing of a key; () says that it has none.
-    ``name``: "schema.table" where a subscription or CREATE TABLE made the table, else None.
+    ``fields``: those of Delta's schema JSON, in order. ``key``: PostgreSQL's names of its columns;
+    () if the table says that it has none, None if it says nothing of a key.
+    ``name``: "schema.table" if a subscription or CREATE TABLE made the table, else None.
     ``id``: the Delta table's own.
     """
 
@@ -41,7 +42,7 @@ class TableDescription:
 
 
 def describe(warehouse: Warehouse, uri: str) -> TableDescription | None:
-    """The newest version of a table; None when there is none. Raises StorageError."""
+    """Return the newest version of a table; None if there is none. Raises StorageError."""
     try:
         state = load(warehouse.storage, uri)
         return None if state is None else _description(state)
@@ -66,15 +67,15 @@ def _description(state: TableState) -> TableDescription:
 
 
 def source_name(field: Mapping[str, Any]) -> str:
-    """PostgreSQL's name of a column."""
+    """Return PostgreSQL's name of a column."""
     return str((field.get("metadata") or {}).get(SOURCE, field["name"]))
 
 
 def table_names(warehouse: Warehouse) -> Iterator[tuple[str, str]]:
-    """(schema, table) of every Delta table in the warehouse, by PostgreSQL's names.
+    """Yield (schema, table) of every Delta table in the warehouse, by PostgreSQL's names.
 
-    A folder that cannot be read hides nothing but what is in it. Raises StorageError where the
-    warehouse itself cannot be read.
+    A schema's folder that cannot be read is left out. Raises StorageError if the warehouse itself
+    cannot be read.
     """
     for schema in _folders(warehouse, warehouse.uri):
         if schema.startswith((".", OWN_FOLDER)):
@@ -91,7 +92,7 @@ def table_names(warehouse: Warehouse) -> Iterator[tuple[str, str]]:
 
 
 def _has_log(warehouse: Warehouse, uri: str) -> bool:
-    """Whether a table is there, as far as one can see."""
+    """Tell whether a table is there; True if that cannot be read."""
     try:
         return warehouse.storage.exists(log_folder(uri))
     except StorageError:
@@ -99,7 +100,8 @@ def _has_log(warehouse: Warehouse, uri: str) -> bool:
 
 
 def _names(warehouse: Warehouse, uri: str, schema: str, table: str) -> tuple[str, str]:
-    """The names of which the folders were made, where the folders say that they differ."""
+    """Return the names of a table's schema and table. Folders that could have been made from other
+    names are looked up in the table."""
     if folder_name(schema) == schema and folder_name(table) == table:
         return schema, table
     found = _if_readable(warehouse, uri)
@@ -111,7 +113,8 @@ def _names(warehouse: Warehouse, uri: str, schema: str, table: str) -> tuple[str
 
 
 def _if_readable(warehouse: Warehouse, uri: str) -> TableDescription | None:
-    """None, too, where the table cannot be read: where it is needed, that is an error."""
+    """Return a table's description; None if there is no table, or it cannot be read. Whoever needs
+    the table will report that."""
     try:
         return describe(warehouse, uri)
     except PenstockError as error:

@@ -1,8 +1,8 @@
-"""How much time has passed, whatever is done to the clocks.
+"""Elapsed time that does not depend on one clock.
 
-In: nothing. Out: seconds. The time of day may be set back, and the time since the start of the
-machine may stand still while it is suspended or its image is moved: the one that says more is
-believed, because what is asked is always whether something may still be trusted.
+In: nothing. Out: seconds. The time of day may be set back, and the time since the machine's start
+may stand still while it is suspended or its image is moved. The clock that says more is believed:
+callers ask whether something may still be trusted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def _steady() -> float:
 
 
 class Elapsed:
-    """Time since it was made."""
+    """The time since this object was made."""
 
     def __init__(self) -> None:
         self._time, self._since_start = time.time(), _steady()
 
     @property
     def seconds(self) -> float:
-        """Never less than 0."""
+        """The seconds that have passed by the clock that says more."""
         return max(time.time() - self._time, _steady() - self._since_start)
