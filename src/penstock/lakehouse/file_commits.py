@@ -1,9 +1,9 @@
-"""Which commit wrote the rows of a data file, as far as the log of the table still tells.
+"""The commits that wrote the rows of data files, as far as the table's log still tells.
 
-In: the log, files of a version. Out: the commit that added a file; nothing of a file that is not in
-the log yet or no more, that rows were only moved to (OPTIMIZE), or that another writer has put in
-the place of files, as rows that it did not change may be in it. Entries are looked for by when the
-file was written, so a long log costs a few reads.
+In: the log, files of a version. Out: the commit that added a file. There is none for a file that is
+not in the log yet or no longer, for one to which rows were only moved (OPTIMIZE), and for one that
+another writer put in the place of others, since it may hold rows that this writer did not change.
+Entries are searched by the time at which the file was written, so a long log costs a few reads.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.storage import Storage
 
 _READ: Final = 50
-"""Entries after the time when a file was written, as what was committed much later is not found;
-and so many before it, as clocks differ."""
+"""The number of entries that are searched after the time at which a file was written; a file that
+was committed much later is not found. As many are searched before that time, since clocks differ.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FileCommit:
-    """``time``: in ms since 1970; ``app_id``: the marker that it bears, None where it has none."""
+    """A commit. ``time``: in ms since 1970; ``app_id``: that of its marker, None if it has none."""
 
     version: int
     time: int
@@ -33,15 +34,15 @@ class FileCommit:
 
 
 class FileCommits:
-    """Of one table; what was found is remembered, and what is committed from here. Another thread
-    may ask while this one commits."""
+    """The commits of one table's files. It remembers what it has found, and the entries that we
+    commit. Another thread may ask while this one commits."""
 
     def __init__(self, storage: Storage, uri: str) -> None:
         self._storage, self._uri = storage, uri
         self._found: dict[str, FileCommit | None] = {}
 
     def committed(self, version: int, entry: Sequence[Mapping[str, Any]]) -> None:
-        """An entry that was put."""
+        """Remember an entry that was put."""
         removed = {action["remove"]["path"] for action in entry if "remove" in action}
         added = [action["add"] for action in entry if "add" in action]
         for path in removed.difference(body["path"] for body in added):
@@ -51,7 +52,8 @@ class FileCommits:
                 self._found[body["path"]] = _commit(version, entry, body)
 
     def of(self, file: DataFile, newest: int) -> FileCommit | None:
-        """The commit that wrote it, up to version ``newest``. Raises StorageError."""
+        """Return the commit up to version ``newest`` that wrote a file, None if it is not known.
+        Raises StorageError."""
         found = self._found
         if file.path in found:
             return found.get(file.path)
@@ -61,7 +63,7 @@ class FileCommits:
         return by
 
     def by_others(self, file: DataFile, newest: int, own: str) -> bool:
-        """Whether it is known that another one than the app id ``own`` wrote it."""
+        """Tell whether a file is known to be written by another app id than ``own``, or by none."""
         by = self.of(file, newest)
         return by is not None and by.app_id != own
 
@@ -89,7 +91,7 @@ def _commit(
 
 
 def _time(entry: Sequence[Mapping[str, Any]]) -> int:
-    """0, before all others: the entry is gone, or does not say so."""
+    """Return an entry's time; 0, before all others, if the entry is gone or does not tell it."""
     return int(_info(entry).get("timestamp") or 0)
 
 
@@ -98,7 +100,8 @@ def _info(entry: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _wrote(entry: Sequence[Mapping[str, Any]], added: Mapping[str, Any]) -> bool:
-    """Whether a commit has written all rows of a file that it adds. Ours leave others alone."""
+    """Tell whether a commit wrote all rows of a file that it adds. Our own commits never put
+    unchanged rows into new files."""
     kept = {action["add"]["path"] for action in entry if "add" in action}
     removed = {action["remove"]["path"] for action in entry if "remove" in action}
     ours = _info(entry).get("engineInfo") == ENGINE

@@ -1,9 +1,9 @@
 """Data files: Parquet written and read through pyarrow's filesystems, inside executors too.
 
-In: batches of rows in the table's Arrow schema. Out: WrittenFile per file, durable on return; a
-file belongs to the table once a log entry names it. Memory: one row group at a time (32 MB of Arrow
-data, or one row), files roll over at a target size. Which rows go where is left to ``pipeline``,
-files of a partition each to ``table_writer``.
+In: batches of rows in the table's Arrow schema. Out: a WrittenFile per file, durable on return; a
+file belongs to the table once a log entry names it. Memory holds one row group at a time (32 MB of
+Arrow data, or one row), and a new file begins at a target size. ``pipeline`` decides which rows go
+where, ``table_writer`` writes a file for each partition.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ROW_GROUP_BYTES: Final = 32 << 20
 """Arrow bytes held before a row group is written."""
 _READ_WHOLE: Final = 32 << 20
 _BUFFER: Final = 1 << 20
-"""Of the column chunks of larger row groups so much is read at a time."""
+"""Bytes of a column chunk that are read at a time if row groups are larger than _READ_WHOLE."""
 
 
 @dataclass(frozen=True)
 class WrittenFile:
     """A data file that no log entry names yet. ``path``: relative to the table; ``size``: bytes;
-    ``partition_values``: by column, where the table is partitioned."""
+    ``partition_values``: by column, if the table is partitioned."""
 
     path: str
     size: int
@@ -49,12 +49,13 @@ class WrittenFile:
 
 
 def data_file_name(mark: str = "") -> str:
-    """A new name, unique without coordination. ``mark``: to know it by."""
+    """Return a new name, unique without coordination; ``mark`` is a recognizable part of it."""
     return f"part-{mark}{uuid.uuid4()}.snappy.parquet"
 
 
 def file_uri(table_uri: str, path: str) -> str:
-    """The URI of a file by its ``path`` in the log: percent-encoded, absolute in shallow clones."""
+    """Return the URI of a file. Its ``path`` in the log is percent-encoded, and absolute in shallow
+    clones."""
     path = unquote(path)
     return path if ":/" in path.split("?")[0] else f"{table_uri}/{path}"
 
@@ -74,14 +75,14 @@ def open_parquet(table_uri: str, path: str) -> Iterator[pq.ParquetFile]:
                 metadata=metadata,
                 buffer_size=_BUFFER if large else 0,
                 pre_buffer=not large,
-                # Spark's INT96 has years that nanoseconds in 64 bits have not
+                # Spark's INT96 has years that do not fit into 64 bits of nanoseconds
                 coerce_int96_timestamp_unit="us",
             ) as parquet:
                 yield parquet
 
 
 class WritesFiles(ABC):
-    """A context manager, closed in the end; left by an exception it removes what it wrote."""
+    """A context manager that closes its files; after an exception it removes what it wrote."""
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +100,7 @@ class WritesFiles(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what is open; where that fails, ``abort``."""
+        """Finish what is open; ``abort`` if that fails."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -107,9 +108,9 @@ class WritesFiles(ABC):
 
 
 class FileWriter(WritesFiles):
-    """Writes rows of one table to as many files as they need.
+    """A writer of one table's rows, to as many files as they need.
 
-    ``files`` holds the finished files after ``close``; ``write`` does all in one call.
+    ``files`` holds the finished files after ``close``; ``write`` does everything in one call.
     """
 
     def __init__(
@@ -123,8 +124,8 @@ class FileWriter(WritesFiles):
         partition_values: PartitionValues | None = None,
         indexed: Sequence[str] = (),
     ) -> None:
-        """``mark``: part of the files' names. ``partition_values``: of all rows, in columns that
-        ``schema`` lacks. ``indexed``: columns that get statistics wherever they stand."""
+        """``mark``: a part of the files' names. ``partition_values``: values of all rows in columns
+        that ``schema`` lacks. ``indexed``: columns that get statistics wherever they stand."""
         self._mark = mark
         self._partition_values = partition_values
         self._indexed = indexed
@@ -145,7 +146,7 @@ class FileWriter(WritesFiles):
         return self.files
 
     def add(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Take rows in the table's schema; written as soon as a row group is full."""
+        """Take rows in the table's schema; write them as soon as a row group is full."""
         parts = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
         for part in parts:
             for held in slices(part, ROW_GROUP_BYTES // 4):
@@ -153,16 +154,16 @@ class FileWriter(WritesFiles):
 
     @property
     def held_bytes(self) -> int:
-        """What is kept until a row group is full."""
+        """The bytes that are held until a row group is full."""
         return self._held_bytes
 
     @property
     def is_open(self) -> bool:
-        """Whether a file is being written."""
+        """Tell whether a file is being written."""
         return self._open is not None
 
     def flush(self) -> None:
-        """Write what is kept, as a row group."""
+        """Write the held rows as a row group."""
         if not self._held:
             return
         rows = pa.Table.from_batches(self._held, self._schema)
@@ -181,12 +182,12 @@ class FileWriter(WritesFiles):
             self._finish()
 
     def finish(self) -> None:
-        """Finish the open file, whose name is not durable yet."""
+        """Finish the open file; its name is not durable before ``close``."""
         self.flush()
         self._finish()
 
     def close(self) -> None:
-        """Finish the open file; the folder's new names become durable."""
+        """Finish the open file, and make the new names in the folder durable."""
         try:
             self.finish()
             if self.files:
@@ -223,7 +224,7 @@ class FileWriter(WritesFiles):
 
 @dataclass
 class _OpenFile:
-    """One Parquet file that is being written. ``dictionaries``: columns that get one."""
+    """A Parquet file that is being written. ``dictionaries``: the columns that get one."""
 
     table_uri: str
     schema: pa.Schema
@@ -248,7 +249,7 @@ class _OpenFile:
             )
 
     def write(self, rows: pa.Table) -> int:
-        """Append a row group; bytes in the file so far."""
+        """Append a row group; return the bytes in the file so far."""
         self._statistics.add(rows)
         with storage_errors("write file", self._uri):
             self._writer.write_table(
@@ -266,17 +267,17 @@ class _OpenFile:
         return WrittenFile(self.path, size, found.rows, found.result(), self.partition_values)
 
     def abandon(self) -> None:
-        """Let go of the file handle; the error that led here is the one to report."""
+        """Close the file handle without an error: the error that led here is the one to report."""
         with contextlib.suppress(OSError, pa.ArrowException):
             self._sink.close()
-        self._writer.is_open = False  # or its finaliser writes a footer
+        self._writer.is_open = False  # otherwise its finaliser writes a footer
 
 
 def _columns_with_statistics(schema: pa.Schema) -> list[str]:
-    """Columns whose row groups Spark may skip by Parquet's statistics.
+    """Return the columns by whose Parquet statistics Spark may skip row groups.
 
-    Not floating-point ones: Arrow leaves NaN out of their bounds, and Spark takes NaN for greater
-    than all numbers.
+    Floating-point columns are left out: Arrow ignores NaN in bounds, while Spark takes NaN for
+    greater than all numbers.
     """
     return [
         column.name
@@ -285,25 +286,23 @@ def _columns_with_statistics(schema: pa.Schema) -> list[str]:
     ]
 
 
-# Which columns of a data file are written with a dictionary.
-#
-# In: the first row group of a file. Out: what Arrow's writer takes for ``use_dictionary``. It
-# tries a dictionary for each column by itself, and gives it up once the dictionary has a megabyte:
-# for values that are all different, as those of a key, that is half of the time of writing them,
-# and a third more bytes. So a sample of the rows is looked at first.
+# The choice of columns that are written with a dictionary (``use_dictionary`` of Arrow's writer),
+# by a sample of a file's first row group. By default Arrow tries a dictionary for every column, and
+# gives it up once the dictionary has a megabyte. If all values differ, as in a key, that takes half
+# of the time of writing them, and a third more bytes.
 
 _MANY_ROWS: Final = 1 << 16
-"""Of fewer ones no dictionary takes long."""
+"""Rows below which no dictionary takes long, so that all columns get one."""
 _LOOKED_AT: Final = 1 << 12
 _LEAST: Final = 1 << 10
-"""So many of the rows looked at must have a value."""
+"""Values that a column must have in the sample to be judged."""
 _ALL: Final = 0.99
-"""Of so many rows that many are different where there are some 200,000 values: at that point a
-dictionary is given up, or saves nothing."""
+"""The share of different values in the sample from which a column gets no dictionary. A column of
+some 200,000 values reaches it: there a dictionary is given up, or saves nothing."""
 
 
 def dictionary_columns(rows: pa.Table) -> list[str] | bool:
-    """Columns that get one; True: all, False: none."""
+    """Return the columns that get a dictionary; True for all, False for none."""
     if rows.num_rows < _MANY_ROWS or any(map(pa.types.is_nested, rows.schema.types)):
         return True
     sample = _sample(rows)
@@ -312,7 +311,7 @@ def dictionary_columns(rows: pa.Table) -> list[str] | bool:
 
 
 def _sample(rows: pa.Table) -> pa.Table:
-    """At random: values may come again in long steps."""
+    """Return a random sample: a regular one may miss values that repeat in long steps."""
     random = np.random.default_rng(0)
     positions = np.unique(random.integers(0, rows.num_rows, _LOOKED_AT))
     found, start = [], 0

@@ -1,16 +1,18 @@
-"""What other writers did to a table since a version that is known to be right.
+"""Checks of commits by other writers, since a version that is known to be right.
 
-In: the log, the version that we wrote or saw last. Out: nothing, or an error. Others may write and
-delete rows, as PostgreSQL allows on a subscriber: what follows from it shows as conflicts. RESTORE
-is different. It takes commits of ours away and leaves our LSN in place (the markers of a log only
-grow), so that what was applied is lost and never applied again. It is allowed where it takes
-nothing of ours: before our first commit, back to a version since our last one, or back from a
-RESTORE that did. A copy of ours takes the place of all rows: nothing from before it counts. Another
-subscription's copy may not: where several fill one table, none copies it again (``filled_by``).
+In: the log, the version that we wrote or saw last. Out: nothing, or an error.
+
+Others may write and delete rows, as PostgreSQL allows on a subscriber; the effects show as
+conflicts. RESTORE is different. It takes our commits away and leaves our LSN in place (the markers
+of a log only grow), so that applied changes are lost and never applied again. It is allowed if it
+takes none of our commits: before our first one, back to a version since our last one, or back from
+a RESTORE that did take some. Our own copy replaces all rows, so nothing from before it counts. A
+copy by another subscription is not allowed: if several fill one table, none copies it again
+(``filled_by``).
 
 A writer that replaces files must know that they are still there. The compaction of delta-rs 1.6
-does not see that another one was first: it removes files that are gone, and brings their rows in a
-second time.
+does not notice another compaction that was first: it removes files that are gone, and brings their
+rows in a second time.
 """
 
 from __future__ import annotations
@@ -33,22 +35,25 @@ RESTORE: Final = "RESTORE"
 """commitInfo.operation of Spark's RESTORE and of delta-rs'."""
 
 COPY: Final = "COPY"
-"""commitInfo.operation of our copies, which leave no row that was there before them."""
+"""commitInfo.operation of our copies that remove all rows that were there before them."""
 ADDING_COPY: Final = "COPY APPEND"
+"""commitInfo.operation of our copies that keep those rows."""
 RENAME_VALUE: Final = "RENAME VALUE"
-"""A subscription's own change of rows, where the publisher has renamed a label of an enum."""
-"""The same of those that leave all of them."""
+"""commitInfo.operation of a subscription's change of rows after the publisher has renamed a label
+of an enum."""
 
 Rows = frozenset[tuple[str, str]]
-"""Files with their deletion vectors: two versions with the same have the same rows."""
+"""Files with their deletion vectors: two versions with the same ones have the same rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """``operation``: None where the entry is gone; ``ours``: we have changed rows; ``copy``: and
-    none are left that were there before; ``replaces``: others have put files in place of files;
-    ``copied``: another subscription's copy has;
-    ``markers``: app ids in it."""
+    """A commit, as far as it matters here.
+
+    ``operation``: None if the entry is gone; ``ours``: it changes rows, and is ours; ``copy``: it
+    is our copy, which removes all earlier rows; ``replaces``: another writer has put files in place
+    of files; ``copied``: another subscription's copy has removed rows; ``markers``: app ids in it.
+    """
 
     version: int
     operation: str | None
@@ -60,14 +65,15 @@ class _Commit:
 
     @property
     def suspect(self) -> bool:
-        """Whether it may have done harm; the files before it and after it tell."""
+        """Tell whether a commit may have done harm; the files before and after it will show."""
         return self.operation == RESTORE or self.replaces or self.copied
 
 
 @dataclass(frozen=True, slots=True)
 class _Harm:
-    """The version that did it; ``outdated``: it is no RESTORE, but replaces what was gone;
-    ``copied``: but another subscription's copy, in place of all rows."""
+    """The version that did harm, by a RESTORE unless one of the two is set. ``outdated``: it
+    replaces files that were gone; ``copied``: it is another subscription's copy, which replaces all
+    rows."""
 
     version: int
     outdated: bool = False
@@ -77,12 +83,12 @@ class _Harm:
 def check_restored(
     storage: Storage, uri: str, name: str, since: int, until: int, app_id: str | None = None
 ) -> None:
-    """Raises StateMismatch when a RESTORE after ``since`` has taken commits of ours away, or when
-    another writer has replaced files that were gone.
+    """Raise StateMismatch if a RESTORE after ``since`` has taken our commits away, another writer
+    has replaced files that were gone, or another subscription's copy has replaced all rows.
 
-    Reads each entry after ``since``: none where nobody else writes. ``since`` -1: the whole log.
-    ``app_id``: whose first commit may come after ``since``; nothing from before it counts, nor
-    before its last copy, and another's is harm.
+    Reads each entry after ``since``: none if nobody else writes, all of the log if it is -1.
+    ``app_id``: the subscription's. Nothing before its first commit counts, nor before its last
+    copy. A copy counts as another's only if ``app_id`` is given.
     """
     commits = [_commit(storage, uri, version, app_id) for version in range(since + 1, until + 1)]
     for commit in commits:
@@ -125,8 +131,8 @@ def _error(uri: str, name: str, harm: _Harm, hint: str | None) -> StateMismatch:
 
 
 def changed_by_others(storage: Storage, uri: str, version: int, app_id: str) -> bool:
-    """Whether others have changed rows since the last commit of ``app_id``, up to ``version``; also
-    where the log does not tell any more. Reads entries from the newest on, mostly one."""
+    """Tell whether others have changed rows since the last commit of ``app_id``, up to ``version``;
+    True if the log no longer tells. Reads entries from the newest down, mostly one."""
     for entry in range(version, -1, -1):
         actions = read_entry(storage, uri, entry)
         if actions is None:
@@ -142,8 +148,8 @@ def changed_by_others(storage: Storage, uri: str, version: int, app_id: str) -> 
 def filled_by(
     storage: Storage, uri: str, version: int, app_id: str, others: Collection[str]
 ) -> frozenset[str]:
-    """Which of ``others`` (app ids) have committed since the last copy of ``app_id``, or ever where
-    it has made none, up to ``version``; all where the log does not tell any more."""
+    """Return those of ``others`` (app ids) that have committed up to ``version`` since the last
+    copy of ``app_id``, or ever if it has made none; all if the log no longer tells."""
     found: frozenset[str] = frozenset()
     for entry in range(version, -1, -1):
         actions = read_entry(storage, uri, entry)
@@ -159,7 +165,8 @@ def filled_by(
 def _begin(
     storage: Storage, uri: str, commits: Sequence[_Commit], since: int, app_id: str | None
 ) -> int:
-    """The version to look from: the newest copy of ours, or our first commit."""
+    """Return the version to check from: our newest copy, else our first commit if it comes after
+    ``since``, else ``since``."""
     copies = [commit.version for commit in commits if commit.copy]
     if copies:
         return copies[-1]
@@ -174,18 +181,19 @@ def _begin(
 
 
 def _way_back(uri: str, harmed: int, commits: Iterable[_Commit]) -> str | None:
-    """To the version before; unless that lacks what we have committed since."""
+    """Return the hint to restore the version before the harm; None if we have committed since, as
+    that would be lost."""
     if any(commit.ours for commit in commits if commit.version > harmed):
         return None
     return f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {harmed - 1}."
 
 
 def _harm(storage: Storage, uri: str, since: int, until: int, app_id: str | None) -> _Harm | None:
-    """The commit that took commits of ours away, or replaced what was gone; unless a RESTORE has
+    """Return the commit that did harm (``check_restored``); None if there is none, or a RESTORE has
     put it right since.
 
-    Where the log does not reach back to ``since``, what its entries say of each other still counts,
-    and each checkpoint tells all files again; a RESTORE to what nobody knows is harm.
+    If the log does not reach back to ``since``, its entries are still compared with each other, and
+    each checkpoint tells all files again. A RESTORE to a state that is not known counts as harm.
     """
     checkpoints = list_log(storage, uri).checkpoints
     known = _state_at(storage, uri, since)
@@ -210,7 +218,7 @@ def _harm(storage: Storage, uri: str, since: int, until: int, app_id: str | None
             known = _state_at(storage, uri, version)
         rows = None if known is None else _rows(known)
         if _changes_rows_by_us(actions):
-            right.clear()  # also after harm: what leads back to before it takes this away
+            right.clear()  # also after harm: to go back before it would lose this commit
         if _commit_info(actions).get("operation") == RESTORE:
             if rows in right:
                 harm = None
@@ -226,7 +234,7 @@ def _harm(storage: Storage, uri: str, since: int, until: int, app_id: str | None
 
 
 def _state_at(storage: Storage, uri: str, version: int) -> TableState | None:
-    """None where the log does not tell any more."""
+    """Return the state of a version; None if the log no longer tells it."""
     if version < 0:
         return TableState()
     try:
@@ -244,7 +252,7 @@ def _commit(storage: Storage, uri: str, version: int, app_id: str | None) -> _Co
     ours = _changes_rows_by_us(actions)
     markers = _markers(actions)
     own = app_id is None or app_id in markers
-    copy = _by_us(actions) and operation == COPY and own  # of no rows to no rows too
+    copy = _by_us(actions) and operation == COPY and own  # also if there are no rows at all
     removes = any(a["remove"].get("dataChange", True) for a in actions if "remove" in a)
     if removes and not _by_us(actions):
         log.warning('another writer has removed or changed rows: %s of "%s"', operation, uri)
@@ -253,7 +261,8 @@ def _commit(storage: Storage, uri: str, version: int, app_id: str | None) -> _Co
 
 
 def _copied_by_another(actions: Sequence[Mapping[str, Any]], app_id: str | None) -> bool:
-    """Whether the copy of another subscription than ``app_id``'s has taken rows away."""
+    """Tell whether a commit is the copy of another subscription than ``app_id``'s, and has removed
+    rows."""
     if app_id is None or app_id in _markers(actions) or not _removed_rows(actions):
         return False
     return _by_us(actions) and _commit_info(actions).get("operation") == COPY
@@ -276,13 +285,13 @@ def _changes_rows_by_us(actions: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _changes_rows(actions: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether rows were changed, not only moved."""
+    """Tell whether rows were changed, not only moved."""
     bodies = (a.get("add") or a.get("remove") for a in actions)
     return any(body.get("dataChange", True) for body in bodies if body)
 
 
 def _replaces(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether it is others' and has put files in place of files."""
+    """Tell whether another writer's commit has put files in place of files."""
     return not _by_us(actions) and bool(_removed_rows(actions)) and any("add" in a for a in actions)
 
 
@@ -300,22 +309,20 @@ def _rows(state: TableState) -> Rows:
     return frozenset((path, unique_id(file.descriptor)) for path, file in state.files.items())
 
 
-# Which commits of others take every row of a table, whatever it holds.
-#
-# In: a commit's actions, the files before it. Out: whether no row that would have been there had
-# been left by it. A condition says nothing of rows that were not there, so a commit with one does
-# not count, though it may have removed all files.
+# Recognizing commits that remove every row of a table, whatever it holds: they would also have
+# removed rows that were missing then. A commit with a condition does not count, even if it has
+# removed all files: nobody knows whether the condition holds for missing rows.
 
 _NO_CONDITION: Final = (None, "", "[]", "true", '["true"]')
 """operationParameters.predicate of Spark and delta-rs."""
 _WRITE: Final = "WRITE"
 _OVERWRITE: Final = "overwrite"
 _EMPTIES: Final = ("TRUNCATE", "DELETE", _WRITE, "REPLACE TABLE", "CREATE OR REPLACE TABLE")
-"""commitInfo.operation, or how it begins."""
+"""The beginnings of commitInfo.operation."""
 
 
 def empties(actions: Sequence[Mapping[str, Any]], before: Collection[str]) -> bool:
-    """``before``: paths of the files."""
+    """Tell whether a commit removes every row. ``before``: paths of the files before it."""
     removed = {body["path"] for action in actions if (body := action.get("remove"))}
     if not removed.issuperset(before):
         return False

@@ -1,9 +1,9 @@
 """A table's history: a Delta table beside it with a row for every change (``history = true``).
 
-In: a table's name and columns. Out: its history table, made when there is none, with columns added
-where the table has got some. The first columns tell what the change was and where its transaction
-ended; the table's own follow, without those that are made of others and metadata columns. Which
-rows come in is decided in ``pipeline.history``, when in ``subscription.history``.
+In: a table's name and columns. Out: its history table, which is made if there is none, and gets the
+columns that were added to the table. The first columns tell the kind of change and where its
+transaction ended. The table's columns follow, except generated and metadata columns.
+``pipeline.history`` decides which rows come in, ``subscription.history`` when.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POSITION: Final = "_position"
 CHANGE_TYPES: Final = (
     *("insert", "update_preimage", "update_postimage", "delete", "truncate", "copy"),
 )
-"""As Delta's change data feed names them, and two more: a TRUNCATE, and a row of a copy."""
+"""The types of Delta's change data feed, and two more: a TRUNCATE, and a row of a copy."""
 INSERT, PREIMAGE, POSTIMAGE, DELETE, TRUNCATE, COPY = range(len(CHANGE_TYPES))
 
 _ABOUT: Final = (
@@ -42,18 +42,18 @@ _ABOUT: Final = (
     Column(POSITION, POSITION, pa.int64(), INT8),
 )
 ABOUT: Final = tuple(column.name for column in _ABOUT)
-"""The columns that tell of the change."""
+"""The columns that describe the change."""
 
 
 def history_of(table: TableName) -> TableName:
-    """The name of a table's history."""
+    """Return the name of a table's history."""
     schema, name = table
     return schema, f"{name}{SUFFIX}"
 
 
 def history_schema(table: str, schema: TableSchema) -> TableSchema:
-    """The columns of a table's history. Raises FeatureNotSupported where the table has one of the
-    names that the history gives."""
+    """Return the columns of a table's history. Raises FeatureNotSupported if the table has a column
+    with the name of one that describes the change."""
     kept = tuple(
         Column(c.name, c.source, c.type, c.type_oid, c.typmod)
         for c in schema.columns
@@ -69,9 +69,9 @@ def history_schema(table: str, schema: TableSchema) -> TableSchema:
 
 
 def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) -> DeltaTable:
-    """The history of a table with these columns, with missing ones staged.
+    """Return the history of a table with these columns; missing ones are staged.
 
-    Raises FeatureNotSupported where a table of another kind has its name, and as ``fit``.
+    Raises FeatureNotSupported if a table of another kind has its name, and as ``fit``.
     """
     name = history_of(table)
     wanted = history_schema(qualified(*table), schema)
@@ -90,9 +90,9 @@ def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) ->
 
 
 def fit(history: DeltaTable, table: str, schema: TableSchema) -> None:
-    """Stage the columns that the table has and its history has not.
+    """Stage the table's columns that its history lacks.
 
-    Raises HistoryMismatch where one has another type by now.
+    Raises HistoryMismatch if a column has another type in the history.
     """
     wanted = history_schema(table, schema)
     there = {column.name.lower(): column for column in history.schema.columns}

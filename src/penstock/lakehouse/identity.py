@@ -1,8 +1,8 @@
-"""Which Delta table lies at a URI: a folder may be removed, and another table made in it.
+"""The identity of the table at a URI: a folder may be removed, and another table made in it.
 
 In: a table's URI and a version. Out: the table's own id (``metaData.id``), and marks of log entries
-by which another log is told from this one without reading it. A log that goes on under a new id
-(``CREATE OR REPLACE TABLE``) is the same log; what follows from another one is left to the caller.
+by which another log is recognized without reading it. A log that goes on under a new id (``CREATE
+OR REPLACE TABLE``) is the same log. The caller decides what to do about another one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _METADATA = b'"metaData"'
 
 @dataclass(frozen=True, slots=True)
 class EntryMark:
-    """A log entry as its store knows it. Two logs have the same one for a version only where two
-    entries of equal size were written in the same tick of the store's clock."""
+    """The size and time of a log entry in its store. Two logs have equal marks for a version only
+    if both entries have the same size and were written in the same tick of the store's clock."""
 
     size: int
     modified: int | None
 
 
 def entry_mark(table_uri: str, version: int) -> EntryMark | None:
-    """The mark of a version's entry, None where there is none. One question to the store."""
+    """Return the mark of a version's entry, None if there is none, by one request to the store."""
     uri = entry_uri(table_uri, version)
     with storage_errors("stat file", uri):
         filesystem, path = resolve(uri)
@@ -42,10 +42,10 @@ def entry_mark(table_uri: str, version: int) -> EntryMark | None:
 
 
 def table_id(storage: Storage, table_uri: str, version: int) -> str:
-    """The table's id at a version; where the log no longer reaches back to it, the first that it
-    still tells. Nothing but the metadata is read.
+    """Return the table's id at a version, or the first that the log still tells if it no longer
+    reaches back to that version. Only metadata is read.
 
-    Raises VersionGone where the log does not reach up to ``version``, StorageError.
+    Raises VersionGone if the log ends before ``version``, StorageError.
     """
     listing = list_log(storage, table_uri)
     known = {*listing.entries, *listing.checkpoints}
@@ -65,7 +65,7 @@ def table_id(storage: Storage, table_uri: str, version: int) -> str:
 
 
 def newest_table_id(storage: Storage, table_uri: str) -> str | None:
-    """The id at the newest version; None when there is no table. Raises as ``table_id``."""
+    """Return the id at the newest version; None if there is no table. Raises as ``table_id``."""
     newest = list_log(storage, table_uri).newest
     return None if newest is None else table_id(storage, table_uri, newest)
 

@@ -1,10 +1,10 @@
-"""The jars of Delta Lake for Spark, pinned (``delta.toml``), fetched once, kept in our cache; where
-the warehouse is in an object store, Hadoop's client for it too (``s3.toml``, ``azure.toml``).
+"""The jars of Delta Lake for Spark, pinned (``delta.toml``), fetched once, and kept in our cache;
+for a warehouse in an object store also Hadoop's client for it (``s3.toml``, ``azure.toml``).
 
 In: the warehouse's URI, and maybe PENSTOCK_JARS, a folder with the jars for sites without a
-network. Out: the paths that go into ``spark.jars``. Fetching and checksums are
-``penstock.artifacts``'; the session that loads them is ``penstock.lakehouse.session``'s.
-``python -m penstock.lakehouse.jars`` fetches and prints them (``make setup``).
+network. Out: the paths that go into ``spark.jars``. ``penstock.artifacts`` fetches the jars and
+checks their sums, ``penstock.lakehouse.session`` loads them. ``python -m penstock.lakehouse.jars``
+fetches them and prints their paths (``make setup``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLIENTS = {
     **dict.fromkeys(S3_SCHEMES, "s3.toml"),
     **dict.fromkeys(AZURE_SCHEMES, "azure.toml"),
 }
-"""Object stores' clients by scheme."""
+"""The files of object stores' clients, by scheme."""
 
 _AIR_GAPPED_HINT = (
     f"Without any network: copy the folder from another machine and name it in {JARS_VARIABLE}."
@@ -42,17 +42,17 @@ _AIR_GAPPED_HINT = (
 
 @cache
 def delta_pins() -> tuple[Artifact, ...]:
-    """The jars with their revisions and checksums."""
+    """Return Delta's jars with their revisions and checksums."""
     return tuple(Artifact(**jar) for jar in _pins(_DELTA)["jar"])
 
 
 def delta_version() -> str:
-    """The pinned version of Delta Lake."""
+    """Return the pinned version of Delta Lake."""
     return str(_pins(_DELTA)["version"])
 
 
 def delta_folder() -> Path:
-    """Where the jars are or will be: $PENSTOCK_JARS, else a folder in our cache."""
+    """Return the folder where the jars are or will be: $PENSTOCK_JARS, else one in our cache."""
     own = os.environ.get(JARS_VARIABLE)
     if own:
         return Path(own).expanduser().absolute()
@@ -60,12 +60,12 @@ def delta_folder() -> Path:
 
 
 def delta_jars(*, notice: Notice = logger.info) -> list[Path]:
-    """Paths of Delta's jars, fetched at the first call; ``notice`` is told before a fetch.
+    """Return the paths of Delta's jars; fetch them at the first call, after calling ``notice``.
 
-    Asks no network once they are there. From PENSTOCK_JARS all jars are taken as they are, so that
-    a site may add its own; the pinned ones must be among them.
+    Once they are there no network is needed. All jars in PENSTOCK_JARS are taken as they are, so
+    that a site may add its own; the pinned ones must be among them.
 
-    Raises ConfigurationError when a jar is missing and cannot be fetched.
+    Raises ConfigurationError if a jar is missing and cannot be fetched.
     """
     if os.environ.get(JARS_VARIABLE):
         return _given_jars(delta_folder(), delta_pins(), f"Delta Lake {delta_version()}")
@@ -79,9 +79,8 @@ def delta_jars(*, notice: Notice = logger.info) -> list[Path]:
 
 
 def client_jars(warehouse: str, *, notice: Notice = logger.info) -> list[Path]:
-    """Paths of the jars by which Spark reaches a warehouse's object store; none for other places.
-
-    As ``delta_jars`` otherwise. Raises ConfigurationError.
+    """Return the paths of the jars by which Spark reaches a warehouse's object store; none for
+    other places. They are fetched as in ``delta_jars``. Raises ConfigurationError.
     """
     file = _CLIENTS.get(scheme_of(warehouse))
     if file is None:
@@ -90,7 +89,7 @@ def client_jars(warehouse: str, *, notice: Notice = logger.info) -> list[Path]:
     what = f"Hadoop's client for {_pins(file)['store']}"
     if os.environ.get(JARS_VARIABLE):
         _given_jars(delta_folder(), pins, what)
-        return []  # they are among those of Delta
+        return []  # they are among those that ``delta_jars`` returns
     folder = artifacts.cache_home() / f"{Path(file).stem}-hadoop-{_pins(file)['version']}"
     return artifacts.fetch(
         pins, folder, f"the jars of {what}", notice=notice, offline_hint=_AIR_GAPPED_HINT
@@ -98,7 +97,7 @@ def client_jars(warehouse: str, *, notice: Notice = logger.info) -> list[Path]:
 
 
 def damaged_jars() -> list[Path]:
-    """Jars that are missing from the folder or differ from their pins; empty when all is well."""
+    """Return the jars that are missing from the folder or differ from their pins."""
     folder = delta_folder()
     return [
         folder / pin.filename
@@ -124,7 +123,7 @@ def _pins(file: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Fetches the jars when missing and prints their paths; 1 with a message when it cannot.
+    """Fetch missing jars and print the paths of all; return 1 with a message if that fails.
 
     An argument names a warehouse, whose client's jars are fetched too.
     """

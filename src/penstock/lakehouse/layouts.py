@@ -1,9 +1,9 @@
-"""One layout for each type, whatever layout the writer of a file has chosen.
+"""Plain layouts: one layout for each type, whatever layout the writer of a file has chosen.
 
-In: rows as pyarrow reads them. A Parquet file may carry its writer's Arrow schema, and then pyarrow
-gives views, dictionaries, large offsets, fixed sizes or narrow decimals (delta-rs rewrites files
-with views), for which half of Arrow's functions are missing. Out: the same values as the types that
-Delta's columns have (``delta_types``). Every reader of data files goes through here.
+In: rows as pyarrow reads them. A Parquet file may carry its writer's Arrow schema. Then pyarrow
+returns views, dictionaries, large offsets, fixed sizes or narrow decimals (delta-rs rewrites files
+with views), for which half of Arrow's functions are missing. Out: the same values in the types of
+Delta's columns (``schema.arrow_type``). Every reader of data files goes through here.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from penstock.pgtypes.variant import VARIANT
 
 _MAX_DIGITS: Final = 38
-"""Of a decimal in 128 bits, which are what Delta has."""
+"""The most digits of a decimal in 128 bits, which is Delta's decimal."""
 
 
 def plain_table(rows: pa.Table) -> pa.Table:
-    """``rows`` in plain layouts."""
+    """Return ``rows`` in plain layouts."""
     wanted = plain_schema(rows.schema)
     if wanted.equals(rows.schema):
         return rows
@@ -30,7 +30,7 @@ def plain_table(rows: pa.Table) -> pa.Table:
 
 
 def plain_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """``rows`` in plain layouts."""
+    """Return ``rows`` in plain layouts."""
     wanted = plain_schema(rows.schema)
     if wanted.equals(rows.schema):
         return rows
@@ -39,12 +39,12 @@ def plain_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of rows once they are plain; fields keep their names."""
+    """Return the schema of the rows in plain layouts; fields keep their names."""
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that stands for all layouts of the same values."""
+    """Return the type that stands for all layouts of the same values."""
     tests = pa.types
     if tests.is_dictionary(kind) or tests.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
@@ -72,8 +72,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def with_whole_variants(rows: pa.Table) -> pa.Table:
-    """``rows`` as they can be written: the parts of a variant are never NULL, also where it is;
-    what Arrow makes of such columns (nulls, takes, choices) has NULL in them, too."""
+    """Return ``rows`` as they can be written: the parts of a variant must not be NULL even if the
+    variant is. Arrow's own functions (nulls, take, if_else) make such parts NULL."""
     for at, field in enumerate(rows.schema):
         if field.type == VARIANT and rows.column(at).null_count:
             chunks = [_whole(chunk) for chunk in rows.column(at).chunks]
@@ -87,7 +87,8 @@ def _whole(variants: pa.Array) -> pa.Array:
 
 
 def _is_variant(kind: pa.DataType) -> bool:
-    """Writers differ in the order of the parts, and in what they say of NULLs."""
+    """Tell whether a type is a variant. Writers differ in the order of its parts, and in which of
+    them they declare nullable."""
     if not pa.types.is_struct(kind):
         return False
     parts = {part.name: plain_type(part.type) for part in kind}
@@ -102,7 +103,7 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         return _plain(array.storage, wanted)
     if isinstance(array, pa.DictionaryArray):
-        # Arrow cannot take from views, so the values become plain before they are looked up.
+        # Arrow cannot take from views, so make the values plain first
         return _plain(array.dictionary, wanted).take(array.indices)
     if isinstance(array, pa.RunEndEncodedArray):
         return _plain(pc.run_end_decode(array), wanted)
@@ -115,7 +116,7 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _list_of_view(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Arrow's own cast makes lists with an offset too few where some are NULL."""
+    """Return a list view as plain lists. Arrow's own cast loses an offset if some are NULL."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
     offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
     values = _plain(array.flatten(), wanted.value_type)

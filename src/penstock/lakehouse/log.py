@@ -1,11 +1,11 @@
 """The log of one table: names of its files, listing it, reading entries (protocol: "File Types").
 
-In: a table's URI. Out: versions, checkpoints, the actions of an entry, the version before a commit
-of ours. Writing is ``log_store``, what actions mean is left to ``state`` and ``actions``.
+In: a table's URI. Out: versions, checkpoints, the actions of an entry, the version before one of
+our commits. ``log_store`` writes entries, ``state`` and ``actions`` know what actions mean.
 
-The version before a commit is asked for of the leaves of a partitioned table, where several tables
-hold one relation's rows, and some have a batch that others have not yet: what the others lack is
-worked out from the state that they had in common.
+The version before a commit is needed for the leaves of a partitioned table: several tables hold one
+relation's rows, and some may have a batch that others lack. The missing changes are worked out from
+the state that all leaves had in common.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHECKPOINT: Final = re.compile(r"^(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?
 
 @dataclass(frozen=True)
 class LogListing:
-    """What a log folder holds: versions of entries, and checkpoints with their parts' URIs.
+    """The content of a log folder: versions of entries, and checkpoints with their parts' URIs.
 
     A V2 checkpoint is one part, which names others (``state``).
     """
@@ -39,22 +39,22 @@ class LogListing:
 
     @property
     def newest(self) -> int | None:
-        """The newest version, None where there is no table."""
+        """The newest version, None if there is no table."""
         return max((*self.entries, *self.checkpoints), default=None)
 
 
 def log_folder(table_uri: str) -> str:
-    """The log's folder."""
+    """Return the folder of a table's log."""
     return f"{table_uri}/_delta_log"
 
 
 def entry_uri(table_uri: str, version: int) -> str:
-    """The log entry of a version."""
+    """Return the URI of a version's log entry."""
     return f"{log_folder(table_uri)}/{version:020d}.json"
 
 
 def list_log(storage: Storage, table_uri: str) -> LogListing:
-    """List a log; no entries and no checkpoints when there is no table."""
+    """List a log; without a table there are no entries and no checkpoints."""
     entries: list[int] = []
     parts: dict[tuple[int, int], list[str]] = {}
     second: dict[int, tuple[str, ...]] = {}
@@ -75,7 +75,7 @@ def list_log(storage: Storage, table_uri: str) -> LogListing:
 
 
 def read_entry(storage: Storage, table_uri: str, version: int) -> list[dict[str, Any]] | None:
-    """The actions of one version, or None when there is no such entry.
+    """Return the actions of one version, or None if there is no such entry.
 
     Raises StorageError (XX001) for an entry that is torn.
     """
@@ -104,7 +104,7 @@ def _names(storage: Storage, folder: str) -> Iterator[str]:
     if not is_local(folder):
         yield from (info.base_name for info in storage.list(folder))
         return
-    # a log may have a hundred thousand entries: names only, no stat(2) for each
+    # a log may have a hundred thousand entries: read the names only, without stat(2) for each
     with (
         storage_errors("read directory", folder),
         contextlib.suppress(FileNotFoundError),
@@ -114,13 +114,14 @@ def _names(storage: Storage, folder: str) -> Iterator[str]:
 
 
 def common_point(marker: int | None, last_cut: Lsn | None) -> Lsn:
-    """Up to where all leaves are the same: the root's own LSN, and the last cut that it is in."""
+    """Return the LSN up to which all leaves are complete: the later of the root's own LSN and the
+    last cut with the root."""
     return Lsn(max(marker or INVALID, last_cut or INVALID))
 
 
 def version_before(storage: Storage, uri: str, newest: int, app_id: str, marker: int) -> int:
-    """The version before the first commit with the marker. Raises StateMismatch where the log does
-    not reach back to it, StorageError."""
+    """Return the version before the first commit with the marker. Raises StateMismatch if the log
+    does not reach back to it, StorageError."""
     found = None
     for version in range(newest, -1, -1):
         entry = read_entry(storage, uri, version)
@@ -143,7 +144,7 @@ def version_before(storage: Storage, uri: str, newest: int, app_id: str, marker:
 
 def remove_unnamed(storage: Storage, table_uri: str, mark: str, since: int) -> int:
     """Remove data files with a mark in their names that no entry after version ``since`` names;
-    returns how many. None where the log does not reach back to there any more. Raises StorageError.
+    return how many. If the log no longer reaches back there, remove none. Raises StorageError.
     """
     marked = {i.base_name for i in storage.list(table_uri) if i.is_file and mark in i.base_name}
     if not marked:

@@ -1,11 +1,11 @@
-"""Putting log entries if they are absent (compare-and-swap), and checkpoints.
+"""Log stores: put log entries if they are absent (compare-and-swap), and write checkpoints.
 
 In: lines of actions for a version. Out: an entry that exactly one writer of that version puts,
 durable on return (law 1); CommitConflict for all others.
 
-A local warehouse is put by link(2), which fails when the name exists; S3 and Azure by a conditional
-put. Other places (HDFS, Google) have no such call here, so there Delta's own LogStore does it,
-through the session's JVM.
+Local entries are put by link(2), which fails if the name exists; entries in S3 and Azure by a
+conditional put. For other places (HDFS, Google) we have no such call, so Delta's own LogStore puts
+them, through the session's JVM.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ if TYPE_CHECKING:
     from obstore.store import AzureConfig
 
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Seconds before an entry is put again that is there for the put, and not there for a reader."""
+"""Seconds before a put is tried again that failed because the entry exists, although it cannot be
+read."""
 _PROBES: Final = "_penstock/staging"
-"""Where what a killed process leaves is removed later."""
+"""The folder in which leftovers of killed processes are removed later."""
 
 
 class LogStore(Protocol):
-    """Puts log entries."""
+    """A writer of log entries."""
 
     def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
-        """Put one entry, durable on return. Raises CommitConflict when it exists already."""
+        """Put one entry, durable on return. Raises CommitConflict if it exists already."""
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
         """Write a checkpoint of the newest version and drop log files past their retention."""
@@ -69,15 +70,15 @@ class LogStore(Protocol):
 
 @dataclass(frozen=True)
 class LocalLogStore:
-    """Entries of a local warehouse."""
+    """The log store of a local warehouse."""
 
     storage: Storage
 
     def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
-        """Write beside, sync, link to the name, sync the folder.
+        """Write a temporary file, sync it, link it to the name, sync the folder.
 
-        Raises StorageError (XX001) where the version before is not there any more: after an older
-        copy of the folder was put in its place, an entry after a gap would be lost to all readers.
+        Raises StorageError (XX001) if the version before is gone, because an older copy of the
+        folder was put in its place: no reader would find an entry after a gap.
         """
         _check_behind(self.storage, table_uri, version)
         path = Path(local_path(entry_uri(table_uri, version)))
@@ -86,58 +87,58 @@ class LocalLogStore:
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                # a network file system may have done it, and answer "exists" when asked again
+                # a network file system may have made the link, and answer "exists" to a retry
                 if temporary.stat().st_nlink < 2:
                     raise _lost(table_uri, version) from None
             finally:
                 temporary.unlink(missing_ok=True)
             if self.storage.fsync:
-                # before the version is told to anybody: until now a power failure could take its
-                # name
+                # before anybody learns of the version: a power failure could still take its name
                 fsync_folder(str(path.parent))
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
-        """By delta-rs."""
+        """Let delta-rs write it, then remove expired entries."""
         write_checkpoint(self.storage, table_uri)
         remove_expired_entries(self.storage, table_uri, properties)
 
 
 @dataclass(frozen=True)
 class ObjectLogStore:
-    """Entries in a store with conditional puts; no Spark is needed."""
+    """The log store of an object store with conditional puts; it needs no Spark."""
 
     storage: Storage
 
     def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
-        """One put. Raises StorageError (XX001) as in a local warehouse."""
+        """Put one object. Raises StorageError (XX001) as in a local warehouse."""
         _check_behind(self.storage, table_uri, version)
         uri, content = entry_uri(table_uri, version), _content(lines)
         for pause in (*_PAUSES, None):
             if _put(uri, content):
                 return
             there = self.storage.read_if_there(uri)
-            # each entry has an id of its own (commitInfo.txnId): after a lost answer it is ours
+            # each entry has an id of its own (commitInfo.txnId): if the answer to our put was lost,
+            # this is our entry
             if there == content:
                 return
             if there is not None or pause is None:
                 raise _lost(table_uri, version)
-            # S3 answers 409 to both while another put is under way, which may come to nothing
+            # S3 answers 409 to both while another put is under way, and that one may still fail
             time.sleep(pause)
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
-        """By delta-rs."""
+        """Let delta-rs write it, then remove expired entries."""
         write_checkpoint(self.storage, table_uri)
         remove_expired_entries(self.storage, table_uri, properties)
 
 
 @dataclass(frozen=True)
 class SparkLogStore:
-    """Entries of any store that Spark reaches, through Delta's LogStore for its scheme."""
+    """The log store of any place that Spark reaches, through Delta's LogStore for its scheme."""
 
     spark: SparkSession
 
     def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
-        """LogStore.write without overwriting."""
+        """Call LogStore.write without overwriting."""
         jvm: Any = self.spark._jvm
         java = jvm.java.util.ArrayList()
         for line in lines:
@@ -158,9 +159,8 @@ class SparkLogStore:
             ) from error
 
     def _is_ours(self, table_uri: str, version: int, lines: Sequence[str]) -> bool:
-        """Whether the entry is the one to be put: each has an id of its own (commitInfo.txnId).
-
-        A client that asks a store again after a lost answer finds its own entry there.
+        """Tell whether the entry is the one to be put: each has an id of its own
+        (commitInfo.txnId). A client that asks again after a lost answer finds its own entry.
         """
         jvm: Any = self.spark._jvm
         path = jvm.org.apache.hadoop.fs.Path(entry_uri(table_uri, version))
@@ -174,7 +174,7 @@ class SparkLogStore:
         return list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found)) == list(lines)
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
-        """By Delta, which reads the properties itself."""
+        """Let Delta do both; it reads the properties itself."""
         try:
             delta_log = self._delta_log(table_uri)
             none = self._none()
@@ -195,9 +195,9 @@ class SparkLogStore:
 
 
 def may_be_there(storage: Storage, table_uri: str, version: int, error: BaseException) -> bool:
-    """Whether an entry may be in the log, now or later, whose put has raised ``error``.
+    """Tell whether an entry whose put has raised ``error`` may be in the log, now or later.
 
-    Only a local warehouse can say that it is not: an object store may have done what it did not
+    Only in a local warehouse this can be ruled out: an object store may have done a put without an
     answer, or do it later.
     """
     if not storage.is_local:
@@ -213,9 +213,11 @@ def may_be_there(storage: Storage, table_uri: str, version: int, error: BaseExce
 def put_after_all(
     storage: Storage, store: LogStore, table_uri: str, version: int, lines: Sequence[str]
 ) -> bool:
-    """Whether the entry is there, durable, and not another one or none, whose put was not answered.
+    """Tell whether an entry whose put was not answered is in the log, durable; False if there is
+    another one, or none.
 
-    Where it may come yet it is put once more. Raises StorageError: it is not known.
+    In an object store the put may still be under way, so the entry is put again if it is absent.
+    Raises StorageError if the answer cannot be found out.
     """
     ours = [json.loads(line) for line in lines]
     while True:
@@ -236,7 +238,7 @@ def put_after_all(
 
 
 def log_store(storage: Storage, spark: Cluster | None) -> LogStore:
-    """The store that fits a warehouse. Raises ConfigurationError when it needs a SparkSession."""
+    """Return a warehouse's log store. Raises ConfigurationError if it needs Spark and has none."""
     if storage.is_local:
         return LocalLogStore(storage)
     if scheme_of(storage.uri) in SCHEMES:
@@ -249,10 +251,10 @@ def log_store(storage: Storage, spark: Cluster | None) -> LogStore:
 
 
 def check_conditional_puts(storage: Storage) -> None:
-    """Put one object twice, where entries are put so.
+    """Put one object twice, if entries are put by conditional puts.
 
-    Raises ConfigurationError when the store takes both: of two writers both would believe to be
-    first, and the commits of one would be lost. Raises StorageError.
+    Raises ConfigurationError if the store takes both: two writers would both believe to be first,
+    and the commits of one would be lost. Raises StorageError.
     """
     if storage.is_local or scheme_of(storage.uri) not in SCHEMES:
         return
@@ -273,7 +275,7 @@ def check_conditional_puts(storage: Storage) -> None:
 
 
 def _put(uri: str, content: bytes) -> bool:
-    """False where there is an object already, or one is being put."""
+    """Put an object; return False if there is one already, or one is being put."""
     with storage_errors("write file", uri):
         try:
             put_if_absent(uri, content)
@@ -287,7 +289,8 @@ def _content(lines: Sequence[str]) -> bytes:
 
 
 def _check_behind(storage: Storage, table_uri: str, version: int) -> None:
-    """The version before is there: as an entry, or, where that was cleaned up, as a checkpoint."""
+    """Raise StorageError (XX001) unless the version before is there, as an entry, or as a
+    checkpoint if the entry was cleaned up."""
     before = version - 1
     if before < 0 or storage.exists(entry_uri(table_uri, before)):
         return
@@ -312,22 +315,20 @@ def _lost(table_uri: str, version: int) -> CommitConflict:
     )
 
 
-# Putting an object if it is absent, in stores that have such a call (S3, Azure).
-#
-# In: the URI of an object and its bytes. Out: an object that exactly one writer of that name puts,
-# whole and durable when the call returns; FileExistsError for all others, OSError for the rest.
-#
-# pyarrow's filesystems cannot do it, so this goes through object_store (Rust), whose put is a PUT
-# with ``If-None-Match: *``. Credentials it finds in the environment by itself.
+# Conditional puts: put an object if it is absent, in stores that can (S3, Azure). Exactly one
+# writer of a name puts its object, whole and durable when the call returns. pyarrow's filesystems
+# cannot do it, so this goes through object_store (Rust), whose put is a PUT with
+# ``If-None-Match: *``. It finds credentials in the environment by itself.
 
 SCHEMES: Final = (*S3_SCHEMES, *AZURE_SCHEMES)
 
 
 def put_if_absent(uri: str, content: bytes) -> None:
-    """One call. Raises FileExistsError, PermissionError, OSError; a message has no secrets.
+    """Put an object. Raises FileExistsError if there is one, PermissionError, OSError; messages
+    have no secrets.
 
-    An answer that was lost makes the client ask again, which then finds its own object: who gets
-    FileExistsError has to look whether what is there is theirs.
+    If an answer is lost the client asks again, and finds its own object there. So after
+    FileExistsError the caller must check whose object it is.
     """
     root, _, path = uri.partition("://")[2].partition("/")
     try:
@@ -368,5 +369,5 @@ def _store(root: str) -> S3Store | AzureStore:
 
 
 def _message(error: BaseError) -> str:
-    """The first line: what follows are the client's own structures."""
+    """Return the first line of a message; the client's own structures follow it."""
     return str(error).partition("\n")[0]
