@@ -1,10 +1,10 @@
-"""Columns that tell of each row which change wrote it, or deleted it (``metadata_columns``,
+"""Metadata columns, which tell which change wrote or deleted a row (``metadata_columns``,
 ``soft_delete``).
 
-In: a table's columns, what a subscription wants. Out: those that the table needs beside them. They
-are the node's own, so that a publication need not have them, and tell no two rows apart. Their
-values come from the transactions of a batch (``pipeline.changes``) and from the LSN of a copy
-(``pipeline.snapshot_task``); the names are those of a history.
+In: a table's columns, a subscription's options. Out: the metadata columns that the table lacks.
+They are the node's own, so that a publication need not have them, and they are no part of a row's
+identity. Their values come from the transactions of a batch (``pipeline.changes``) and from the LSN
+of a copy (``pipeline.snapshot_task``). Their names are those that a history uses.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def add_metadata_columns(
     metadata_columns: bool,
     soft_delete: bool,
 ) -> None:
-    """Stage those that a table lacks, and that ``leaves``, its partitions, lack; rows that it has
-    hold NULL there. A partition that was made from the table has them as columns like others.
+    """Stage the metadata columns that a table and ``leaves``, its partitions, lack; present rows
+    hold NULL there. A partition that was made from the table has them already.
 
-    Raises FeatureNotSupported where it has another column of such a name.
+    Raises FeatureNotSupported if the table has another column of such a name.
     """
     if metadata_columns:
         table.add_columns(_lacking(table, _METADATA, "metadata columns", "metadata_columns"))

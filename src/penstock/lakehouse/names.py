@@ -1,9 +1,8 @@
-"""Names of the publisher that Delta, Spark or a file system cannot hold as they are
+"""Names in the lake, for publisher's names that Delta, Spark or a file system cannot hold
 (docs/names.md).
 
-In: names as PostgreSQL has them. Out: the names in the lake. The rule changes no name in silence:
-the publisher's name stays in the field's metadata, and ``TableSchema.renamed`` lists the changes
-for a NOTICE.
+In: PostgreSQL's names. Out: the names in the lake. No name is changed silently: the publisher's
+name stays in the field's metadata, and ``TableSchema.renamed`` lists the changes for a NOTICE.
 """
 
 from __future__ import annotations
@@ -17,19 +16,22 @@ from typing import Final
 from penstock.relation import TableName
 
 _FORBIDDEN: Final = re.compile(r"[ ,;{}()\n\t=]")
-"""What Delta refuses in column names without column mapping (Parquet's old readers' separators)."""
+"""The characters that Delta refuses in column names without column mapping (they were separators
+for old Parquet readers)."""
 _UNSAFE_IN_PATHS: Final = re.compile(r"[^\w.-]")
 _HAS_A_MEANING: Final = re.compile(r"^[_.]|-[0-9a-f]{8}(?:[0-9a-f]{8})?$")
-"""Names beginning with "_" or "." are hidden from Hadoop's readers, and Delta's own ("_delta_log",
-"_change_data") are among them; a name that ends like a sum could be another name's folder."""
+"""Names that cannot be folders as they are. Those beginning with "_" or "." are hidden from
+Hadoop's readers, and Delta uses some ("_delta_log", "_change_data"); a name that ends like a sum
+could be another name's folder."""
 _QUALIFIED: Final = re.compile(r'((?:"(?:[^"]|"")*")|[^".]*)\.((?:"(?:[^"]|"")*")|[^".]*)')
 
 
 def column_names(sources: Iterable[str], taken: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The publisher's column names -> Delta's. ``taken``: names that columns have already.
+    """Return a mapping of the publisher's column names to Delta's. ``taken``: the part of it that
+    is in use already.
 
-    A forbidden character becomes "_". Of names that are then equal (Delta does not tell upper case
-    from lower case) the first that needed no replacement keeps it, the others get "_2", "_3", ...
+    A forbidden character becomes "_". If names are then equal (Delta does not distinguish upper and
+    lower case), the first that needed no replacement stays, the others get "_2", "_3", ...
     """
     found = dict(taken or {})
     used = {name.lower() for name in found.values()}
@@ -46,11 +48,11 @@ def column_names(sources: Iterable[str], taken: Mapping[str, str] | None = None)
 
 
 def folder_name(name: str) -> str:
-    """The folder of a schema or table of that name; different names have different folders.
+    """Return the folder of a schema or table; different names have different folders.
 
-    Letters, digits, "_", "-" and "." stay. A name with anything else, or one that readers, file
-    systems or this rule give a meaning, has "_" for each such character, no "_" and "." in front,
-    and the first 16 hexadecimal digits of its SHA-256 at the end.
+    A name of letters, digits, "_", "-" and "." stays as it is, unless readers or this rule give it
+    a meaning (``_HAS_A_MEANING``). Any other name gets "_" for each other character, loses "_" and
+    "." in front, and ends with the first 16 hexadecimal digits of its SHA-256.
     """
     if not _UNSAFE_IN_PATHS.search(name) and not _HAS_A_MEANING.search(name):
         return name
@@ -58,7 +60,8 @@ def folder_name(name: str) -> str:
 
 
 def earlier_folder_name(name: str) -> str:
-    """The folder that a name had before: ``folder_name`` kept more names and had a shorter sum."""
+    """Return the folder that older versions gave a name: they kept more names as they were, and
+    used a shorter sum."""
     safe = _readable(name)
     if safe == name and not name.startswith((".", "_penstock")):
         return name
@@ -66,9 +69,9 @@ def earlier_folder_name(name: str) -> str:
 
 
 def written_names(text: str) -> list[TableName]:
-    """The tables that a text of ``relation.qualified`` may mean: one, unless it is an old one.
+    """Return the tables that a text of ``relation.qualified`` may mean.
 
-    Texts were written without quotes once, so each of their dots may stand between the names.
+    Older versions wrote texts without quotes, so each of their dots may separate the two names.
     """
     if '"' in text:
         found = _QUALIFIED.fullmatch(text)

@@ -1,8 +1,8 @@
-"""Columns that a subscription makes, where they are not what PostgreSQL's types are here.
+"""New columns whose types a subscription's options change.
 
-In: the schema that a relation gets, and what its subscription says (out_of_range = text, jsonb_as =
-variant). Out: that of a table that is made, or columns that are added; a refusal of a key that no
-table can have. Columns that are there stay what they are.
+In: the schema that a relation gets, and its subscription's options (out_of_range = text, jsonb_as =
+variant). Out: the schema of a new table, or columns to add; a refusal of a key that no table can
+have. Existing columns stay as they are.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from penstock.pgtypes.variant import VARIANT
 JSONB_AS_TEXT: Final = "text"
 JSONB_AS_VARIANT: Final = "variant"
 JSONB_AS: Final = (JSONB_AS_TEXT, JSONB_AS_VARIANT)
-"""What columns of jsonb are made (jsonb_as)."""
+"""The values of jsonb_as: the types that columns of jsonb can get."""
 
 
 @dataclass(frozen=True)
 class NewColumns:
-    """``as_text``: text, where the type here has not all values; ``variants``: of jsonb, such as
-    are not of the key."""
+    """The types of new columns. ``as_text``: a column becomes text if its type here cannot hold all
+    of PostgreSQL's values; ``variants``: jsonb becomes a variant (``check_no_variant`` refuses it
+    in a key)."""
 
     as_text: bool = False
     variants: bool = False
 
     def schema(self, wanted: TableSchema) -> TableSchema:
-        """The schema of a relation as it is made."""
+        """Return the schema with which a relation's table is made."""
         return TableSchema(self.columns(wanted.columns), wanted.key)
 
     def columns(self, wanted: Sequence[Column]) -> tuple[Column, ...]:
-        """Published columns as they are made."""
+        """Return published columns with the types with which they are made."""
         return tuple(map(self._column, wanted))
 
     def _column(self, column: Column) -> Column:
@@ -53,7 +54,7 @@ AS_TYPES_ARE: Final = NewColumns()
 
 
 def check_no_variant(schema: TableSchema, *, table: str) -> None:
-    """Raise FeatureNotSupported for a key that rows cannot be found by in files."""
+    """Raise FeatureNotSupported for a key with a variant: rows could not be found by it."""
     for column in schema.columns:
         if column.name in schema.key and column.type == VARIANT:
             raise FeatureNotSupported(

@@ -1,11 +1,10 @@
-"""Object stores: how a URI and the environment become what our libraries want to know.
+"""Object stores: turn a URI and the environment into the settings of our libraries.
 
 In: a URI (``s3://bucket/prefix``, ``abfss://container@account.dfs.core.windows.net/prefix``) and
 the variables that AWS's and Azure's own tools read. Out: pyarrow's filesystem, settings for
 delta-rs and for Hadoop's clients in Spark. Secrets stay in the environment: each library reads them
-there by itself, or is handed them in memory; none is written into a setting that Spark would show.
-
-Which files there are, and what they mean, is left to ``storage`` and the rest of this room.
+there by itself, or gets them in memory; none is written into a setting that Spark would show.
+``storage`` reads and writes the files.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pyarrow import fs
 from penstock.errors import ConfigurationError
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
-"""What AWS says, and what Hadoop's clients say."""
+"""AWS's own scheme, and those of Hadoop's clients."""
 AZURE_SCHEMES: Final = ("abfss", "abfs")
 
 PASSED_ON: Final = (
@@ -32,7 +31,7 @@ PASSED_ON: Final = (
     "AWS_DEFAULT_REGION",
     "AZURE_STORAGE_ENDPOINT",
 )
-"""Variables that executors on other machines get from the driver. No credentials."""
+"""Variables that executors on other machines get from the driver; no credentials."""
 
 _DEFAULT_REGION: Final = "us-east-1"
 LOG_STORE_CLASS: Final = "io.penstock.ConditionalLogStore"
@@ -46,7 +45,7 @@ _SIGNATURE: Final = re.compile(r"""\bsig=[^&\s'",)]+""")
 
 @dataclass(frozen=True)
 class Place:
-    """A URI in parts: ``container`` is the bucket in S3, ``account`` is Azure's."""
+    """A URI in parts. ``container``: the bucket in S3; ``account``: Azure's, else empty."""
 
     scheme: str
     container: str
@@ -55,24 +54,24 @@ class Place:
 
 
 class _Endpoint:
-    """``endpoint``: a URL, empty for the provider's own."""
+    """An endpoint: a URL, empty for the provider's own."""
 
     endpoint: str
 
     @property
     def plain(self) -> bool:
-        """Whether the endpoint is without TLS."""
+        """Tell whether the endpoint is without TLS."""
         return self.endpoint.startswith("http://")
 
     @property
     def protocol(self) -> str:
-        """For clients that are told host and protocol."""
+        """The protocol, for clients that take host and protocol separately."""
         return "http" if self.plain else "https"
 
 
 @dataclass(frozen=True)
 class S3Settings(_Endpoint):
-    """Where S3 is. ``endpoint``: a URL, empty for AWS itself; its buckets are addressed by path."""
+    """The place of S3. ``endpoint``: a URL whose buckets are addressed by path; empty for AWS."""
 
     endpoint: str
     region: str
@@ -80,9 +79,9 @@ class S3Settings(_Endpoint):
 
 @dataclass(frozen=True)
 class AzureSettings(_Endpoint):
-    """How an account is reached. ``endpoint``: a URL, empty for Azure itself.
+    """The access to an account. ``endpoint``: a URL, empty for Azure itself.
 
-    Without ``key`` and ``sas`` it is Azure's usual chain: service principal by the environment,
+    Without ``key`` and ``sas`` Azure's usual chain is tried: service principal by the environment,
     workload and managed identity.
     """
 
@@ -93,7 +92,8 @@ class AzureSettings(_Endpoint):
 
     @property
     def root(self) -> str:
-        """The account's URL where that is not Azure's: emulators have the account in the path."""
+        """The account's URL at an endpoint of its own, empty for Azure: emulators have the account
+        in the path."""
         return f"{self.endpoint.rstrip('/')}/{self.account}" if self.endpoint else ""
 
     @property
@@ -103,13 +103,13 @@ class AzureSettings(_Endpoint):
 
 
 def scheme_of(uri: str) -> str:
-    """The scheme in lower case; empty for a path."""
+    """Return the scheme in lower case; empty for a path."""
     scheme, colon, _ = uri.partition("://")
     return scheme.lower() if colon else ""
 
 
 def place_of(uri: str) -> Place:
-    """The parts of an object store's URI. Raises ConfigurationError where it names no container."""
+    """Split an object store's URI. Raises ConfigurationError if it names no container."""
     scheme, (authority, _, path) = scheme_of(uri), uri.partition("://")[2].partition("/")
     container, _, host = authority.partition("@")
     if not container or (scheme in AZURE_SCHEMES and not host):
@@ -122,7 +122,7 @@ def place_of(uri: str) -> Place:
 
 
 def s3_settings(environment: Mapping[str, str] = os.environ) -> S3Settings:
-    """From the variables that AWS's tools read, the more special one first."""
+    """Return the settings in the variables that AWS's tools read; the more specific one wins."""
     return S3Settings(
         endpoint=_first(environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
         region=_first(environment, "AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -130,7 +130,7 @@ def s3_settings(environment: Mapping[str, str] = os.environ) -> S3Settings:
 
 
 def azure_settings(account: str, environment: Mapping[str, str] = os.environ) -> AzureSettings:
-    """From the variables that Azure's tools read."""
+    """Return the settings in the variables that Azure's tools read."""
     return AzureSettings(
         account,
         endpoint=_first(environment, "AZURE_STORAGE_ENDPOINT"),
@@ -140,7 +140,7 @@ def azure_settings(account: str, environment: Mapping[str, str] = os.environ) ->
 
 
 def without_secrets(message: str, environment: Mapping[str, str] = os.environ) -> str:
-    """What a client says, without the queries of URLs: Azure's are signed with the SAS token."""
+    """Return a client's message without the queries of URLs, which for Azure have the SAS token."""
     token = _first(environment, _AZURE_SAS).lstrip("?")
     if token:
         message = message.replace(token, "...")
@@ -148,7 +148,7 @@ def without_secrets(message: str, environment: Mapping[str, str] = os.environ) -
 
 
 def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
-    """pyarrow's filesystem for a URI, and the path of the URI's container in it."""
+    """Return pyarrow's filesystem for a URI, and the path of the URI's container in it."""
     if scheme_of(uri) in S3_SCHEMES:
         return _s3_filesystem(place_of(uri).container), place_of(uri).container
     if scheme_of(uri) in AZURE_SCHEMES:
@@ -170,7 +170,7 @@ def _s3_filesystem(bucket: str) -> fs.FileSystem:
 
 
 def region_of(bucket: str) -> str:
-    """The region of a bucket: as it is set; else AWS is asked. Raises OSError."""
+    """Return the region of a bucket, as it is set; without a setting ask AWS. Raises OSError."""
     settings = s3_settings()
     if settings.region or settings.endpoint:
         return settings.region or _DEFAULT_REGION
@@ -191,7 +191,7 @@ def _azure_filesystem(settings: AzureSettings) -> fs.FileSystem:
 
 
 def delta_rs_options(uri: str) -> dict[str, str]:
-    """``storage_options`` of delta-rs; credentials it reads from the environment itself."""
+    """Return ``storage_options`` for delta-rs; it reads AWS's credentials from the environment."""
     settings: _Endpoint
     if scheme_of(uri) in S3_SCHEMES:
         settings = s3_settings()
@@ -212,10 +212,10 @@ def delta_rs_options(uri: str) -> dict[str, str]:
 
 
 def spark_conf(uri: str) -> dict[str, str]:
-    """Settings of a session whose tables lie there; empty for places that Spark knows already.
+    """Return the settings of a Spark session for tables at a URI; empty if Spark needs none.
 
-    Delta's own log stores for S3 look first and put then, which is safe within one process only;
-    ours puts if absent (``session``).
+    Delta's own log stores for S3 check for an entry before they put it, which is safe within one
+    process only; ours puts it if it is absent (``session``).
     """
     scheme = scheme_of(uri)
     if scheme in S3_SCHEMES:
@@ -245,7 +245,8 @@ def _s3_conf() -> dict[str, str]:
 
 
 def _azure_conf(account: str) -> dict[str, str]:
-    """Hadoop replaces ``${env.NAME}`` when it reads a value; the value itself is in no setting."""
+    """Return settings that name secrets as ``${env.NAME}``, which Hadoop replaces when it reads a
+    value."""
     settings = azure_settings(account)
     host = f"{account}.{_AZURE_DOMAIN}"
     if settings.key:
@@ -277,5 +278,5 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
 
 
 def _first_set(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> str:
-    """The first of these variables that is set, or the first of all."""
+    """Return the first of these variables that is set, or the first of all."""
     return next((name for name in names if environment.get(name)), names[0])

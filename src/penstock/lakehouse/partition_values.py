@@ -1,10 +1,10 @@
 """Partition values of data files (protocol: "Partition Value Serialization").
 
-In: columns of rows, or the texts that a log has. Out: runs of rows of one partition each with its
-texts, or the values that the texts stand for. Data files of a partitioned table lack these columns:
-the log alone tells their values. NULL and the empty text are one there, and Spark, whose name for
-the folder of NULL is a text as well, makes NULL of that one when it rewrites files: both texts are
-refused rather than changed.
+In: columns of rows, or the texts in a log. Out: runs of rows that each belong to one partition,
+with its texts, or the values that the texts stand for. Data files of a partitioned table lack these
+columns: only the log tells their values. The log cannot distinguish NULL from the empty text, and
+Spark turns its name for the folder of NULL into NULL when it rewrites files. Both texts are refused
+rather than changed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from penstock.errors import ValueNotRepresentable
 from penstock.lakehouse.schema import TIMESTAMP, TIMESTAMP_NTZ
 
 PartitionValues = Mapping[str, str | None]
-"""Of one file, by column; of NULL as None, "" in the log of some writers."""
+"""The values of one file, by column; NULL is None, or "" in the log of some writers."""
 
 _ZONE: Final = re.compile(r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
 _DECIMAL_EXPONENTS: Final = (-3, 7)
-"""Between these powers of ten Java writes numbers without an exponent."""
+"""The powers of ten between which Java writes numbers without an exponent."""
 _NO_TEXTS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
 _KNOWN: Final = 4096
 """Values that are kept parsed."""
@@ -39,7 +39,8 @@ _KNOWN: Final = 4096
 def partitions(
     rows: pa.RecordBatch, columns: Sequence[str]
 ) -> Iterator[tuple[tuple[str | None, ...], npt.NDArray[np.int64]]]:
-    """(texts of the partition columns, rows' positions); several runs may be of one partition.
+    """Yield runs of rows: (texts of the partition columns, rows' positions). A partition may have
+    several runs.
 
     Raises ValueNotRepresentable.
     """
@@ -71,7 +72,7 @@ def _text_of(value: pa.Scalar, column: str) -> str:
 
 
 def partition_text(value: Any, kind: pa.DataType) -> str:
-    """The text of a value that is not NULL, as Spark writes it."""
+    """Return the text of a value that is not NULL, as Spark writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Decimal):
@@ -93,7 +94,8 @@ def _without_zeros(text: str) -> str:
 
 
 def _java_text(value: float, *, single: bool) -> str:
-    """Double.toString and Float.toString, with the fewest digits that tell the number."""
+    """Return the text of Double.toString or Float.toString, with the fewest digits that identify
+    the number."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -108,18 +110,18 @@ def _java_text(value: float, *, single: bool) -> str:
 
 @lru_cache(maxsize=_KNOWN)
 def partition_scalar(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """What a text of the log stands for: "" is NULL, too; binary: as Spark reads it."""
+    """Return the value of a text in the log; "" is NULL too. Binary values are read as by Spark."""
     if not text:
         return pa.scalar(None, kind)
     value = pa.scalar(text, pa.string())
     if kind == TIMESTAMP and not _ZONE.search(text):
-        value = value.cast(TIMESTAMP_NTZ)  # UTC in what Spark writes without one
+        value = value.cast(TIMESTAMP_NTZ)  # Spark writes UTC without a zone
     return value.cast(kind)
 
 
 def constants(values: PartitionValues | None, schema: pa.Schema) -> dict[str, pa.Scalar]:
-    """What all rows of a file hold in those columns of a schema that the table is partitioned
-    by."""
+    """Return the values of all rows of a file, for those columns of a schema that the table is
+    partitioned by."""
     return {
         field.name: partition_scalar(values[field.name], field.type)
         for field in schema

@@ -1,7 +1,7 @@
-"""Which tables we may write: protocol versions and table features (protocol: "Table Features").
+"""Protocol versions and table features: the tables that we may write (protocol: "Table Features").
 
-In: a table's protocol and metaData. Out: nothing, or FeatureNotSupported with the remedy. Writing a
-table with a feature that is not maintained would damage it, so everything unknown is refused.
+In: a table's protocol and metaData. Out: nothing, or FeatureNotSupported with the remedy. Commits
+that do not maintain a table's features would damage it, so unknown features are refused.
 """
 
 from __future__ import annotations
@@ -34,21 +34,20 @@ _ALWAYS: Final = frozenset(
         "changeDataFeed",
     }
 )
-"""What our commits keep. What reads a file gives its columns the table's types, which may be wider,
-and what is written has them. Clustering asks for statistics (``table_layout``); what else has a
-domain of its own has a feature of its own, too. A change feed is derived from vectors and whole
-files (deletes and inserts, never update images); invariants are refused where a column has one
-(``schema``)."""
+"""Features that our commits maintain. Our readers give a file's columns the table's types, which
+may be wider, and our writers write those. Clustering needs statistics (``table_layout``); every
+other domain has a feature of its own. A change feed is derived from vectors and whole files
+(deletes and inserts, never update images). ``schema`` refuses columns with an invariant."""
 _IF_UNUSED: Final[Mapping[str, str]] = {
     "checkConstraints": "delta.constraints.",
     "generatedColumns": "",
     "vacuumProtocolCheck": "",
 }
-"""Features that ask nothing of us unless a property with this prefix exists (columns: ``schema``).
-"""
+"""Features that we need not maintain unless a property with this prefix exists; ``schema`` checks
+columns."""
 
 _TABLE_FEATURES: Final = 7
-"""The writer version that names each feature."""
+"""The writer version whose tables name each feature."""
 _IMPLIED: Final[Mapping[int, tuple[str, ...]]] = {
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -56,7 +55,7 @@ _IMPLIED: Final[Mapping[int, tuple[str, ...]]] = {
     5: ("columnMapping",),
     6: ("identityColumns",),
 }
-"""What a table of an older writer version may use: all up to its version."""
+"""Features by the older writer version that brought them; a table may use all up to its own."""
 
 _READABLE: Final = frozenset(
     {
@@ -69,7 +68,7 @@ _READABLE: Final = frozenset(
         "vacuumProtocolCheck",
     }
 )
-"""What a reader of the log and the files of a table has to know, and this one does."""
+"""Features that our reader of logs and files supports."""
 _MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 _NEW_TABLE: Final = (
@@ -80,7 +79,7 @@ _NEW_TABLE: Final = (
 def for_new_table(
     *, timestamp_ntz: bool, clustered: bool = False, variants: bool = False
 ) -> dict[str, Any]:
-    """The protocol action's body of a table that we create."""
+    """Return the body of the protocol action for a table that we create."""
     reader, writer = [DELETION_VECTORS], [DELETION_VECTORS, "appendOnly", "invariants"]
     if timestamp_ntz:
         reader.append(TIMESTAMP_NTZ)
@@ -99,7 +98,7 @@ def for_new_table(
 
 
 def with_features(protocol: Mapping[str, Any], features: Collection[str]) -> dict[str, Any] | None:
-    """The protocol with features that readers and writers must know; None if it has them."""
+    """Return the protocol with features added for readers and writers; None if it has them all."""
     more = [f for f in features if f not in (protocol.get("writerFeatures") or ())]
     if not more:
         return None
@@ -111,7 +110,7 @@ def with_features(protocol: Mapping[str, Any], features: Collection[str]) -> dic
 
 
 def check_writable(table: str, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-    """Raise FeatureNotSupported unless commits by files keep everything that the table promises."""
+    """Raise FeatureNotSupported unless our commits keep everything that the table promises."""
     properties: Mapping[str, str] = metadata.get("configuration") or {}
     features = _features(protocol)
     vectors_on = properties.get(ENABLE_VECTORS, "false").lower() == "true"
@@ -129,8 +128,8 @@ def check_writable(table: str, protocol: Mapping[str, Any], metadata: Mapping[st
 
 
 def check_appendable(table: str, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-    """The same of commits that only add files: tables without deletion vectors, too, and those that
-    take nothing else."""
+    """Raise FeatureNotSupported unless commits that only add files keep everything that the table
+    promises. Tables without deletion vectors and append-only tables are accepted."""
     version = int(protocol.get("minWriterVersion") or 0)
     if version > _TABLE_FEATURES:
         raise FeatureNotSupported(f'target table "{table}" has writer version {version}')
@@ -145,7 +144,7 @@ def check_appendable(table: str, protocol: Mapping[str, Any], metadata: Mapping[
 
 
 def check_features(table: str, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-    """Raise FeatureNotSupported for features that no commit by files keeps up."""
+    """Raise FeatureNotSupported for features that our commits do not maintain."""
     properties: Mapping[str, str] = metadata.get("configuration") or {}
     refused = sorted(f for f in _features(protocol) - _ALWAYS if not _unused(f, properties))
     if refused:
@@ -161,7 +160,7 @@ def _features(protocol: Mapping[str, Any]) -> set[str]:
 
 
 def check_readable(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-    """Raise FeatureNotSupported where the rows are not simply what the log and the files say."""
+    """Raise FeatureNotSupported if the table has a feature that our reader does not support."""
     unknown = sorted(set(protocol.get("readerFeatures") or ()) - _READABLE)
     if VARIANT_TYPE in unknown:
         raise FeatureNotSupported(

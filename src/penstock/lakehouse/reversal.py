@@ -1,9 +1,9 @@
-"""The reverse of commits of ours: a batch that some tables have, and others cannot get.
+"""The reverse of our own commits, for a batch that some tables have and others cannot get.
 
-In: the log of a table, an app id, and the marker up to which its commits stay. Out: the files as
-they are to be, and the marker to go back to, for one more commit. Rows that went are back, rows
-that came are gone, and what others have committed since stays. Where others have copied rows that
-came into files of their own there is no reverse: nobody knows which of them to take away.
+In: the log of a table, an app id, and the marker up to which its commits stay. Out: the files that
+one more commit must put in place, and the marker to go back to. Deleted rows come back, added rows
+go, and later commits of others stay. There is no reverse if others have copied added rows into
+files of their own: nobody knows which rows to remove there.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ Entry = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Reversal:
-    """``versions``: of the commits. ``marker``: the app id's before them; 0: it had none.
-    ``files``: by path, as they are to be; None: the file goes."""
+    """A plan to take commits back. ``versions``: those of the commits. ``marker``: the app id's
+    before them; 0 if it had none. ``files``: the files to put in place, by path; None removes one.
+    """
 
     versions: tuple[int, ...]
     marker: int
@@ -40,8 +41,8 @@ class Reversal:
 
 @dataclass
 class _Walk:
-    """From the newest entry down. ``moved``: files whose rows others may have copied. ``emptied``:
-    others have taken all rows later, and would have taken those that come back."""
+    """A walk from the newest entry down. ``moved``: files whose rows others may have copied.
+    ``emptied``: others have removed all rows later, and would have removed rows that come back."""
 
     storage: Storage
     uri: str
@@ -51,7 +52,7 @@ class _Walk:
     emptied: bool = False
 
     def pass_by(self, version: int, entry: Entry) -> None:
-        """A commit that stays."""
+        """Take note of a commit that stays."""
         added, removed = _paths(entry, "add"), _paths(entry, "remove")
         if added - removed:
             self.moved |= removed
@@ -60,7 +61,7 @@ class _Walk:
             self.emptied = empties(entry, before.files.keys())
 
     def reverse(self, version: int, entry: Entry) -> None:
-        """A commit that is taken back. Raises NotInPrerequisiteState."""
+        """Take a commit back. Raises NotInPrerequisiteState."""
         if self.emptied:
             return
         paths = _paths(entry, "add") | _paths(entry, "remove")
@@ -85,7 +86,7 @@ class _Walk:
         self.files[path] = (now or old).with_deleted(deleted - back)
 
     def check_files(self) -> None:
-        """Raises NotInPrerequisiteState where VACUUM has taken a file that is to come back."""
+        """Raise NotInPrerequisiteState if VACUUM has removed a file that must come back."""
         back = (path for path, file in self.files.items() if file and path not in self.newest.files)
         if not all(self.storage.exists(file_uri(self.uri, path)) for path in back):
             raise _irreversible(self.uri, "files that it has replaced were removed since")
@@ -94,10 +95,10 @@ class _Walk:
 def reversal(
     storage: Storage, uri: str, state: TableState, app_id: str, since: int, operation: str
 ) -> Reversal | None:
-    """How to take back what ``app_id`` has committed with ``operation`` and markers after
-    ``since``; None where there is nothing. ``state``: the newest version, with its vectors.
+    """Return the plan to take back what ``app_id`` has committed with ``operation`` and markers
+    after ``since``; None if there is nothing. ``state``: the newest version, with its vectors.
 
-    Raises NotInPrerequisiteState where it cannot be taken back, VersionGone, StorageError.
+    Raises NotInPrerequisiteState if it cannot be taken back, VersionGone, StorageError.
     """
     walk, versions, marker = _Walk(storage, uri, state), [], 0
     for version in range(state.version, -1, -1):

@@ -1,9 +1,9 @@
-"""Rows that go from one table to another by two commits, of which there is never one only.
+"""Moves of rows between tables, by two commits that take effect together.
 
-In: files that lie in the table to which rows go, and are in no log entry. Out: the mark of the
-commit that takes the rows out of their table: it names those files, so that anybody who finds it
-can finish what its writer did not. The commit that brings the rows in adds files only, so that
-nothing that others commit can keep it from taking place. When to look is left to the sequencer.
+In: files in the folder of the rows' new table that no log entry names yet. Out: the mark of the
+commit that removes the rows from their old table. It names those files, so that anybody who finds
+it can finish the move if its writer did not. The commit to the new table only adds files, so no
+commit of others can prevent it. The sequencer decides when to look for unfinished moves.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.storage import Storage
 
 _OPERATION: Final = "WRITE"
-"""commitInfo.operation of what arrives: to subscribers it is INSERT, also where the rows have left
-another table by UPDATE."""
+"""commitInfo.operation of arrivals: subscribers see an INSERT, even if an UPDATE moved the rows.
+"""
 _ARRIVALS: Final = "penstock.arrivals"
 _ARRIVED: Final = "penstock.arrived"
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Rows that are to come to a table. ``group``: of the transaction. ``relation``: the table's
-    oid. ``version``: it has not got them up to there. ``adds``: bodies of add actions."""
+    """Rows that must come to a table. ``group``: the transaction's. ``relation``: the table's oid.
+    ``version``: the table lacks the rows up to this one. ``adds``: bodies of add actions."""
 
     group: str
     relation: int
@@ -42,7 +42,7 @@ class Arrivals:
     def of_written(
         cls, group: str, relation: int, version: int, files: Iterable[WrittenFile]
     ) -> Arrivals:
-        """Files just written in the table's folder."""
+        """Return the arrivals of files just written in the table's folder."""
         now = log_actions.now_ms()
         new = [DataFile.of_written(file, now) for file in files]
         adds = (log_actions.add(file, None, data_change=True)["add"] for file in new)
@@ -50,13 +50,13 @@ class Arrivals:
 
 
 def departure_mark(group: str, arrivals: Iterable[Arrivals]) -> Mapping[str, object]:
-    """User metadata of the commit that takes rows out of a table."""
+    """Return the user metadata of the commit that removes the rows from their old table."""
     described = [[a.relation, a.version, list(a.adds)] for a in arrivals]
     return {**group_mark(group), _ARRIVALS: described}
 
 
 def arrivals_of(actions: Sequence[Mapping[str, Any]]) -> tuple[Arrivals, ...]:
-    """What a commit has taken out of its table, by where it goes."""
+    """Return the rows that a commit has moved out of its table, by the table to which they go."""
     found, group = user_metadata(actions).get(_ARRIVALS), group_of(actions)
     if not isinstance(found, list) or group is None:
         return ()
@@ -66,7 +66,7 @@ def arrivals_of(actions: Sequence[Mapping[str, Any]]) -> tuple[Arrivals, ...]:
 
 
 def by_table(arrivals: Iterable[Arrivals]) -> list[Arrivals]:
-    """Those of one transaction, with those of one table as one."""
+    """Return the arrivals of one transaction, combined by table."""
     found: dict[int, Arrivals] = {}
     for item in arrivals:
         known = found.get(item.relation)
@@ -79,10 +79,10 @@ def by_table(arrivals: Iterable[Arrivals]) -> list[Arrivals]:
 def pending(
     storage: Storage, sequenced: Mapping[int, int], tables: Mapping[int, tuple[str, int]]
 ) -> Arrivals | None:
-    """Rows that have left one of some tables and have not come to another of them; None: no such.
+    """Return rows that have left one table and are missing in another; None if there are none.
 
-    ``tables``: by oid, the URI and a version of each; ``sequenced``: the version up to which the
-    sequencer has seen it, which passes no commit that waits for another.
+    ``tables``: URI and version of each table to look at, by oid; ``sequenced``: the version up to
+    which the sequencer has read each, by oid. It does not pass a commit that waits for another.
     """
     for oid, (uri, newest) in tables.items():
         for version in range(sequenced.get(oid, newest) + 1, newest + 1):
@@ -94,7 +94,7 @@ def pending(
 
 
 def _missing(storage: Storage, uri: str, newest: int, arrivals: Arrivals) -> set[str]:
-    """The paths of those files that are not in a table's version."""
+    """Return the paths of the files that have not arrived up to a table's version."""
     paths = {str(body["path"]) for body in arrivals.adds}
     for version in range(arrivals.version + 1, newest + 1):
         paths.difference_update(
@@ -104,8 +104,8 @@ def _missing(storage: Storage, uri: str, newest: int, arrivals: Arrivals) -> set
 
 
 def arrive(storage: Storage, store: LogStore, table_uri: str, arrivals: Arrivals) -> bool:
-    """Put the commit that brings rows to a table; False where all of them are there already. Of
-    several tables that rows leave, some may have arrived: a file is known by its path.
+    """Put the commit that adds rows to a table; return False if all have arrived already. Rows from
+    several tables may have arrived in part: files are compared by path.
 
     Durable on return. Raises StorageError.
     """
@@ -128,7 +128,7 @@ def arrive(storage: Storage, store: LogStore, table_uri: str, arrivals: Arrivals
         try:
             store.put(table_uri, newest + 1, log_actions.lines(entry))
         except CommitConflict:
-            continue  # of others, or our own: a put that seems to have failed
+            continue  # with an entry of others, or our own, if a put only seemed to fail
         return True
 
 
@@ -144,14 +144,14 @@ def _entry(read_version: int, group: str, adds: Iterable[Mapping[str, Any]]) -> 
 
 
 def _arrived_paths(actions: Sequence[Mapping[str, Any]], group: str) -> list[str]:
-    """Paths of files that a commit has brought for a group."""
+    """Return the paths of files that a commit has added for a group."""
     if group_of(actions) != group or user_metadata(actions).get(_ARRIVED) is not True:
         return []
     return [str(action["add"]["path"]) for action in actions if "add" in action]
 
 
 def _is_described(item: object) -> bool:
-    """Others may write the mark, too."""
+    """Tell whether the mark is well-formed: others may write it, too."""
     if not (isinstance(item, list) and len(item) == 3):
         return False
     relation, version, adds = item

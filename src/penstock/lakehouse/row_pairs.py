@@ -1,9 +1,9 @@
-"""Which new row took the place of which old one, where an UPDATE has changed what identifies them.
+"""Pairs of old and new rows, for an UPDATE that has changed the identity of rows.
 
-In: files with the identities of old and new rows, which were written with the UPDATE. Out:
-the mark of its commit, in the user metadata, and the files of a marked commit. They lie in
-``_change_data``, where VACUUM removes what is as old as the data files that the commit removed.
-They are never needed: without them the change is a delete and an insert.
+In: files with the identities of old and new rows, which the UPDATE has written. Out: the mark of
+its commit, in the user metadata, and the files of a marked commit. They lie in ``_change_data``,
+where VACUUM removes files of the same age as the data files that the commit removed. They can be
+missing: the change is then a delete and an insert.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.lakehouse.files import WrittenFile
 
 OLD: Final = "old: "
 NEW: Final = "new: "
-"""In front of the names of columns, as PostgreSQL has them, in the files."""
+"""The prefixes of column names in the files; the names are PostgreSQL's."""
 _NAME: Final = "penstock.row_pairs"
 _READ_VERSION: Final = "readVersion"
 _FILES: Final = "files"
@@ -25,25 +25,25 @@ _FILES: Final = "files"
 
 @dataclass(frozen=True, slots=True)
 class PairFile:
-    """A file of pairs: columns ``OLD`` and ``NEW`` of each row that is paired."""
+    """A file of pairs, with columns ``OLD`` and ``NEW`` of each row."""
 
     uri: str
     size: int
 
 
 def pairs_folder(table_uri: str) -> str:
-    """Where files of pairs are written."""
+    """Return the folder of files of pairs."""
     return f"{table_uri}/_change_data"
 
 
 def pairs_mark(read_version: int, files: Iterable[WrittenFile]) -> Mapping[str, object]:
-    """User metadata of the commit. ``read_version``: the rows that were paired are those of it."""
+    """Return the user metadata of the commit. ``read_version``: the version of the old rows."""
     described = [[file.path, file.size] for file in files]
     return {_NAME: {_READ_VERSION: read_version, _FILES: described}} if described else {}
 
 
 def pair_files(table_uri: str, actions: Sequence[Mapping[str, Any]]) -> tuple[PairFile, ...]:
-    """The files of a commit; none where it has changed other rows than those that were paired."""
+    """Return a commit's files of pairs; none if it was based on another version than the pairs."""
     mark = user_metadata(actions).get(_NAME)
     if not isinstance(mark, dict):
         return ()
@@ -60,7 +60,7 @@ def pair_files(table_uri: str, actions: Sequence[Mapping[str, Any]]) -> tuple[Pa
 
 
 def _is_described(file: object) -> bool:
-    """Others may write the mark, too."""
+    """Tell whether the mark is well-formed: others may write it, too."""
     if not (isinstance(file, list) and len(file) == 2):
         return False
     path, size = file

@@ -1,9 +1,8 @@
-"""A relation as a Delta table: columns, names, types, key.
+"""The schema of a relation as a Delta table: columns, names, types, key.
 
 In: a Relation of the publisher, or a Delta table's metadata. Out: TableSchema, as Arrow schema and
-as Delta's schema JSON (protocol: "Schema Serialization Format"). What PostgreSQL's types become is
-left to ``penstock.pgtypes``, what names become to ``names``, how a table may follow a change to
-``schema_changes``.
+as Delta's schema JSON (protocol: "Schema Serialization Format"). ``penstock.pgtypes`` maps
+PostgreSQL's types, ``names`` maps names, ``schema_changes`` decides how a table follows a change.
 
 The publisher's column name and type stay in a field's metadata ("penstock.source", "penstock.type"
 = "type oid,typmod"); the key is the table property "penstock.key".
@@ -30,40 +29,41 @@ SOURCE: Final = "penstock.source"
 TYPE: Final = "penstock.type"
 KEY: Final = "penstock.key"
 LOCAL: Final = "penstock.local"
-"""Metadata: the column was made by CREATE TABLE on the node, whatever is published."""
+"""Metadata: CREATE TABLE on the node has made the column, whether or not it is published."""
 PRIMARY: Final = "penstock.primary"
-"""Metadata: such a column is of the PRIMARY KEY that CREATE TABLE had."""
+"""Metadata: the column is part of the PRIMARY KEY of CREATE TABLE on the node."""
 PUBLISHED: Final = "penstock.published"
-"""Metadata: a publication has sent such a column."""
+"""Metadata: a publication has sent a column that the node has made."""
 DEFAULT: Final = "penstock.default"
-"""Metadata: such a column's default (``defaults``)."""
+"""Metadata: the default of a column that the node has made (``defaults``)."""
 UNFILLED: Final = "penstock.unfilled"
-"""Property: columns in which rows from before they were added lack the publisher's values."""
+"""Property: columns that were added later, and whose older rows lack the publisher's values."""
 DROPPED: Final = "penstock.dropped"
-"""Property: columns (PostgreSQL's names) that DROP COLUMN on the node has taken away; a
-subscription does not bring them back."""
+"""Property: columns (PostgreSQL's names) that DROP COLUMN on the node has removed; a subscription
+does not bring them back."""
 GENERATED: Final = "penstock.generated"
-"""Metadata: such a column's expression, where its values are made of the others of the row."""
+"""Metadata: the expression of a column whose values are computed from the others of the row."""
 VIRTUAL: Final = "penstock.virtual"
-"""Metadata: such a column is VIRTUAL to PostgreSQL; files have its values all the same."""
+"""Metadata: the generated column is VIRTUAL to PostgreSQL; files have its values nevertheless."""
 NOT_NULL: Final = "penstock.notNull"
-"""Metadata: sessions of the node put no NULL there. Delta itself knows nothing of it."""
+"""Metadata: sessions of the node put no NULL into the column. Delta does not know of it."""
 STAMP: Final = "penstock.stamp"
-"""Metadata: such a column tells which change wrote its row (``metadata_columns``)."""
+"""Metadata: the column tells which change wrote its row (``metadata_columns``)."""
 DELETED_AT: Final = "_deleted_at"
-"""The column that says of a row that the publisher has deleted it (``soft_delete``)."""
+"""The column that tells when the publisher has deleted a row (``soft_delete``)."""
 AS_TEXT: Final = "penstock.text"
-"""Metadata: such a column has the texts of the publisher's values (out_of_range = text)."""
+"""Metadata: the column has the texts of the publisher's values (out_of_range = text)."""
 GENERATION: Final = "delta.generationExpression"
-"""Metadata of a column that Delta generates, by an expression of Spark's."""
+"""Metadata: the Spark expression of a column that Delta generates."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 """Metadata: a column's name in the data files."""
 FOREIGN_TYPES: Final = 1 << 31
-"""Added to the oid of a type that a publisher's users made, so that it is none of the node's."""
+"""A number added to the oid of a publisher's user-defined type, which must not pass for a type of
+the node."""
 _LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata: a column is CHAR or VARCHAR to Spark, which checks the length of what it writes."""
 FIRST_NORMAL_OID: Final = 16384
-"""FirstNormalObjectId (transam.h): from here on oids are of types that somebody has created."""
+"""FirstNormalObjectId (transam.h): the first oid of user-defined types."""
 _FOREIGN_METADATA: Final = (
     "delta.invariants",
     GENERATION,
@@ -74,15 +74,15 @@ _FOREIGN_METADATA: Final = (
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name in Delta, its name and type at the publisher, its Arrow type.
+    """A column: its name in Delta, its name and type at the publisher, its Arrow type.
 
-    ``type_oid`` is 0 where the table was not created by us. ``local``: made by CREATE TABLE on the
-    node, so that a publication may lack it; ``primary``: of its PRIMARY KEY there; ``published``:
-    one has had it; ``default``: for rows without a value then. ``generated``: the expression, in
-    PostgreSQL's words and names, that makes its values; ``virtual``: it is VIRTUAL to PostgreSQL.
-    ``stamp``: it tells which change wrote its row. ``as_text``: a subscription has made it to have
-    the texts of values that their own type here might not hold. ``not_null``: NOT NULL was said
-    of it on the node.
+    ``type_oid``: 0 if another writer has made the column. ``local``: CREATE TABLE on the node has
+    made it, so a publication may lack it; ``primary``: it is part of the PRIMARY KEY there;
+    ``published``: a publication has sent it; ``default``: the value of rows that come without one.
+    ``generated``: the expression that computes its values, in PostgreSQL's syntax and names;
+    ``virtual``: it is VIRTUAL to PostgreSQL. ``stamp``: it tells which change wrote its row.
+    ``as_text``: a subscription has made it for the texts of values that their own type here might
+    not hold. ``not_null``: it is NOT NULL on the node.
     """
 
     name: str
@@ -102,19 +102,19 @@ class Column:
 
     @property
     def converts(self) -> bool:
-        """Whether it may be of another type than the publisher's, and have its values all the same
-        (``conversion``)."""
+        """Tell whether the column may have another type than the publisher's, and get its values
+        converted (``conversion``)."""
         return self.own or self.as_text or self.type == VARIANT
 
     @property
     def own(self) -> bool:
-        """Whether somebody else than a subscription has made it, who has chosen its type."""
+        """Tell whether the column's type was chosen by its maker, who is no subscription."""
         return self.local or (not self.type_oid and self != ROW)
 
 
 ROW: Final = Column("penstock_row", "", pa.bool_())
-"""Of tables without columns, whose rows have to be somewhere: NULL in each of them. No column of
-PostgreSQL has its name there, so nobody sends or sees it."""
+"""The column of tables without columns, which must have one to have rows: it is always NULL. Its
+PostgreSQL name is empty, which no column has, so nobody sends or sees it."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class TableSchema:
 
     @classmethod
     def of_relation(cls, relation: Relation, key: Sequence[str] | None = None) -> TableSchema:
-        """The schema that a published relation gets.
+        """Return the schema that a published relation gets.
 
         ``key``: names at the publisher; by default the replica identity's columns, and none for
-        REPLICA IDENTITY FULL and NOTHING.
+        REPLICA IDENTITY FULL and NOTHING. Raises PenstockError if a key column is not published.
         """
         names = column_names(a.name for a in relation.attributes)
         columns = tuple(
@@ -152,7 +152,8 @@ class TableSchema:
 
     @classmethod
     def of_delta(cls, schema_json: str, properties: Mapping[str, str]) -> TableSchema:
-        """The schema of an existing table. Raises FeatureNotSupported for what we cannot write."""
+        """Return the schema of an existing table. Raises FeatureNotSupported for columns that we
+        cannot write."""
         columns = tuple(_column(field) for field in json.loads(schema_json)["fields"])
         key = json.loads(properties.get(KEY, "[]"))
         return cls(columns, tuple(key))
@@ -164,7 +165,7 @@ class TableSchema:
 
     @property
     def has_own_key(self) -> bool:
-        """Whether there is a key, of columns that CREATE TABLE on the node has made."""
+        """Tell whether there is a key, and CREATE TABLE on the node has made all its columns."""
         local = {column.name for column in self.columns if column.local}
         return bool(self.key) and local.issuperset(self.key)
 
@@ -181,8 +182,8 @@ class TableSchema:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Delta names of what tells rows apart: the key, or without one all columns but generated
-        ones, which follow from the others (tuples_equal), and those that tell who wrote them."""
+        """Delta names of the columns that identify rows: the key, or without one all columns except
+        generated ones, which follow from the others (tuples_equal), and stamps."""
         return self.key or tuple(
             c.name for c in self.columns if c.generated is None and not c.stamp
         )
@@ -194,8 +195,8 @@ class TableSchema:
 
     @property
     def deleted_at(self) -> str | None:
-        """Delta name of the column that is NULL in live rows, where some may be dead: rows are
-        looked for among live ones."""
+        """Delta name of the column that is NULL in live rows, if the table has it: only live rows
+        are searched."""
         return next((c.name for c in self.stamps if c.source == DELETED_AT), None)
 
     @property
@@ -205,43 +206,44 @@ class TableSchema:
 
     @property
     def needs_timestamp_ntz(self) -> bool:
-        """True when the table needs the feature timestampNtz."""
+        """Tell whether the table needs the feature timestampNtz."""
         return any(has_timestamp_ntz(column.type) for column in self.columns)
 
     @property
     def has_variants(self) -> bool:
-        """True when the table needs the feature variantType."""
+        """Tell whether the table needs the feature variantType."""
         return any(column.type == VARIANT for column in self.columns)
 
     def arrow(self) -> pa.Schema:
-        """The Arrow schema of complete rows: Delta names, all nullable."""
+        """Return the Arrow schema of complete rows: Delta names, all nullable."""
         return pa.schema([pa.field(column.name, column.type) for column in self.columns])
 
     def delta_json(self) -> str:
-        """The value of metaData.schemaString."""
+        """Return the value of metaData.schemaString."""
         return json.dumps({"type": "struct", "fields": [_field(c) for c in self.columns]})
 
     def with_row(self) -> TableSchema:
-        """This schema with a column, whatever it has."""
+        """Return this schema, with the column ``ROW`` if it has none."""
         return self if self.columns else TableSchema((ROW,))
 
     def with_columns(self, added: Sequence[Column]) -> TableSchema:
-        """This schema with columns appended."""
+        """Return this schema with columns appended."""
         return TableSchema((*self.columns, *added), self.key)
 
     def without(self, dropped: Collection[str]) -> TableSchema:
-        """This schema without some columns (Delta names); a key that has one of them goes too."""
+        """Return this schema without some columns (Delta names), and without a key that has one of
+        them."""
         columns = tuple(column for column in self.columns if column.name not in dropped)
         return TableSchema(columns, () if set(dropped) & set(self.key) else self.key)
 
     def taken(self) -> TableSchema:
-        """This schema, of a table that a subscription finds: what another writer has made is the
-        table's own, as what CREATE TABLE on the node has."""
+        """Return this schema for a subscription that finds the table: another writer's columns
+        count as the table's own, like those of CREATE TABLE on the node."""
         columns = tuple(replace(c, local=True) if c.own else c for c in self.columns)
         return TableSchema(columns, self.key)
 
     def with_published(self, sources: Collection[str]) -> TableSchema:
-        """This schema with those of its own columns marked that a publication has (names there)."""
+        """Return this schema with its own columns marked that are published (names there)."""
         columns = tuple(
             replace(c, published=True) if c.local and c.source in sources else c
             for c in self.columns
@@ -249,8 +251,8 @@ class TableSchema:
         return TableSchema(columns, self.key)
 
     def as_leaf_of(self, root: TableSchema) -> TableSchema:
-        """This schema, of a partition without rows, where the root's columns that a subscription
-        has made are of other types by now, or are gone."""
+        """Return this schema of an empty partition, adapted to its root: columns that a
+        subscription has made get the root's types, or go if the root has lost them."""
         made = {column.source: column for column in root.columns if not column.own}
         columns = tuple(
             replace(c, type=m.type, type_oid=m.type_oid, typmod=m.typmod, as_text=m.as_text)
@@ -263,19 +265,19 @@ class TableSchema:
         return TableSchema(columns, self.key if names.issuperset(self.key) else ())
 
     def with_not_null(self, not_null: Mapping[str, bool]) -> TableSchema:
-        """This schema with NOT NULL said of columns, or not, by their names at the publisher."""
+        """Return this schema with NOT NULL set or cleared, by columns' names at the publisher."""
         columns = (replace(c, not_null=not_null.get(c.source, c.not_null)) for c in self.columns)
         return TableSchema(tuple(columns), self.key)
 
     def with_primary_key(self, sources: Collection[str]) -> TableSchema:
-        """This schema with another PRIMARY KEY of the node's own, which is the key of its rows from
-        then on. Without one, the key that rows are known by stays."""
+        """Return this schema with another PRIMARY KEY of the node, which then is the key of its
+        rows. If ``sources`` is empty the present key stays."""
         columns = tuple(replace(c, primary=c.source in sources) for c in self.columns)
         names = {column.source: column.name for column in columns}
         return TableSchema(columns, tuple(names[source] for source in sources) or self.key)
 
     def lacking(self, wanted: Sequence[Column]) -> tuple[Column, ...]:
-        """Those of ``wanted`` that are not here, with the names that they get here."""
+        """Return the columns of ``wanted`` that this schema lacks, with the names they get here."""
         taken = {column.source: column.name for column in self.columns}
         names = column_names([c.source for c in wanted], taken)
         return tuple(
@@ -291,14 +293,14 @@ class TableSchema:
 
 
 def check_lengths(schema_json: str) -> None:
-    """Raise FeatureNotSupported where Spark keeps the texts of a column to a length. Rows of a
-    publisher have its lengths; those of sessions do not."""
+    """Raise FeatureNotSupported if Spark limits the length of a column's texts. A publisher's rows
+    keep to the limit; those of sessions may not."""
     if _LENGTH in schema_json:
         raise FeatureNotSupported("Spark keeps texts of the table to a length")
 
 
 def attgenerated(metadata: Mapping[str, Any]) -> AttGenerated:
-    """Whether a column's values are made of others, by the node or by Delta's writers."""
+    """Return how a column is generated, by the node or by Delta's writers, if it is."""
     if metadata.get(VIRTUAL) == "true":
         return AttGenerated.VIRTUAL
     generated = GENERATED in metadata or GENERATION in metadata
@@ -306,10 +308,10 @@ def attgenerated(metadata: Mapping[str, Any]) -> AttGenerated:
 
 
 def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
-    """(type oid, typmod) that a field's metadata has, (0, -1) where it has none.
+    """Return (type oid, typmod) in a field's metadata, (0, -1) if it has none.
 
-    Oids from 16384 on are the node's own types in columns that CREATE TABLE has made, and types of
-    the publisher in all others.
+    Oids from 16384 on are the node's own types in columns that CREATE TABLE has made. In all others
+    they are the publisher's, and FOREIGN_TYPES is added.
     """
     oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
     foreign = int(oid) >= FIRST_NORMAL_OID and metadata.get(LOCAL) != "true"
@@ -317,15 +319,15 @@ def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def own_types(schema_json: str) -> set[int]:
-    """Types of columns that are the node's, and not PostgreSQL's."""
+    """Return the oids of columns' user-defined types (``recorded_type``)."""
     fields = json.loads(schema_json)["fields"]
     found = {recorded_type(field.get("metadata") or {})[0] for field in fields}
     return {oid for oid in found if oid >= FIRST_NORMAL_OID}
 
 
 def alter_schema_json(schema_json: str, kept: Sequence[Column], added: Sequence[Column]) -> str:
-    """A table's schema JSON with those of its columns that are kept, and with columns appended;
-    what others wrote to the rest (comments) stays."""
+    """Return a table's schema JSON with only ``kept`` of its columns, and with ``added`` appended.
+    Other metadata (comments) in it stays."""
     schema = json.loads(schema_json)
     fields = {field["name"]: field for field in schema["fields"]}
     schema["fields"] = [
@@ -408,10 +410,8 @@ def _column(field: Mapping[str, Any]) -> Column:
     )
 
 
-# Arrow types <-> type names of Delta's schema JSON (protocol: "Schema Serialization Format").
-#
-# In and out: pa.DataType and the JSON value of a field's "type". PostgreSQL's types are left to
-# ``penstock.pgtypes``.
+# Conversion between Arrow types and the types in Delta's schema JSON, the value of a field's "type"
+# (protocol: "Schema Serialization Format"). ``penstock.pgtypes`` maps PostgreSQL's types.
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")
@@ -436,7 +436,8 @@ _DECIMAL: Final = re.compile(r"^decimal\((\d+),\s*(\d+)\)$")
 
 
 def delta_type(arrow: pa.DataType) -> Any:
-    """Delta's type of an Arrow type: a string, an object for arrays; or FeatureNotSupported."""
+    """Return Delta's type of an Arrow type: a string, or an object for arrays. Raises
+    FeatureNotSupported."""
     name = _NAMES.get(arrow)
     if name is not None:
         return name
@@ -449,8 +450,8 @@ def delta_type(arrow: pa.DataType) -> Any:
 
 
 def arrow_type(delta: Any) -> pa.DataType:
-    """The Arrow type of Delta's type. Raises FeatureNotSupported for structs, maps, arrays of
-    variants."""
+    """Return the Arrow type of Delta's type. Raises FeatureNotSupported for structs, maps and
+    arrays of variants."""
     if isinstance(delta, dict) and delta.get("type") == "array":
         element = arrow_type(delta["elementType"])
         if element != VARIANT:
@@ -465,7 +466,7 @@ def arrow_type(delta: Any) -> pa.DataType:
 
 
 def type_text(delta: Any) -> str:
-    """A type as Spark SQL prints it, for messages: ``array<integer>``."""
+    """Return a type as Spark SQL prints it, for messages: ``array<integer>``."""
     if isinstance(delta, dict):
         if delta.get("type") == "array":
             return f"array<{type_text(delta['elementType'])}>"
@@ -474,7 +475,7 @@ def type_text(delta: Any) -> str:
 
 
 def has_timestamp_ntz(arrow: pa.DataType) -> bool:
-    """True when the table feature timestampNtz is needed for a column of this type."""
+    """Tell whether a column of this type needs the table feature timestampNtz."""
     if pa.types.is_list(arrow):
         return has_timestamp_ntz(arrow.value_type)
     return bool(arrow == TIMESTAMP_NTZ)

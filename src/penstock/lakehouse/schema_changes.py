@@ -1,7 +1,7 @@
-"""How a target table may follow a change of the publisher's, and what a new copy of it keeps.
+"""Schema changes: how a target table follows the publisher, and what a new copy of it keeps.
 
 In: the schema that a table has, and the one that the publisher's relation would get. Out: columns
-to be added, or a schema; RelationChanged for what the table cannot follow.
+to add, or a schema; RelationChanged for a change that the table cannot follow.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from penstock.relation import Attribute
 def copied_again(
     have: TableSchema, wanted: TableSchema, *, table: str, new: NewColumns = AS_TYPES_ARE
 ) -> TableSchema:
-    """``wanted``, as ``new`` columns are made, with what the node's own CREATE TABLE has made
-    beside it.
+    """Return the schema of a new copy: ``wanted``, made as ``new`` says, and beside it the columns
+    of the node's own CREATE TABLE.
 
-    Raises RelationChanged where one of the two would be lost, FeatureNotSupported where values do
-    not go into a column of the node's own, and as ``check_no_variant``.
+    Raises RelationChanged if the publisher sends a generated column, FeatureNotSupported if values
+    do not go into a column of the node's own, and as ``check_no_variant``.
     """
     _check_not_generated(have, wanted, table)
     own = have.by_source
@@ -63,7 +63,7 @@ def copied_again(
         for c, m in zip(wanted.columns, made.columns, strict=True)
     ]
     rest = [
-        # of the rows that it has now, none has a value that was sent
+        # none of the copied rows has a published value in it
         replace(c, published=False)
         for c in have.columns
         if c.local and c.source not in wanted.by_source
@@ -81,21 +81,23 @@ def columns_added(
     whole_rows: bool = True,
     new: NewColumns = AS_TYPES_ARE,
 ) -> tuple[Column, ...]:
-    """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
+    """Return the columns to add so that this (existing) table holds rows of ``wanted``; () if it
+    fits.
 
-    The added columns carry the names that they get here. The order of columns does not matter.
-    ``whole_rows``: without a key, rows are found by all their columns, so that none which were
-    published once may be left here. ``new``: how added columns are made.
-    Raises RelationChanged naming table, column and both types for anything else: a column that
-    is gone, one of the node's own that may have another name now, a type that became another.
-    To take it back at the publisher does not help: its WAL keeps the definition of then.
+    The added columns have the names that they get here. The order of columns does not matter.
+    ``whole_rows``: without a key, rows are found by all their columns, so no column may stay here
+    that is no longer published. ``new``: how added columns are made.
+    Raises RelationChanged, which names table, column and both types, for anything else: a column
+    that is gone, one of the node's own that may have been renamed, a type that has changed. Undoing
+    the change at the publisher does not help: its WAL keeps the definition of that time. Raises
+    FeatureNotSupported if values do not go into a column of the node's own.
     """
     _check_same_columns(have, wanted, table, own=bool(have.key) or not whole_rows)
     return have.lacking(new.columns(wanted.columns))
 
 
 def check_same_key(have: TableSchema, wanted: Collection[str], table: str) -> None:
-    """Raises SchemaChanged where rows have another key than ``wanted``, names at the publisher."""
+    """Raise SchemaChanged if rows have another key than ``wanted`` (names at the publisher)."""
     if set(wanted) != set(have.source_key):
         mine, theirs = (
             f"({', '.join(names)})" if names else "none" for names in (have.source_key, wanted)
@@ -107,7 +109,8 @@ def check_same_key(have: TableSchema, wanted: Collection[str], table: str) -> No
 
 
 def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> None:
-    """logicalrep_report_missing_and_gen_attrs: values come from the row or from the publisher."""
+    """Raise RelationChanged if the publisher sends a column that is generated here
+    (logicalrep_report_missing_and_gen_attrs)."""
     both = [
         f'"{column.source}"'
         for column in have.columns
@@ -124,8 +127,8 @@ def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> 
 
 
 def _keep_own_type(own: Column, wanted: Column, table: str) -> Column:
-    """A column that CREATE TABLE has made keeps the type that was chosen there. Raises
-    FeatureNotSupported where values do not go into it."""
+    """Return a column that CREATE TABLE has made, with the type chosen there. Raises
+    FeatureNotSupported if published values do not go into it."""
     _check_taken(own, _sent(wanted), table)
     return replace(
         wanted,
@@ -145,7 +148,7 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
     for column in have.columns:
         other = wanted.by_source.get(column.source)
         if column.source == ROW.source or (other is None and column.generated is not None):
-            continue  # says nothing, or follows from the others
+            continue  # ROW has no values; a generated column follows from the others
         if other is None and column.published and missing:
             raise _may_be_renamed(column, missing, table)
         if other is None and column.local and (own or column.stamp or not column.published):
@@ -180,8 +183,8 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
 
 
 def _check_taken(column: Column, sent: Attribute, table: str) -> None:
-    """A column of a type that somebody has chosen for it, which a new copy of the table keeps, too.
-    Raises FeatureNotSupported where values do not go into it."""
+    """Raise FeatureNotSupported if values do not go into a column whose type was chosen on the
+    node. A new copy of the table keeps that type, too."""
     if not takes(column, sent):
         raise FeatureNotSupported(
             f'column "{column.source}" of relation "{table}" cannot be converted to the type of '
@@ -192,13 +195,13 @@ def _check_taken(column: Column, sent: Attribute, table: str) -> None:
 
 
 def _sent(column: Column) -> Attribute:
-    """A published column of that type."""
+    """Return a published column of the same type."""
     return Attribute(column.source, column.type_oid, column.typmod)
 
 
 def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> SchemaChanged:
-    """logicalrep_report_missing_and_gen_attrs. Missing columns are made here, as a rule; not where
-    the values of another one may go on in them."""
+    """Return the error of logicalrep_report_missing_and_gen_attrs. Missing columns are normally
+    added, but not if one of them may be the new name of a column that is here."""
     columns = "column" if len(missing) == 1 else "columns"
     names = ", ".join(f'"{name}"' for name in missing)
     return SchemaChanged(
@@ -209,36 +212,34 @@ def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> Schem
     )
 
 
-# Columns that get a wider type at the publisher (protocol: "Type Widening").
-#
-# In: a table's columns, and those of the publisher's relation. Out: the columns that the table can
-# have without a new copy, and Delta's record of it. Two questions are asked, and both must be
-# answered with yes. Of PostgreSQL: whether ALTER TYPE leaves every row's value what it was; 7 is
-# the same number in a bigint, but numeric(4,-2) makes 100 of 123. Of Delta: whether its readers
-# make the wider value of what older files hold. A real becomes what its bits are in a double
-# precision, on both sides. What USING has made of the values is in no message: whoever lets a
-# table follow without a copy says that there is none (``schema_change = widen``).
+# Columns that get a wider type at the publisher (protocol: "Type Widening"). A table follows
+# without a new copy if two conditions hold. ALTER TYPE must leave the value of every row: 7 is the
+# same number in a bigint, but numeric(4,-2) makes 100 of 123. And Delta's readers must make the
+# wider value of what older files hold; a real becomes the double precision with its exact value on
+# both sides. No message tells what USING has done to the values: ``schema_change = widen`` states
+# that it was not used.
 
 _CHANGES: Final = "delta.typeChanges"
-"""Metadata of a field: the types that it had, and got."""
+"""Metadata of a field: its changes of type, from one to another."""
 _SAME_VALUES: Final = frozenset(
     {(INT2, INT4), (INT2, INT8), (INT4, INT8), (FLOAT4, FLOAT8), (DATE, TIMESTAMP), (NAME, TEXT)}
 )
-"""Whatever the new type's modifier is: midnight has no fraction of a second."""
+"""Changes that keep every value under any modifier of the new type: midnight has no fraction of a
+second."""
 _OF_ANY_LENGTH: Final = frozenset({VARCHAR, TEXT})
 _OF_SECONDS: Final = frozenset({TIME, TIMETZ, TIMESTAMP, TIMESTAMPTZ})
 _SECONDS: Final = 6
-"""Digits of a second without a modifier."""
+"""Digits of a second's fraction in a type without a modifier."""
 _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
 def followed_types(
     have: TableSchema, wanted: TableSchema, *, widen: bool, clamped: bool = False
 ) -> TableSchema:
-    """``have`` with the publisher's types where that leaves the values of all rows what they are.
+    """Return ``have`` with the publisher's types for columns whose values all stay the same.
 
-    ``widen``: also where the table's files hold a narrower type then. ``clamped``: rows may have
-    the last day in place of an infinite date, which has no hours.
+    ``widen``: also change types that files hold in a narrower form. ``clamped``: rows may have the
+    last day in place of an infinite date, so no date becomes a timestamp.
     """
 
     def followed(column: Column) -> Column:
@@ -254,8 +255,9 @@ def followed_types(
 
 
 def retyped(have: TableSchema, wanted: TableSchema) -> Column | None:
-    """A column of another type at the publisher, in whose rows the values may have become others:
-    json is written otherwise as jsonb, in the same type of Delta."""
+    """Return a column whose type has changed at the publisher so that values in its rows may have
+    changed, None if there is none: jsonb is written differently from json, in the same Delta type.
+    """
     for column in have.columns:
         other = wanted.by_source.get(column.source)
         if other is None or column.own:
@@ -266,7 +268,7 @@ def retyped(have: TableSchema, wanted: TableSchema) -> Column | None:
 
 
 def is_wider(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether Delta's readers make one of the other."""
+    """Tell whether Delta's readers convert the narrow type to the wide one."""
     if narrow in _INTEGERS and wide in _INTEGERS:
         return _INTEGERS.index(narrow) < _INTEGERS.index(wide)
     if pa.types.is_decimal128(narrow) and pa.types.is_decimal128(wide):
@@ -276,14 +278,14 @@ def is_wider(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def has_wider(schema_json: str, columns: Sequence[Column]) -> bool:
-    """Whether a field of a table's schema JSON is to be wider than it is."""
+    """Tell whether a column has another type than its field in a table's schema JSON."""
     types = {field["name"]: field["type"] for field in json.loads(schema_json)["fields"]}
     return any(arrow_type(types[c.name]) != c.type for c in columns if c.name in types)
 
 
 def with_types(schema_json: str, columns: Sequence[Column]) -> str:
-    """A table's schema JSON with the types of columns that are there, and a note of what they were
-    where they are wider now."""
+    """Return a table's schema JSON with the types of ``columns``, and Delta's record of each type
+    that is wider now."""
     schema = json.loads(schema_json)
     by_name = {column.name: column for column in columns}
     for field in schema["fields"]:
@@ -300,12 +302,13 @@ def with_types(schema_json: str, columns: Sequence[Column]) -> str:
 
 
 def _keeps_values(column: Column, other: Column) -> bool:
-    """Whether ALTER TYPE without USING leaves the values, and their text where a string is kept."""
+    """Tell whether ALTER TYPE without USING keeps the values, and their text if the column holds
+    texts."""
     old, new = column.typmod, other.typmod
     types = (column.type_oid, other.type_oid)
     if types in _SAME_VALUES:
         return True
-    if _OF_ANY_LENGTH.issuperset(types):  # shorter, blanks at the end go
+    if _OF_ANY_LENGTH.issuperset(types):  # a shorter type would cut blanks at the end
         return new < 0 or 0 <= old <= new
     if types[0] != types[1]:
         return False
@@ -319,5 +322,5 @@ def _keeps_digits(column: Column, other: Column) -> bool:
     if old is None or new is None:
         return new is None
     if pa.types.is_string(column.type) and old[1] != new[1]:
-        return False  # 1.5 is 1.50 then
+        return False  # 1.5 would become 1.50
     return new[1] >= old[1] and new[0] - new[1] >= old[0] - old[1]

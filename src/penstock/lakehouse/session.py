@@ -1,14 +1,14 @@
-"""The Spark session: built with Delta, or checked when the caller brings one.
+"""The Spark session: built with Delta, or checked if the caller brings one.
 
-In: master, memory, extra settings; or a session. Out: a session whose jobs are small and many, with
-Delta's classes, in UTC. In a zone other than UTC Delta verifies all files at each of its commits,
-and timestamps would be shown in another way than at the publisher. Jars are left to ``jars``.
+In: master, memory, extra settings; or a session. Out: a session for many small jobs, with Delta's
+classes, in UTC. In other zones Delta verifies all files at each of its commits, and timestamps
+would be shown differently than at the publisher. ``jars`` provides the jars.
 
-Statements of the port that change tables are run by Delta in Spark. Its own log store for S3 looks
-whether an entry is there and then puts it, which is safe within one process only: it could replace
-an entry of ours, and a JVM that outlives a killed node one of the next. So the session gets one
-that puts if absent (``ConditionalLogStore.java``), compiled by the Janino that every Spark has,
-once for each version of its source, and kept in our cache.
+Delta in Spark runs statements on the port that change tables. Its own log store for S3 checks for
+an entry before it puts one, which is safe within one process only: it could replace an entry of
+ours, and a JVM that outlives a killed node could replace one of the next node. So the session gets
+a log store that puts entries if absent (``ConditionalLogStore.java``). Janino, which every Spark
+has, compiles it once for each version of its source; the class is kept in our cache.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SOURCE: Final = "ConditionalLogStore.java"
 
 
 def add_log_store(spark: SparkSession) -> None:
-    """Make the class known to the session's JVM. Raises ConfigurationError."""
+    """Make the log store's class known to the session's JVM. Raises ConfigurationError."""
     source = resources.files(__package__).joinpath(_SOURCE).read_text("utf-8")
     sum_of_source = hashlib.sha256(source.encode()).hexdigest()
     folder = artifacts.cache_home() / f"log-store-{sum_of_source[:16]}"
@@ -98,9 +98,9 @@ _SETTINGS: Final = {
     "spark.python.worker.reuse": "true",
     "spark.log.level": "ERROR",
 }
-"""Small jobs in a row: little planning, few partitions, workers that stay. FAIR: a copy does not
-hold up the stream. Delta lists the files of a table in as many tasks as Spark may look for
-partitions: 10000 by default, for which VACUUM of a small table takes minutes."""
+"""Settings for many small jobs: little planning, few partitions, workers that stay. FAIR lets the
+stream run while a copy does. Delta lists a table's files in as many tasks as Spark may use for
+finding partitions, 10000 by default, with which VACUUM of a small table takes minutes."""
 
 _UNIX_DOMAIN: Final = "spark.python.unix.domain.socket"
 
@@ -109,11 +109,12 @@ _LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "penstock.pipeline.worker_daemon",
 }
-"""The last one: executors elsewhere may get penstock with each task only."""
+"""Settings of a Spark on this machine. The last one is not for executors elsewhere: they may get
+penstock only with each task."""
 
 
 def _local_settings() -> dict[str, str]:
-    """Of a Spark on this machine."""
+    """Return the settings of a Spark on this machine, with a folder for sockets if there is one."""
     folder = socket_folder()
     if folder is None:
         return _LOCAL_SETTINGS
@@ -128,8 +129,7 @@ _CLASSES_OF_A_JOB: Final = ("PythonRDD", "PythonUtils", "SimplePythonFunction")
 
 
 def session_jars(warehouse: str = "") -> list[Path]:
-    """Delta's jars and a store's client, fetched where they are not there. Raises
-    ConfigurationError."""
+    """Return Delta's jars and a store's client; fetch missing ones. Raises ConfigurationError."""
     return [*delta_jars(), *client_jars(warehouse)]
 
 
@@ -141,12 +141,12 @@ def build_session(
     app_name: str = "penstock",
     warehouse: str = "",
 ) -> SparkSession:
-    """Start a session, or return the one that this process has already, once it is found fit.
+    """Start a session, or return the one that this process has already; check it in both cases.
 
-    ``conf`` wins over everything here. ``warehouse``: the URI that it must reach, where that is in
-    an object store. Raises ConfigurationError, SparkUnavailable.
+    ``conf`` wins over all our settings. ``warehouse``: the warehouse's URI, which the session must
+    reach if it is in an object store. Raises ConfigurationError, SparkUnavailable.
     """
-    # executors on this machine run the interpreter that has the node's packages
+    # let executors on this machine run the interpreter that has the node's packages
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings = {
@@ -168,8 +168,8 @@ def build_session(
 
 
 def _look_classes_up(jvm: Any) -> None:
-    """Find the classes of a job once: PySpark names them without their package each time, for
-    which the JVM goes through all jars, as one package after the other might have them."""
+    """Find the classes of a job once. PySpark names them without their package for each job, and
+    the JVM then searches all jars for each package that might have them."""
     vars(jvm).update({name: getattr(jvm, name) for name in _CLASSES_OF_A_JOB})
 
 
@@ -185,7 +185,7 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
 
 
 def session_of_a_statement(spark: Spark) -> SparkSession:
-    """A session whose settings and functions no other statement sees."""
+    """Return a session whose settings and functions no other statement sees."""
     session = spark.newSession()
     session.conf.set(_TIME_ZONE, "UTC")
     return session
@@ -193,8 +193,8 @@ def session_of_a_statement(spark: Spark) -> SparkSession:
 
 @contextlib.contextmanager
 def _own_interrupt() -> Iterator[None]:
-    """Keep what SIGINT does in this process: PySpark's context puts a handler of its own in its
-    place, which cancels all jobs and raises KeyboardInterrupt wherever the main thread is."""
+    """Keep this process's handler of SIGINT. PySpark's context replaces it by its own, which
+    cancels all jobs and raises KeyboardInterrupt wherever the main thread is."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -205,10 +205,10 @@ def _own_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _safe_start() -> Iterator[None]:
-    """Start the JVM without Python code between fork and exec, for which PySpark has one line.
+    """Start the JVM without Python code between fork and exec, unlike PySpark, which runs one line.
 
-    That would first free, in the child, what other threads hold: DuckDB's connections, which then
-    wait for threads that are not there, and the child crashes without a word.
+    Before that line the child would free what other threads hold: DuckDB's connections, which then
+    wait for threads that do not exist in the child, and it crashes silently.
     """
     module: Any = java_gateway
     before, module.Popen = module.Popen, _start_jvm
@@ -225,9 +225,9 @@ def _start_jvm(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 def check_session(spark: SparkSession, warehouse: str = "") -> None:
-    """Make sure that a given session can do the node's work; its time zone is set to UTC.
+    """Check that a session can do the node's work, and set its time zone to UTC.
 
-    ``warehouse``: where that is. Raises ConfigurationError with the remedy.
+    ``warehouse``: the warehouse's URI. Raises ConfigurationError with the remedy.
     """
     if not hasattr(spark, "sparkContext") or not hasattr(spark, "_jvm"):
         raise ConfigurationError(
@@ -272,28 +272,26 @@ def _without_delta(detail: str) -> ConfigurationError:
     )
 
 
-# The folder of the sockets by which a local Spark and its Python processes talk.
-#
-# In: nothing. Out: a folder that nobody but this user can enter, short enough for the path of a
-# socket in it, or none. Spark asks nobody for a secret on these sockets, and its Python processes
-# run what comes by them, so the folder's mode is what keeps others out.
+# The folder of the sockets between a local Spark and its Python processes. Only this user can enter
+# it: Spark asks for no secret on these sockets, and its Python processes run what comes by them, so
+# only the folder's mode keeps others out. The path must be short enough for a socket in it.
 #
 # By TCP a job takes some 40 ms more: both ends write in small pieces, and each waits for the
 # other's delayed acknowledgement.
 #
-# A process holds a lock on its folder until it ends, however it ends. The next one to make a
-# folder removes those whose lock is free; systemd-tmpfiles leaves a folder alone that is locked.
+# A process holds a lock on its folder until it ends, however it ends. The next process that makes a
+# folder removes those whose lock is free; systemd-tmpfiles does not touch a locked folder.
 
 _PREFIX: Final = "penstock-"
 _SUFFIX: Final = ".sockets"
 _LONGEST_PATH: Final = 107 if sys.platform == "linux" else 103
 _LONGEST_NAME: Final = len(".00000000-0000-0000-0000-000000000000.sock")
-"""What Spark calls a socket."""
+"""The length of Spark's names for sockets."""
 
 
 def socket_folder() -> Path | None:
-    """The folder of this process; None where no temporary folder has a path that is short enough,
-    or can have sockets."""
+    """Return the folder of this process, made at the first call; None if no temporary folder has a
+    path that is short enough, or can have sockets."""
     for folder, lock in _held.items():
         if lock.is_of(folder):
             return folder
@@ -310,7 +308,7 @@ def socket_folder() -> Path | None:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove folders of processes that are gone; others' are left alone."""
+    """Remove folders of processes that have ended, and no others."""
     for folder in parent.glob(f"{_PREFIX}*{_SUFFIX}"):
         with contextlib.suppress(OSError), _Locked(folder, wait=False):
             shutil.rmtree(folder)
@@ -321,7 +319,7 @@ def _make(parent: Path) -> Path:
         folder = Path(tempfile.mkdtemp(_SUFFIX, _PREFIX, parent))  # mode 0700
         try:
             lock = _Locked(folder, wait=True)
-        except FileNotFoundError:  # somebody took it for a leftover before it was locked
+        except FileNotFoundError:  # another process took it for a leftover before it was locked
             continue
         if lock.is_of(folder):
             try:
@@ -337,19 +335,20 @@ def _make(parent: Path) -> Path:
 
 
 def _try(folder: Path) -> None:
-    """Not every file system has sockets."""
+    """Make a socket in the folder and remove it: not every file system has sockets."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{folder}/.sock")
     (folder / ".sock").unlink()
 
 
 def _remove(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:  # and not a fork of that process
+    if os.getpid() == pid:  # not in a fork of that process
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Locked:
-    """A lock on a folder of our own. Raises OSError where another process has it."""
+    """A lock on a folder of our own. Raises OSError if another process has it, or the folder is
+    another user's."""
 
     def __init__(self, folder: Path, *, wait: bool) -> None:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -369,7 +368,7 @@ class _Locked:
         self.close()
 
     def is_of(self, folder: Path) -> bool:
-        """Whether the name is still that of the folder."""
+        """Tell whether the name still belongs to the locked folder."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), folder.stat())
         except FileNotFoundError:
@@ -380,4 +379,4 @@ class _Locked:
 
 
 _held: Final[dict[Path, _Locked]] = {}
-"""Until the process ends."""
+"""The locks of this process, by folder; they are held until it ends."""
