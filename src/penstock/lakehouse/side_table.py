@@ -1,14 +1,14 @@
-"""Tables of a node beside those of its subscriptions: what is told of their transactions.
+"""Side tables, in which a node records what happens in its subscriptions' transactions.
 
 In: rows of one batch. Out: one commit, with the batch's LSN as the subscription's marker, before
-the batch itself is committed. A batch that comes again, with whatever others, adds nothing twice:
-its rows tell where their transactions ended. Rows of an error, whose batch is not committed, leave
-the marker alone: the table is asked whether it has them. Plain Delta tables that any reader
-understands; what is in them is the user's to delete, but for ``keep_since``.
+the batch itself is committed. If a batch comes again, alone or with others, nothing is added twice:
+its rows tell where their transactions ended. The batch of an error is not committed, so its rows
+leave the marker alone; they are compared with the table's rows instead. Side tables are plain Delta
+tables that any reader understands. Users may delete rows; we do so only in ``keep_since``.
 
 ``conflicts``: changes that could not be applied to a target as they came (conflict.c);
-``messages``: what the publisher's sessions have emitted (pg_logical_emit_message);
-``verifications``: ranges of tables that were compared with the publisher's, which come once.
+``messages``: messages of the publisher's sessions (pg_logical_emit_message);
+``verifications``: ranges of tables that were compared with the publisher's, each added once.
 """
 
 from __future__ import annotations
@@ -87,17 +87,17 @@ VERIFICATIONS: Final = pa.schema(
     ]
 )
 _TRANSACTION: Final = {"conflicts": "remote_commit_lsn", "messages": "commit_lsn"}
-"""Which column tells where a row's transaction ended."""
+"""The column that tells where a row's transaction ended, by table."""
 _APP_ID: Final = "penstock.side_table"
-"""The marker of commits that are of no batch."""
+"""The app id of commits that belong to no batch."""
 _SMALL_FILES: Final = 64
 _LARGE_ROWS: Final = 100_000
 _TRIES: Final = 100
-"""Races that one commit may lose: all subscriptions of a node use the table."""
+"""The number of races that one commit may lose: all subscriptions of a node use the table."""
 
 
 class SideTable:
-    """Of a warehouse; made with its first row. Used by several threads."""
+    """A side table of a warehouse, made when rows are first added. Several threads may use it."""
 
     def __init__(
         self, storage: Storage, store: LogStore, folder: str, name: str, schema: pa.Schema
@@ -111,8 +111,8 @@ class SideTable:
         self._lock = threading.Lock()
 
     def append(self, app_ids: Sequence[str], end_lsn: Lsn, rows: pa.Table) -> None:
-        """Add a batch's rows; durable on return. Those that are there already are left out, and so
-        is nothing where all are. ``app_ids``: the subscription's, and those that it goes on for.
+        """Add a batch's rows; durable on return. Rows that are there already are left out; if all
+        are, nothing is committed. ``app_ids``: the subscription's, then those that it continues.
         Raises StorageError, CommitConflict."""
         app_id = app_ids[0]
 
@@ -125,12 +125,12 @@ class SideTable:
         self._try(add)
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows that nobody adds again; durable on return. Raises StorageError,
+        """Add rows that are never added a second time; durable on return. Raises StorageError,
         CommitConflict."""
         self._try(lambda table: self._put(table, rows, _APP_ID, None))
 
     def append_once(self, rows: pa.Table, same: Sequence[str]) -> None:
-        """Add those of the rows that are not there, as far as the columns ``same`` tell; durable on
+        """Add the rows that differ from all present rows in the columns ``same``; durable on
         return. Raises StorageError, CommitConflict."""
 
         def add(table: DeltaTable) -> None:
@@ -141,9 +141,9 @@ class SideTable:
         self._try(add)
 
     def keep_since(self, column: str, since: datetime | None) -> None:
-        """Take away files whose rows are all older, by a column of times, and put small ones
-        together once there are many, without older rows. ``since``: None for rows of any age. Does
-        nothing where somebody else commits meanwhile. Raises StorageError."""
+        """Remove files whose rows are all older than ``since``, by a column of times. Merge small
+        files once there are many, without older rows. If ``since`` is None no row is too old. Does
+        nothing if somebody else commits meanwhile. Raises StorageError."""
         with self._lock:
             table = DeltaTable.load(self._storage, self._store, self.uri, self._name)
             if table is None:
@@ -151,7 +151,7 @@ class SideTable:
             old = [each for each in table.files.values() if _is_before(each, column, since)]
             small = [f for f in table.files.values() if f.rows < _LARGE_ROWS and f not in old]
             if len(small) < _SMALL_FILES or set(table.schema.arrow().names) != set(self._names):
-                small = []  # with columns of somebody else's they stay as they are
+                small = []  # merging would lose columns that somebody else has added
             rows = self._rows(table, small)
             kept = rows
             if since is not None:
@@ -175,7 +175,7 @@ class SideTable:
             table.checkpoint()
 
     def _rows(self, table: DeltaTable, files: Sequence[DataFile]) -> pa.Table:
-        """Those of some files."""
+        """Return the live rows of some files."""
         found = [self._schema.empty_table()]
         for file in files:
             with open_parquet(table.uri, file.path) as parquet:
@@ -201,7 +201,7 @@ class SideTable:
 
     def _put(self, table: DeltaTable, rows: pa.Table, app_id: str, marker: int | None) -> None:
         if not rows.num_rows:
-            # Put by a process that may have been killed before it was durable.
+            # The process that put them may have been killed before the entry was durable.
             self._storage.sync_folder(log_folder(self.uri))
             return
         writer = FileWriter(self._storage, self.uri, self._schema)
@@ -211,7 +211,8 @@ class SideTable:
     def _like(
         self, table: DeltaTable, rows: pa.Table, same: Sequence[str]
     ) -> set[tuple[object, ...]]:
-        """What rows of the table that may be among ``rows`` have in the columns ``same``."""
+        """Return the values in the columns ``same`` of the table's rows that end at the same LSNs
+        as ``rows``."""
         lsn = _TRANSACTION[self._name]
         asked = pc.unique(rows[lsn].combine_chunks())
         first, last = pc.min(asked).as_py(), pc.max(asked).as_py()
@@ -235,7 +236,7 @@ class SideTable:
         found = DeltaTable.load(self._storage, self._store, self.uri, self._name)
         columns = tuple(Column(name=f.name, source=f.name, type=f.type) for f in self._schema)
         if found is not None:
-            # One that an older version has made lacks what it did not tell.
+            # a table of an older version may lack columns
             found.add_columns(found.schema.lacking(columns))
             return found
         try:
@@ -250,6 +251,6 @@ class SideTable:
 
 
 def _is_before(file: DataFile, column: str, since: datetime | None) -> bool:
-    """Whether all rows of a file are known to be older."""
+    """Tell whether all rows of a file are known to be older than ``since``."""
     bounds = statistics.bounds(file.stats, column, TIMESTAMP)
     return since is not None and bounds is not None and bounds[1] < since

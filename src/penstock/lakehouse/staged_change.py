@@ -1,10 +1,10 @@
-"""What an open transaction does to one table: files that wait for their commit, rows that go.
+"""The changes of an open transaction to one table: files that wait for their commit, deleted rows.
 
 In: rows of the version that it has read, and files just written in the table's folder. Out: the
-table's files as the transaction sees them, actions for a commit on any later version where nobody
-else has touched the same rows, and actions that take such a commit back. Values only: what a
-statement adds makes another one, so that a savepoint is the value of then. Putting entries is
-``staged_commit``'s.
+table's files as the transaction sees them, actions for a commit on any later version in which
+nobody else has touched the same rows, and actions that take such a commit back. All are immutable
+values: each statement makes a new one, so a savepoint just keeps an earlier value.
+``staged_commit`` puts entries.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ INSERT: Final = "insert"
 UPDATE: Final = "update"
 DELETE: Final = "delete"
 MOVE: Final = "move"
-"""Rows have left for another partition."""
+"""The kind of a change that moves rows to another partition."""
 _OPERATIONS: Final[Mapping[str, str]] = {INSERT: "WRITE", UPDATE: "UPDATE", DELETE: "DELETE"}
 _MIXED: Final = "MERGE"
-"""commitInfo.operation of what is not all of one kind to subscribers."""
+"""commitInfo.operation of changes of several kinds."""
 _UNDO: Final = "ROLLBACK"
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Rows of a file of the table that go. ``file``: as it was when they were read."""
+    """Deleted rows of a file of the table. ``file``: as it was when they were read."""
 
     file: DataFile
     positions: BitMap
@@ -46,10 +46,13 @@ class Loss:
 
 @dataclass(frozen=True)
 class StagedChange:
-    """``relation``: the table's oid. ``table_id``, ``schema`` and ``partition_by``: of the table
-    that was read, ``version``: at which, ``since``: at which by its first statement. ``gone``: by
-    path. ``added``: own files with rows that are left, by path, with their vectors in line.
-    ``kinds``: of its statements. ``pairs``: files that say which new row was which old one.
+    """The changes of a transaction to one table.
+
+    ``relation``: the table's oid. ``table_id``, ``schema`` and ``partition_by``: those of the table
+    that was read. ``version``: the version that the last statement has read, ``since``: the first
+    one. ``gone``: deleted rows of the table's files, by path. ``added``: the transaction's own
+    files that have rows left, by path, with their vectors inline. ``kinds``: those of its
+    statements. ``pairs``: files that tell which new row was which old one.
     """
 
     relation: int
@@ -67,7 +70,7 @@ class StagedChange:
 
     @classmethod
     def of(cls, relation: int, uri: str, name: str, state: TableState) -> StagedChange:
-        """Nothing yet."""
+        """Return a value without changes yet."""
         metadata = state.metadata
         return cls(
             relation,
@@ -82,7 +85,7 @@ class StagedChange:
 
     @property
     def empty(self) -> bool:
-        """True when the table stays as it is."""
+        """Tell whether the table stays as it is."""
         return not (self.gone or self.added)
 
     def with_rows(
@@ -93,8 +96,8 @@ class StagedChange:
         written: Sequence[WrittenFile],
         pairs: Sequence[WrittenFile] = (),
     ) -> StagedChange:
-        """After one more statement. ``state``: the table's that it has read, without what is
-        staged; ``gone``: positions in its files and in own ones."""
+        """Return the value after one more statement. ``state``: the table as the statement has read
+        it, without staged changes; ``gone``: deleted positions in its files and in own ones."""
         lost, added = dict(self.gone), dict(self.added)
         for path, positions in gone.items():
             own = added.get(path)
@@ -119,9 +122,10 @@ class StagedChange:
         )
 
     def check(self, state: TableState) -> None:
-        """Whether it can be committed to a version, whose touched files have their vectors.
+        """Check that it can be committed on ``state``, in which touched files have their vectors.
 
-        Raises CommitConflict: it is another table, or others were first at one of the rows.
+        Raises CommitConflict if the table was altered or replaced, or others were first to change
+        one of the rows.
         """
         metadata = state.metadata
         known = (self.table_id, self.schema, self.partition_by)
@@ -135,7 +139,7 @@ class StagedChange:
                 )
 
     def files(self, state: TableState) -> dict[str, DataFile]:
-        """The files of a version as the transaction sees them."""
+        """Return the files of a version as the transaction sees them."""
         found = dict(state.files)
         for path, loss in self.gone.items():
             left = found[path].positions_deleted() | loss.positions
@@ -148,7 +152,7 @@ class StagedChange:
     def entry(
         self, state: TableState, mark: Mapping[str, object], vectors: VectorFile
     ) -> list[Action]:
-        """Of the version after ``state``, which ``check`` has passed. ``mark``: user metadata."""
+        """Return the entry after ``state``, which has passed ``check``. ``mark``: user metadata."""
         now = actions.now_ms()
         operation = _OPERATIONS.get(next(iter(self.kinds)), _MIXED)
         info = actions.commit_info(
@@ -170,8 +174,8 @@ class StagedChange:
     def undo_entry(
         self, state: TableState, mark: Mapping[str, object], vectors: VectorFile
     ) -> list[Action]:
-        """The reverse, after its commit, on ``state``: rows that went are back, and those that came
-        go, as far as others have left them where they were."""
+        """Return the entry after ``state`` that takes its commit back: deleted rows come back, and
+        added rows go, unless others have moved them to other files."""
         now = actions.now_ms()
         info = actions.commit_info(
             _UNDO, now=now, user_metadata=mark, blind_append=False, read_version=state.version
@@ -186,11 +190,11 @@ class StagedChange:
             yield file, others - loss.positions
 
     def paths(self) -> set[str]:
-        """Of its own files that the commit names."""
+        """Return the paths of its own files that the commit names."""
         return set(self.added)
 
     def uris(self) -> set[str]:
-        """Of all files that it needs until it is committed, and of those that say of pairs."""
+        """Return the URIs of all files that it needs until it is committed, and of its pairs."""
         folder = pairs_folder(self.uri)
         return {
             *(file_uri(self.uri, path) for path in self.paths()),
@@ -217,7 +221,7 @@ def _adds(files: Iterable[tuple[DataFile, BitMap]], vectors: VectorFile) -> Iter
 
 
 def to_json(change: StagedChange) -> dict[str, Any]:
-    """As it is written down."""
+    """Return the JSON form of a change, in which it is stored."""
     return {
         "relation": change.relation,
         "uri": change.uri,
@@ -235,12 +239,12 @@ def to_json(change: StagedChange) -> dict[str, Any]:
 
 
 def changes_in(content: str | bytes) -> list[StagedChange]:
-    """What a transaction does to each table, as it was written down."""
+    """Return the changes in a text of ``content_of``."""
     return [from_json(found) for found in json.loads(content)]
 
 
 def content_of(changes: Sequence[StagedChange]) -> str:
-    """The reverse."""
+    """Return the text in which a transaction's changes to its tables are stored."""
     return json.dumps([to_json(change) for change in changes])
 
 
@@ -254,7 +258,7 @@ def _body(file: DataFile) -> Mapping[str, Any]:
 
 
 def from_json(found: Mapping[str, Any]) -> StagedChange:
-    """The reverse of ``to_json``."""
+    """Return the change in a JSON form of ``to_json``."""
     gone = [Loss(_file(body), of_inline(positions)) for body, positions in found["gone"]]
     added = [_file(body) for body in found["added"]]
     return StagedChange(

@@ -1,9 +1,9 @@
-"""Puts what a transaction has staged of a table, and takes it back.
+"""Commits of a transaction's staged change to one table, and the way to take one back.
 
-In: a staged change, and the mark of its transaction where it is one over several tables. Out: one
-version more of the table, durable on return, or CommitConflict; whoever looks again for a commit
-with that mark finds it, so that after a crash nothing is put twice. Which tables are committed, and
-when one is taken back, is left to the caller.
+In: a staged change, and the mark of its transaction if that is over several tables. Out: a new
+version of the table, durable on return, or CommitConflict. A commit can be found again by its mark,
+so nothing is put twice after a crash. The caller decides which tables to commit, and when to take
+a commit back.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ from penstock.lakehouse.storage import Storage
 log = logging.getLogger(__name__)
 
 CheckRows = Callable[[StagedChange, TableState], None]
-"""Raises what forbids the rows of a change after a version."""
+"""A function that raises an error if the rows of a change are not allowed in a version."""
 MakeEntry = Callable[[VectorFile], Sequence[Action]]
-"""The actions of an entry, whose vectors go to a file of their own at every try."""
+"""A function that returns the actions of an entry, and adds its vectors to a file, which is a new
+one for every try."""
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
 _DEFAULT_INTERVAL: Final = "10"
 """Commits between two checkpoints (Delta's default)."""
 _STATS: Final = 8
-"""Files looked for at a time; object stores answer slowly."""
+"""Files whose existence is checked at a time; object stores answer slowly."""
 _FENCE: Final = "FENCE"
-"""commitInfo.operation of a version without changes, in the place of one that may yet come."""
+"""commitInfo.operation of an empty version, which takes the number of one that may still come."""
 
 
 class StagedCommit:
-    """Of one table. ``group`` and ``relations``: of its transaction, None where it has only this
-    table."""
+    """The commit of one table's change. ``group`` and ``relations``: those of its transaction, None
+    and empty if it has only this table."""
 
     def __init__(
         self,
@@ -70,11 +71,11 @@ class StagedCommit:
         self._group = group
         self._relations = relations
         self._tried: tuple[int, Sequence[str]] | None = None
-        """The last entry that was to be put, and its version; None: another one is there."""
+        """The last entry that was tried, and its version; None if another writer's is there."""
 
     def check(self) -> TableState:
-        """Whether it can be committed now; to which version. Raises CommitConflict, and what
-        ``check_rows`` raises."""
+        """Check that the change can be committed now; return the state on which it can. Raises
+        CommitConflict, and what ``check_rows`` raises."""
         state = load(self._storage, self.change.uri)
         if state is None or state.version < self.change.version:
             raise CommitConflict(f'table "{self.change.name}" was dropped')
@@ -82,10 +83,11 @@ class StagedCommit:
         return state
 
     def put(self, state: TableState | None = None) -> int:
-        """The version that has it. ``state``: what ``check`` gave, just now, before the first try.
+        """Commit the change; return the version that has it. ``state``: a fresh result of
+        ``check``, for the first try.
 
-        Raises CommitConflict, and what ``check_rows`` raises: nothing was put; StorageError: it may
-        have been.
+        Nothing was put after CommitConflict and what ``check_rows`` raises. After StorageError the
+        entry may be there.
         """
         while True:
             if state is None and self._group is not None:
@@ -103,8 +105,8 @@ class StagedCommit:
             state = None
 
     def settled(self) -> int | None:
-        """After a ``put`` that has raised: the version that has it after all, None: there is none,
-        and none will come. Raises StorageError: it is not known."""
+        """Return the version that has the change although ``put`` has raised; None if there is none
+        and none will come. Raises StorageError if that cannot be found out."""
         if self._tried is None:
             return None
         version, entry = self._tried
@@ -112,8 +114,9 @@ class StagedCommit:
         return version if put_after_all(self._storage, self._store, uri, version, entry) else None
 
     def undo(self) -> None:
-        """Take it back where it was put, and see to it that it will not be. Raises StorageError,
-        FeatureNotSupported: the table has got a feature since that we do not keep up."""
+        """Take the commit back if it was put, and prevent that it is put later. Raises
+        StorageError, and FeatureNotSupported if the table has got a feature since that we do not
+        maintain."""
         while True:
             if self._find(undone=True)[0] is not None:
                 return
@@ -136,7 +139,7 @@ class StagedCommit:
                 return
 
     def there(self) -> bool | None:
-        """Whether it was put, and not taken back. None: the table was dropped. Raises
+        """Tell whether it was put and not taken back; None if the table was dropped. Raises
         StorageError."""
         while True:
             there, seen = self._find(undone=False)
@@ -147,7 +150,7 @@ class StagedCommit:
                 return there is not None and self._find(undone=True)[0] is None
 
     def checkpoint(self, version: int, properties: Mapping[str, str]) -> None:
-        """Where one is due. The rows are in the table whatever becomes of it."""
+        """Write a checkpoint if one is due. An error is only logged: the rows are in the table."""
         if version % int(properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_INTERVAL)):
             return
         try:
@@ -173,7 +176,7 @@ class StagedCommit:
         self._check_rows(self.change, state)
 
     def _check_files(self) -> None:
-        """Where they have waited for long, VACUUM takes them for what nobody needs."""
+        """Raise CommitConflict if own files are gone: VACUUM removes them if they wait for long."""
         uris = [file_uri(self.change.uri, path) for path in self.change.paths()]
         with ThreadPoolExecutor(_STATS) as pool:
             there = pool.map(self._storage.exists, uris)
@@ -194,8 +197,8 @@ class StagedCommit:
             )
 
     def _to_undo(self, there: int, newest: int) -> StagedChange:
-        """Rows that have gone by the commit come back, unless others have emptied the table since:
-        without it they would have taken these rows, too."""
+        """Return the change to take back. Its deleted rows do not come back if others have emptied
+        the table since: without the commit they would have removed these rows, too."""
         storage, uri = self._storage, self.change.uri
         changed = False
         for version in range(there + 1, newest + 1):
@@ -212,8 +215,8 @@ class StagedCommit:
         return self.change
 
     def _find(self, *, undone: bool) -> tuple[int | None, int]:
-        """The version of the commit, or of the one that has taken it back, None where there is
-        none; and up to which version was looked."""
+        """Find the commit, or with ``undone`` the one that has taken it back; return its version,
+        None if there is none, and the last version that was searched."""
         version, found = self.change.version, None
         while (entry := read_entry(self._storage, self.change.uri, version + 1)) is not None:
             version += 1
@@ -222,7 +225,8 @@ class StagedCommit:
         return found, version
 
     def _seen_all(self, seen: int, state: TableState) -> bool:
-        """False where there is more by now. Raises StorageError where it is not to be seen."""
+        """Tell whether the search has covered ``state``; False if it has new entries. Raises
+        StorageError if the next entry is missing."""
         if seen >= state.version:
             return True
         if read_entry(self._storage, self.change.uri, seen + 1) is None:
@@ -233,7 +237,7 @@ class StagedCommit:
         return False
 
     def _put(self, state: TableState, make: MakeEntry) -> bool:
-        """False where another writer was first."""
+        """Put an entry after ``state``; return False if another writer was first."""
         storage, uri, vectors = self._storage, self.change.uri, VectorFile()
         actions = make(vectors)
         vector_uri = f"{uri}/{vectors.name}"
@@ -254,8 +258,8 @@ class StagedCommit:
 
 
 def is_named(storage: Storage, change: StagedChange) -> bool:
-    """Whether a version of the table names files of a change, or may have named them. Raises
-    StorageError."""
+    """Tell whether a version of the table names files of a change, or may have named them, as
+    entries are gone. Raises StorageError."""
     own, version = change.paths(), change.version
     while (entry := read_entry(storage, change.uri, version + 1)) is not None:
         version += 1

@@ -2,9 +2,9 @@
 "Action Reconciliation").
 
 In: checkpoints, classic ones and V2, and log entries. Out: TableState. We replay the log ourselves
-because nobody else gives all of it at once: delta-rs hides the deletion vectors' descriptors, which
-a remove action must repeat, and Delta's snapshot needs the JVM and half a second. What a table may
-have to be read or written is ``protocol``'s.
+because no library gives everything: delta-rs hides the deletion vectors' descriptors, which a
+remove action must repeat, and Delta's snapshot needs the JVM and half a second. ``protocol`` checks
+whether we may read or write a table.
 """
 
 from __future__ import annotations
@@ -49,19 +49,20 @@ _CHECKPOINT_COLUMNS: Final = [
     "sidecar.path",
 ]
 _kept: Final[OrderedDict[object, TableState]] = OrderedDict()
-"""States of checkpoints by their files and what these are; nobody changes them."""
+"""States of checkpoints, by their files with inodes, sizes and times; nobody changes the states."""
 _lock: Final = Lock()
 _MAX_KEPT: Final = 64
 _MAX_KEPT_FILES: Final = 2000
-"""Of a table; larger ones are read again each time, and take no memory in between."""
+"""The most files of a table whose checkpoint is kept; a larger one is read again each time, and
+takes no memory in between."""
 _READERS: Final = 8
-"""Deletion vectors read at a time; local disks would do with one, object stores answer slowly."""
+"""Deletion vectors that are read at a time from object stores, which answer slowly."""
 
 
 @dataclass
 class TableState:
     """A version of a table. ``files``: by path; ``transactions``: app id -> version; ``domains``:
-    the configuration of each."""
+    name -> configuration; ``last_app_id``: the app id of the newest commit, None if it has none."""
 
     version: int = -1
     protocol: dict[str, Any] = field(default_factory=dict)
@@ -78,11 +79,11 @@ class TableState:
 
     @property
     def layout(self) -> TableLayout:
-        """How its rows are laid out in files."""
+        """The layout of the table's rows in files."""
         return layout_of(self.metadata, self.domains)
 
     def copy(self) -> TableState:
-        """One that ``apply`` changes without this."""
+        """Return a copy; ``apply`` on it does not change this state."""
         return replace(
             self,
             files=dict(self.files),
@@ -91,7 +92,7 @@ class TableState:
         )
 
     def apply(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
-        """Go from ``version - 1`` to ``version``. Vectors are left unread (``load_vectors``)."""
+        """Go from ``version - 1`` to ``version``. ``load_vectors`` reads deletion vectors."""
         added: list[DataFile] = []
         self.last_app_id = None
         for action in actions:
@@ -117,9 +118,9 @@ class TableState:
 
 
 def load(storage: Storage, table_uri: str) -> TableState | None:
-    """The newest version, without deletion vectors; None when there is no table.
+    """Return the newest version, without deletion vectors; None if there is no table.
 
-    Raises StorageError (XX001) when entries are missing in between.
+    Raises StorageError (XX001) if entries are missing in between.
     """
     listing = list_log(storage, table_uri)
     if not listing.entries and not listing.checkpoints:
@@ -139,9 +140,9 @@ def load(storage: Storage, table_uri: str) -> TableState | None:
 
 
 def load_at(storage: Storage, table_uri: str, version: int) -> TableState:
-    """A version, without deletion vectors.
+    """Return a version, without deletion vectors.
 
-    Raises VersionGone where the log does not reach back to it, or does not know it yet.
+    Raises VersionGone if the log does not reach back to it, or does not have it yet.
     """
     listing = list_log(storage, table_uri)
     checkpoints = {v: parts for v, parts in listing.checkpoints.items() if v <= version}
@@ -151,7 +152,7 @@ def load_at(storage: Storage, table_uri: str, version: int) -> TableState:
 
 
 def follow_to(storage: Storage, table_uri: str, state: TableState, version: int) -> None:
-    """Follow entries up to a version. Raises VersionGone where one is not there."""
+    """Follow entries up to a version. Raises VersionGone if one is missing."""
     refresh(storage, table_uri, state, upto=version)
     if state.version < version:
         raise VersionGone(
@@ -161,7 +162,7 @@ def follow_to(storage: Storage, table_uri: str, state: TableState, version: int)
 
 
 def refresh(storage: Storage, table_uri: str, state: TableState, upto: int | None = None) -> bool:
-    """Follow entries that came since, up to a version; True when there were any."""
+    """Follow entries that came since, up to a version; return True if there were any."""
     before = state.version
     while (upto is None or state.version < upto) and (
         actions := read_entry(storage, table_uri, state.version + 1)
@@ -173,7 +174,7 @@ def refresh(storage: Storage, table_uri: str, state: TableState, upto: int | Non
 def load_vectors(
     storage: Storage, table_uri: str, state: TableState, paths: Collection[str] | None = None
 ) -> None:
-    """Read the deletion vectors (and rows, where statistics lack them) of all files, or some."""
+    """Read the deletion vectors of all files, or of some, and row counts that statistics lack."""
     files = state.files.values()
     chosen = files if paths is None else (file for file in files if file.path in paths)
     todo = [f for f in chosen if f.rows < 0 or (f.descriptor and not f.deleted)]
@@ -197,18 +198,19 @@ def load_vectors(
 
 
 def _from_checkpoint(listing: LogListing) -> TableState:
-    """The newest checkpoint that can be read; the log goes on from there."""
+    """Return the state of the newest checkpoint that can be read, an empty one without any."""
     for version in sorted(listing.checkpoints, reverse=True):
         try:
             return _read_checkpoint(version, listing.checkpoints[version])
         except StorageError as error:
-            # torn by a power loss before it was synced; older ones and the entries still tell all
+            # a power failure may have torn it; older checkpoints and the entries have everything
             log.warning("checkpoint of version %d cannot be read: %s", version, error.message)
     return TableState()
 
 
 def _read_checkpoint(version: int, parts: tuple[str, ...]) -> TableState:
-    """One on this machine is read once, as long as its files are the same ones."""
+    """Return the state of a checkpoint. One on this machine is read again only if its files have
+    changed."""
     if not all(map(is_local, parts)):
         return _read_all(version, parts)
     with storage_errors("read file", parts[0]):
@@ -253,13 +255,13 @@ def _actions(table: pa.Table) -> Iterable[dict[str, Any]]:
     for kind in table.column_names:
         rows = table.column(kind)
         for body in rows.filter(rows.is_valid()).to_pylist():
-            # a struct of NULLs only stands for "no such action" in some writers' files
+            # in some writers' files a struct that is all NULL means "no such action"
             if any(value is not None for value in body.values()):
                 yield {kind: _with_maps(body)}
 
 
 def _with_maps(body: dict[str, Any]) -> dict[str, Any]:
-    """Arrow gives maps as lists of pairs."""
+    """Turn maps into dicts: Arrow returns them as lists of pairs."""
     for key in ("tags", "configuration", "options", "partitionValues"):
         if key in body and not isinstance(body[key], str):  # a domain's configuration is a text
             body[key] = dict(body[key] or ())
@@ -269,7 +271,7 @@ def _with_maps(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def data_file(body: Mapping[str, Any]) -> DataFile:
-    """What an add action describes, its vector unread."""
+    """Return the file of an add action, without reading its vector."""
     stats = statistics.from_json(body.get("stats"))
     return DataFile(
         path=body["path"],

@@ -2,8 +2,7 @@
 
 In: Arrow tables as they are written; later the "stats" of add actions. Out: a JSON text with
 numRecords, minValues, maxValues, nullCount for the first 32 columns and those that a table is
-clustered by, and bounds to rule files out.
-A bound may be wider than the truth, never narrower.
+clustered by, and bounds to rule files out. A bound may be wider than the values, never narrower.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ import pyarrow.compute as pc
 INDEXED_COLUMNS: Final = 32
 """delta.dataSkippingNumIndexedCols"""
 PREFIX: Final = 32
-"""Characters of a string's bound."""
+"""The number of characters in a string's bound."""
 _LAST_CHARACTER: Final = "\U0010ffff"
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _OF_A_DOUBLE: Final = Decimal("1e-14")
-"""More than a double, and a product of doubles, is off the truth, as part of the value."""
+"""A relative error that is larger than that of a double, or of a product of doubles."""
 
 
 @dataclass
 class Collector:
-    """Statistics of one file, gathered batch by batch. ``indexed``: columns that have some wherever
-    they stand."""
+    """Statistics of one file, gathered batch by batch. ``indexed``: columns that get statistics
+    wherever they stand."""
 
     schema: pa.Schema
     indexed: Sequence[str] = ()
@@ -43,7 +42,7 @@ class Collector:
     _unbounded: set[str] = field(default_factory=set)
 
     def add(self, table: pa.Table | pa.RecordBatch) -> None:
-        """Take rows in that were written to the file."""
+        """Count rows that were written to the file."""
         self.rows += table.num_rows
         first, rest = self.schema.names[:INDEXED_COLUMNS], self.schema.names[INDEXED_COLUMNS:]
         for column in (*first, *(name for name in rest if name in self.indexed)):
@@ -54,14 +53,14 @@ class Collector:
 
     def _widen(self, column: str, values: pa.ChunkedArray) -> None:
         if pa.types.is_floating(values.type) and not _all_finite(values):
-            # Spark sorts NaN above all numbers and JSON has no word for it: no bounds at all
+            # Spark sorts NaN above all numbers, and JSON has no word for it: leave bounds out
             self._unbounded.add(column)
             return
         found = pc.min_max(values)
         try:
             low, high = found["min"].as_py(), found["max"].as_py()
         except (OverflowError, ValueError):
-            self._unbounded.add(column)  # infinity, and years that Python's dates have not
+            self._unbounded.add(column)  # infinity, or a year that Python's dates cannot have
             return
         if low is None:
             return
@@ -69,7 +68,7 @@ class Collector:
         self._high[column] = max(high, self._high.get(column, high))
 
     def result(self) -> dict[str, Any]:
-        """The statistics as a mapping that ``to_json`` renders."""
+        """Return the statistics as a mapping that ``to_json`` renders."""
         bounded = [c for c in self._low if c not in self._unbounded and _has_form(self._high[c])]
         return {
             "numRecords": self.rows,
@@ -80,7 +79,7 @@ class Collector:
 
 
 def to_json(value: Any) -> str:
-    """JSON with decimals as exact numbers, which the standard encoder cannot write."""
+    """Return JSON with decimals as exact numbers, which the standard encoder cannot write."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{json.dumps(k)}:{to_json(v)}" for k, v in value.items()) + "}"
     if isinstance(value, Decimal):
@@ -89,7 +88,7 @@ def to_json(value: Any) -> str:
 
 
 def from_json(text: str | None) -> dict[str, Any]:
-    """The "stats" of an add action; fractions as Decimal, so that no digit is lost."""
+    """Parse the "stats" of an add action, with fractions as Decimal, so that no digit is lost."""
     if not text:
         return {}
     parsed: dict[str, Any] = json.loads(text, parse_float=Decimal)
@@ -97,10 +96,10 @@ def from_json(text: str | None) -> dict[str, Any]:
 
 
 def bounds(stats: Mapping[str, Any], column: str, arrow: pa.DataType) -> tuple[Any, Any] | None:
-    """(least, greatest) possible value of a column in a file as Python values, or None if unknown.
+    """Return the (least, greatest) possible value of a column in a file, or None if unknown.
 
-    Values are of the type that ``pa.Scalar.as_py`` gives for ``arrow``. (None, None) would mean
-    only NULLs; such a column has no entry in the statistics, which is None here too.
+    Values have the Python type of ``pa.Scalar.as_py`` for ``arrow``. A column of NULLs only has no
+    bounds in the statistics, so the result is None too.
     """
     try:
         low = _parse(stats["minValues"][column], arrow)
@@ -108,11 +107,11 @@ def bounds(stats: Mapping[str, Any], column: str, arrow: pa.DataType) -> tuple[A
     except (KeyError, TypeError, ValueError, ArithmeticError):
         return None
     if pa.types.is_timestamp(arrow):
-        # other writers cut a bound to the millisecond below
+        # other writers truncate a bound to milliseconds
         last = datetime.max.replace(tzinfo=high.tzinfo)
         return low, last if high > last - _MILLISECOND else high + _MILLISECOND
     if pa.types.is_decimal(arrow):
-        # delta-rs writes decimals as what a double makes of them
+        # delta-rs writes decimals as doubles
         return low - abs(low) * _OF_A_DOUBLE, high + abs(high) * _OF_A_DOUBLE
     return low, high
 
@@ -139,7 +138,7 @@ def _parse(value: Any, arrow: pa.DataType) -> Any:
 
 
 def has_order(arrow: pa.DataType) -> bool:
-    """Types that Spark skips files by (SkippingEligibleDataType)."""
+    """Tell whether Spark skips files by values of a type (SkippingEligibleDataType)."""
     return bool(
         pa.types.is_integer(arrow)
         or pa.types.is_floating(arrow)
@@ -165,8 +164,8 @@ def _low_form(value: Any) -> Any:
 
 
 def _has_form(high: Any) -> bool:
-    """Whether an upper bound can be written: years have four digits, so the last millisecond of
-    9999 has nothing above it, and a bound cut below the truth makes readers miss rows."""
+    """Tell whether an upper bound can be written. Years have four digits, so nothing is above the
+    last millisecond of 9999, and a bound that is truncated makes readers miss rows."""
     return not (
         isinstance(high, datetime)
         and high.replace(tzinfo=None) > datetime.max.replace(microsecond=999_000)
@@ -186,7 +185,7 @@ def _high_form(value: Any) -> Any:
 
 
 def _string_above(value: str) -> str:
-    """A short string that sorts at or above ``value`` (by code points, as UTF-8 bytes do)."""
+    """Return a short string that sorts at or above ``value``, by code points, as UTF-8 bytes do."""
     end = PREFIX
     while end < len(value) and value[end] == _LAST_CHARACTER:
         end += 1
@@ -194,7 +193,7 @@ def _string_above(value: str) -> str:
 
 
 def _timestamp_text(value: datetime) -> str:
-    """ISO 8601 cut to the millisecond; "Z" for instants, no zone for timestamp_ntz."""
+    """Return ISO 8601 truncated to milliseconds; "Z" for instants, no zone for timestamp_ntz."""
     zone = "Z" if value.tzinfo is not None else ""
     plain = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
     return plain.isoformat(timespec="milliseconds") + zone

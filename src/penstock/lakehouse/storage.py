@@ -1,8 +1,8 @@
-"""Where the warehouse lies: paths, filesystems, durability and errors, for every file we touch.
+"""The storage of the warehouse: paths, filesystems, durability and errors, for every file we touch.
 
-In: URIs (a local folder, or an object store that pyarrow's filesystems know). Out: bytes written,
-read, listed, removed; on a local warehouse durable when the call returns (law 1), in an object
-store as soon as the put returned. What the bytes mean is left to the other files of this room.
+In: URIs (a local folder, or an object store that pyarrow's filesystems know). Out: files written,
+read, listed, removed; in a local warehouse durable when the call returns (law 1), in an object
+store once the put has returned. The other files of this room know the contents.
 
 ``fsync_file`` and ``fsync_folder`` are the only places that sync, so that a test can count them.
 """
@@ -54,7 +54,7 @@ _DENIED: Final = re.compile(
     "ACCESS_DENIED|SIGNATURE_DOES_NOT_MATCH|INVALID_ACCESS_KEY_ID|INVALID_SIGNATURE|EXPIRED|"
     "AuthenticationFailed|AuthorizationFailure|AuthorizationPermissionMismatch"
 )
-"""How pyarrow names what AWS and Azure refuse."""
+"""The words in pyarrow's messages by which AWS and Azure refuse access."""
 _DENIED_HINT: Final = (
     "Set credentials in the environment of this command (AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, or AZURE_STORAGE_KEY) that may read, write, list and delete there."
@@ -64,11 +64,11 @@ _DELETIONS: Final = 10
 
 @dataclass(frozen=True)
 class Storage:
-    """How files are written; crosses to executors. ``uri``: the warehouse's root. ``held``: by URI,
-    files that are only here; they are read as if they were there.
+    """The files of a warehouse; crosses to executors. ``uri``: the warehouse's root. ``held``:
+    files that exist only in memory, by URI; they are read as if they were stored.
 
-    ``fsync``: sync files and folders of a local warehouse (law 1). Off only where losing the
-    warehouse with the machine's power is acceptable.
+    ``fsync``: sync files and folders of a local warehouse (law 1). Off only if it is acceptable to
+    lose the warehouse in a power failure.
     """
 
     uri: str
@@ -80,14 +80,14 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """True for a folder of this machine (or one mounted everywhere under the same path)."""
+        """Tell whether it is a folder of this machine, or one mounted under one path everywhere."""
         return is_local(self.uri)
 
     def create_folder(self, uri: str) -> None:
-        """Make a folder and its parents, durable on return. Nothing to do in object stores.
+        """Make a folder and its parents, durable on return; object stores need none.
 
-        Folders that are there are synced too, up to the warehouse: a process that was killed may
-        have made them.
+        Existing folders are synced too, up to the warehouse: a process may have made them and been
+        killed before it synced them.
         """
         if not is_local(uri):
             return
@@ -114,7 +114,7 @@ class Storage:
                 fsync_folder(local_path(uri))
 
     def write(self, uri: str, content: bytes) -> None:
-        """Write a file whole (replacing one of that name atomically), durable on return."""
+        """Write a file, atomically replacing one of that name; durable on return."""
         with storage_errors("write file", uri):
             if is_local(uri):
                 self._write_local(Path(local_path(uri)), content)
@@ -124,7 +124,7 @@ class Storage:
                     sink.write(content)
 
     def _write_local(self, path: Path, content: bytes) -> None:
-        # Content, name, folder: a power failure leaves the old file or the new one, whole.
+        # Content, name, folder: a power failure leaves the whole old file or the whole new one.
         temporary = write_temporary(path, content, fsync=self.fsync)
         try:
             temporary.replace(path)
@@ -135,7 +135,7 @@ class Storage:
             fsync_folder(str(path.parent))
 
     def read(self, uri: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Read a file or a range of it. Raises StorageError (58P01 when it does not exist)."""
+        """Read a file or a range of it. Raises StorageError (58P01 if it does not exist)."""
         if uri in self.held:
             return self.held[uri][offset : None if length is None else offset + length]
         with storage_errors("read file", uri):
@@ -147,7 +147,7 @@ class Storage:
                 return bytes(source.read(length))
 
     def read_if_there(self, uri: str) -> bytes | None:
-        """Read a file; None when it does not exist."""
+        """Read a file; return None if it does not exist."""
         try:
             return self.read(uri)
         except StorageError as error:
@@ -156,13 +156,13 @@ class Storage:
             raise
 
     def list(self, folder: str) -> list[fs.FileInfo]:
-        """The files directly in a folder; nothing when it does not exist."""
+        """Return the files directly in a folder; none if it does not exist."""
         with storage_errors("read directory", folder):
             filesystem, path = resolve(folder)
             return list(filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)))
 
     def exists(self, uri: str) -> bool:
-        """True when there is a file or folder of that name."""
+        """Tell whether there is a file or folder of that name."""
         if any(held == uri or held.startswith(f"{uri}/") for held in self.held):
             return True
         with storage_errors("stat file", uri):
@@ -170,7 +170,7 @@ class Storage:
             return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
 
     def remove(self, uri: str) -> None:
-        """Remove a file that nobody needs; that it cannot be removed is logged only."""
+        """Remove a file that nobody needs; an error is only logged."""
         with contextlib.suppress(FileNotFoundError):
             try:
                 filesystem, path = resolve(uri)
@@ -181,8 +181,8 @@ class Storage:
                 log.warning("could not remove file %s: %s", uri, _message(error))
 
     def discard_folder(self, uri: str) -> None:
-        """Remove a folder of passing files; a late task may still write there, so it is only logged
-        that something stays."""
+        """Remove a folder of temporary files. An error is only logged: a late task may still write
+        there."""
         try:
             filesystem, path = resolve(uri)
             if filesystem.get_file_info(path).type == fs.FileType.Directory:
@@ -191,13 +191,13 @@ class Storage:
             log.warning("could not remove directory %s: %s", uri, _message(error))
 
     def remove_empty_folder(self, uri: str) -> None:
-        """Nothing is done to one that holds anything; object stores have none."""
+        """Remove a folder if it is empty; object stores have no folders."""
         if is_local(uri):
             with contextlib.suppress(OSError):
                 Path(local_path(uri)).rmdir()
 
     def remove_folder(self, uri: str) -> None:
-        """Remove a folder with everything in it; no effect when it is gone."""
+        """Remove a folder with everything in it; do nothing if it is gone."""
         with storage_errors("remove directory", uri):
             filesystem, path = resolve(uri)
             if filesystem.get_file_info(path).type == fs.FileType.Directory:
@@ -207,7 +207,7 @@ class Storage:
 
 
 def _delete(filesystem: fs.FileSystem, path: str) -> None:
-    """Who writes into the folder meanwhile may finish a file, or remove one."""
+    """Remove a folder. Try again if it changes meanwhile: others may add or remove files in it."""
     for again in reversed(range(_DELETIONS)):
         try:
             filesystem.delete_dir(path)
@@ -219,14 +219,14 @@ def _delete(filesystem: fs.FileSystem, path: str) -> None:
 
 
 def make_folder(uri: str) -> None:
-    """Make a folder for passing files, in tasks too: it need not outlive a power failure."""
+    """Make a folder for temporary files, in tasks too; it need not survive a power failure."""
     if is_local(uri):
         with storage_errors("create directory", uri):
             Path(local_path(uri)).mkdir(parents=True, exist_ok=True)
 
 
 def fsync_file(path: str) -> None:
-    """fsync(2) of a local file by its path."""
+    """Call fsync(2) on a local file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -235,7 +235,7 @@ def fsync_file(path: str) -> None:
 
 
 def fsync_folder(path: str) -> None:
-    """fsync(2) of a local folder: the names in it become durable."""
+    """Call fsync(2) on a local folder, which makes the names in it durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -244,8 +244,8 @@ def fsync_folder(path: str) -> None:
 
 
 def write_temporary(path: Path, content: bytes, *, fsync: bool) -> Path:
-    """Write ``content`` under a hidden name beside ``path``; removed again when that fails."""
-    # Hidden from readers of a table; what a killed process leaves is removed by ``checkpoint``.
+    """Write ``content`` under a hidden name beside ``path``; remove the file if that fails."""
+    # Readers of a table ignore hidden names; ``checkpoint`` removes those of killed processes.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         temporary.write_bytes(content)
@@ -258,7 +258,7 @@ def write_temporary(path: Path, content: bytes, *, fsync: bool) -> Path:
 
 
 def normal_uri(uri: str) -> str:
-    """``uri`` in the form which Spark takes: local paths become absolute ``file://`` URIs.
+    """Return ``uri`` in the form that Spark takes: local paths become absolute ``file://`` URIs.
 
     Characters are not percent-encoded, because Hadoop's Path does not decode them.
     """
@@ -268,20 +268,20 @@ def normal_uri(uri: str) -> str:
 
 
 def is_local(uri: str) -> bool:
-    """True for plain paths and ``file:`` URIs."""
+    """Tell whether a URI is a plain path or a ``file:`` URI."""
     match = _SCHEME.match(uri)
     return match is None or match[1].lower() == "file"
 
 
 def local_path(uri: str) -> str:
-    """The path of a local URI (``file:///p``, ``file:/p`` or ``/p``)."""
+    """Return the path of a local URI (``file:///p``, ``file:/p`` or ``/p``)."""
     if not uri.lower().startswith("file:"):
         return uri
     return re.sub(r"^/{2,}", "/", uri[len("file:") :])
 
 
 def resolve(uri: str) -> tuple[fs.FileSystem, str]:
-    """pyarrow's filesystem for a URI, and the path in it."""
+    """Return pyarrow's filesystem for a URI, and the path in it."""
     if is_local(uri):
         return _local(), local_path(uri)
     scheme, rest = uri.split("://", 1)
@@ -302,7 +302,8 @@ def _remote(root: str) -> tuple[fs.FileSystem, str]:
 
 @contextlib.contextmanager
 def storage_errors(action: str, uri: str) -> Iterator[None]:
-    """Turn errors of the system and of pyarrow into StorageError: PostgreSQL's words, no secret."""
+    """Turn errors of the system and of pyarrow into StorageError, with PostgreSQL's words and
+    without secrets."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -314,7 +315,7 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
             sqlstate, hint = "42501", _DENIED_HINT
         told = _message(error)
         reason = os.strerror(number) if number else told
-        cause = error if told == str(error) else None  # it would be logged with its secret
+        cause = error if told == str(error) else None  # a cause would be logged with its secret
         raise StorageError(
             f'could not {action} "{uri}": {reason}', hint=hint, sqlstate=sqlstate
         ) from cause

@@ -1,9 +1,9 @@
-"""One Delta table as the driver keeps it between batches; commits by compare-and-swap.
+"""A Delta table as the driver keeps it between batches; commits by compare-and-swap.
 
-In: files that tasks wrote, positions that they found. Out: versions of the table, each with its
-transaction marker (law 2), durable when ``commit`` returns (law 1). The state is valid while nobody
-else commits; the one that loses the race gets CommitConflict and loads again. Which rows change is
-left to ``pipeline``.
+In: files that tasks have written, positions that they have found. Out: versions of the table, each
+with its transaction marker (law 2), durable when ``commit`` returns (law 1). The state is valid
+while nobody else commits; whoever loses a race gets CommitConflict and loads the table again.
+``pipeline`` decides which rows change.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout, check_layout, check_new_layout
 
 _TRUSTED_SECONDS: Final = 3600.0
-"""How long a loaded state is taken for complete without a look at the log's names; far less than
-any log retention, after which a later entry could have come and gone."""
+"""Seconds for which a loaded state is trusted without listing the log. That is far less than any
+log retention, after which a later entry could have come and gone."""
 
 
 class DeltaTable:
-    """A table with what is staged for its next version. Not safe for use by several threads.
+    """A table, and the changes staged for its next version. Not safe for use by several threads.
 
     ``files`` and ``schema`` show the current version with everything staged.
     """
@@ -64,9 +64,9 @@ class DeltaTable:
 
     @classmethod
     def load(cls, storage: Storage, store: LogStore, uri: str, name: str) -> DeltaTable | None:
-        """Open the newest version; None when there is no table.
+        """Open the newest version; return None if there is no table.
 
-        Raises FeatureNotSupported for tables that commits by files would damage.
+        Raises FeatureNotSupported for tables that our commits would damage.
         """
         state = load(storage, uri)
         return None if state is None else cls(storage, store, uri, name, state)
@@ -81,8 +81,8 @@ class DeltaTable:
         schema: TableSchema,
         layout: TableLayout = NO_LAYOUT,
     ) -> DeltaTable:
-        """Create version 0 without rows. Raises DuplicateObject when there is a table,
-        FeatureNotSupported where it cannot be laid out so."""
+        """Create version 0 without rows. Raises DuplicateObject if there is a table,
+        FeatureNotSupported if the layout does not fit the columns."""
         entry = new_table_entry(name, schema, layout)
         storage.create_folder(log_folder(uri))
         try:
@@ -94,8 +94,8 @@ class DeltaTable:
         return cls(storage, store, uri, name, state)
 
     def before(self, app_id: str, marker: int) -> DeltaTable:
-        """The table before the newest commit of an app id, which brought that marker; not to be
-        committed to. Raises StateMismatch, VersionGone: too long ago."""
+        """Return the table before the newest commits of an app id, which brought ``marker``. It
+        must not be committed to. Raises StateMismatch or VersionGone if that is too long ago."""
         version = version_before(self.storage, self.uri, self.version, app_id, marker)
         state = load_at(self.storage, self.uri, version)
         return DeltaTable(self.storage, self._store, self.uri, self.name, state)
@@ -117,7 +117,7 @@ class DeltaTable:
 
     @property
     def state(self) -> TableState:
-        """What was loaded or committed last; not to be changed."""
+        """The state that was loaded or committed last; callers must not change it."""
         return self._state
 
     @property
@@ -137,7 +137,7 @@ class DeltaTable:
 
     @property
     def files(self) -> Mapping[str, DataFile]:
-        """path -> file, staged changes included."""
+        """Files by path, staged changes included."""
         return self._staging.files
 
     @property
@@ -147,13 +147,13 @@ class DeltaTable:
 
     @property
     def kept(self) -> tuple[DataFile, ...]:
-        """Files with rows that are there before what is staged, and stay."""
+        """Files with rows that were there before the staged changes, and stay."""
         new = {file.path for file in self.added}
         return tuple(f for path, f in self.files.items() if path not in new and f.live_rows)
 
     @property
     def rows(self) -> int:
-        """Rows that readers of the next version will see."""
+        """The number of rows that readers of the next version will see."""
         return sum(file.live_rows for file in self.files.values())
 
     @property
@@ -163,17 +163,17 @@ class DeltaTable:
 
     @property
     def last_app_id(self) -> str | None:
-        """The app id of the newest commit; tells whether somebody else committed last."""
+        """The app id of the newest commit; it tells whether somebody else committed last."""
         return self._state.last_app_id
 
     @property
     def has_staged(self) -> bool:
-        """True when the next commit changes files or columns."""
+        """Tell whether the next commit changes files, columns or properties."""
         altered = self._staged_schema is not None or bool(self._staged_properties)
         return self._staging.changed or altered
 
     def transaction_version(self, app_id: str) -> int | None:
-        """The marker of an app id: the LSN up to which its changes are in this version."""
+        """Return the marker of an app id: the LSN up to which its changes are in this version."""
         return self._state.transactions.get(app_id)
 
     def stage(
@@ -184,10 +184,10 @@ class DeltaTable:
         remove_all: bool = False,
         rewritten: Mapping[str, WrittenFile] | None = None,
     ) -> None:
-        """Add to the next version: first ``remove_all``, then ``deleted``, then ``written``.
+        """Stage changes: first ``remove_all``, then ``deleted``, ``written`` and ``rewritten``.
 
-        ``deleted``: path -> positions that go, in addition to those that are gone already; paths of
-        files staged earlier count too. A file without rows left is removed. ``rewritten``: path ->
+        ``deleted``: path -> positions to delete besides those that are deleted already; files
+        staged earlier may be named too. A file without rows left is removed. ``rewritten``: path ->
         the file with the same rows that takes its place.
         """
         if remove_all:
@@ -201,8 +201,8 @@ class DeltaTable:
             self._staging.replace(path, DataFile.of_written(file, now, {REWRITTEN: path}))
 
     def drop_columns(self, names: Collection[str]) -> None:
-        """Stage that columns (Delta names) go. What files hold in them stays there until they are
-        rewritten: a column of the same name would show it. Raises FeatureNotSupported."""
+        """Stage the removal of columns (Delta names). Files keep the values until they are
+        rewritten: a new column of the same name would show them. Raises FeatureNotSupported."""
         left = self.schema.without(names)
         check_layout(self.name, self.layout, left.arrow())
         self._staged_dropped |= {c.name for c in self._schema.columns if c.name in names}
@@ -210,42 +210,42 @@ class DeltaTable:
         self._staged_schema = left
 
     def add_columns(self, columns: Sequence[Column], unfilled: Collection[str] = ()) -> None:
-        """Stage added columns; rows from before hold NULL.
+        """Stage added columns; present rows hold NULL there.
 
-        ``unfilled``: those whose rows from before have other values at their source.
+        ``unfilled``: those of them for which present rows have other values at the source.
         """
         if columns:
             self._staged_schema = self.schema.with_columns(columns)
             self._staged_unfilled = (*self.unfilled, *unfilled)
 
     def keep_versions(self, seconds: int) -> None:
-        """Stage that its versions can be read for so long, where its properties say less."""
+        """Stage longer retentions, if the properties keep versions for less than ``seconds``."""
         self._staged_properties = longer_retentions(self.properties, seconds)
 
     def mark(self, schema: TableSchema) -> None:
-        """Stage a schema with the same columns, marked otherwise: published, of the PRIMARY KEY."""
+        """Stage a schema with the same columns but other marks: published, in the PRIMARY KEY."""
         if schema != self.schema:
             self._staged_schema = schema
 
     @property
     def unfilled(self) -> tuple[str, ...]:
-        """Columns in which rows from before they were added lack the values that they have at their
-        source, staged ones included; they are in the table's log until it is replaced."""
+        """Columns that were added later, and whose older rows lack the values of their source;
+        staged columns included. The table's log lists them until the table is replaced."""
         if self._staged_unfilled is not None:
             return self._staged_unfilled
         return tuple(json.loads(self.properties.get(UNFILLED, "[]")))
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Columns (PostgreSQL's names) that DROP COLUMN has taken away, staged changes included."""
+        """Columns (PostgreSQL's names) that DROP COLUMN has removed, staged changes included."""
         known = json.loads(self.properties.get(DROPPED, "[]"))
         gone = [c.source for c in self._schema.columns if c.name in self._staged_dropped]
         names = () if self._replaced else dict.fromkeys([*known, *gone])
         return tuple(name for name in names if name not in self.schema.by_source)
 
     def replace(self, schema: TableSchema) -> None:
-        """Stage another table in place of this one: no rows, and the columns and key of ``schema``.
-        It is no TRUNCATE, so the commit is not marked as one. Raises FeatureNotSupported."""
+        """Stage another table in place of this one: without rows, with the columns and key of
+        ``schema``. The commit is not marked as a TRUNCATE. Raises FeatureNotSupported."""
         check_new_layout(self.name, self.layout, schema.arrow())
         self._staging.remove_all(truncate=False)
         if schema != self.schema or self.unfilled or self.dropped:
@@ -253,7 +253,7 @@ class DeltaTable:
             self._staged_unfilled = ()
 
     def discard(self) -> None:
-        """Forget what is staged. Its data files are removed unless a commit may have named them."""
+        """Forget staged changes; remove their data files unless a commit may have named them."""
         self._forget_staged_schema()
         for path in self._staging.discard():
             if not self._unknown:
@@ -265,13 +265,14 @@ class DeltaTable:
         self._staged_properties = {}
 
     def is_behind(self) -> bool:
-        """Whether somebody has put a version after the one that is loaded."""
+        """Tell whether somebody has put a version after the one that is loaded."""
         return self.storage.exists(entry_uri(self.uri, self.version + 1))
 
     def reload(self) -> None:
-        """Load the newest version; what is staged is forgotten, its files are left to VACUUM.
+        """Load the newest version; staged changes are forgotten, and VACUUM removes their files.
 
-        Raises UndefinedObject, StateMismatch: it is another table, or commits of ours are gone.
+        Raises UndefinedObject if the table is gone, StateMismatch if it is another table, or our
+        commits are gone.
         """
         state = load(self.storage, self.uri)
         if state is None:
@@ -283,20 +284,19 @@ class DeltaTable:
                 f"{state.metadata.get('id')}, there was version {self.version} of {self.id}.",
                 hint="Put it back as it was.",
             )
-        if state.transactions:  # else nothing of ours was ever in it
+        if state.transactions:  # otherwise it never had a commit of ours
             check_restored(self.storage, self.uri, self.name, self.version, state.version)
         self._take(state)
 
     def check_restored(self, since: int, app_id: str | None = None) -> None:
-        """Raises StateMismatch when a RESTORE after ``since`` has taken commits of ours away.
-
-        ``app_id``: whose first commit may come after ``since``.
+        """Raise StateMismatch if other writers have done harm after ``since``, such as a RESTORE
+        that has taken our commits away (``foreign.check_restored``).
         """
         check_restored(self.storage, self.uri, self.name, since, self.version, app_id)
 
     def reload_below(self) -> None:
-        """Load the newest version, and stage on it what was staged, which only adds rows and
-        columns. Raises CommitConflict where it has other columns by now, and as ``reload``."""
+        """Load the newest version, and stage the same changes on it, which only add rows and
+        columns. Raises CommitConflict if the table was altered, and as ``reload``."""
         added, known = self.added, (self.id, self._state.metadata["schemaString"])
         staged = self._staged_schema, self._staged_unfilled, self._staged_properties
         self.reload()
@@ -307,12 +307,12 @@ class DeltaTable:
         self._staged_schema, self._staged_unfilled, self._staged_properties = staged
 
     def changed_by_others(self, app_id: str) -> bool:
-        """Whether others have changed rows since the last commit of an app id."""
+        """Tell whether others have changed rows since the last commit of an app id."""
         return changed_by_others(self.storage, self.uri, self.version, app_id)
 
     def columns_before_others(self, app_id: str) -> frozenset[str]:
-        """Columns, by PostgreSQL's names, that were published when ``app_id`` committed last, where
-        others have committed since; empty where nobody has, or the log does not tell any more.
+        """Return the columns (PostgreSQL's names) that were published when ``app_id`` committed
+        last, if others have committed since; empty if nobody has, or the log no longer tells.
         """
         if self.last_app_id == app_id:
             return frozenset()
@@ -328,11 +328,11 @@ class DeltaTable:
 
     @property
     def app_ids(self) -> frozenset[str]:
-        """Of all that have ever left a marker in it."""
+        """The app ids of all that have ever left a marker in the table."""
         return frozenset(self._state.transactions)
 
     def filled_by(self, app_id: str, others: Collection[str]) -> frozenset[str]:
-        """Which of other app ids have committed since the last copy of an app id."""
+        """Return those of ``others`` that have committed since the last copy of ``app_id``."""
         return filled_by(self.storage, self.uri, self.version, app_id, others)
 
     def commit(
@@ -345,12 +345,13 @@ class DeltaTable:
         user_metadata: Mapping[str, object] | None = None,
         data_change: bool = True,
     ) -> int:
-        """Put the next version with everything staged and the marker; returns its number.
+        """Put the next version with all staged changes and the marker; return its number.
 
-        ``version_marker``: an LSN; by default the version, as a marker of an app must only grow.
+        ``version_marker``: an LSN; by default the version, since an app's marker must only grow.
+        ``data_change=False``: rows were only moved (compaction).
 
-        Durable on return. Raises CommitConflict when another writer was first (load again), and
-        StorageError. ``data_change=False``: rows were only moved (compaction).
+        Durable on return. Raises CommitConflict if another writer was first (load the table again),
+        and StorageError.
         """
         if self._unknown:
             raise CommitConflict(
@@ -383,15 +384,15 @@ class DeltaTable:
         return self.version
 
     def reversal(self, app_id: str, since: int, operation: str) -> Reversal | None:
-        """How to take back commits, as ``reversal.reversal`` says it; the newest version is loaded
-        for that, with nothing staged. Raises what that and ``reload`` raise."""
+        """Return the plan to take commits back (``reversal.reversal``). Staged changes are
+        discarded, and the newest version is loaded. Raises what both functions raise."""
         self.discard()
         if self.is_behind():
             self.reload()
         return reversal(self.storage, self.uri, self._state, app_id, since, operation)
 
     def reverse(self, app_id: str, found: Reversal) -> None:
-        """Commit it; raises what ``commit`` raises."""
+        """Commit a plan of ``reversal``. Raises what ``commit`` raises."""
         self._staging.put(found.files)
         self.commit(
             app_id=app_id,
@@ -401,11 +402,12 @@ class DeltaTable:
         )
 
     def checkpoint(self) -> None:
-        """Write one of the newest version, drop log entries past retention; in any thread."""
+        """Write a checkpoint of the newest version, and drop log entries past their retention. Any
+        thread may call this."""
         self._store.checkpoint(self.uri, self.properties)
 
     def _check_current(self) -> None:
-        """Refuse to take the name of an entry that was there, and was cleaned up since."""
+        """Raise CommitConflict if the next entry's name was used and cleaned up meanwhile."""
         if self._seen.seconds < _TRUSTED_SECONDS:
             return
         listing = list_log(self.storage, self.uri)
@@ -459,16 +461,14 @@ class DeltaTable:
         return change_metadata(self._state, self.schema, told, before, self._staged_properties)
 
 
-# What the next version of a table changes in its files, gathered by one or many stages.
-#
-# In: files written, positions deleted, removals, in their order. Out: the view of files with all
-# of it, and in the end remove and add actions with one vector file. A file that was staged and
-# loses rows by a later stage is added with a vector; a file that loses rows in several stages gets
-# one vector of all.
+# Changes of files for the next version of a table, gathered in one or many steps: written files,
+# deleted positions, removals. ``Staging`` shows the files with all changes, and in the end returns
+# remove and add actions with one vector file. If a later step deletes rows of a staged file, the
+# file is added with a vector; a file that loses rows in several steps gets one vector for all.
 
 
 class Staging:
-    """The files of a table: those of the current version, changed in place, with the way back."""
+    """The files of the current version, changed in place; the state before can be restored."""
 
     def __init__(
         self, table: str, files: dict[str, DataFile], partition_by: Sequence[str] = ()
@@ -481,33 +481,33 @@ class Staging:
 
     @property
     def files(self) -> Mapping[str, DataFile]:
-        """path -> file, staged changes included."""
+        """Files by path, staged changes included."""
         return MappingProxyType(self._files)
 
     @property
     def added(self) -> tuple[DataFile, ...]:
-        """Files that the current version has not."""
+        """Files that the current version lacks."""
         new = (path for path, before in self._before.items() if before is None)
         return tuple(self._files[path] for path in new if path in self._files)
 
     @property
     def changed(self) -> bool:
-        """True when the next version differs in its files."""
+        """Tell whether the next version differs in its files."""
         return bool(self._before)
 
     @property
     def appends_only(self) -> bool:
-        """True when no file of the current version is touched."""
+        """Tell whether no file of the current version is touched."""
         return all(before is None for before in self._before.values())
 
     @property
     def emptied(self) -> bool:
-        """True when a TRUNCATE took every row of the current version."""
+        """Tell whether a TRUNCATE has removed every row of the current version."""
         return self._emptied
 
     def add(self, file: DataFile) -> None:
-        """Stage a new file. Raises PenstockError when its path is there already, RelationChanged
-        when it was written for a table partitioned otherwise."""
+        """Stage a new file. Raises PenstockError if its path is there already, RelationChanged if
+        it was written for another partitioning of the table."""
         if tuple(file.partition_values or ()) != self._partition_by:
             raise RelationChanged(
                 f'table "{self._table}" was partitioned otherwise when file "{file.path}" was '
@@ -518,7 +518,7 @@ class Staging:
         self._put(file.path, file)
 
     def replace(self, path: str, file: DataFile) -> None:
-        """Stage a file that takes the place of another. Raises CommitConflict: that is gone."""
+        """Stage a file in the place of another one. Raises CommitConflict if that is gone."""
         if path not in self._files:
             raise _no_file(self._table, path)
         self._put(path, None)
@@ -531,14 +531,14 @@ class Staging:
             self._put(path, None)
 
     def put(self, files: Mapping[str, DataFile | None]) -> None:
-        """Stage files as they are to be; None: the file goes."""
+        """Stage files by path; None removes a file."""
         for path, file in files.items():
             self._put(path, file)
 
     def delete(self, path: str, positions: BitMap) -> None:
-        """Stage deletions in a file, in addition to what is deleted; without rows left it goes.
+        """Stage deletions in a file, besides earlier ones; remove the file if no row is left.
 
-        Raises CommitConflict when there is no such file.
+        Raises CommitConflict if there is no such file.
         """
         file = self._files.get(path)
         if file is None:
@@ -552,7 +552,7 @@ class Staging:
             self._put(path, file.with_deleted(gone))
 
     def discard(self) -> list[str]:
-        """Go back to the current version; the paths of staged files, which nobody needs now."""
+        """Go back to the current version; return the paths of staged files, now unneeded."""
         staged = [path for path, before in self._before.items() if before is None]
         for path, before in self._before.items():
             self._set(path, before)
@@ -561,7 +561,7 @@ class Staging:
         return staged
 
     def describe(self, vectors: VectorFile) -> dict[str, DataFile]:
-        """Add all new vectors to a file; the files that they belong to, with descriptors."""
+        """Add all new vectors to ``vectors``; return their data files, with descriptors."""
         described = {}
         for path in self._before:
             file = self._files.get(path)
@@ -572,7 +572,7 @@ class Staging:
     def actions(
         self, described: Mapping[str, DataFile], *, now: int, data_change: bool
     ) -> Iterable[Action]:
-        """Remove and add actions. ``described``: the result of ``describe``."""
+        """Return remove and add actions. ``described``: the result of ``describe``."""
         removes: list[Action] = []
         adds: list[Action] = []
         for path, before in self._before.items():
@@ -584,7 +584,8 @@ class Staging:
         return removes + adds
 
     def committed(self, described: Mapping[str, DataFile]) -> list[str]:
-        """What was staged is the current version; the paths of files staged and then removed."""
+        """Take the staged changes as the current version; return the paths of files that were
+        staged and then removed."""
         self._files.update(described)
         dropped = [p for p, before in self._before.items() if not before and p not in self._files]
         self._before = {}
@@ -608,20 +609,18 @@ def _no_file(table: str, path: str) -> CommitConflict:
     )
 
 
-# The first log entry of a table that the node makes.
-#
-# In: columns, how rows are laid out. Out: actions of version 0, or a refusal of what Delta would
-# not take.
+# The first log entry of a table that the node makes: actions of version 0 for its columns and
+# layout, or an error for a layout that Delta would not accept.
 
 RETENTION: Final = "interval 2 days"
-"""How long old log entries and removed files of new tables serve readers of old cuts. A table with
-several commits a second has hundreds of thousands of both in a week, Delta's default."""
+"""The time for which new tables keep old log entries and removed files for readers of old cuts. In
+a week, Delta's default, a table with several commits a second has hundreds of thousands of both."""
 
 _INDEXED: Final = "delta.dataSkippingNumIndexedCols"
 
 
 def new_table_entry(name: str, schema: TableSchema, layout: TableLayout) -> list[Action]:
-    """Raises FeatureNotSupported where it cannot be laid out so."""
+    """Return the first entry. Raises FeatureNotSupported if the layout does not fit the columns."""
     check_new_layout(name, layout, schema.arrow())
     return first_entry(
         schema.delta_json(),
@@ -642,7 +641,8 @@ def new_table_entry(name: str, schema: TableSchema, layout: TableLayout) -> list
 
 
 def _more_indexed(schema: TableSchema, layout: TableLayout) -> dict[str, str]:
-    """Where Delta would keep no statistics of what it is to cluster by."""
+    """Return the property by which Delta keeps statistics of clustering columns behind the first
+    32; empty if it is not needed."""
     names = [column.name for column in schema.columns]
     count = max((names.index(name) + 1 for name in layout.cluster_by), default=0)
     return {_INDEXED: str(count)} if count > INDEXED_COLUMNS else {}

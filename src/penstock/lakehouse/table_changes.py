@@ -1,10 +1,10 @@
-"""Which rows came and went between two versions of a table, as files and parts of files.
+"""Changes between two versions of a table, as files and parts of files.
 
-In: a table's log. Out: the files whose rows went, the files whose rows came, and those that say
-which of them are one row, as far as a writer has told it. A row that was only
-moved (OPTIMIZE, REORG: actions without data change) is in neither; one that was copied while a
-file was rewritten, or that came and went in between, is in both, equal in all its columns: equal
-rows are cancelled when they are read. Reading is left to ``pipeline``.
+In: a table's log. Out: files with removed rows, files with added rows, and files that tell which of
+them are pairs of an old and a new row, if the writer has left any. A row that was only moved
+(OPTIMIZE, REORG: actions without data change) is in neither. A row that was copied while a file was
+rewritten, or that came and went in between, is in both, equal in all its columns; equal rows cancel
+each other when they are read. ``pipeline`` reads the files.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _UPDATE: Final = "UPDATE"
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Rows of a data file: those that ``only`` deletes (None: all), without those that ``gone``
-    deletes. Both are descriptors of deletion vectors.
+    """A part of a data file's rows: the positions in ``only`` (None: all) that are not in ``gone``.
+    Both are descriptors of deletion vectors.
     """
 
     file: DataFile
@@ -40,16 +40,17 @@ class FilePart:
 
     @property
     def size(self) -> int:
-        """Bytes to read at most."""
+        """The most bytes to read."""
         return self.file.size
 
 
 @dataclass(frozen=True)
 class TableChanges:
-    """``before`` and ``after``: the states of both versions. ``truncated``: everything that was
-    there at ``before`` went by TRUNCATE, and is not among ``removed``; ``emptied_with``: oids of
-    the relations that went with it. ``updates_only``: whatever changed was changed by UPDATE.
-    ``pairs``: files that tell which new row was which old one.
+    """The changes from one version to another, and the states of both.
+
+    ``truncated``: a TRUNCATE has removed all rows of ``before``, which are not in ``removed``;
+    ``emptied_with``: oids of the relations that it has emptied too. ``updates_only``: all changes
+    are by UPDATE. ``pairs``: files that tell which new row was which old one.
     """
 
     before: TableState
@@ -64,7 +65,8 @@ class TableChanges:
 
 @dataclass
 class _Walk:
-    """Net changes so far; parts that came in the range by path."""
+    """The net changes so far. ``added``: parts that came in the range, by path; ``copied``: added
+    parts that must stay as they are."""
 
     removed: list[FilePart] = field(default_factory=list)
     added: dict[str, FilePart] = field(default_factory=dict)
@@ -82,7 +84,8 @@ def table_changes(
     to_version: int,
     known: TableState | None = None,
 ) -> TableChanges:
-    """``from_version`` -1: the table was not there. ``known``: a version that is loaded already.
+    """Return the changes after ``from_version`` up to ``to_version``. ``from_version`` is -1 if the
+    table was not there. ``known``: a version that is loaded already.
 
     Raises VersionGone, StorageError.
     """
@@ -96,7 +99,8 @@ def table_changes(
     walk = _Walk()
     for version in range(from_version + 1, to_version + 1):
         actions = _entry(storage, table_uri, version)
-        # A TRUNCATE that was taken back is none: the rows that it took, and that came back, cancel.
+        # A TRUNCATE that was taken back does not count: the rows that it has removed have come
+        # back, and cancel each other.
         truncates = is_truncate(actions) and not any(
             version in reversed_by(_entry(storage, table_uri, later))
             for later in range(version + 1, to_version + 1)
@@ -124,8 +128,8 @@ def _entry(storage: Storage, table_uri: str, version: int) -> Sequence[Mapping[s
 
 
 def staged_changes(storage: Storage, change: StagedChange, version: int) -> TableChanges:
-    """What a transaction that is prepared does to a table. ``version``: of the table, as it was
-    when it was checked. Raises VersionGone, StorageError."""
+    """Return the changes of a prepared transaction to a table. ``version``: the table's version on
+    which it was checked. Raises VersionGone, StorageError."""
     state = load_at(storage, change.uri, version)
     folder = pairs_folder(change.uri)
     return TableChanges(
@@ -146,7 +150,7 @@ def _commit(
     *,
     truncates: bool,
 ) -> None:
-    """``truncates``: whether it counts as a TRUNCATE."""
+    """Add a commit to the walk. ``truncates``: it counts as a TRUNCATE."""
     old = dict(state.files)
     state.apply(version, actions)
     bodies = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind)]
@@ -168,28 +172,28 @@ def _commit(
 
 
 def _operation(actions: Sequence[Mapping[str, Any]]) -> str:
-    """What the writer says that it did; "" where it does not say."""
+    """Return the operation that the writer names; "" if it names none."""
     told = (str((a.get("commitInfo") or {}).get("operation") or "") for a in actions)
     return next((operation for operation in told if operation), "")
 
 
 def _rewritten(walk: _Walk, files: Sequence[DataFile]) -> None:
-    """Files that came in this range were rewritten one by one for other columns: what is sent is
-    what the rows hold in the columns of now."""
+    """Replace files that came in this range and were rewritten one by one for other columns, so
+    that their rows are sent with the new columns."""
     for file in files:
         if walk.added.pop((file.tags or {}).get(REWRITTEN, ""), None) is not None:
             walk.added[file.path] = FilePart(file, gone=file.descriptor)
 
 
 def _mark_copied(walk: _Walk, paths: set[str]) -> None:
-    """Rows that came in this range are in other files now; those that are gone must still cancel
-    them, so the files in which they came are kept as they are."""
+    """Keep files that came in this range as they are, after their rows were moved to other files.
+    If such a row is removed later it must still cancel its addition."""
     for path in paths & set(walk.added):
         walk.copied.append(walk.added.pop(path))
 
 
 def _file(walk: _Walk, old: DataFile | None, new: DataFile | None) -> None:
-    """What a commit did to one file."""
+    """Add a commit's change of one file to the walk."""
     path = (new or old or DataFile("", 0, 0, {})).path
     if old is None and new is not None:
         walk.added[path] = FilePart(new, gone=new.descriptor)

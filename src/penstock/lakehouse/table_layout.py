@@ -1,8 +1,8 @@
-"""How the rows of a Delta table are laid out in files: what writers of files have to know of it.
+"""The layout of a Delta table's rows in files, as far as writers of files have to know it.
 
-In: a table's metadata and domain metadata, or what a new table is to have. Out: ``TableLayout``, a
-frozen value that crosses to executors; refusals of columns that Delta, or all readers, cannot lay a
-table out by. How files are written so is ``table_writer``'s.
+In: a table's metadata and domain metadata, or the options of a new table. Out: ``TableLayout``, a
+frozen value that crosses to executors; refusals of columns by which Delta cannot lay a table out,
+or which not all readers read in the same way. ``table_writer`` writes files by a layout.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from penstock.sqlstate import UndefinedColumn
 CLUSTERING: Final = "delta.clustering"
 """The domain of Delta's log that names the columns of liquid clustering."""
 _MOST_CLUSTERING: Final = 4
-"""Columns that Delta clusters by."""
+"""The largest number of columns that Delta clusters by."""
 
 
 @dataclass(frozen=True)
 class TableLayout:
-    """``partition_by``: columns (Delta names) whose values the log has, not the files;
-    ``cluster_by``: columns that must have statistics, wherever they stand."""
+    """A layout. ``partition_by``: columns (Delta names) whose values are in the log and not in the
+    files; ``cluster_by``: columns that must have statistics, wherever they stand."""
 
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ NO_LAYOUT: Final = TableLayout()
 
 
 def layout_of(metadata: Mapping[str, Any], domains: Mapping[str, str]) -> TableLayout:
-    """``domains``: the configuration of each domain."""
+    """Return the layout of a table. ``domains``: the configuration of each domain."""
     clustering = json.loads(domains.get(CLUSTERING) or "{}").get("clusteringColumns") or ()
     return TableLayout(
         tuple(metadata.get("partitionColumns") or ()),
@@ -51,12 +51,12 @@ def layout_of(metadata: Mapping[str, Any], domains: Mapping[str, str]) -> TableL
 
 
 def clustering_configuration(layout: TableLayout) -> str:
-    """The configuration of the domain."""
+    """Return the configuration of the domain ``CLUSTERING``."""
     return json.dumps({"clusteringColumns": [[name] for name in layout.cluster_by]})
 
 
 def check_layout(table: str, layout: TableLayout, columns: pa.Schema) -> None:
-    """Raise FeatureNotSupported where a table with these columns cannot be laid out so."""
+    """Raise FeatureNotSupported if a table with these columns cannot have this layout."""
     for way, names in (("partitioned", layout.partition_by), ("clustered", layout.cluster_by)):
         for name in names:
             if name not in columns.names:
@@ -83,7 +83,7 @@ def check_layout(table: str, layout: TableLayout, columns: pa.Schema) -> None:
 
 
 def check_new_layout(table: str, layout: TableLayout, columns: pa.Schema) -> None:
-    """Raise FeatureNotSupported where no new table could be laid out so, or Delta would not cluster
+    """Raise FeatureNotSupported if a new table cannot have this layout, or Delta would not cluster
     it."""
     check_layout(table, layout, columns)
     for name in layout.cluster_by:
@@ -105,11 +105,9 @@ def _has_text(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind))
 
 
-# How a subscription lays out the tables that its copies make (partition_by, cluster_by).
-#
-# In: the texts of both options: ``schema.table (column, ...); table (column)``, names at the
-# publisher. Out: the layout of a new table. What is wrong with a text is told when the option is
-# set, what does not fit a table when that is made.
+# Layouts of the tables that a subscription's copies make, by its options partition_by and
+# cluster_by: ``schema.table (column, ...); table (column)``, names at the publisher. An error in a
+# text is reported when the option is set, a column that the table lacks when the table is made.
 
 PARTITION_BY: Final = "partition_by"
 CLUSTER_BY: Final = "cluster_by"
@@ -120,14 +118,14 @@ _HINT: Final = "It is a list of tables with columns: public.orders (region, day)
 
 @dataclass(frozen=True)
 class NewTableLayouts:
-    """By table, the columns of the two options."""
+    """The columns of the two options, by table."""
 
     partition_by: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
     cluster_by: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, partition_by: str, cluster_by: str) -> NewTableLayouts:
-        """Raises InvalidParameterValue."""
+        """Parse both options. Raises InvalidParameterValue."""
         made = cls(column_lists(PARTITION_BY, partition_by), column_lists(CLUSTER_BY, cluster_by))
         both = made.partition_by.keys() & made.cluster_by.keys()
         if both:
@@ -138,7 +136,7 @@ class NewTableLayouts:
         return made
 
     def layout_of(self, table: TableName, schema: TableSchema) -> TableLayout:
-        """Of a table that is to be made. Raises InvalidParameterValue (42703)."""
+        """Return the layout of a new table. Raises InvalidParameterValue (42703)."""
         return TableLayout(
             _names(PARTITION_BY, self.partition_by.get(table, ()), table, schema),
             _names(CLUSTER_BY, self.cluster_by.get(table, ()), table, schema),
@@ -149,7 +147,7 @@ NO_LAYOUTS: Final = NewTableLayouts()
 
 
 def column_lists(option: str, text: str) -> dict[TableName, tuple[str, ...]]:
-    """The columns by table. Raises InvalidParameterValue."""
+    """Parse an option's text; return the columns by table. Raises InvalidParameterValue."""
     found: dict[TableName, tuple[str, ...]] = {}
     at = 0
     while text[at:].strip():

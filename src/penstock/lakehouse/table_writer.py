@@ -1,9 +1,9 @@
-"""Rows of one table written to as many data files as they need, each of one partition.
+"""Writers of a table's rows, to as many data files as they need, each for one partition.
 
-In: batches in the table's Arrow schema, how the table is laid out. Out: WrittenFile per file,
-durable on return. Files of all partitions lie in the table's folder: the log tells which partition
-each is of. Memory: a row group in all, however many partitions there are, the fullest is written
-first; and ``_MOST_OPEN`` files that are being written.
+In: batches in the table's Arrow schema, the table's layout. Out: a WrittenFile per file, durable on
+return. Files of all partitions lie in the table's folder: the log tells each file's partition.
+Memory holds one row group in all, however many partitions there are, and at most ``_MOST_OPEN``
+files that are being written. The partition with the most rows in memory is written first.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
 
 _MOST_OPEN: Final = 64
-"""Files that are open at a time: what comes later for the partition of one that was closed goes to
-a new one, as it does where several tasks write."""
+"""Files that are open at a time. Later rows for the partition of a closed file go to a new one, as
+they do if several tasks write."""
 _MOST_HELD: Final = 1024
-"""Partitions of which rows wait to be written: each costs more than its rows."""
+"""Partitions that may have waiting rows: each costs more memory than its rows."""
 
 _Partition = tuple[str | None, ...]
 
 
 class TableWriter(WritesFiles):
-    """``files`` holds the finished files after ``close``; ``write`` does all in one call."""
+    """A writer of one table's rows, to files of one partition each.
+
+    ``files`` holds the finished files after ``close``; ``write`` does everything in one call.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class TableWriter(WritesFiles):
         target_file_bytes: int = TARGET_FILE_BYTES,
         mark: str = "",
     ) -> None:
-        """``mark``: part of the files' names."""
+        """``mark``: a part of the files' names."""
         self._storage = storage
         self._table_uri = table_uri
         self._layout = layout
@@ -60,12 +63,12 @@ class TableWriter(WritesFiles):
 
     @property
     def files(self) -> list[WrittenFile]:
-        """The finished ones."""
+        """The finished files."""
         return [*self._done, *(file for writer in self._writers.values() for file in writer.files)]
 
     @property
     def held_bytes(self) -> int:
-        """What is kept until a row group is full."""
+        """The bytes that are held until a row group is full."""
         return sum(writer.held_bytes for writer in self._writers.values())
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> list[WrittenFile]:
@@ -87,13 +90,13 @@ class TableWriter(WritesFiles):
                 self._divide(piece)
 
     def flush(self) -> None:
-        """Write what is kept of one partition, the most, as a row group."""
+        """Write the held rows of one partition, the one with the most bytes, as a row group."""
         if self._writers:
             max(self._writers.values(), key=lambda writer: writer.held_bytes).flush()
         self._close_some()
 
     def close(self) -> None:
-        """Finish the open files; the folder's new names become durable."""
+        """Finish the open files, and make the new names in the folder durable."""
         try:
             for writer in self._writers.values():
                 writer.finish()
@@ -138,7 +141,7 @@ class TableWriter(WritesFiles):
         return writer
 
     def _close_some(self) -> None:
-        """Those that have waited longest."""
+        """Close the files that have waited longest, if too many are open or held."""
         is_open = [partition for partition, writer in self._writers.items() if writer.is_open]
         due = is_open[: max(0, len(is_open) - _MOST_OPEN)]
         due = due or list(self._writers)[: max(0, len(self._writers) - _MOST_HELD)]

@@ -1,7 +1,7 @@
-"""The warehouse: the root of a node's Delta tables, one folder per schema, one in it per table.
+"""The warehouse: the root of a node's Delta tables, with a folder per schema, and in it per table.
 
-In: its URI, and a Spark session where the store needs one. Out: open and new tables, the cuts
-table, places for what executors must read. Which tables there are is left to the catalog.
+In: its URI, and a Spark session if the store needs one. Out: open and new tables, the cuts table,
+places for files that executors must read. The catalog knows which tables there are.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ OWN_FOLDER: Final = "_penstock"
 
 
 class Warehouse:
-    """A root folder or object store prefix. ``spark`` is needed to commit to object stores only.
+    """A root folder or object store prefix. ``spark`` is needed only to commit to object stores
+    without conditional puts (``log_store``).
 
-    ``node_id``: whose it is, once that has been written there; None looks at nothing. ``held``: of
-    its storage.
+    ``node_id``: the owner's id, once it is written in the warehouse; None skips the check.
+    ``held``: files of its storage that exist only in memory.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Warehouse:
 
     @cached_property
     def store(self) -> LogStore:
-        """What puts log entries here."""
+        """The log store of the warehouse."""
         return log_store(self.storage, self._spark)
 
     @cached_property
@@ -67,17 +68,18 @@ class Warehouse:
 
     @cached_property
     def conflicts(self) -> SideTable:
-        """Changes of all subscriptions that could not be applied as they came."""
+        """The table of changes, of all subscriptions, that could not be applied as they came."""
         return self._side_table("conflicts", CONFLICTS)
 
     @cached_property
     def messages(self) -> SideTable:
-        """What sessions of the publishers have emitted, of subscriptions that take it."""
+        """The table of messages that publishers' sessions have emitted, of subscriptions that take
+        them."""
         return self._side_table("messages", MESSAGES)
 
     @cached_property
     def verifications(self) -> SideTable:
-        """Ranges of tables that were compared with their publishers' in the background."""
+        """The table of ranges that were compared with the publishers' in the background."""
         return self._side_table("verifications", VERIFICATIONS)
 
     def _side_table(self, name: str, schema: pa.Schema) -> SideTable:
@@ -85,7 +87,7 @@ class Warehouse:
         return SideTable(self.storage, self.store, folder, name, schema)
 
     def prepared_uri(self, app_id: str) -> str:
-        """Where prepared transactions of a subscription are kept."""
+        """Return the URI of a subscription's prepared transactions."""
         return f"{self.uri}/{OWN_FOLDER}/prepared/{app_id}"
 
     @property
@@ -93,20 +95,21 @@ class Warehouse:
         return f"{self.uri}/{OWN_FOLDER}/node_id"
 
     def owner(self) -> str | None:
-        """The id of the node whose warehouse this is; None where none is written."""
+        """Return the id of the node to which the warehouse belongs; None if none is written."""
         written = self.storage.read_if_there(self._owner_uri) or b""
         return written.decode(errors="replace").strip() or None
 
     def claim(self, node_id: str) -> None:
-        """Write whose it is, and look at it from now on."""
+        """Write the owner's id into the warehouse, and check it from now on."""
         if self.owner() != node_id:
             self.storage.create_folder(f"{self.uri}/{OWN_FOLDER}")
             self.storage.write(self._owner_uri, f"{node_id}\n".encode())
         self.node_id = node_id
 
     def check_there(self) -> None:
-        """One small read. Raises StorageError where the warehouse is not there (an empty mount
-        point looks like a new one), ConfigurationError where it is another node's.
+        """Check the owner's id, by one small read. Raises StorageError if the warehouse is not
+        there (an empty mount point looks like a new one), ConfigurationError if it is another
+        node's.
         """
         if self.node_id is None:
             return
@@ -117,7 +120,7 @@ class Warehouse:
             raise self.not_ours(found)
 
     def not_there(self, node_id: str) -> StorageError:
-        """For a warehouse that must be there."""
+        """Return the error for a warehouse that is missing."""
         return StorageError(
             f'the warehouse "{self.uri}" is not there',
             detail=f'The node\'s id is not in "{self._owner_uri}".',
@@ -126,7 +129,7 @@ class Warehouse:
         )
 
     def not_ours(self, owner: str) -> ConfigurationError:
-        """For another node's warehouse."""
+        """Return the error for another node's warehouse."""
         return ConfigurationError(
             f'the warehouse "{self.uri}" belongs to another node',
             detail=f'That node\'s id is {owner}, as "{self._owner_uri}" says.',
@@ -135,9 +138,9 @@ class Warehouse:
         )
 
     def table_uri(self, schema: str, table: str) -> str:
-        """Where the table of that schema and name lies, or would be made (``names.folder_name``).
+        """Return the URI at which a table lies, or would be made (``names.folder_name``).
 
-        A table that was made when another rule held stays where it is.
+        A table that was made under the earlier rule for names stays where it is.
         """
         uri, earlier = self._places(schema, table)
         if uri == earlier or self.storage.exists(log_folder(uri)):
@@ -153,10 +156,10 @@ class Warehouse:
         return earlier if mine else uri
 
     def open(self, schema: str, table: str) -> DeltaTable | None:
-        """Open a table at its newest version; None when there is none.
+        """Open a table at its newest version; return None if there is none.
 
-        Raises FeatureNotSupported for a table that commits by files would damage, DuplicateObject
-        where the folder is another table's.
+        Raises FeatureNotSupported for a table that our commits would damage, DuplicateObject if the
+        folder is another table's.
         """
         name, uri = qualified(schema, table), self.table_uri(schema, table)
         found = DeltaTable.load(self.storage, self.store, uri, name)
@@ -167,23 +170,23 @@ class Warehouse:
     def create(
         self, schema: str, table: str, columns: TableSchema, layout: TableLayout = NO_LAYOUT
     ) -> DeltaTable:
-        """Create a table without rows. Raises DuplicateObject, FeatureNotSupported where it cannot
-        be laid out so; as ``check_there``."""
+        """Create a table without rows. Raises DuplicateObject, FeatureNotSupported if the layout
+        does not fit the columns, and as ``check_there``."""
         self.check_there()
         uri, name = self.table_uri(schema, table), qualified(schema, table)
         return DeltaTable.create(self.storage, self.store, uri, name, columns, layout)
 
     def _places(self, schema: str, table: str) -> tuple[str, str]:
-        """By the rule for names, and by the one that held before."""
+        """Return the URIs of a table by the rule for names, and by the earlier rule."""
         return (
             f"{self.uri}/{folder_name(schema)}/{folder_name(table)}",
             f"{self.uri}/{earlier_folder_name(schema)}/{earlier_folder_name(table)}",
         )
 
     def _check_owner(self, table: DeltaTable, name: TableName) -> None:
-        """Two names have one folder only where the file system takes them for one.
+        """Raise DuplicateObject if the file system takes the folders of two names for one.
 
-        A table that was moved here by hand, from a place that its own name has, is welcome.
+        A table that was moved here by hand, from the folder of its own name, is accepted.
         """
         owners = written_names(table.properties.get(SOURCE, ""))
         if not owners or name in owners:
@@ -199,12 +202,12 @@ class Warehouse:
                 )
 
     def remove(self, schema: str, table: str) -> None:
-        """Remove a table with its rows; its log goes first, so that what is left is no table."""
+        """Remove a table with its rows; the log first, so that the rest is no longer a table."""
         uri = self.table_uri(schema, table)
         self.storage.remove_folder(log_folder(uri))
         self.storage.remove_folder(uri)
 
     @property
     def staging(self) -> str:
-        """The URI of the folder of passing files."""
+        """The URI of the folder of temporary files."""
         return f"{self.uri}/{OWN_FOLDER}/staging"
