@@ -2,8 +2,8 @@
 
 In: an open data file, or batches of any size. Out: batches of about the wanted number of bytes; a
 larger row is a batch of its own. A footer tells the decoded size of a row group, and so the average
-size of a row. It counts a value of a dictionary once, however often it is repeated, so where there
-are dictionaries a few rows are read first.
+size of a row. It counts a value of a dictionary once, however often it is repeated, so if there are
+dictionaries a few rows are read first.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def _iterate(
 
 
 def _estimate(group: pq.RowGroupMetaData, columns: Sequence[str]) -> tuple[float, int]:
-    """Return the average bytes of a row, and how much of the group is values in dictionaries: it
-    may be larger by a multiple of that."""
+    """Return the average bytes of a row, and how many more a row may have: the bytes of columns
+    with dictionaries."""
     names = set(columns)
     size = doubtful = 0
     for number in range(group.num_columns):

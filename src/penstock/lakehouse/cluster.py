@@ -64,7 +64,7 @@ class Cluster:
         """The session, which is built if there is none. Jobs of this thread belong to its group.
         Raises what ``build`` raises, and PenstockError after ``stop``."""
         with self._building:
-            if self._ended:  # work beside the batches, which nobody waits for
+            if self._ended:  # only work outside of batches, for which nobody waits, gets here
                 raise PenstockError("Spark has ended with its node")
             if self._session is None:
                 began = time.monotonic()

@@ -244,6 +244,6 @@ def _told(error: Exception, column: Column, table: str) -> ValueNotRepresentable
 
 
 def _published_name(sent: Attribute) -> str:
-    """Return the type's name, or its OID where it is the publisher's own type: no more is known."""
+    """Return the type's name; for the publisher's own types the OID, as no more is known."""
     own = sent.type_oid >= FIRST_NORMAL_OID
     return f"type {sent.type_oid}" if own else type_text(sent.type_oid, sent.typmod)

@@ -2,8 +2,8 @@
 
 In: the default that CREATE TABLE on the node has left in the column's metadata: a constant as SQL
 writes it, now(), or a sequence, whose values the caller takes. Out: the value in the column's Arrow
-type. Rows of a subscription get it in columns that the publication lacks. ``sql.column_default``
-evaluates it, as for INSERT and UPDATE. Other writers do not know it.
+type. Rows of a subscription get it in columns that the publication lacks.
+``sql.typed.column_default`` evaluates it, as for INSERT and UPDATE. Other writers do not know it.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class SparkLogStore:
 def may_be_there(storage: Storage, table_uri: str, version: int, error: BaseException) -> bool:
     """Tell whether an entry whose put has raised ``error`` may be in the log, now or later.
 
-    Only in a local warehouse this can be ruled out: an object store may have done a put without an
+    Only a local warehouse can rule that out: an object store may have done a put that it did not
     answer, or do it later.
     """
     if not storage.is_local:

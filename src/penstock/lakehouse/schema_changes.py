@@ -152,7 +152,7 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
         if other is None and column.published and missing:
             raise _may_be_renamed(column, missing, table)
         if other is None and column.local and (own or column.stamp or not column.published):
-            continue  # keeps its own values, as a subscriber's do
+            continue  # the column keeps its own values, as on a PostgreSQL subscriber
         mine = type_text(delta_type(column.type))
         if other is None and not column.type_oid:
             raise RelationChanged(

@@ -114,7 +114,7 @@ class StagedCommit:
         return version if put_after_all(self._storage, self._store, uri, version, entry) else None
 
     def undo(self) -> None:
-        """Take the commit back if it was put, and prevent that it is put later. Raises
+        """Take the commit back if it was put, and make sure that it is not put later. Raises
         StorageError, and FeatureNotSupported if the table has got a feature since that we do not
         maintain."""
         while True:

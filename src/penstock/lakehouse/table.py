@@ -290,7 +290,8 @@ class DeltaTable:
 
     def check_restored(self, since: int, app_id: str | None = None) -> None:
         """Raise StateMismatch if other writers have done harm after ``since``, such as a RESTORE
-        that has taken our commits away (``foreign.check_restored``).
+        that has taken our commits away. ``app_id``: the subscription's, whose first commit may come
+        after ``since`` (``foreign.check_restored``).
         """
         check_restored(self.storage, self.uri, self.name, since, self.version, app_id)
 

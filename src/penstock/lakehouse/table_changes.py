@@ -65,8 +65,8 @@ class TableChanges:
 
 @dataclass
 class _Walk:
-    """The net changes so far. ``added``: parts that came in the range, by path; ``copied``: added
-    parts that must stay as they are."""
+    """The net changes so far. ``added``: parts that came in the range, by path; ``copied``: more
+    such parts, which later commits do not change."""
 
     removed: list[FilePart] = field(default_factory=list)
     added: dict[str, FilePart] = field(default_factory=dict)
@@ -167,7 +167,7 @@ def _commit(
         walk.truncated = True
         walk.emptied_with |= emptied_with(actions)
         return
-    for path in dict.fromkeys(body["path"] for _, body in bodies):  # as the entry has them
+    for path in dict.fromkeys(body["path"] for _, body in bodies):  # in the entry's order
         _file(walk, old.get(path), state.files.get(path))
 
 
