@@ -1,10 +1,10 @@
-"""Logical decoding: transactions and their changes to what an output plugin writes
+"""Logical decoding: turn transactions and their changes into an output plugin's writes
 (replication/logical, output_plugin.h).
 
 In: transactions of a source (``reorder_buffer``), a plugin and its options (``output_plugin``,
-``registry``). Out: batches of LSN, xid and data (``output``). Where transactions come from, the
-lake or a server's WAL, and who reads the output, SQL functions or a walsender, is not known here:
-no Delta, no Spark, no catalog of a node.
+``registry``). Out: batches of LSN, xid and data (``output``). This room does not know whether
+transactions come from the lake or from a server's WAL, nor whether SQL functions or a walsender
+read the output. It uses no Delta, no Spark and no catalog of a node.
 """
 
 from penstock.decoding.logical import LogicalDecodingContext

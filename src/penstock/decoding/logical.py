@@ -1,8 +1,8 @@
-"""The context of one decoding call: calls of a plugin's callbacks, and its writes (logical.c).
+"""The context of one decoding call: it calls a plugin's callbacks and takes its writes (logical.c).
 
-In: a plugin, its options, the items of a source. Out: batches of what the plugin writes, by a
-generator, so that memory is bounded by ``piece_bytes`` and by what one callback writes. In which
-order callbacks come is ``replay``.
+In: a plugin, its options, the items of a source. Out: the plugin's writes in batches, from a
+generator, so that memory is bounded by ``piece_bytes`` and by the writes of one callback.
+``replay`` decides the order of callbacks.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lsn import INVALID, Lsn
 
 Options = Sequence[tuple[str, str | None]]
-"""Names and values as given, in order; None for a value that is not there."""
+"""Names and values as given, in order; None for a missing value."""
 FindPublications = Callable[[Sequence[str]], PublicationRules]
-"""The rules of some publications, by their names."""
+"""A function from names of publications to their rules."""
 UpdateProgress = Callable[[Lsn, int, bool], None]
-"""Of position, xid, and whether a transaction was left out: a chance to send a keepalive."""
+"""A function of position, xid, and whether a transaction was skipped; it may send a keepalive."""
 
 _STREAMING: Final = (
     *("stream_start", "stream_stop", "stream_abort", "stream_commit", "stream_change"),
@@ -57,12 +57,12 @@ log = logging.getLogger(__name__)
 
 
 class LogicalDecodingContext:
-    """One call of a slot function, or one stream: ``startup``, ``process`` once or more often,
-    ``shutdown``; or ``with``, which begins and ends it.
+    """The context of one call of a slot function, or of one stream.
 
-    Plugins use: ``options``, ``slot_name``, ``streaming``, ``twophase``, ``two_phase_given``,
-    ``catalogs``, ``major_version``, and ``prepare_write``, ``out``, ``write``, ``write_batch``,
-    ``update_progress``, ``move_to``, ``warning``.
+    Call ``startup``, ``process`` at least once, and ``shutdown``; ``with`` calls the first and the
+    last. Plugins use ``options``, ``slot_name``, ``streaming``, ``twophase``, ``two_phase_given``,
+    ``catalogs``, ``major_version``, ``prepare_write``, ``out``, ``write``, ``write_batch``,
+    ``update_progress``, ``move_to`` and ``warning``.
     """
 
     def __init__(
@@ -84,13 +84,17 @@ class LogicalDecodingContext:
         interrupt: Callable[[], None] | None = None,
         warn: Callable[[str], None] = log.warning,
     ) -> None:
-        """``two_phase``: of the slot. ``as_bytes``: the reader takes bytes, whatever the plugin
-        says its output is: binary functions and streams. ``work_mem``: of a block of a streamed
-        transaction. ``piece_bytes``: from which on output is handed on. ``output_limit``: bytes
-        that one callback may write. ``interrupt``: called between callbacks; what it raises ends
-        the call. ``publications``: for pgoutput. ``warn``: takes a WARNING's message.
+        """Raise PenstockError if a callback is missing or does not take its arguments.
 
-        Raises PenstockError: a callback is missing, or cannot be called as it has to be.
+        - ``two_phase``: the slot's option.
+        - ``as_bytes``: the reader (a binary function or a stream) takes bytes, whatever output type
+          the plugin declares.
+        - ``work_mem``: bytes of a block of a streamed transaction.
+        - ``piece_bytes``: output is handed on once it has so many bytes.
+        - ``output_limit``: bytes that one callback may write.
+        - ``interrupt``: called before each callback; an error that it raises ends the call.
+        - ``publications``: for pgoutput.
+        - ``warn``: takes a WARNING's message.
         """
         check_callbacks(plugin)
         for names in _REQUIRED:
@@ -101,7 +105,7 @@ class LogicalDecodingContext:
         self.slot_name: Final = slot_name
         self.options: Final = tuple(options)
         self.catalogs = catalogs
-        """At the transaction whose callbacks are called, where the source has them."""
+        """The catalogs as of the current transaction, if the source has them."""
         self.publications: Final = publications
         self.major_version: Final = major_version
         self.work_mem: Final = work_mem
@@ -110,7 +114,7 @@ class LogicalDecodingContext:
         self.streaming = any(registered(plugin, name) for name in _STREAMING)
         self.twophase = any(registered(plugin, name) for name in _TWO_PHASE)
         self.two_phase_given = False
-        """Whether the plugin was given its option for it (twophase_opt_given)."""
+        """True if the client gave the plugin its two-phase option (twophase_opt_given)."""
         self.out: list[str | bytes] = []
         self._slot_two_phase = two_phase
         self._as_bytes = as_bytes
@@ -128,19 +132,19 @@ class LogicalDecodingContext:
 
     @property
     def output_type(self) -> OutputType:
-        """What the plugin says its output is, once it has started."""
+        """The output type that the plugin declared in ``startup``."""
         return self.output.output_type
 
     def startup(self, is_init: bool = False) -> None:
-        """Raises PenstockError. ``is_init``: a slot is created."""
+        """Call the plugin's ``startup``; ``is_init``: a slot is created. Raises PenstockError."""
         self.call("startup", self.output, is_init, writes=False)
         self.twophase = self.twophase and (self._slot_two_phase or self.two_phase_given)
         self._writes.binary = self._as_bytes or self.output_type is OutputType.BINARY
 
     def process(self, items: Iterable[Item]) -> Generator[Output, None, None]:
-        """What the plugin writes of these items; everything by the end of them.
+        """Yield the plugin's writes for these items; none waits when the generator ends.
 
-        Raises PenstockError: the source's own, and whatever a callback raises, with its context.
+        Raises PenstockError: the source's own, and any error of a callback, with its context.
         """
         for item in items:
             for _ in self._replay.item(item):
@@ -149,7 +153,7 @@ class LogicalDecodingContext:
         yield from self._writes.take()
 
     def shutdown(self) -> None:
-        """Once; later calls do nothing. Raises as ``process``."""
+        """Call the plugin's ``shutdown``; later calls do nothing. Raises as ``process``."""
         if not self._shut_down:
             self._shut_down = True
             self.call("shutdown", writes=False)
@@ -172,20 +176,22 @@ class LogicalDecodingContext:
             self.shutdown()
         except PenstockError:
             if error is None:
-                raise  # otherwise the first error is the one to tell
+                raise  # otherwise the first error is the one to report
 
     # What plugins call.
 
     def prepare_write(self, last_write: bool = True) -> None:
-        """OutputPluginPrepareWrite: ``out`` is empty from here on. Raises PenstockError outside of
-        callbacks that may write."""
+        """OutputPluginPrepareWrite: empty ``out`` for a write.
+
+        Raises PenstockError outside of callbacks that may write.
+        """
         if not self._accept_writes:
             raise PenstockError("writes are only accepted in commit, begin and change callbacks")
         self._prepared_write = True
         self.out = []
 
     def write(self, last_write: bool = True) -> None:
-        """OutputPluginWrite: the pieces of ``out`` are one write."""
+        """OutputPluginWrite: take the pieces of ``out`` as one write."""
         if not self._prepared_write:
             raise PenstockError(
                 "OutputPluginPrepareWrite needs to be called before OutputPluginWrite"
@@ -196,10 +202,10 @@ class LogicalDecodingContext:
         self._check_limit()
 
     def write_batch(self, data: pa.Array, lsns: Lsn | NDArray[np.uint64] | None = None) -> None:
-        """A write for each string (or binary) of an Arrow array, none of them null.
+        """Take each string (or binary) of an Arrow array without nulls as a write.
 
-        ``lsns``: of each; None: those of the batch's rows where there is a string for each row,
-        its first one otherwise.
+        ``lsns``: one for each. None means the LSNs of the batch's rows if there is a string for
+        each row, otherwise the batch's first LSN.
         """
         self.prepare_write()
         self._prepared_write = False
@@ -210,7 +216,7 @@ class LogicalDecodingContext:
         self._check_limit()
 
     def update_progress(self, skipped_xact: bool = False) -> None:
-        """OutputPluginUpdateProgress."""
+        """OutputPluginUpdateProgress: tell the stream how far the plugin has come."""
         if self.tell_progress is None:
             return
         try:
@@ -220,12 +226,14 @@ class LogicalDecodingContext:
             raise
 
     def move_to(self, lsn: Lsn) -> None:
-        """Writes from here on, in this callback, stand at ``lsn``: in ``change_batch``, for a
-        plugin that writes row by row all the same."""
+        """Put this callback's further writes at ``lsn``.
+
+        A plugin needs it whose ``change_batch`` writes row by row.
+        """
         self._location = lsn
 
     def warning(self, message: str) -> None:
-        """ereport(WARNING)"""
+        """ereport(WARNING): send the reader a warning."""
         self._warn(message)
 
     # What ``replay`` calls.
@@ -239,8 +247,11 @@ class LogicalDecodingContext:
         report: Lsn | None = None,
         writes: bool = True,
     ) -> Any:
-        """Call a callback. ``at``: where its writes stand; ``report``: the LSN that errors tell,
-        where it is another one; ``xid``: of its writes. Raises PenstockError with a context."""
+        """Call a callback and return its result.
+
+        ``at`` and ``xid`` are those of its writes. ``report`` is the LSN that errors name, if it is
+        not ``at``. Raises PenstockError with a context.
+        """
         if self._interrupt is not None and not self._shut_down:
             self._interrupt()
         self._accept_writes, self._prepared_write = writes, False
@@ -259,7 +270,10 @@ class LogicalDecodingContext:
         return result
 
     def require(self, callbacks: Sequence[str], what: str, report: Lsn) -> str:
-        """The first of some callbacks that the plugin has. Raises NotInPrerequisiteState."""
+        """Return the first of some callbacks that the plugin has.
+
+        Raises NotInPrerequisiteState if it has none.
+        """
         for name in callbacks:
             if registered(self.plugin, name):
                 return name
@@ -282,7 +296,7 @@ class LogicalDecodingContext:
             )
 
     def _with_context(self, error: BaseException, callback: str, report: Lsn) -> PenstockError:
-        """output_plugin_error_callback"""
+        """output_plugin_error_callback: name slot, plugin, callback and LSN in an error."""
         context = (
             f'slot "{self.slot_name}", output plugin "{self.plugin_name}", '
             f"in the {_SHOWN.get(callback, callback)} callback"

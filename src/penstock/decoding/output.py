@@ -1,7 +1,7 @@
-"""What plugins write, as batches (logicalfuncs.c, LogicalOutputWrite).
+"""The writes of plugins, as batches (logicalfuncs.c, LogicalOutputWrite).
 
 In: pieces of text or bytes, each with its LSN and xid, or columns of them. Out: ``Output``: Arrow
-columns. How much waits here is counted, so that whoever drives a plugin can hand it on in time.
+columns. The bytes that wait here are counted, so that the caller can hand them on in time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ _BINARY: Final = "Read the slot as bytes: by the binary functions, or by START_R
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-    """Writes in order, three columns of one length. ``lsns``: uint64; ``xids``: uint32, 0 for
-    messages that belong to no transaction; ``data``: strings, or binary where the plugin's output
-    is, or the reader wants bytes."""
+    """Writes in order, as three columns of one length.
+
+    ``lsns`` are uint64. ``xids`` are uint32, 0 for messages that belong to no transaction. ``data``
+    are strings, or binary if the plugin's output is binary or the reader wants bytes.
+    """
 
     lsns: pa.Array
     xids: pa.Array
@@ -39,13 +41,13 @@ class Output:
         return len(self.data)
 
     def rows(self) -> Iterator[tuple[int, int, str | bytes]]:
-        """Row by row."""
+        """Yield LSN, xid and data row by row."""
         columns = (self.lsns, self.xids, self.data)
         return zip(*(column.to_pylist() for column in columns), strict=True)
 
 
 class Writes:
-    """Writes that have not been handed on. ``nbytes``: of their data."""
+    """Hold writes that have not been handed on; ``nbytes`` counts their bytes."""
 
     def __init__(self) -> None:
         self.binary = False
@@ -56,7 +58,7 @@ class Writes:
         self._data: list[str] | list[bytes] = []
 
     def add(self, lsn: Lsn, xid: int, pieces: list[str | bytes]) -> None:
-        """One write. Raises CharacterNotInRepertoire (22021) for text that is none."""
+        """Add one write. Raises CharacterNotInRepertoire (22021) for text that is not UTF-8."""
         raw = b"".join(p if isinstance(p, bytes) else p.encode() for p in pieces)
         if not self.binary:
             _check_text(raw)
@@ -66,7 +68,7 @@ class Writes:
         self.nbytes += len(raw) + _ROW_BYTES
 
     def add_batch(self, lsns: Lsn | NDArray[np.uint64], xid: int, data: pa.Array) -> None:
-        """A write for each element of an array of strings or binary without nulls."""
+        """Add a write for each element of an array of strings or binary without nulls."""
         self._close_rows()
         if isinstance(data, pa.ChunkedArray):
             data = data.combine_chunks()
@@ -79,13 +81,13 @@ class Writes:
         self.nbytes += data.nbytes + _ROW_BYTES * count
 
     def take(self) -> list[Output]:
-        """All that waits."""
+        """Take out all writes."""
         self._close_rows()
         ready, self._ready, self.nbytes = self._ready, [], 0
         return ready
 
     def drop(self) -> None:
-        """What waits is not wanted."""
+        """Discard all writes."""
         self.take()
 
     def _close_rows(self) -> None:

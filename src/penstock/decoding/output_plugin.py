@@ -1,13 +1,13 @@
 """The interface of output plugins: PostgreSQL's callbacks under its names (output_plugin.h).
 
-A plugin is a class derived from ``OutputPlugin``; a callback that it defines is registered, one
-that it leaves alone is not. An object of it lives as long as one call of a slot function or one
-stream. Callbacks may raise: ``PenstockError`` with a SQLSTATE, or anything else; the call ends with
-an error that says in which callback it was, and nothing else does.
+A plugin is a class derived from ``OutputPlugin``. The callbacks that it defines are registered, the
+others are not. An object of it lives as long as one call of a slot function or one stream.
+Callbacks may raise ``PenstockError`` with a SQLSTATE, or anything else. Only the call ends then,
+with an error that names the callback.
 
 ``begin``, ``change`` and ``commit`` are required. Beside ``change`` and ``stream_change`` a plugin
 may have ``change_batch`` and ``stream_change_batch``, which get the changes of many rows at once
-and have to write the same.
+and must write the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class OutputType(Enum):
-    """OutputPluginOutputType: the functions for text refuse binary output."""
+    """OutputPluginOutputType; the functions for text refuse binary output."""
 
     TEXTUAL = "text"
     BINARY = "binary"
@@ -36,15 +36,21 @@ class OutputType(Enum):
 
 @dataclass
 class OutputPluginOptions:
-    """What ``startup`` may set. ``receive_rewrites``: changes of tables that are being rewritten
-    are wanted, too; the lake has none."""
+    """The options that ``startup`` may set.
+
+    ``receive_rewrites`` asks for changes of tables that are being rewritten, too; the lake has
+    none.
+    """
 
     output_type: OutputType = OutputType.TEXTUAL
     receive_rewrites: bool = False
 
 
 class OutputPlugin:
-    """Every callback does nothing here; ``registered`` tells which ones a class defines."""
+    """The base of plugins, whose callbacks do nothing.
+
+    ``registered`` tells which callbacks a class defines.
+    """
 
     COLUMNAR: ClassVar = frozenset({"change_batch", "stream_change_batch"})
     """Callbacks that PostgreSQL has not."""
@@ -56,15 +62,15 @@ class OutputPlugin:
         """The last call, whatever happened before. Nothing may be written."""
 
     def begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
-        """A transaction that has committed follows. Required."""
+        """Begin a transaction that has committed. Required."""
 
     def change(
         self, ctx: Context, txn: ReorderBufferTXN, relation: RelationData, change: Change
     ) -> None:
-        """One row. Required."""
+        """Write the change of one row. Required."""
 
     def change_batch(self, ctx: Context, txn: ReorderBufferTXN, batch: RowBatch) -> None:
-        """Rows at once, instead of ``change`` for each of them (not PostgreSQL's)."""
+        """Write changes of many rows, instead of ``change`` for each (not PostgreSQL's)."""
 
     def truncate(
         self,
@@ -73,7 +79,7 @@ class OutputPlugin:
         relations: tuple[RelationData, ...],
         change: TruncateChange,
     ) -> None:
-        """TRUNCATE of some tables."""
+        """Write TRUNCATE of some tables."""
 
     def message(
         self,
@@ -84,56 +90,58 @@ class OutputPlugin:
         prefix: str,
         content: bytes,
     ) -> None:
-        """pg_logical_emit_message; ``txn`` is None for one that belongs to none."""
+        """Write a message of pg_logical_emit_message; ``txn`` is None outside of transactions."""
 
     def commit(self, ctx: Context, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
-        """The end of a transaction. Required."""
+        """End a transaction that has committed. Required."""
 
     def filter_by_origin(self, ctx: Context, origin: str | None) -> bool:
-        """Whether what came from an origin (None: from nowhere else) is left out."""
+        """Tell whether to leave out what came from an origin; None stands for local changes."""
         return False
 
     def filter_prepare(self, ctx: Context, xid: int, gid: str) -> bool:
-        """Whether a transaction is left until COMMIT PREPARED, and is a usual one there."""
+        """Tell whether to skip a PREPARE and send a usual transaction at COMMIT PREPARED."""
         return False
 
     def begin_prepare(self, ctx: Context, txn: ReorderBufferTXN) -> None:
-        """A transaction that has been prepared follows."""
+        """Begin a transaction that has been prepared."""
 
     def prepare(self, ctx: Context, txn: ReorderBufferTXN, prepare_lsn: Lsn) -> None:
-        """PREPARE TRANSACTION."""
+        """Write PREPARE TRANSACTION."""
 
     def commit_prepared(self, ctx: Context, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
-        """COMMIT PREPARED."""
+        """Write COMMIT PREPARED."""
 
     def rollback_prepared(
         self, ctx: Context, txn: ReorderBufferTXN, prepare_end_lsn: Lsn, prepare_time: int
     ) -> None:
-        """ROLLBACK PREPARED."""
+        """Write ROLLBACK PREPARED."""
 
     def stream_start(self, ctx: Context, txn: ReorderBufferTXN) -> None:
-        """A block of a transaction that has not ended follows."""
+        """Begin a block of a transaction that has not ended."""
 
     def stream_stop(self, ctx: Context, txn: ReorderBufferTXN) -> None:
-        """The end of a block."""
+        """End a block."""
 
     def stream_abort(self, ctx: Context, txn: ReorderBufferTXN, abort_lsn: Lsn) -> None:
-        """A transaction of which blocks were sent is rolled back; ``txn.toptxn`` is set where it
-        is a subtransaction."""
+        """Roll back a transaction whose blocks were sent.
+
+        ``txn.toptxn`` is set if it is a subtransaction.
+        """
 
     def stream_prepare(self, ctx: Context, txn: ReorderBufferTXN, prepare_lsn: Lsn) -> None:
-        """One of which blocks were sent is prepared."""
+        """Prepare a transaction whose blocks were sent."""
 
     def stream_commit(self, ctx: Context, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
-        """One of which blocks were sent commits."""
+        """Commit a transaction whose blocks were sent."""
 
     def stream_change(
         self, ctx: Context, txn: ReorderBufferTXN, relation: RelationData, change: Change
     ) -> None:
-        """One row in a block."""
+        """Write the change of one row in a block."""
 
     def stream_change_batch(self, ctx: Context, txn: ReorderBufferTXN, batch: RowBatch) -> None:
-        """Rows in a block, instead of ``stream_change`` for each (not PostgreSQL's)."""
+        """Write changes of many rows in a block, not one by one (not PostgreSQL's)."""
 
     def stream_message(
         self,
@@ -144,7 +152,7 @@ class OutputPlugin:
         prefix: str,
         content: bytes,
     ) -> None:
-        """A message in a block."""
+        """Write a message in a block."""
 
     def stream_truncate(
         self,
@@ -153,7 +161,7 @@ class OutputPlugin:
         relations: tuple[RelationData, ...],
         change: TruncateChange,
     ) -> None:
-        """TRUNCATE in a block."""
+        """Write TRUNCATE in a block."""
 
 
 _PLAIN: Final = "A callback is a plain function: it does its work when it is called, and returns."
@@ -161,8 +169,10 @@ _LATER: Final = (Generator, Coroutine, AsyncGenerator)
 
 
 def check_callbacks(plugin: OutputPlugin) -> None:
-    """Raises PenstockError: a callback that the plugin registers cannot be called as it has to be,
-    or would do its work later, that is never."""
+    """Raise PenstockError if a registered callback cannot be called with its arguments.
+
+    A generator or async function is refused as well: it would do its work later, that is never.
+    """
     for name in CALLBACKS:
         if registered(plugin, name):
             _check_callback(name, getattr(plugin, name))
@@ -179,7 +189,7 @@ def _check_callback(name: str, callback: Any) -> None:
     wanted = list(inspect.signature(getattr(OutputPlugin, name)).parameters)[1:]
     try:
         inspect.signature(callback).bind(*wanted)
-    except ValueError:  # of a function that is not written in Python
+    except ValueError:  # a function that is not written in Python
         return
     except TypeError as error:
         raise PenstockError(
@@ -189,7 +199,7 @@ def _check_callback(name: str, callback: Any) -> None:
 
 
 def check_result(name: str, result: object) -> None:
-    """Raises PenstockError: what a callback has returned shows that it has not done its work."""
+    """Raise PenstockError if the result of a callback shows that it has not done its work."""
     if isinstance(result, _LATER):
         raise _not_plain(
             f"the {name} callback of the output plugin has returned a {type(result).__name__}"
@@ -201,9 +211,9 @@ def _not_plain(message: str) -> PenstockError:
 
 
 CALLBACKS = tuple(name for name in vars(OutputPlugin) if name[0] != "_" and name.islower())
-"""All names, PostgreSQL's 21 and the two columnar ones."""
+"""The names of all callbacks: PostgreSQL's 21 and the two columnar ones."""
 
 
 def registered(plugin: OutputPlugin, callback: str) -> bool:
-    """Whether the plugin's class defines a callback."""
+    """Tell whether the plugin's class defines a callback."""
     return getattr(type(plugin), callback) is not getattr(OutputPlugin, callback)

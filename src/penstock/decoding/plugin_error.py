@@ -1,7 +1,7 @@
-"""What a plugin raises, as an error of the call that it was in.
+"""Errors of plugins, as errors of the call.
 
-In: whatever comes out of a plugin's code. Out: a PenstockError that ends the statement or stream,
-and never the session, the thread or the node.
+In: any exception that comes out of a plugin's code. Out: a PenstockError that ends the statement or
+stream, but never the session, the thread or the node.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from penstock.errors import ConnectionFailure, PenstockError
 
 
 def as_plugins_error(error: BaseException, context: str) -> PenstockError:
-    """The error with a context. Raises ``error`` where it is the user's, at the keyboard."""
+    """Return the error with a context. Raises ``error`` itself if it is the user's Ctrl-C."""
     if is_interrupt(error):
         raise error
     if isinstance(error, PenstockError):
         context = f"{error.context}\n{context}" if error.context else context
         if not isinstance(error, ConnectionFailure):
             return error.changed(context=context)
-        # The connection that has failed is the plugin's own.
+        # A failed connection is the plugin's own here, not the client's.
         return PenstockError(
             error.message,
             detail=error.detail,
@@ -33,13 +33,13 @@ def as_plugins_error(error: BaseException, context: str) -> PenstockError:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, which Python raises in the main thread, where no session runs."""
+    """Tell whether it is Ctrl-C, which Python raises in the main thread, where no session runs."""
     main = threading.current_thread() is threading.main_thread()
     return main and isinstance(error, KeyboardInterrupt)
 
 
 def text_of(error: BaseException) -> str:
-    """Its class and what it says, as text that can be sent."""
+    """Return an error's class and message, as text that can be sent."""
     name = type(error).__name__
     try:
         said = str(error).replace("\0", "").encode(errors="replace").decode()

@@ -1,6 +1,6 @@
-"""What publications publish, as the plugin pgoutput asks for it; the node answers.
+"""The questions about publications that the plugin pgoutput asks and the node answers.
 
-In: nothing. Out: protocols and values. The rules themselves are ``penstock.publication``.
+In: nothing. Out: protocols and values. The rules themselves are in ``penstock.publication``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from penstock.relation import Relation
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """How a table is published. ``relation``: as clients are told of it, with its published columns
-    and under the name of an ancestor, perhaps. ``columns``: indexes of these columns among the
-    attributes of the table."""
+    """The form in which a table is published.
+
+    ``relation`` is the table as clients see it: with its published columns, and perhaps under the
+    name of an ancestor. ``columns`` are the indexes of these columns among the table's attributes.
+    """
 
     relation: Relation
     columns: tuple[int, ...]
@@ -30,12 +32,17 @@ class PublicationRules(Protocol):
     """The publications that one client named."""
 
     def published(self, relation: RelationData) -> Published | None:
-        """How a table is published, None: not at all. Raises UndefinedObject (a publication is
-        missing, up to version 17), FeatureNotSupported (publications contradict one another)."""
+        """Return how a table is published, None if it is not.
+
+        Raises UndefinedObject if a publication is missing (up to version 17), and
+        FeatureNotSupported if publications contradict one another.
+        """
 
     def rows(self, batch: RowBatch) -> Iterable[RowBatch]:
-        """The rows that pass the row filters, in order; an UPDATE that comes into or goes out of
-        what a filter lets pass is an INSERT or a DELETE."""
+        """Yield the rows that pass the row filters, in order.
+
+        An UPDATE of which only the new or only the old row passes becomes an INSERT or a DELETE.
+        """
 
     def type_name(self, type_oid: int) -> tuple[str, str] | None:
-        """Schema and name of a type that is not PostgreSQL's own."""
+        """Return schema and name of a type that is not PostgreSQL's own."""

@@ -1,8 +1,8 @@
 """Output plugins by name (logical.c, LoadOutputPlugin; dfmgr.c).
 
-In: a name, and which names are allowed (``output_plugin_libraries``). Out: a new object of the
-plugin's class. Classes are found by entry points of the group ``penstock.output_plugins``, those of
-this package without.
+In: a name, and the names that are allowed (``output_plugin_libraries``). Out: a new object of the
+plugin's class. Classes are found by entry points of the group ``penstock.output_plugins``; the
+bundled ones need none.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ BUNDLED: Final[dict[str, str]] = {
     "test_decoding": "penstock.decoding.plugins.test_decoding:TestDecoding",
     "wal2json": "penstock.decoding.plugins.wal2json:Wal2Json",
 }
-"""They are found whether or not the package's own entry points are there."""
+"""The bundled plugins, found whether or not the package's own entry points are there."""
 DEFAULT_LIBRARIES: Final = ", ".join(BUNDLED)
-"""Of the setting output_plugin_libraries."""
+"""The default of the setting output_plugin_libraries."""
 _UNDEFINED_FILE: Final = "58P01"
 _HINT: Final = (
     "If it is safe for all REPLICATION users to use this library as an output plugin, add it to"
@@ -33,8 +33,11 @@ _HINT: Final = (
 
 
 def find_plugin(name: str, allowed: Collection[str] = tuple(BUNDLED)) -> OutputPlugin:
-    """Raises PenstockError 58P01 for one that there is not, InsufficientPrivilege for one that is
-    not allowed, and PenstockError for one that cannot be used, saying why."""
+    """Return a new object of a plugin.
+
+    Raises PenstockError 58P01 if there is no such plugin, InsufficientPrivilege if it is not
+    allowed, and PenstockError with the reason if it cannot be used.
+    """
     made = plugin_class(name, allowed)
     try:
         return made()
@@ -44,7 +47,7 @@ def find_plugin(name: str, allowed: Collection[str] = tuple(BUNDLED)) -> OutputP
 
 
 def plugin_class(name: str, allowed: Collection[str] = tuple(BUNDLED)) -> type[OutputPlugin]:
-    """The class. Raises as ``find_plugin``."""
+    """Return the class of a plugin. Raises as ``find_plugin``."""
     point = _entry_point(name)
     if point is None:
         raise PenstockError(

@@ -1,7 +1,7 @@
 """A table as a plugin sees it at a change (utils/rel.h, RelationData; pg_attribute).
 
-In: a ``Relation`` and what its source knows besides. Out: frozen values. Dropped columns are no
-part of them, and attributes stand in the order of tuples.
+In: a ``Relation`` and what its source knows besides. Out: frozen values. They leave out dropped
+columns; attributes stand in the order of tuples.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from penstock.sql.text.quoting import quote_identifier, type_name, type_text
 
 @dataclass(frozen=True, slots=True)
 class AttributeData:
-    """A column. ``type_name``: as format_type_be prints it, without a modifier; ``type_text``: as
-    format_type_with_typemod does. ``position``: attnum. ``key``: part of the replica identity.
+    """A column.
+
+    ``type_name`` is as format_type_be prints it, without a modifier; ``type_text`` is as
+    format_type_with_typemod does. ``position`` is attnum. ``key``: the column is part of the
+    replica identity.
     """
 
     name: str
@@ -32,16 +35,16 @@ class AttributeData:
 
     @property
     def quoted_name(self) -> str:
-        """quote_identifier"""
+        """The name as quote_identifier prints it."""
         return quote_identifier(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class RelationData:
-    """A table. ``attributes``: one for each of ``relation.attributes``, in their order.
+    """A table. ``attributes`` has one for each of ``relation.attributes``, in their order.
 
-    ``rewrite_of``: the name of the table that this one is a rewritten heap of (relrewrite); only
-    plugins that set ``receive_rewrites`` see such tables.
+    ``rewrite_of`` is set for the rewritten heap of a table and names that table (relrewrite). Only
+    plugins that set ``receive_rewrites`` see such heaps.
     """
 
     relation: Relation
@@ -59,8 +62,11 @@ class RelationData:
         generated: Mapping[str, AttGenerated] | None = None,
         positions: Mapping[str, int] | None = None,
     ) -> RelationData:
-        """``type_names``: by oid, as format_type prints them, of types that are not built in.
-        ``positions``: attnum by name, where columns have been dropped."""
+        """Make the data of a relation.
+
+        ``type_names`` are by oid, as format_type prints them, for types that are not built in.
+        ``positions`` are attnums by name, needed where columns have been dropped.
+        """
         own, kinds, numbers = type_names or {}, generated or {}, positions or {}
         attributes = tuple(
             AttributeData(
@@ -97,5 +103,5 @@ class RelationData:
 
     @property
     def quoted_name(self) -> str:
-        """quote_qualified_identifier, with the name that a rewritten table had."""
+        """The name as quote_qualified_identifier prints it; a rewritten heap has its table's."""
         return f"{quote_identifier(self.schema)}.{quote_identifier(self.rewrite_of or self.name)}"

@@ -2,11 +2,11 @@
 
 In: nothing. Out: frozen values. ``LogicalDecodingContext.process`` takes an iterator of ``Item``:
 
-- ``Transaction``: one that ended, its changes given by an iterator that is gone through once, when
-  it is its turn, or not at all (a filter passes it by);
-- ``MessageChange`` that is not transactional, between transactions or within;
-- ``StreamBlock`` and ``StreamAbort``: of a transaction that goes on. Only for sources that read a
-  log of changes, and only where the context's ``streaming`` is true.
+- ``Transaction``: a transaction that ended. Its changes come from an iterator that is read once,
+  when it is the transaction's turn, or never, if a filter skips it.
+- ``MessageChange``: a message that is not transactional, between transactions or within one.
+- ``StreamBlock`` and ``StreamAbort``: parts of a transaction that goes on. Only sources that read a
+  log of changes give them, and only if the context's ``streaming`` is true.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.lsn import INVALID, Lsn
 
 
 class Action(StrEnum):
-    """ReorderBufferChangeType of row changes."""
+    """The kinds of row changes (ReorderBufferChangeType)."""
 
     INSERT = "INSERT"
     UPDATE = "UPDATE"
@@ -36,10 +36,10 @@ class Action(StrEnum):
 class RowBatch:
     """Changes of one table and one kind, in order.
 
-    ``new``: None for DELETE. ``old``: None where no row has an old tuple; otherwise all have one.
-    An old tuple of the replica identity's key alone has its other columns not sent; with REPLICA
-    IDENTITY FULL it has all. ``lsn``: of all rows, or (n,) of each. ``xid``: of the subtransaction
-    that made the changes, where it is not the transaction's.
+    ``new`` is None for DELETE. ``old`` is None if no row has an old tuple; otherwise all have one.
+    With REPLICA IDENTITY FULL, an old tuple has all columns; otherwise those outside the replica
+    identity's key are not sent. ``lsn`` is one LSN for all rows, or an array (n,). ``xid`` is that
+    of the subtransaction that made the changes, if it is not the transaction's.
     """
 
     relation: RelationData
@@ -49,7 +49,7 @@ class RowBatch:
     lsn: Lsn | NDArray[np.uint64]
     xid: int | None = None
     rows: int = -1
-    """Of a batch without any tuple: deleted rows of a table that has no replica identity."""
+    """The count of rows without tuples: those deleted from a table without replica identity."""
 
     def __len__(self) -> int:
         for side in (self.new, self.old):
@@ -58,7 +58,7 @@ class RowBatch:
         return self.rows
 
     def lsn_at(self, row: int) -> Lsn:
-        """Where a row's change stands in the log."""
+        """Return the position of a row's change in the log."""
         return self.lsn if isinstance(self.lsn, Lsn) else Lsn(int(self.lsn[row]))
 
     @property
@@ -66,11 +66,11 @@ class RowBatch:
         return self.lsn_at(0)
 
     def changes(self) -> Iterator[Change]:
-        """Row by row."""
+        """Return the changes row by row."""
         return (Change(self, row) for row in range(len(self)))
 
     def slice(self, offset: int, length: int) -> RowBatch:
-        """A run of rows, without a copy."""
+        """Return a run of rows, without a copy."""
         return replace(
             self,
             new=None if self.new is None else self.new.slice(offset, length),
@@ -81,13 +81,15 @@ class RowBatch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both tuples, roughly."""
+        """The bytes of both tuples, roughly."""
         return sum(side.nbytes for side in (self.new, self.old) if side is not None)
 
 
 class Change:
-    """One row change, as a plugin's ``change`` gets it (ReorderBufferChange). ``new``, ``old``:
-    views of its tuples, None where there is none."""
+    """One row change, as a plugin's ``change`` gets it (ReorderBufferChange).
+
+    ``new`` and ``old`` are views of its tuples, None if it has none.
+    """
 
     __slots__ = ("_batch", "_row", "action", "lsn", "new", "old", "xid")
 
@@ -119,7 +121,7 @@ class TruncateChange:
 
 @dataclass(frozen=True, slots=True)
 class MessageChange:
-    """pg_logical_emit_message. ``origin``: of one that is not transactional."""
+    """A message of pg_logical_emit_message; ``origin`` is set only if it is not transactional."""
 
     transactional: bool
     prefix: str
@@ -133,17 +135,17 @@ class Catalogs(Protocol):
     """Catalogs as they were at the change (a historic snapshot)."""
 
     def relation(self, oid: int) -> RelationData | None:
-        """A table, None where there was none."""
+        """Return a table, None if there was none."""
 
     def rows(self, catalog: str) -> Iterable[Mapping[str, object]]:
-        """Rows of a catalog, ``pg_class`` for instance. Raises UndefinedObject."""
+        """Return the rows of a catalog such as ``pg_class``. Raises UndefinedObject."""
 
 
 Changes = Iterable[RowBatch | TruncateChange | MessageChange]
 
 
 class TransactionKind(Enum):
-    """How it ended. What was prepared comes twice: as PREPARE, and with its verdict."""
+    """The end of a transaction. A prepared one comes twice: as PREPARE, and with its verdict."""
 
     COMMIT = "commit"
     PREPARE = "prepare"
@@ -153,10 +155,10 @@ class TransactionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The PREPARE that a verdict is of. ``time``: as ``Transaction.commit_time``.
+    """The PREPARE that a verdict belongs to. ``time`` is as ``Transaction.commit_time``.
 
-    ``sent``: whether it went to the slot's client at its time, false for one that stands before
-    the slot's two_phase_at; its changes then go out with the verdict.
+    ``sent`` is false if the PREPARE stands before the slot's two_phase_at and therefore did not go
+    to the slot's client; its changes then go out with the verdict.
     """
 
     lsn: Lsn
@@ -169,16 +171,17 @@ class Prepared:
 class Transaction:
     """A transaction that ended (ReorderBufferTXN).
 
-    - ``first_lsn``: of its first change; ``final_lsn``: of the commit record, or of PREPARE's or
-      the verdict's; ``end_lsn``: behind that record.
-    - ``commit_time``: of that record, microseconds since the Unix epoch.
-    - ``origin``: the replication origin it came from, None for a local one; ``origin_lsn`` there.
-    - ``gid``, for all kinds but COMMIT. ``prepared``, for verdicts.
-    - ``changes``: of COMMIT and PREPARE; and of COMMIT_PREPARED, where they go out again or for
-      the first time: plugins without two-phase get them there.
-    - ``streamed``: send it in blocks (``stream_start`` ...), where the plugin does so; ``changes``
-      are those behind the blocks that went before.
-    - ``catalogs``: as they were at its changes (base_snapshot), None: as the context has them.
+    - ``first_lsn``: the LSN of its first change. ``final_lsn``: that of the record of its commit,
+      PREPARE or verdict. ``end_lsn``: the position behind that record.
+    - ``commit_time``: the time of that record, in microseconds since the Unix epoch.
+    - ``origin``: the replication origin it came from, None for a local one. ``origin_lsn``: its
+      position there.
+    - ``gid``: set for all kinds but COMMIT. ``prepared``: set for verdicts.
+    - ``changes``: set for COMMIT and PREPARE, and for COMMIT_PREPARED if they go out again or for
+      the first time, since plugins without two-phase get them there.
+    - ``streamed``: send it in blocks (``stream_start`` ...) if the plugin has them; ``changes``
+      are then those after the blocks that were sent before.
+    - ``catalogs``: the catalogs as they were at its changes (base_snapshot); None: the context's.
     """
 
     xid: int
@@ -198,8 +201,10 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamBlock:
-    """Changes of a transaction that has not ended. ``last_lsn``: where it ends in the log, where
-    that is not the last of ``changes``."""
+    """Changes of a transaction that has not ended.
+
+    ``last_lsn`` is the block's end in the log, if that is not the last of ``changes``.
+    """
 
     xid: int
     first_lsn: Lsn
@@ -211,8 +216,10 @@ class StreamBlock:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """A transaction of which blocks were sent, or a subtransaction of it, rolled back. ``time``: as
-    ``Transaction.commit_time``."""
+    """The rollback of a transaction whose blocks were sent, or of a subtransaction of it.
+
+    ``time`` is as ``Transaction.commit_time``.
+    """
 
     xid: int
     subxid: int
@@ -225,9 +232,11 @@ Item = Transaction | MessageChange | StreamBlock | StreamAbort
 
 @dataclass(slots=True)
 class ReorderBufferTXN:
-    """A transaction as callbacks get it. Fields as ``Transaction`` has them; those of its end are
-    known when it has ended. ``output_plugin_private``: the plugin's own, while the transaction
-    goes on."""
+    """A transaction as callbacks get it, with the fields of ``Transaction``.
+
+    Those about its end are set once it has ended. ``output_plugin_private`` belongs to the plugin
+    while the transaction goes on.
+    """
 
     xid: int
     first_lsn: Lsn

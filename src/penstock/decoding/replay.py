@@ -1,7 +1,7 @@
 """The order of callbacks for transactions (reorderbuffer.c, ReorderBufferProcessTXN; decode.c).
 
-In: items of a source. Out: calls of the plugin, by the context. Every generator here yields after
-calls, so that what was written can be handed on before the next one.
+In: items of a source. Out: calls of the plugin, made by the context. Every generator here yields
+after calls, so that their writes can be handed on before the next call.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _STREAMING: Final = "logical streaming"
 _STREAMING_PREPARED: Final = "logical streaming at prepare time"
 _PIECE_ROWS: Final = 65_536
 _PIECE_BYTES: Final = 16 << 20
-"""Of a batch that is given to a plugin at once."""
+"""Bytes of a batch that a plugin gets at once; ``_PIECE_ROWS`` are its rows."""
 _CHANGES_THRESHOLD: Final = 100
-"""Changes after which progress is told."""
+"""Changes between two reports of progress."""
 _FEW_ROWS: Final = 8
-"""Fewer are faster one by one."""
+"""Fewer rows than these are faster one by one."""
 
 
 class Replay:
-    """Keeps what callbacks know of transactions that are streamed."""
+    """Call the callbacks of items, and keep the transactions that are streamed."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._streamed: dict[int, ReorderBufferTXN] = {}
 
     def item(self, item: Item) -> Iterator[None]:
-        """All callbacks of one item."""
+        """Call all callbacks of one item."""
         match item:
             case Transaction():
                 before = self._ctx.catalogs
@@ -92,7 +92,7 @@ class Replay:
                 yield from self._whole(item, txn, prepared=False)
 
     def _whole(self, item: Transaction, txn: ReorderBufferTXN, *, prepared: bool) -> Iterator[None]:
-        """Changes with their begin and end (ReorderBufferReplay)."""
+        """Send a transaction's changes with their begin and end (ReorderBufferReplay)."""
         if self._ctx.streaming and (item.streamed or item.xid in self._streamed):
             yield from self._blocks(txn, item.changes)
             self._streamed.pop(item.xid, None)
@@ -121,12 +121,12 @@ class Replay:
         yield
 
     def _end(self, callback: str, txn: ReorderBufferTXN, *arguments: object) -> None:
-        """Of the group of callbacks for two-phase."""
+        """Call a callback of the two-phase group, which the plugin must have."""
         self._ctx.require([callback], _AT_PREPARE, txn.final_lsn)
         self._ctx.call(callback, txn, *arguments, at=txn.end_lsn, xid=txn.xid, report=txn.final_lsn)
 
     def _blocks(self, txn: ReorderBufferTXN, changes: Changes) -> Iterator[None]:
-        """Changes of a streamed transaction, in blocks of about ``work_mem`` bytes."""
+        """Send changes of a streamed transaction in blocks of about ``work_mem`` bytes."""
         sent, last = 0, INVALID
         for change in changes:
             for part in _parts(change):
@@ -177,7 +177,7 @@ class Replay:
     def _change(
         self, txn: ReorderBufferTXN, change: RowBatch | TruncateChange | MessageChange, stream: str
     ) -> Iterator[None]:
-        """``stream``: what callbacks are called with in front, in a block."""
+        """Send a change; ``stream`` is the prefix of callbacks' names, not empty in a block."""
         ctx = self._ctx
         match change:
             case RowBatch() if change.relation.rewrite_of and not ctx.output.receive_rewrites:
@@ -226,13 +226,13 @@ class Replay:
         self._ctx.call(callback, *arguments, at=message.lsn, xid=xid)
 
     def _filtered(self, origin: str | None) -> bool:
-        """FilterByOrigin"""
+        """FilterByOrigin: tell whether the plugin leaves out changes of an origin."""
         if not registered(self._ctx.plugin, "filter_by_origin"):
             return False
         return bool(self._ctx.call("filter_by_origin", origin, writes=False))
 
     def _at_prepare(self, item: Transaction) -> bool:
-        """Whether a prepared transaction is sent as one: not FilterPrepare."""
+        """Tell whether a prepared transaction is sent at its PREPARE (not FilterPrepare)."""
         if not self._ctx.twophase:
             return False
         if not registered(self._ctx.plugin, "filter_prepare"):
@@ -248,7 +248,7 @@ class Replay:
 
 
 def _as_prepared(item: Transaction, txn: ReorderBufferTXN) -> ReorderBufferTXN:
-    """The transaction as it was at its PREPARE."""
+    """Return the transaction as it was at its PREPARE."""
     was = item.prepared
     if was is None:
         return txn
@@ -266,7 +266,7 @@ def _as_prepared(item: Transaction, txn: ReorderBufferTXN) -> ReorderBufferTXN:
 
 
 def _pieces(batch: RowBatch) -> Iterator[RowBatch]:
-    """Parts of a batch that a plugin gets at once."""
+    """Yield parts of a batch, each small enough for a plugin to get at once."""
     count = len(batch)
     size = max(1, min(_PIECE_ROWS, _PIECE_BYTES * count // max(batch.nbytes, 1)))
     if count <= size:

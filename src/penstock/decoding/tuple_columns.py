@@ -1,7 +1,7 @@
-"""Tuples of many rows as columns, and one row of them (htup.h).
+"""Tuples of many rows as columns, and views of single rows (htup.h).
 
-In: of each column typed Arrow arrays, as the lake has them, or PostgreSQL's output text, where a
-source has nothing else. Out: both where both can be had, text made when it is first asked for. Four
+In: for each column a typed Arrow array, as the lake has it, or PostgreSQL's output text, if a
+source has nothing else. Out: both if both can be had; text is made when it is first asked for. Four
 things are kept apart (law 4): a value, NULL, a TOAST value that did not change and was not sent,
 and a column that is not sent at all, such as all but the key in an old tuple.
 """
@@ -25,15 +25,18 @@ _FEW: Final = 32
 
 
 class Unsent(Enum):
-    """What stands in a tuple for a value that is not there and is not NULL."""
+    """The mark in a tuple for a value that is missing and not NULL."""
 
     UNCHANGED_TOAST = "u"
     NOT_SENT = "-"
 
 
 class TupleColumn:
-    """One column of ``n`` rows. ``values`` or ``text``, or both; null for NULL, and where
-    ``unchanged`` is true. ``text``: Arrow strings, as the type's output function prints values."""
+    """One column of ``n`` rows, with ``values``, ``text`` or both.
+
+    They are null for NULL, and where ``unchanged`` is true. ``text`` has Arrow strings, as the
+    type's output function prints values.
+    """
 
     __slots__ = ("_binary", "_list", "_text", "_type", "unchanged", "values")
 
@@ -57,20 +60,25 @@ class TupleColumn:
 
     @property
     def text(self) -> pa.Array:
-        """Arrow strings. Raises FeatureNotSupported for types that are not published."""
+        """The text, as Arrow strings. Raises FeatureNotSupported for types not published."""
         if self._text is None:
             self._text = text_output(self.values, *self._type).cast(pa.string())
         return self._text
 
     def text_at(self, row: int) -> str | None:
-        """For plugins that go row by row; all of the column is made ready the first time."""
+        """Return one row's text, for plugins that go row by row.
+
+        The first call converts the whole column.
+        """
         if self._list is None:
             self._list = self._few() or self.text.to_pylist()
         return self._list[row]
 
     def _few(self) -> list[str | None] | None:
-        """The texts of a short column whose type needs no formatting: a call of Arrow's costs as
-        much as a hundred values."""
+        """Return the texts of a short column whose type needs no formatting, otherwise None.
+
+        A call of Arrow costs as much as a hundred values done here.
+        """
         values = self.values
         if values is None or self._text is not None or len(values) > _FEW:
             return None
@@ -79,7 +87,7 @@ class TupleColumn:
         return None
 
     def binary_at(self, row: int) -> bytes | None:
-        """What the type's send function gives; None for NULL, and where there is only text."""
+        """Return what the type's send function gives; None for NULL, and if there is only text."""
         if self._binary is None:
             if self.values is None or not has_binary_output(self._type[0], self.values.type):
                 return None
@@ -87,7 +95,7 @@ class TupleColumn:
         return self._binary[row]
 
     def slice(self, offset: int, length: int) -> TupleColumn:
-        """A run of rows, without a copy."""
+        """Return a run of rows, without a copy."""
         return TupleColumn(
             None if self.values is None else self.values.slice(offset, length),
             text=None if self._text is None else self._text.slice(offset, length),
@@ -98,14 +106,16 @@ class TupleColumn:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is there, roughly."""
+        """The bytes of values and text so far, roughly."""
         arrays = [a for a in (self.values, self._text) if a is not None]
         return sum(int(array.nbytes) for array in arrays)
 
 
 class TupleColumns:
-    """Tuples of ``rows`` rows; a column of None is not sent. One for each of the relation's
-    attributes, in their order."""
+    """Tuples of ``rows`` rows, one column for each of the relation's attributes, in their order.
+
+    None stands for a column that is not sent.
+    """
 
     __slots__ = ("columns", "relation", "rows")
 
@@ -126,8 +136,10 @@ class TupleColumns:
         rows: int,
         unchanged: Mapping[str, Mask] | None = None,
     ) -> TupleColumns:
-        """Of Arrow arrays as ``pgtypes`` makes them, None for a column that is not sent.
-        ``unchanged``: by column name, true for TOAST values that were not sent."""
+        """Make tuples of Arrow arrays as ``pgtypes`` makes them, None for a column not sent.
+
+        ``unchanged`` is by column name; it is true for TOAST values that were not sent.
+        """
         masks = unchanged or {}
         columns = [
             None
@@ -147,7 +159,7 @@ class TupleColumns:
         rows: int,
         unchanged: Mapping[str, Mask] | None = None,
     ) -> TupleColumns:
-        """Of PostgreSQL's output text, for sources that have no more."""
+        """Make tuples of PostgreSQL's output text, for sources that have nothing else."""
         masks = unchanged or {}
         columns = [
             None if array is None else TupleColumn(text=array, unchanged=masks.get(a.name))
@@ -159,17 +171,17 @@ class TupleColumns:
         return self.rows
 
     def row(self, number: int) -> Tuple:
-        """One row of it."""
+        """Return a view of one row."""
         return Tuple(self, number)
 
     def slice(self, offset: int, length: int) -> TupleColumns:
-        """A run of rows, without a copy."""
+        """Return a run of rows, without a copy."""
         columns = [None if c is None else c.slice(offset, length) for c in self.columns]
         return TupleColumns(self.relation, columns, min(length, self.rows - offset))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns, roughly."""
+        """The bytes of the columns, roughly."""
         return sum(c.nbytes for c in self.columns if c is not None)
 
 
@@ -186,7 +198,7 @@ class Tuple:
         return len(self._columns.columns)
 
     def text(self, index: int) -> str | Unsent | None:
-        """PostgreSQL's output text, None for NULL."""
+        """Return PostgreSQL's output text, None for NULL."""
         column = self._columns.columns[index]
         if column is None:
             return Unsent.NOT_SENT
@@ -195,14 +207,18 @@ class Tuple:
         return column.text_at(self._row)
 
     def binary(self, index: int) -> bytes | None:
-        """The value in binary format; None for what ``text`` gives no value of, and for a type, or
-        a source, that has text only."""
+        """Return the value in binary format.
+
+        None if ``text`` gives no value, or if the type or the source has text only.
+        """
         column = self._columns.columns[index]
         return None if column is None else column.binary_at(self._row)
 
     def value(self, index: int) -> Any:
-        """The Python value of the lake's type, None for NULL; the text, where a source has text
-        only; or an ``Unsent``."""
+        """Return the Python value of the lake's type, None for NULL, or an ``Unsent``.
+
+        It is the text if the source has text only.
+        """
         column = self._columns.columns[index]
         if column is None:
             return Unsent.NOT_SENT
@@ -213,7 +229,7 @@ class Tuple:
         return column.values[self._row].as_py()
 
     def as_dict(self) -> dict[str, str | None]:
-        """Texts by column name, of what is there."""
+        """Return texts by column name, without columns and values that were not sent."""
         found: dict[str, str | None] = {}
         for index, attribute in enumerate(self._columns.relation.attributes):
             text = self.text(index)

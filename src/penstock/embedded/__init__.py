@@ -1,8 +1,8 @@
 """Servers that this process owns, for the demo, the tests and the benchmarks.
 
-In: a major version, or a node's folder. Out: ``EmbeddedPostgres``, a real server from packages
-without a system installation, and PostgreSQL 18's clients; ``NodeProcess``, a node as users run it;
-waiting for a state of either. Nothing in a production path of Penstock imports this room.
+In: a major version, or a node's folder. Out: ``EmbeddedPostgres``, a real server that needs no
+system installation, only packages; PostgreSQL 18's clients; ``NodeProcess``, a node as users run
+it; and waiting for a state of either. No production code of Penstock imports this room.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 
 
 def main() -> int:
-    """Fetches every version; a version that cannot be had is told and does not stop the rest."""
+    """Fetch every version; one that fails is reported and does not stop the others."""
     missing = 0
     for version in VERSIONS:
         try:

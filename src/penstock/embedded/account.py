@@ -1,7 +1,7 @@
 """The unprivileged account that a server runs under, since PostgreSQL refuses to run as root.
 
-In: who we are. Out: None for an ordinary user (the server runs as the same), for root a user
-and group id to switch to, and the means to tell whether that account can reach a file.
+In: the user of this process. Out: None for an ordinary user (the server runs as the same user), and
+for root a user and group id to switch to; also a check whether that account can start a program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Account:
 
 
 def server_account() -> Account | None:
-    """Whom servers run as: None means as ourselves. Raises ConfigurationError when nobody fits."""
+    """Return the account that servers run under, None for our own.
+
+    Raises ConfigurationError if no account fits.
+    """
     if os.geteuid() != 0:
         return None
     for name in _CANDIDATES:
@@ -45,14 +48,14 @@ def server_account() -> Account | None:
 
 
 def as_account(account: Account | None) -> dict[str, Any]:
-    """Arguments of ``subprocess`` that start a program under the account."""
+    """Return the arguments of ``subprocess`` that start a program under the account."""
     if account is None:
         return {}
     return {"user": account.uid, "group": account.gid, "extra_groups": []}
 
 
 def can_execute(account: Account | None, program: Path) -> bool:
-    """Whether the account can start the program: every folder above it must let it through."""
+    """Tell whether the account can start the program; every folder above must let it through."""
     try:
         done = subprocess.run(
             [program, "--version"],

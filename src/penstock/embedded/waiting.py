@@ -1,7 +1,7 @@
 """Waiting for a state, with a deadline: one way for the demo, the tests and the benchmarks.
 
-In: a look at the state, and what it is waited for. Out: what the look has found, or a TimeoutError
-that names what was waited for and the last state. Nothing in a production path waits like this.
+In: a function that looks at the state, and a name for what is waited for. Out: what the look has
+found, or a TimeoutError with that name and the last state. No production code waits like this.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 _PAUSE: Final = 0.05
 _SELDOM: Final = 2.0
-"""So many times the duration of a look passes before the next one."""
+"""The pause before the next look, in durations of the last one."""
 
 
 def _nothing() -> None:
@@ -30,13 +30,12 @@ def wait_until(
     progress: Callable[[], object] = _nothing,
     pause: float | None = None,
 ) -> T:
-    """Look every ``pause`` seconds until what is found is true, and return it. Without a ``pause``,
-    every 0.05 s, and more seldom where a look takes long: what is waited for is to have the
-    processor, not the looking.
+    """Look every ``pause`` seconds until the result is true, and return it.
 
-    ``state`` is asked for the message of the TimeoutError, else it shows what was found last.
-    ``guard`` is called each time and raises when waiting has become pointless; as long as
-    ``progress`` changes, there is time.
+    Without ``pause``, look every 0.05 s, and less often if a look takes long, so as to leave the
+    processor to the work that is waited for. The TimeoutError shows ``state()``, or the last result
+    without ``state``. ``guard`` is called at each look and raises if waiting has become pointless.
+    The deadline moves on whenever ``progress()`` changes.
     """
     began = time.monotonic()
     deadline, reached = began + timeout, progress()

@@ -1,5 +1,5 @@
-"""What is published of a table: row filters, column lists, combining publications, updates.
+"""The rules of publications: row filters, column lists, several publications of one table, updates.
 
-In: publications as the catalog has them, tables with their columns. Out: decisions as frozen values
-and predicates in DuckDB's SQL. Nothing is read and nothing is written here.
+In: publications as the catalog has them, and tables with their columns. Out: decisions, as frozen
+values and as predicates in DuckDB's SQL. This room reads and writes nothing.
 """

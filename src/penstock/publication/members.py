@@ -1,7 +1,7 @@
-"""What the rules need to know of publications and tables: the catalog's rows as Protocols.
+"""The members of publications: the catalog's rows as Protocols, for the rules.
 
-In: nothing. Out: the shapes of ``penstock.catalog``'s values that this room reads, and a set of
-publications with the questions that all rules ask.
+In: nothing. Out: the shapes of ``penstock.catalog``'s values that this room reads, and ``Members``,
+a set of publications that answers the questions which all rules ask.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class Operation(Enum):
-    """What a publication publishes, and what a change is (PublicationActions)."""
+    """The kind of a change, which a publication may publish (PublicationActions)."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -23,7 +23,7 @@ class Operation(Enum):
 
 
 class PublicationRow(Protocol):
-    """pg_publication; ``generated_columns``: n or s."""
+    """A row of pg_publication; ``generated_columns`` is n or s."""
 
     @property
     def oid(self) -> int: ...
@@ -46,7 +46,7 @@ class PublicationRow(Protocol):
 
 
 class RelationRow(Protocol):
-    """pg_publication_rel; ``columns`` None: no list; ``row_filter``: SQL text or None."""
+    """A row of pg_publication_rel. ``columns`` is None without a list; ``row_filter`` is SQL."""
 
     @property
     def publication(self) -> int: ...
@@ -59,7 +59,7 @@ class RelationRow(Protocol):
 
 
 class NamespaceRow(Protocol):
-    """pg_publication_namespace."""
+    """A row of pg_publication_namespace."""
 
     @property
     def publication(self) -> int: ...
@@ -68,9 +68,10 @@ class NamespaceRow(Protocol):
 
 
 class TableRow(Protocol):
-    """A table; ``parent``: oid of the partitioned table above; ``partition_key``: it is one.
+    """A table. ``parent`` is the oid of the partitioned table above it.
 
-    ``identity``: columns of the replica identity, () for FULL, None without any.
+    ``partition_key`` is set for a partitioned table. ``identity`` holds the columns of the replica
+    identity: () for FULL, None if there is none.
     """
 
     @property
@@ -88,7 +89,7 @@ class TableRow(Protocol):
 
 
 class ColumnRow(Protocol):
-    """A column of a table; ``generated``: pg_attribute.attgenerated."""
+    """A column of a table; ``generated`` is pg_attribute.attgenerated."""
 
     @property
     def name(self) -> str: ...
@@ -97,13 +98,13 @@ class ColumnRow(Protocol):
 
 
 def operations_of(publication: PublicationRow) -> frozenset[Operation]:
-    """The operations that a publication publishes."""
+    """Return the operations that a publication publishes."""
     return frozenset(operation for operation in Operation if getattr(publication, operation.value))
 
 
 @dataclass(frozen=True)
 class Members:
-    """Publications with all that is in them, and the tables that there are."""
+    """Publications with all their members, and all tables that exist."""
 
     publications: Sequence[PublicationRow]
     relations: Sequence[RelationRow]
@@ -124,35 +125,40 @@ class Members:
         return frozenset((row.publication, row.schema) for row in self.namespaces)
 
     def ancestors(self, table: TableRow) -> Iterator[TableRow]:
-        """The partitioned tables above, the next one first (get_partition_ancestors)."""
+        """Yield the partitioned tables above, the nearest first (get_partition_ancestors)."""
         while table.parent is not None and table.parent in self.table_by_oid:
             table = self.table_by_oid[table.parent]
             yield table
 
     def row(self, publication: PublicationRow, table: TableRow) -> RelationRow | None:
-        """The table's own row in a publication, None where it is there by other means."""
+        """Return the table's own row in a publication, None if it is there by other means."""
         if publication.all_tables or self.in_schema(publication, table):
             return None
         return self._by_key.get((publication.oid, table.oid))
 
     def in_schema(self, publication: PublicationRow, table: TableRow) -> bool:
-        """Whether the table's schema is in the publication."""
+        """Tell whether the table's schema is in the publication."""
         return (publication.oid, table.schema) in self._schemas
 
     def by_name(self, publication: PublicationRow, table: TableRow) -> bool:
-        """Whether the publication has the table, or what it is a partition of, by its own name; not
-        merely with all tables or those of a schema."""
+        """Tell whether the publication names the table or an ancestor of it.
+
+        A publication of all tables or of a schema does not name its tables.
+        """
         family = (table, *self.ancestors(table))
         return any((publication.oid, relation.oid) in self._by_key for relation in family)
 
     def named(self, publication: PublicationRow, table: TableRow) -> bool:
-        """Whether the publication has the table or its schema."""
+        """Tell whether the publication has the table or its schema."""
         return (publication.oid, table.oid) in self._by_key or self.in_schema(publication, table)
 
     def topmost_ancestor(
         self, publication: PublicationRow, table: TableRow
     ) -> tuple[TableRow, int] | None:
-        """The highest ancestor in the publication and its level (GetTopMostAncestorIn...)."""
+        """Return the highest ancestor in the publication, and its level.
+
+        (GetTopMostAncestorInPublication)
+        """
         found = None
         for level, ancestor in enumerate(self.ancestors(table), start=1):
             if self.named(publication, ancestor):
@@ -160,7 +166,7 @@ class Members:
         return found
 
     def contains(self, publication: PublicationRow, table: TableRow) -> bool:
-        """Whether changes of the table are in the publication by any means."""
+        """Tell whether the publication has changes of the table, by whatever means."""
         return (
             publication.all_tables
             or self.named(publication, table)

@@ -1,9 +1,9 @@
-"""What a subscription gets: its publications combined (get_rel_sync_entry of pgoutput.c).
+"""Several publications of one subscription, combined (get_rel_sync_entry of pgoutput.c).
 
-In: the publications of one subscription, what is in them, the tables with their columns. Out: of a
-table that has rows, under which name, which columns, which operations and by which filter it is
-published; of one publication, which tables a subscriber copies (pg_publication.c). Raises 0A000
-where publications contradict one another.
+In: the publications of one subscription with their members, and the tables with their columns. Out:
+for a table with rows, the name, columns, operations and filter under which it is published; for a
+publication, the tables that a subscriber copies (pg_publication.c). Publications that contradict
+one another raise 0A000.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ FILTERED = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
 
 @dataclass(frozen=True)
 class RelationSyncEntry:
-    """How one table is published (pgoutput.c).
+    """The form in which one table is published (pgoutput.c).
 
-    ``target``: the table under whose name its changes go, itself or an ancestor. ``columns``: in
-    the table's order, None for all. ``filters``: DuckDB predicate per INSERT, UPDATE and DELETE
-    (``row_filter.RowFilter``), None for all rows. ``refused``: operations that its replica identity
-    does not do for, each with PostgreSQL's error.
+    - ``target``: the table under whose name its changes go, itself or an ancestor.
+    - ``columns``: names in the table's order, None for all.
+    - ``filters``: a DuckDB predicate for each of INSERT, UPDATE and DELETE
+      (``row_filter.RowFilter``), None for all rows.
+    - ``refused``: the operations for which its replica identity does not suffice, each with
+      PostgreSQL's error.
     """
 
     target: TableRow
@@ -54,9 +56,10 @@ class RelationSyncEntry:
 def relation_sync_entry(
     members: Members, table: TableRow, columns: Sequence[TableColumn]
 ) -> RelationSyncEntry | None:
-    """How the publications publish a table with rows, None: not at all.
+    """Return how the publications publish a table with rows, None if they do not.
 
-    Operations come from all publications; name, list and filter from the highest ancestor's.
+    All publications contribute operations. Name, column list and filter come only from those that
+    publish the table as its highest ancestor.
     """
     operations: set[Operation] = set()
     highest, level_of_highest = table, 0
@@ -98,7 +101,10 @@ def _filters(
     table: TableRow,
     columns: Sequence[TableColumn],
 ) -> Mapping[Operation, str | None]:
-    """pgoutput_row_filter_init: an OR per operation; a publication without a filter lifts it."""
+    """pgoutput_row_filter_init: join filters by OR for each operation.
+
+    A publication without a filter publishes all rows.
+    """
     compiled: dict[Operation, dict[str, RowFilter]] = {operation: {} for operation in FILTERED}
     unfiltered: set[Operation] = set()
     for publication in publications:
@@ -121,7 +127,7 @@ def _filters(
 
 
 def any_of(filters: Sequence[RowFilter]) -> str:
-    """The predicate of filters joined by OR, from left to right."""
+    """Return the predicate of filters joined by OR, from left to right."""
     values = [Value(f"({f.predicate})", BOOL, None, f.may_fail) for f in filters]
     return conjunction(values, BoolOp.OR).sql
 
@@ -132,7 +138,7 @@ def _columns(
     table: TableRow,
     columns: Sequence[TableColumn],
 ) -> tuple[str, ...] | None:
-    """One list for the table (pgoutput_column_list_init). Raises 0A000."""
+    """Return the table's one column list (pgoutput_column_list_init). Raises 0A000."""
     rows = [members.row(publication, table) for publication in publications]
     lists = [None if row is None else row.columns for row in rows]
     unlisted = [p for p, names in zip(publications, lists, strict=True) if names is None]
@@ -157,7 +163,10 @@ def _columns(
 
 
 def columns_without_list(columns: Sequence[ColumnRow], *, stored: bool) -> tuple[str, ...]:
-    """What is published where there is no column list; ``stored``: generated columns too."""
+    """Return the columns published without a column list.
+
+    With ``stored``, stored generated columns are among them.
+    """
     kinds = {AttGenerated.NOT, AttGenerated.STORED} if stored else {AttGenerated.NOT}
     return tuple(column.name for column in columns if column.generated in kinds)
 
@@ -165,10 +174,10 @@ def columns_without_list(columns: Sequence[ColumnRow], *, stored: bool) -> tuple
 def publication_tables(
     members: Members, publication: PublicationRow, unpublishable: Collection[int] = ()
 ) -> list[TableRow]:
-    """The tables that pg_get_publication_tables gives for one publication: what a subscriber
-    copies, sorted by oid.
+    """Return the tables that pg_get_publication_tables gives for one publication, sorted by oid.
 
-    ``unpublishable``: oids of tables that no publication has which does not name them.
+    A subscriber copies these. ``unpublishable`` are oids of tables that a publication has only if
+    it names them.
     """
     if publication.all_tables:
         found = [t for t in members.tables if t.oid not in unpublishable]

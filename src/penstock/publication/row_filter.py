@@ -1,8 +1,8 @@
 """Row filters: the WHERE of a publication's table (publicationcmds.c, TransformPubWhereClauses).
 
-In: what stands between the parentheses, and the table's columns. Out: a ``RowFilter``: the text as
-PostgreSQL's catalog would show it, the columns it uses and the predicate for DuckDB. Raises
-PostgreSQL's errors for what it refuses, and 0A000 for what it takes and Penstock does not.
+In: the text between the parentheses, and the table's columns. Out: a ``RowFilter``: the text as
+PostgreSQL's catalog would show it, the columns it uses and the predicate for DuckDB. Filters that
+PostgreSQL refuses raise its errors; those that only Penstock does not support raise 0A000.
 """
 
 from __future__ import annotations
@@ -47,15 +47,20 @@ TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], Operation | None]] = {
     (True, False): Operation.DELETE,
     (True, True): Operation.UPDATE,
 }
-"""What an UPDATE is published as, by whether its old and its new row match the filter
-(pgoutput_row_filter)."""
+"""The operation that an UPDATE is published as (pgoutput_row_filter).
+
+The keys say whether the old and the new row match the filter.
+"""
 
 
 @dataclass(frozen=True)
 class RowFilter:
-    """``text``: as pg_get_expr prints it; ``columns``: names used; ``predicate``: DuckDB SQL,
-    boolean or NULL (as false), over columns quoted by their names at the publisher.
-    ``may_fail``: evaluating it may raise an error, as it would in PostgreSQL."""
+    """A compiled row filter.
+
+    ``text`` is as pg_get_expr prints it; ``columns`` are the names it uses. ``predicate`` is SQL
+    for DuckDB over columns quoted by their names at the publisher; it gives a boolean, or NULL,
+    which counts as false. ``may_fail``: evaluating it may raise an error, as in PostgreSQL.
+    """
 
     text: str
     columns: frozenset[str]
@@ -64,7 +69,7 @@ class RowFilter:
 
 
 def compile_row_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> RowFilter:
-    """The filter of a table. ``text``: as written or as stored; ``table``: ``[schema.]name``."""
+    """Compile a table's filter, as written or as stored; ``table`` is ``[schema.]name``."""
     with limited_depth():
         return _compiled(text, columns, table)
 
@@ -86,7 +91,7 @@ def _compiled(text: str, columns: Sequence[TableColumn], table: str) -> RowFilte
 
 
 def _expanded(node: Node, columns: Sequence[TableColumn], table: str) -> Node:
-    """expand_generated_columns_in_expr: what virtual columns are made of, in their places."""
+    """expand_generated_columns_in_expr: replace virtual columns by their expressions."""
     virtual = {column.name for column in columns if column.generated is AttGenerated.VIRTUAL}
     if not virtual & column_names(node):
         return node
@@ -101,7 +106,10 @@ def _expanded(node: Node, columns: Sequence[TableColumn], table: str) -> Node:
 
 
 def check_row_filter(node: Node) -> None:
-    """Refuse what PostgreSQL refuses (check_simple_rowfilter_expr_walker), outermost first."""
+    """Raise FeatureNotSupported for what PostgreSQL refuses, outermost node first.
+
+    (check_simple_rowfilter_expr_walker)
+    """
     detail = _objection(node)
     if detail is not None:
         raise FeatureNotSupported("invalid publication WHERE expression", detail=detail)
@@ -124,13 +132,15 @@ def _objection(node: Node) -> str | None:
 
 
 def matches(predicate: str | None) -> str:
-    """DuckDB's SQL for whether a row matches, never NULL: a filter's NULL counts as no match."""
+    """Return SQL for DuckDB that tells whether a row matches; NULL counts as no match."""
     return "true" if predicate is None else f"coalesce(({predicate}), false)"
 
 
 def published_as(operation: Operation, old: str, new: str) -> str:
-    """DuckDB's SQL for whether an UPDATE is published as ``operation``. ``old``, ``new``: SQL for
-    whether its rows match."""
+    """Return SQL for DuckDB that tells whether an UPDATE is published as ``operation``.
+
+    ``old`` and ``new`` are SQL that tells whether its old and its new row match.
+    """
     cases = (
         f"{old if was else f'NOT {old}'} AND {new if is_ else f'NOT {new}'}"
         for (was, is_), becomes in TRANSFORMATIONS.items()

@@ -1,8 +1,8 @@
 """Rules about column lists, filters and replica identities (publicationcmds.c, execReplication.c).
 
-In: what a statement wants, or a table with all publications that there are. Statements
-(``commands``), writers (``executor``) and streams (``pipeline``) ask here. Out: nothing, or
-PostgreSQL's error with its detail and SQLSTATE.
+In: what a statement wants, or a table with all publications that exist. Out: nothing, or
+PostgreSQL's error with its detail and SQLSTATE. Statements (``commands``), writers (``executor``)
+and streams (``pipeline``) ask here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _COMMANDS: Final = {
 def column_list(
     names: Sequence[str], columns: Sequence[ColumnRow], *, table: str
 ) -> tuple[str, ...]:
-    """A column list in the table's order (pub_collist_validate). Raises 42703, 42P10, 42710."""
+    """Return a column list in the table's order (pub_collist_validate).
+
+    Raises 42703, 42P10, 42710.
+    """
     known = {column.name: column.generated for column in columns}
     seen: set[str] = set()
     for name in names:
@@ -62,7 +65,11 @@ def column_list(
 def check_column_list_allowed(
     publication: PublicationRow, table: TableRow, *, with_schemas: bool
 ) -> None:
-    """CheckPubRelationColumnList: no list beside schemas, nor for a partitioned table as leaves."""
+    """CheckPubRelationColumnList: refuse a column list that cannot take effect.
+
+    A list cannot stand beside schemas, nor at a partitioned table that is published as its leaves.
+    Raises InvalidParameterValue.
+    """
     if with_schemas:
         detail = (
             "Column lists cannot be specified in publications containing FOR TABLES IN SCHEMA"
@@ -83,7 +90,7 @@ def check_column_list_allowed(
 
 
 def check_schema_allowed(publication: PublicationRow, *, with_column_lists: bool) -> None:
-    """A schema is not added where a table has a column list."""
+    """Raise InvalidParameterValue if a schema is added although a table has a column list."""
     if with_column_lists:
         raise InvalidParameterValue(
             f'cannot add schema to publication "{publication.name}"',
@@ -93,7 +100,7 @@ def check_schema_allowed(publication: PublicationRow, *, with_column_lists: bool
 
 
 def check_row_filter_allowed(publication: PublicationRow, table: TableRow) -> None:
-    """A partitioned table has a filter only where it is published as itself."""
+    """Raise InvalidParameterValue for a filter of a partitioned table published as its leaves."""
     if table.partition_key is not None and not publication.via_root:
         raise InvalidParameterValue(
             f'cannot use publication WHERE clause for relation "{table.name}"',
@@ -103,7 +110,10 @@ def check_row_filter_allowed(publication: PublicationRow, table: TableRow) -> No
 
 
 def check_leaves_allowed(publication: PublicationRow, table: TableRow, row: RelationRow) -> None:
-    """A filter or list of a partitioned table has no effect where its leaves are published."""
+    """Raise InvalidParameterValue if a partitioned table with a filter or list turns to leaves.
+
+    Its filter or list would have no effect once its leaves are published instead.
+    """
     if table.partition_key is None or (row.row_filter is None and row.columns is None):
         return
     what = "WHERE clause" if row.row_filter is not None else "column list"
@@ -118,10 +128,10 @@ def check_leaves_allowed(publication: PublicationRow, table: TableRow, row: Rela
 def check_identity(
     members: Members, table: TableRow, columns: Sequence[TableColumn], command: Operation
 ) -> None:
-    """Whether rows of a table can be updated or deleted (CheckCmdReplicaIdentity).
+    """Raise an error if rows of a table cannot be updated or deleted (CheckCmdReplicaIdentity).
 
-    ``members``: all publications. Raises 42P10 with the detail of the first rule that is broken,
-    55000 where the table has no replica identity and the command is published.
+    ``members`` holds all publications. The error is 42P10 with the detail of the first broken rule,
+    or 55000 if the command is published and the table has no replica identity.
     """
     if table.partition_key is None and command in _COMMANDS:
         error = _refusal(members, table, columns, command)
@@ -132,7 +142,10 @@ def check_identity(
 def refused_operations(
     members: Members, table: TableRow, columns: Sequence[TableColumn]
 ) -> Mapping[Operation, PenstockError]:
-    """What ``check_identity`` would raise, had a writer asked it; of a stream's publications."""
+    """Return the errors that ``check_identity`` would raise to a writer, by operation.
+
+    ``members`` holds a stream's publications.
+    """
     errors = {command: _refusal(members, table, columns, command) for command in _COMMANDS}
     return {command: error for command, error in errors.items() if error is not None}
 
@@ -191,6 +204,6 @@ def _broken_rule(
 
 
 def _filtered_as(members: Members, publication: PublicationRow, table: TableRow) -> TableRow:
-    """Whose filter and list count: the topmost published ancestor's with via root."""
+    """Return the table whose filter and list count: with via root the topmost one published."""
     above = members.topmost_ancestor(publication, table) if publication.via_root else None
     return table if above is None else above[0]

@@ -1,8 +1,8 @@
 """The sessions of a node and what each does now (backend_status.c, procarray.c).
 
-In: sessions, and workers of subscriptions, as they begin, work and end. Out: their pids, their
-states, for pg_stat_activity, and a way to cancel or end one from another. Who may see or end what
-is left to ``session_views`` and ``signal_functions``.
+In: sessions, and workers of subscriptions, as they begin, work and end. Out: their pids and
+states, for pg_stat_activity, and a way for one session to cancel or end another.
+``session_views`` and ``signal_functions`` decide who may see or end which session.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.relation import TableName
 ACTIVE: Final = "active"
 IDLE: Final = "idle"
 _QUERY_SIZE: Final = 1023
-"""Bytes of a query that are kept (track_activity_query_size, without its zero)."""
+"""Bytes kept of a query (track_activity_query_size without the terminating zero)."""
 _STATES: Final = {
     TransactionStatus.IDLE: IDLE,
     TransactionStatus.IN_TRANSACTION: "idle in transaction",
@@ -35,7 +35,7 @@ _HIDDEN: Final = "..."
 
 
 class BackendType(Enum):
-    """What a pid stands for, in the words of PostgreSQL 17."""
+    """The kind of a pid, in the words of PostgreSQL 17."""
 
     CLIENT = "client backend"
     WALSENDER = "walsender"
@@ -45,11 +45,11 @@ class BackendType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A session now. Times are seconds since 1970; ``query``: the running one, or the last.
+    """The state of a session now. Times are seconds since 1970.
 
-    ``role``: its oid. ``database``: "" for a physical walsender. ``address``, ``port``: None for a
-    worker, as ``state`` is before it has a stream; ``subscription``: its oid, and ``tables`` those
-    that it copies.
+    ``query`` is the running query, or the last one. ``role`` and ``subscription`` are oids;
+    ``tables`` are the tables that the worker copies. ``database`` is "" for a physical walsender.
+    ``address`` and ``port`` are None for a worker; so is ``state`` until it has a stream.
     """
 
     pid: int
@@ -71,8 +71,11 @@ class Activity:
 
 @dataclass(slots=True)
 class Session:
-    """What others know of a session. ``cancel``, ``terminate``, ``look``: from any thread; the last
-    brings what is known up to date."""
+    """Hold what other sessions know of a session.
+
+    ``cancel``, ``terminate`` and ``look`` may be called from any thread; ``look`` brings an
+    activity up to date.
+    """
 
     activity: Activity
     cancel: Callable[[], None]
@@ -81,7 +84,7 @@ class Session:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def runs(self, query: str, *, transaction: bool = True) -> None:
-        """A statement begins; replication commands do so without a ``transaction``."""
+        """Note that a statement begins; ``transaction`` is False for replication commands."""
         now = time.time()
         began = self.activity.transaction_started or (now if transaction else None)
         self.activity = replace(
@@ -94,7 +97,7 @@ class Session:
         )
 
     def waits(self, status: TransactionStatus) -> None:
-        """It is the client's turn."""
+        """Note that the session waits for its client."""
         began = self.activity.transaction_started
         self.activity = replace(
             self.activity,
@@ -105,7 +108,7 @@ class Session:
 
 
 class Sessions:
-    """All that have logged in, and the workers."""
+    """All sessions that have logged in, and the workers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -113,51 +116,57 @@ class Sessions:
         self._open: dict[int, Session] = {}
 
     def next_pid(self) -> int:
-        """One that no other has had since the node started."""
+        """Return a pid that no session has had since the node started."""
         return next(self._pids)
 
     def open(self, session: Session) -> Session:
-        """One more."""
+        """Add a session."""
         with self._lock:
             self._open[session.activity.pid] = session
         return session
 
     def close(self, session: Session) -> None:
-        """It is over."""
+        """Remove a session that is over."""
         with self._lock:
             self._open.pop(session.activity.pid, None)
         session.ended.set()
 
     def find(self, pid: int) -> Session | None:
-        """The session of a pid."""
+        """Return the session of a pid."""
         with self._lock:
             return self._open.get(pid)
 
     def transaction_started(self, pid: int) -> datetime:
-        """When a session's transaction began (GetCurrentTransactionStartTimestamp), in UTC."""
+        """Return when a session's transaction began, in UTC; now if it has none.
+
+        (GetCurrentTransactionStartTimestamp)
+        """
         session = self.find(pid)
         return _moment(None if session is None else session.activity.transaction_started)
 
     def statement_started(self, pid: int) -> datetime:
-        """When its statement came (GetCurrentStatementStartTimestamp), in UTC."""
+        """Return when a session's statement came, in UTC; now if it has none.
+
+        (GetCurrentStatementStartTimestamp)
+        """
         session = self.find(pid)
         return _moment(None if session is None else session.activity.query_started)
 
     def name(self, pid: int, application_name: str) -> None:
-        """A session has another application_name now."""
+        """Change a session's application_name."""
         session = self.find(pid)
         if session is not None:
             session.activity = replace(session.activity, application_name=application_name)
 
     def all(self) -> tuple[Activity, ...]:
-        """Every session, by pid."""
+        """Return every session, by pid."""
         with self._lock:
             found = [self._open[pid] for pid in sorted(self._open)]
         return tuple(session.look(session.activity) for session in found)
 
 
 def shown_query(text: str) -> str:
-    """As much of a query as is kept; one with a password ends before it (law 9)."""
+    """Return as much of a query as is kept, cut off before a password (law 9)."""
     command = _WITH_SECRETS.search(text)
     if command is not None:
         secret = _SECRET.search(text, command.end())

@@ -1,7 +1,7 @@
 """A node's numbers for Prometheus, under names that stay (docs/operations.md, "Monitoring").
 
 In: a function that gives a report. Out: a collector, and a WSGI application that answers a scrape.
-Every scrape asks for one new report; nothing is kept between two of them. Opens no socket.
+Every scrape asks for a new report; nothing is kept between scrapes. No socket is opened here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.stats.report import (
 )
 
 _Field = tuple[str, str, str]
-"""Name after the prefix, attribute of the report, help. Names with _total are counters."""
+"""Name after the prefix, attribute of the report, help text. Names in _total are counters."""
 
 _SLOT: Final[Sequence[_Field]] = (
     ("active", "active", "Whether a client streams from the slot."),
@@ -87,7 +87,7 @@ class NodeCollector(Collector):
         self._report = report
 
     def collect(self) -> Iterator[Metric]:
-        """Every family, also those without samples."""
+        """Yield every family, also those without samples."""
         report = self._report()
         info = GaugeMetricFamily("penstock_build_info", "Always 1.", labels=["version"])
         info.add_metric([report.version], 1)
@@ -127,7 +127,10 @@ class NodeCollector(Collector):
 
 
 def application(report: Callable[[], NodeReport]) -> WSGIApplication:
-    """Answers GET /metrics, in a registry of its own; everything else is not found."""
+    """Return an application that answers GET /metrics, and 404 to every other path.
+
+    It has a registry of its own.
+    """
     registry = CollectorRegistry()
     registry.register(NodeCollector(report))
     metrics = make_wsgi_app(registry)

@@ -1,8 +1,8 @@
-"""A node at one moment, in numbers.
+"""The numbers of a node at one moment.
 
 In: what the node puts together. Out: frozen values for views and metrics. LSNs are positions in
-bytes; of the node's own log for slots and walsenders, of the publisher's for subscriptions. Ages
-and lags are seconds; None: not known.
+bytes: in the node's own log for slots and walsenders, in the publisher's for subscriptions. Ages
+and lags are in seconds. None means not known.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """A replication slot. ``waiting_transactions``: in the log and not confirmed; some of them may
-    hold nothing that is published. ``oldest_waiting_seconds``: age of the first of them, 0 when
-    none waits. ``transactions``, ``bytes``: sent since the node started.
+    """A replication slot.
+
+    ``waiting_transactions`` counts transactions of the log that are not confirmed; some of them
+    may hold nothing that is published. ``oldest_waiting_seconds`` is the age of the first one, 0
+    if none waits. ``transactions`` and ``bytes`` count what was sent since the node started.
     """
 
     name: str
@@ -33,7 +35,7 @@ class SlotReport:
 
 @dataclass(frozen=True, slots=True)
 class SenderReport:
-    """A running stream; ``lag_bytes`` and ``lag_seconds`` behind the end of the log."""
+    """A running stream, ``lag_bytes`` and ``lag_seconds`` behind the end of the log."""
 
     slot: str
     application_name: str
@@ -45,9 +47,9 @@ class SenderReport:
 
 @dataclass(frozen=True, slots=True)
 class SequencerReport:
-    """The log: its end, the transactions that it keeps, the tables that are followed.
+    """The log: its end, the transactions that it keeps, and the tables that are followed.
 
-    ``unreadable``: tables that cannot be read at the moment.
+    ``unreadable`` counts tables that cannot be read at the moment.
     """
 
     lsn: int
@@ -58,10 +60,10 @@ class SequencerReport:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionReport:
-    """A subscription, as ``penstock status`` shows it. Counts are since the node started.
+    """A subscription as ``penstock status`` shows it. Counts begin when the node starts.
 
-    As in pg_stat_subscription_stats, since they were reset: ``apply_errors``, ``sync_errors``,
-    ``conflicts`` by their type, ``values_out_of_range``.
+    Those of pg_stat_subscription_stats begin when they are reset instead: ``apply_errors``,
+    ``sync_errors``, ``conflicts`` (by type) and ``values_out_of_range``.
     """
 
     name: str
@@ -93,8 +95,11 @@ class SubscriptionReport:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """A table of a subscription, in a state of pg_subscription_rel. ``bytes_copied`` of
-    ``bytes_total``: of the publisher's heap, by the copy that runs or was the last."""
+    """A table of a subscription; ``state`` is as in pg_subscription_rel.
+
+    The running copy, or the last one, has read ``bytes_copied`` of the ``bytes_total`` bytes of the
+    publisher's heap.
+    """
 
     subscription: str
     table: str
@@ -112,7 +117,7 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Everything. ``sequencer``: None for a node that does not publish."""
+    """All numbers of a node; ``sequencer`` is None for a node that does not publish."""
 
     version: str
     subscriptions: tuple[SubscriptionReport, ...] = ()

@@ -1,1 +1,1 @@
-"""The bundled output plugins, a file for each. ``registry`` finds them by name."""
+"""The bundled output plugins, one file each. ``registry`` finds them by name."""

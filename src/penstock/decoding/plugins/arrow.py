@@ -1,12 +1,13 @@
-"""arrow: changes as Arrow record batches, a batch for rows of one table and kind.
+"""arrow: changes as Arrow record batches, each of rows of one table and kind.
 
-In: transactions. Out, binary: each write is an Arrow IPC stream of its own, whose schema's metadata
-says what it is: ``kind`` (begin, change, truncate, message, commit), ``xid``, ``lsn`` and, of
-changes, ``schema``, ``table``, ``oid``, ``action``, ``key`` (the names of the replica identity's
-columns, as JSON). A change has the columns ``lsn``; ``new`` and ``old``, structs with a field for
-each column that is sent, of the lake's types; and ``unchanged``, a list of the names of columns
-whose TOAST value did not change and was not sent. Others have no rows. Its options: include-types
-(field metadata with PostgreSQL's types; off), only-local (off).
+In: transactions. Out: binary writes, each an Arrow IPC stream of its own. The metadata of its
+schema say what it is: ``kind`` (begin, change, truncate, message, commit), ``xid``, ``lsn`` and,
+for changes, ``schema``, ``table``, ``oid``, ``action`` and ``key`` (the names of the replica
+identity's columns, as JSON). A change has the column ``lsn``; ``new`` and ``old``, structs with a
+field of the lake's type for each column that is sent; and ``unchanged``, lists of the names of
+columns whose TOAST value did not change and was not sent. Other kinds have no rows. The options are
+include-types (field metadata with PostgreSQL's types; off by default) and only-local (off by
+default).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NO_COLUMNS: Final = pa.schema([])
 
 
 class Arrow(OutputPlugin):
-    """The plugin."""
+    """The plugin arrow."""
 
     def __init__(self) -> None:
         self._include_types = False
@@ -138,7 +139,7 @@ class Arrow(OutputPlugin):
 
 
 def _unchanged(tuples: TupleColumns) -> pa.Array:
-    """Names of each row's columns that were not sent."""
+    """Return, for each row, the names of columns whose TOAST value was not sent."""
     masked = [
         (attribute.name, column.unchanged)
         for attribute, column in zip(tuples.relation.attributes, tuples.columns, strict=True)

@@ -10,7 +10,7 @@ from penstock.guc import parse_bool
 
 
 def boolean(name: str, value: str | None) -> bool:
-    """A value that is not there means true. Raises InvalidParameterValue."""
+    """Return a boolean option's value; a missing one means true. Raises InvalidParameterValue."""
     if value is None:
         return True
     found = parse_bool(value)
@@ -20,11 +20,11 @@ def boolean(name: str, value: str | None) -> bool:
 
 
 def not_parsed(name: str, value: str) -> InvalidParameterValue:
-    """The error of a value that is none."""
+    """Return the error of a value that cannot be parsed."""
     return InvalidParameterValue(f'could not parse value "{value}" for parameter "{name}"')
 
 
 def unknown(name: str, value: str | None) -> InvalidParameterValue:
-    """The error of an option that the plugin has not."""
+    """Return the error of an option that the plugin does not have."""
     shown = "(null)" if value is None else value
     return InvalidParameterValue(f'option "{name}" = "{shown}" is unknown')

@@ -1,8 +1,8 @@
 """pgoutput: the messages of logical replication (pgoutput.c), for any source.
 
 In: transactions, and the rules of publications, which the node supplies. Out: messages of the
-protocol, binary. Its options: proto_version, publication_names, binary, streaming, two_phase,
-messages, origin.
+protocol, binary. The options are proto_version, publication_names, binary, streaming, two_phase,
+messages and origin.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FIRST_GENBKI_OBJECT_ID: Final = 10_000
 
 @dataclass(slots=True)
 class _TxnData:
-    """PGOutputTxnData. ``schemas``: relations that its blocks have told, by oid."""
+    """PGOutputTxnData; ``schemas`` are the relations that its blocks have announced, by oid."""
 
     sent_begin: bool = False
     streamed: bool = False
@@ -48,7 +48,7 @@ class _TxnData:
 
 
 class Pgoutput(OutputPlugin):
-    """The plugin."""
+    """The plugin pgoutput."""
 
     def __init__(self) -> None:
         self._given: PgoutputOptions | None = None
@@ -214,7 +214,7 @@ class Pgoutput(OutputPlugin):
         return self._publications.published(relation)
 
     def _xid(self, txn: ReorderBufferTXN, of_change: int | None) -> int | None:
-        """What messages within a block begin with."""
+        """Return the xid that messages within a block begin with, None outside of blocks."""
         return (of_change or txn.xid) if self._in_streaming else None
 
     def _begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
@@ -233,7 +233,10 @@ class Pgoutput(OutputPlugin):
     def _schema(
         self, ctx: Context, txn: ReorderBufferTXN, relation: Relation, xid: int | None
     ) -> None:
-        """maybe_send_schema: a block's own until its transaction commits."""
+        """maybe_send_schema: announce a relation once.
+
+        An announcement in a block counts for its transaction only, until that commits.
+        """
         told = _data(txn).schemas if self._in_streaming else self._schemas
         if told.get(relation.oid) == relation:
             return
@@ -264,20 +267,23 @@ def _write(ctx: Context, message: m.Message) -> None:
 
 
 def _time(microseconds: int) -> int:
-    """Since 2000."""
+    """Return microseconds since 2000 for microseconds since 1970."""
     return microseconds - EPOCH_MICROSECONDS
 
 
 # Row messages of pgoutput (proto.c, logicalrep_write_tuple).
 #
-# In: one change, and how its table is published. Out: the message. Values are in binary where the
-# client wants it and the type has a binary form here, text otherwise.
+# In: one change, and how its table is published. Out: the message. Values are in binary if the
+# client wants it and the type has a binary form here, otherwise in text.
 
 
 def row_message(
     published: Published, change: Change, xid: int | None, *, binary: bool
 ) -> Insert | Update | Delete | None:
-    """``xid``: in a block. None for a DELETE that has no old tuple, which nobody is told."""
+    """Return the message of a row; ``xid`` is set in a block.
+
+    Return None for a DELETE without an old tuple, which is not sent.
+    """
     relation = published.relation
     full = relation.replica_identity is ReplicaIdentity.FULL
     kind = OldTuple.ROW if full else OldTuple.KEY

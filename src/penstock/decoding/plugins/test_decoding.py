@@ -1,8 +1,8 @@
 """test_decoding: changes as text that people read (contrib/test_decoding).
 
-In: transactions. Out: one text for each callback, equal to the server's. Its options are the
+In: transactions. Out: one text for each callback, equal to the server's. The options are the
 server's: include-xids, include-timestamp, force-binary, skip-empty-xacts, only-local,
-include-rewrites, stream-changes.
+include-rewrites and stream-changes.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _MESSAGES_COUNT_SINCE: Final = 17
 
 @dataclass(slots=True)
 class _TxnData:
-    """TestDecodingTxnData"""
+    """TestDecodingTxnData: the state of one transaction."""
 
     xact_wrote_changes: bool = False
     stream_wrote_changes: bool = False
 
 
 class TestDecoding(OutputPlugin):
-    """The plugin."""
+    """The plugin test_decoding."""
 
     __test__ = False  # pytest takes it for a test by its name
 
@@ -80,7 +80,7 @@ class TestDecoding(OutputPlugin):
         ctx.streaming = ctx.streaming and streaming
 
     def shutdown(self, ctx: Context) -> None:
-        """Nothing is kept."""
+        """Do nothing, since the plugin keeps nothing."""
 
     def begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
         txn.output_plugin_private = _TxnData()
@@ -283,10 +283,10 @@ def _message(what: str, transactional: bool, prefix: str, content: bytes) -> str
     return f"{head}, sz: {len(content)} content:"
 
 
-# A tuple as test_decoding prints it (test_decoding.c, tuple_to_stringinfo, print_literal).
+# Tuples as test_decoding prints them (test_decoding.c, tuple_to_stringinfo, print_literal).
 #
-# In: a tuple, or columns of many. Out: the text behind ``INSERT:``, of one row or of all rows,
-# which a property test keeps equal.
+# In: a tuple, or the columns of many. Out: the text behind ``INSERT:``, for one row or for all rows
+# at once. A property test keeps both ways equal.
 
 _BARE: Final = INTEGERS | FLOATS | {NUMERIC, OID}
 _BITS: Final = frozenset({BIT, VARBIT})
@@ -294,11 +294,11 @@ _UNCHANGED: Final = "unchanged-toast-datum"
 _NULL: Final = "null"
 
 Pieces = list[pa.Array | str]
-"""Parts of a text of every row: the same in each, or one for each."""
+"""Parts of every row's text: a string for all rows, or an array with one for each."""
 
 
 def tuple_text(relation: RelationData, row: Tuple, *, skip_nulls: bool) -> str:
-    """Of one row."""
+    """Return the text of one row."""
     parts = []
     for index, attribute in enumerate(relation.attributes):
         value = row.text(index)
@@ -313,7 +313,7 @@ def tuple_text(relation: RelationData, row: Tuple, *, skip_nulls: bool) -> str:
 
 
 def tuple_pieces(columns: TupleColumns, *, skip_nulls: bool) -> Pieces:
-    """The same of all rows."""
+    """Return the pieces of the texts of all rows, which ``joined`` puts together."""
     pieces: Pieces = []
     for attribute, column in zip(columns.relation.attributes, columns.columns, strict=True):
         if column is not None:
@@ -322,7 +322,7 @@ def tuple_pieces(columns: TupleColumns, *, skip_nulls: bool) -> Pieces:
 
 
 def joined(pieces: Pieces, rows: int) -> pa.Array:
-    """The pieces of each row in a row."""
+    """Join the pieces of each row."""
     merged: Pieces = []
     for piece in pieces:
         if isinstance(piece, str) and merged and isinstance(merged[-1], str):
@@ -356,7 +356,7 @@ def _column(attribute: AttributeData, column: TupleColumn, skip_nulls: bool) -> 
     pieces = [head, *_literals(attribute.type_oid, column.text)]
     if column.text.null_count == 0:
         return pieces
-    text = joined(pieces, len(column.text))  # null where a piece of it is
+    text = joined(pieces, len(column.text))  # null where one of its pieces is null
     text = pc.fill_null(text, "" if skip_nulls else head + _NULL)
     if column.unchanged is not None:
         text = pc.if_else(pa.array(column.unchanged), head + _UNCHANGED, text)

@@ -1,8 +1,8 @@
 """wal2json: changes as JSON, in wal2json's formats 1 and 2.
 
-In: transactions. Out: in format 1 an object for each transaction (``write-in-chunks``: in pieces),
-in format 2 one for each row. It follows what wal2json 2.6 does; the file of its options says which
-there are.
+In: transactions. Out: in format 1 an object for each transaction (in pieces with
+``write-in-chunks``), in format 2 an object for each row. It does what wal2json 2.6 does;
+``Wal2JsonOptions`` has its options.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(slots=True)
 class _TxnData:
-    """Of format 1. ``parts``: what is not written yet."""
+    """The state of a transaction in format 1; ``parts`` are not written yet."""
 
     changes: int = 0
     size: int = 0
@@ -43,7 +43,7 @@ class _TxnData:
 
 
 class Wal2Json(OutputPlugin):
-    """The plugin."""
+    """The plugin wal2json."""
 
     def __init__(self) -> None:
         self._options = Wal2JsonOptions()
@@ -90,7 +90,7 @@ class Wal2Json(OutputPlugin):
         change: TruncateChange,
     ) -> None:
         if self._options.format_version == 1 or "truncate" not in self._options.actions:
-            return  # format 1 has none
+            return  # format 1 does not write TRUNCATE
         for relation in relations:
             if self._options.wants_table(relation.schema, relation.name):
                 self._object(ctx, self._head("T", txn, change.lsn, relation))
@@ -140,7 +140,7 @@ class Wal2Json(OutputPlugin):
         data.changes += 1
 
     def _piece(self, ctx: Context, txn: ReorderBufferTXN, text: str) -> None:
-        """Chunks do not begin with the line's end."""
+        """Write a piece; a chunk does not begin with a newline."""
         self._put(ctx, txn, text.removeprefix("\n") if self._options.write_in_chunks else text)
 
     def _put(self, ctx: Context, txn: ReorderBufferTXN, text: str) -> None:
@@ -179,7 +179,7 @@ class Wal2Json(OutputPlugin):
         return pairs
 
     def _braces(self, pairs: Pairs, depth: int, before: str = "", *, inline: bool = False) -> str:
-        """An object. ``inline``: behind its key."""
+        """Return an object; ``inline``: it stands behind its key."""
         inside = ",".join(self._key(key, value, depth + 1) for key, value in pairs)
         opening = before + "{"
         start = opening if inline else self._indented(opening, depth)
@@ -215,7 +215,10 @@ class Wal2Json(OutputPlugin):
         return [*pairs, ("table", quoted(relation.name))]
 
     def _facts(self, txn: ReorderBufferTXN | None, lsn: Lsn | None = None) -> Pairs:
-        """``txn``: None for a message outside of one; ``lsn``: None for begin and commit."""
+        """Return the facts of a transaction that the options ask for.
+
+        ``txn`` is None for a message outside of transactions, ``lsn`` for begin and commit.
+        """
         options, pairs = self._options, []
         if options.include_xids:
             pairs.append(("xid", "null" if txn is None else str(txn.xid)))
@@ -276,9 +279,9 @@ def _write(ctx: Context, *pieces: str) -> None:
 
 # Columns and values of wal2json's two formats.
 #
-# In: a tuple of a table, and the options. Out: what stands in the JSON of a change: lists of
-# names, types and values in format 1, objects in format 2. Values are numbers, booleans and
-# strings by their types; NaN and infinities, which JSON has not, are null.
+# In: a tuple of a table, and the options. Out: the columns in the JSON of a change: lists of names,
+# types and values in format 1, objects in format 2. Types decide whether values are numbers,
+# booleans or strings. NaN and infinities, which JSON lacks, become null.
 
 _NUMBERS: Final = INTEGERS | FLOATS | {NUMERIC, OID}
 _BYTEA_MARK: Final = "\\x"
@@ -286,24 +289,26 @@ _BYTEA_MARK: Final = "\\x"
 Cell = tuple[AttributeData, str]
 """A column and its value, as JSON."""
 Shown = tuple[AttributeData, str | None]
-"""The value is None where it is not printed."""
+"""A column and its value as JSON, None if the value is not printed."""
 
 
 def quoted(text: str) -> str:
-    """escape_json"""
+    """Return text as escape_json quotes it."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def columns_of(relation: RelationData, row: Tuple, options: Wal2JsonOptions) -> list[Cell]:
-    """All columns that are there; a TOAST value that did not change is not."""
+    """Return all columns that were sent; a TOAST value that did not change was not."""
     return list(_cells(relation, row, options))
 
 
 def identity_of(
     relation: RelationData, old: Tuple | None, new: Tuple | None, options: Wal2JsonOptions
 ) -> list[Cell]:
-    """The replica identity's columns, of the new tuple where the old one was not needed to tell
-    them. Format 1 leaves out those that are NULL."""
+    """Return the replica identity's columns, from the new tuple if there is no old one.
+
+    There is no old tuple if the identity did not change. Format 1 leaves out columns that are NULL.
+    """
     row = new if old is None else old
     if row is None:
         return []
@@ -317,8 +322,11 @@ def identity_of(
 
 
 def type_of(attribute: AttributeData, options: Wal2JsonOptions) -> str:
-    """As format_type prints it; in format 1, without modifiers, by its name in pg_type. What
-    begins with a quote is printed as it is, if it is no array."""
+    """Return a type as format_type prints it, or its name in pg_type.
+
+    The latter is for format 1 without modifiers. A name that begins with a quote is not quoted
+    again unless it is an array's.
+    """
     if options.include_typmod or options.format_version > 1:
         shown = attribute.type_text
     else:
@@ -328,7 +336,7 @@ def type_of(attribute: AttributeData, options: Wal2JsonOptions) -> str:
 
 
 def _typname(shown: str) -> str:
-    """The name in pg_type of a type that format_type prints so."""
+    """Return the name in pg_type of a type, given as format_type prints it."""
     element = shown.removesuffix("[]")
     (name,) = re.findall(r'("(?:[^"]|"")*"|[^".]+)$', element) or [element]
     if name.startswith('"'):
@@ -339,7 +347,7 @@ def _typname(shown: str) -> str:
 def lists(
     prefix: str, cells: list[Cell], options: Wal2JsonOptions, comma: str
 ) -> Iterator[tuple[str, str]]:
-    """Format 1: keys and arrays. ``prefix``: ``column`` or ``key``."""
+    """Yield keys and arrays of format 1; ``prefix`` is ``column`` or ``key``."""
 
     def array(of: Callable[[AttributeData], str]) -> str:
         return f"[{comma.join(of(attribute) for attribute, _ in cells)}]"
@@ -353,14 +361,14 @@ def lists(
     if is_column and options.include_column_positions:
         yield "columnpositions", array(lambda a: str(a.position))
     if is_column and options.include_not_null:
-        # wal2json finds them together with the types.
+        # wal2json collects them together with the types, and leaves them out without types.
         optionals = array(lambda a: _boolean(not a.not_null))
         yield "columnoptionals", optionals if options.include_types else "[]"
     yield f"{prefix}values", f"[{comma.join(value for _, value in cells)}]"
 
 
 def objects(cells: Sequence[Shown], options: Wal2JsonOptions, *, identity: bool) -> str:
-    """Format 2: an array of objects."""
+    """Return an array of objects of format 2."""
     return f"[{','.join(_object(cell, options, identity) for cell in cells)}]"
 
 
@@ -406,7 +414,7 @@ def _boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
-# The options of wal2json, and which tables, actions and messages they let pass.
+# The options of wal2json, and the tables, actions and messages that they let pass.
 #
 # In: names and values as given. Out: frozen values, or wal2json's errors (22023, 42602, 0A000).
 
@@ -427,12 +435,12 @@ _FLAGS_OF_LISTS: Final = re.ASCII | re.DOTALL
 _T = TypeVar("_T")
 
 TablePattern = tuple[str | None, str | None]
-"""Schema and table; None for all."""
+"""A schema and a table; None stands for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wal2JsonOptions:
-    """Their defaults are wal2json's. ``actions``: those that are sent."""
+    """The options, with wal2json's defaults; ``actions`` are those that are sent."""
 
     format_version: int = 1
     include_xids: bool = False
@@ -456,22 +464,28 @@ class Wal2JsonOptions:
     filter_msg_prefixes: tuple[str, ...] = ()
 
     def wants_table(self, schema: str, table: str) -> bool:
-        """``filter-tables`` first, then ``add-tables``."""
+        """Tell whether a table is sent: by ``filter-tables`` first, then by ``add-tables``."""
         if any(_matches(pattern, schema, table) for pattern in self.filter_tables):
             return False
         added = self.add_tables
         return added is None or any(_matches(pattern, schema, table) for pattern in added)
 
     def wants_message(self, prefix: str) -> bool:
-        """``filter-msg-prefixes`` first, then ``add-msg-prefixes``."""
+        """Tell whether a message is sent.
+
+        ``filter-msg-prefixes`` is asked first, then ``add-msg-prefixes``.
+        """
         if prefix in self.filter_msg_prefixes:
             return False
         return not self.add_msg_prefixes or prefix in self.add_msg_prefixes
 
 
 def read_options(options: Sequence[tuple[str, str | None]]) -> Wal2JsonOptions:
-    """Raises wal2json's errors for a value that is none, and InvalidParameterValue for an option
-    that is not built or that wal2json has not."""
+    """Read options in their order.
+
+    Raises wal2json's errors for an invalid value, and InvalidParameterValue for an option that is
+    not supported here or unknown to wal2json.
+    """
     read = Wal2JsonOptions()
     for name, value in options:
         if name in _FLAGS:
@@ -503,7 +517,7 @@ def read_options(options: Sequence[tuple[str, str | None]]) -> Wal2JsonOptions:
 
 
 def _format_version(name: str, value: str | None) -> int:
-    """Without a value, the newest."""
+    """Return the format's version, the newest without a value."""
     if value is None:
         return _NEWEST_FORMAT
     if not re.fullmatch(r"\s*[+-]?\d{1,9}\s*", value, re.ASCII):
@@ -522,7 +536,7 @@ def _format_version(name: str, value: str | None) -> int:
 
 
 def _actions(name: str, value: str) -> frozenset[str]:
-    """An empty list is one: nothing is sent but messages."""
+    """Return the actions of a list; if it is empty, only messages are sent."""
     wanted = _items(name, value)
     for action in wanted:
         if action not in _ACTIONS:
@@ -536,12 +550,12 @@ def _more(
     value: str | None,
     read: Callable[[str, str], tuple[_T, ...]],
 ) -> tuple[_T, ...]:
-    """A list that is given again is added to the one before; without a value it is empty."""
+    """Add a list that is given again to the one before; without a value, empty it."""
     return () if value is None else before + read(name, value)
 
 
 def _tables(name: str, value: str) -> tuple[TablePattern, ...]:
-    """Everything after the first dot is the table's name."""
+    """Return the tables of a list; all after the first dot is the table's name."""
     found: list[TablePattern] = []
     for item in _items(name, value):
         parts = re.fullmatch(r"((?:\\.|[^\\.])*)\.(.*)", item, re.DOTALL)
@@ -556,8 +570,10 @@ def _name(text: str) -> str | None:
 
 
 def _items(name: str, value: str) -> tuple[str, ...]:
-    """split_string_to_list: at commas, white space around them; a backslash, which stays, takes
-    both their meaning."""
+    """split_string_to_list: split at commas and strip the white space around them.
+
+    A backslash, which is kept, takes away the meaning of both.
+    """
     if not value.strip(_SPACE):
         return ()
     if not re.fullmatch(rf"\s*{_ITEM}(\s*,\s*{_ITEM})*\s*", value, _FLAGS_OF_LISTS):
