@@ -1,8 +1,7 @@
-"""Transactions of the log that are decoded together: a job for each would cost more than what it
-does.
+"""Bundles of transactions that are decoded together, as a job for each would cost too much.
 
-In: the log, a position. Out: the transactions that come next, few at first, so that a client has
-something soon, then twice as many each time.
+In: the log, a position. Out: the next transactions, few at first, so that a client has something
+soon, and then up to twice as many bytes each time.
 """
 
 from __future__ import annotations
@@ -13,13 +12,15 @@ from penstock.catalog import Catalog, LakeTransaction
 from penstock.lsn import Lsn
 
 _AT_ONCE: Final = 100
-"""Transactions that are read from the catalog at a time."""
+"""Transactions read from the catalog at a time."""
 _FIRST_BYTES: Final = 64 << 10
 
 
 class Bundles:
-    """For one reader. ``most_bytes``: bytes of WAL that are decoded together, about; a larger
-    transaction is decoded alone."""
+    """Make bundles for one reader.
+
+    ``most_bytes`` is about the WAL that is decoded together; a larger transaction is decoded alone.
+    """
 
     def __init__(self, catalog: Catalog, most_bytes: int) -> None:
         self._catalog = catalog
@@ -27,12 +28,14 @@ class Bundles:
         self._bytes = _FIRST_BYTES
 
     def begin_again(self) -> None:
-        """With few."""
+        """Make the next bundle small again."""
         self._bytes = _FIRST_BYTES
 
     def after(self, position: Lsn, before: Lsn | None = None) -> list[LakeTransaction]:
-        """The next transactions; ``before``: of those whose commit stands before it. [] where there
-        are none."""
+        """Return the next transactions, [] if there are none.
+
+        With ``before``, only those whose commit stands before it.
+        """
         with self._catalog.read() as t:
             waiting = t.transactions.after(position, _AT_ONCE)
         found: list[LakeTransaction] = []

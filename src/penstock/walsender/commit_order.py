@@ -1,19 +1,19 @@
-"""In which order, and with which times, commits that were found together go into the log.
+"""The order and the times with which commits that were found together go into the log.
 
-In: what two looks at every table found. Out: transactions in order. Tables are looked at one after
-the other, so the first look may find a commit and miss one that came before it, in a table that it
-had passed by then; the second look begins when the first is over, and finds it. What only the
-second one found may have been preceded likewise: where it is later than everything that the first
-one found, it is left for the next time.
+In: the findings of two looks at every table. Out: transactions in order. Tables are looked at one
+after the other. So the first look may find a commit and miss an earlier one in a table that it had
+already passed; the second look begins after the first and finds that one. The second look may miss
+commits in the same way, so what it finds later than all findings of the first waits for the next
+time.
 
-Between tables the times that the writers wrote decide, and nothing else can: clocks of several
-writers may disagree, and a writer's clock may have gone back. Within a table the log decides. What
-a subscription wrote between two cuts has the time of its publisher instead.
+Between tables, only the times that the writers wrote can decide, although clocks of several writers
+may disagree and a writer's clock may go back. Within a table, its log decides. What a subscription
+wrote between two cuts has its publisher's time instead.
 
-Moves of rows between tables that were stopped in between go on first: the commits that they lack
-are put into the logs of the tables that the rows go to. Where a table cannot be written now, what
-has left for it waits, and so does what comes after it in the tables that it has left: nobody is
-told that rows have gone before they have come.
+Moves of rows between tables that were interrupted are finished first: their missing commits are put
+into the logs of the tables that the rows go to. If such a table cannot be written now, the rows
+that have left for it wait, and so do later commits of the tables that they left. Nobody is told
+that rows have gone before they have come.
 """
 
 from __future__ import annotations
@@ -33,37 +33,42 @@ from penstock.walsender.troubles import Troubles
 
 
 class CommitTimes:
-    """Of one log, for one thread at a time."""
+    """Give the transactions of one log times that do not go back. For one thread at a time."""
 
     def __init__(self) -> None:
         self._latest: int | None = None
 
     def next(self, t: CatalogTransaction, moment: int) -> int:
-        """Microseconds since the Unix epoch for the transaction that is appended next."""
+        """Return microseconds since the Unix epoch for the transaction that is appended next."""
         if self._latest is None:
             self._latest = min(t.transactions.latest_commit_time(), now())
         self._latest = max(self._latest, min(moment, now()))
         return self._latest
 
     def look_again(self) -> None:
-        """Another process has written to the log: what it gave out counts as well."""
+        """Read the latest time again, since another process has written to the log."""
         self._latest = None
 
 
 def now() -> int:
-    """Microseconds since the Unix epoch."""
+    """Return the current time in microseconds since the Unix epoch."""
     return time.time_ns() // 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A transaction that is not in the log yet. ``moment``: where it stands among others,
-    ``time``: when it was committed; microseconds since the Unix epoch. ``of_cut``: over all tables
-    of a subscription; any other is one commit of one table, or of those of its ``group``.
-    ``arrivals``: rows that it took to other tables, whose commits may be lacking. ``block``: oids
-    of the tables of its transaction block; ``undone``: it takes back the one before. ``blocks``:
-    ids of the transaction blocks whose commits are in it; ``only_block``: it is all of one of them,
-    and nothing else."""
+    """A transaction that is not in the log yet.
+
+    - ``moment``: its place among others; ``time``: when it was committed. Both are microseconds
+      since the Unix epoch.
+    - ``of_cut``: it is over all tables of a subscription. Any other is one commit of one table, or
+      the commits of its ``group``.
+    - ``arrivals``: rows that it took to other tables, whose commits may be missing.
+    - ``block``: oids of the tables of its transaction block.
+    - ``undone``: it takes back the block's commit before it.
+    - ``blocks``: ids of the transaction blocks whose commits are in it.
+    - ``only_block``: it is all of one block, and nothing else.
+    """
 
     members: tuple[Member, ...]
     moment: int
@@ -84,7 +89,10 @@ class Found:
 def in_order(
     first: Mapping[int, Sequence[Found]], again: Mapping[int, Sequence[Found]]
 ) -> list[Found]:
-    """``first`` and ``again``: by source, in its order, with moments that do not go back."""
+    """Merge what two looks found into one order.
+
+    ``first`` and ``again`` are by source, in its order, with moments that do not go back.
+    """
     latest = max((found[-1].moment for found in first.values() if found), default=None)
     if latest is None:
         return []
@@ -96,17 +104,17 @@ def in_order(
 
 
 def together(found: Sequence[Found]) -> list[Found]:
-    """``found`` with the commits of each group as one transaction, in the place of the last, else
-    of the first.
+    """Return ``found`` with the commits of each group as one transaction.
 
-    Where other commits of the tables stand in both ways they stay apart: a table's commits do not
-    change places.
+    It stands in the place of the group's last commit, or else of its first. If other commits of the
+    tables stand in the way of both, the commits stay apart, since a table's commits must not change
+    places.
     """
     places: dict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(found):
         if item.group is not None:
             places[item.group].append(place)
-    # One group after the other, in the order that those before have left.
+    # Each group starts from the order that the groups before have left.
     order: list[Found | None] = list(found)
     for group, own in places.items():
         span = [item for item in order[own[0] : own[-1] + 1] if item is not None]
@@ -125,8 +133,11 @@ def together(found: Sequence[Found]) -> list[Found]:
 
 
 def follows(found: Sequence[Found], versions: Mapping[int, int]) -> bool:
-    """Whether each table's part of ``found`` begins where the log ends. ``versions``: by table oid,
-    how far the log goes; a table that is not there was dropped, and its part does not count."""
+    """Tell whether each table's part of ``found`` begins where the log ends.
+
+    ``versions`` says how far the log goes, by table oid. A table that is not in it was dropped, and
+    its part does not count.
+    """
     at = dict(versions)
     for member in (member for item in found for member in item.members):
         if at.get(member.relation, member.from_version) != member.from_version:
@@ -137,8 +148,7 @@ def follows(found: Sequence[Found], versions: Mapping[int, int]) -> bool:
 
 
 def _would_pass(span: Sequence[Found], group: str) -> bool:
-    """Whether a commit of the group, moved to the end of ``span``, passes another one of its
-    table."""
+    """Tell whether moving the group's commits to the end of ``span`` reorders a table's commits."""
     moved: set[int] = set()
     for item in span:
         relations = {member.relation for member in item.members}
@@ -150,7 +160,7 @@ def _would_pass(span: Sequence[Found], group: str) -> bool:
 
 
 def by_relation(members: Iterable[Member]) -> tuple[Member, ...]:
-    """One for each table: several commits of it follow one another."""
+    """Join the members of each table into one, since its commits follow one another."""
     whole: dict[int, Member] = {}
     for member in members:
         first = whole.get(member.relation, member)
@@ -167,7 +177,10 @@ def finish_moves(
     found: Sequence[Found],
     troubles: Troubles,
 ) -> tuple[bool, list[Found]]:
-    """Whether anything was put, and what of ``found`` is whole. ``tables``: by oid."""
+    """Finish interrupted moves of rows; ``tables`` are by oid.
+
+    Return whether a commit was written, and the part of ``found`` that is whole.
+    """
     arrived = False
     unfinished: set[str | None] = set()
     for item in found:
@@ -186,7 +199,7 @@ def finish_moves(
 
 
 def without_unfinished(found: Sequence[Found], unfinished: Collection[str | None]) -> list[Found]:
-    """Without what belongs to an unfinished group, and what comes after it in its tables."""
+    """Return ``found`` without unfinished groups and without later commits of their tables."""
     waiting: set[int] = set()
     whole: list[Found] = []
     for item in found:

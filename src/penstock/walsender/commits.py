@@ -1,7 +1,7 @@
 """Commits in the log of a table.
 
-In: a table. Out: the commits after a version, with what the sequencer has to know of them. Which
-rows they changed is left to ``pipeline``.
+In: a table. Out: the commits after a version, with what the sequencer must know about them.
+``pipeline`` finds the rows that they changed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
-"""Of WAL for each file of a commit, besides the bytes that it adds: lags in bytes mean
-something."""
+"""Bytes of WAL for each file of a commit, besides the bytes that it adds.
+
+They make lags in bytes mean something where files are removed only.
+"""
 _LAST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999; what is later, or before 1970, is no time of a commit."""
+"""The end of the year 9999; a time that is later, or before 1970, is ignored."""
 _TIMES: Final = ("inCommitTimestamp", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One commit. ``time``: microseconds since the Unix epoch, None where it does not say one.
-    ``size``: bytes of WAL that it stands for. ``changes``: False for OPTIMIZE, VACUUM and the like.
-    ``table_id``: the id that it gives the table, None: the one before. ``applied``: the appId and
-    LSN of the subscription that wrote it, None: somebody else did. ``group``: what commits of one
-    transaction have in common, None for one by itself. ``arrivals``: rows that it took out of the
-    table, and where they go.
+    """One commit of a table.
+
+    - ``time``: microseconds since the Unix epoch, None if the commit states none.
+    - ``size``: the bytes of WAL that it stands for.
+    - ``changes``: False for OPTIMIZE, VACUUM and the like.
+    - ``table_id``: the id that it gives the table, None if the id stays.
+    - ``applied``: appId and LSN of the subscription that wrote it, None for any other writer.
+    - ``group``: the id shared by the commits of one transaction, None for a single commit.
+    - ``arrivals``: the rows that it took out of the table, and where they go.
+    - ``block``: oids of the tables of its transaction block.
+    - ``undone``: it takes back the block's commit before it.
     """
 
     version: int
@@ -50,22 +57,22 @@ class TableCommit:
 
     @property
     def blocks(self) -> frozenset[str]:
-        """The id of the transaction block that it is a commit of, where it is of one."""
+        """The id of the transaction block that it belongs to, empty if it belongs to none."""
         of_block = self.block and self.group is not None and not self.undone
         return frozenset({self.group or ""} if of_block else ())
 
 
 def newest_version(storage: Storage, uri: str) -> int | None:
-    """The newest version of a table, None when there is none."""
+    """Return the newest version of a table, None if there is none."""
     listing = list_log(storage, uri)
     return max((*listing.entries, *listing.checkpoints), default=None)
 
 
 def commits_after(storage: Storage, uri: str, version: int) -> Iterator[TableCommit]:
-    """The commits from ``version + 1`` on, in order, as far as there are entries.
+    """Yield the commits from ``version + 1`` on, in order, as far as there are entries.
 
-    Raises StorageError at an entry that is no whole one. An empty one is not there yet: some stores
-    show a file before its content.
+    Raises StorageError at an entry that is not whole. An empty entry is one that is not there yet,
+    since some stores show a file before its content.
     """
     while True:
         version += 1
@@ -94,9 +101,9 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
         if info := action.get("commitInfo"):
             time = _time(info)
         if metadata := action.get("metaData"):
-            # Nothing is sent for it, but a stream sees whether it can go on with such columns.
+            # Nothing is sent for it, but a stream checks whether it can go on with the new columns.
             table_id, changes = str(metadata["id"]), True
-        # Further markers of a subscription, as of its copies, have a path after its appId.
+        # Other markers of a subscription, such as those of its copies, have a path after its appId.
         if (marker := action.get("txn")) and is_app_id(str(marker["appId"])):
             applied = str(marker["appId"]), _position(marker["version"])
         for kind in ("add", "remove"):
@@ -115,7 +122,10 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
 
 
 def _position(version: object) -> Lsn:
-    """A position that a publisher can have had and a state store can keep."""
+    """Return a marker's version as an LSN. Raises ValueError if no publisher can have had it.
+
+    The bound is what a state store can keep.
+    """
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
         raise ValueError(f"the marker of a subscription is no position: {version!r}")
     return Lsn(version)

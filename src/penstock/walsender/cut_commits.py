@@ -1,14 +1,15 @@
-"""What subscriptions of this node wrote between two cuts, as transactions.
+"""Transactions made of what subscriptions of this node wrote between two cuts.
 
-In: the cuts table, the subscriptions that there are. Out: for each one the transaction from where
-its tables are in the log to its last cut, over all its tables, with the subscription as its origin.
-Where others have committed between commits of the subscription (``own_commits``), it goes to the
-newest cut before that, so that theirs is a transaction of its own, in its place; where there is no
-such cut, it is taken apart.
-A cut counts for a subscription and its own tables only: one that a dropped subscription has left
-behind says nothing of a table that has another owner, or none, now. What a subscription wrote to a
-table that has left it since goes into the log commit by commit, and has an origin still: else it
-would go back to where it came from.
+In: the cuts table and the existing subscriptions. Out: for each subscription one transaction over
+all its tables, from their places in the log to its last cut, with the subscription as its origin.
+If others have committed between commits of the subscription (``own_commits``), it goes only to the
+newest cut before that, so that theirs is a transaction of its own, in its place. If there is no
+such cut, the transaction is taken apart.
+
+A cut counts only for its subscription and that one's tables. A cut left behind by a dropped
+subscription says nothing about a table that has another owner now, or none. If a table has left
+its subscription, what the subscription wrote to it goes into the log commit by commit. These
+commits keep their origin, or they would go back to where they came from.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def owners(
     rels: Sequence[SubscriptionRel],
     tables: Sequence[LakeTable],
 ) -> Owners:
-    """Who maintains what: a partition, who maintains the table that it is of."""
+    """Return which subscription maintains which table.
+
+    A partition has the owner of the nearest table above it that has one, unless it has its own.
+    """
     oids = {subscription.oid for subscription in subscriptions}
     found = {(rel.schema, rel.table): rel.subid for rel in rels if rel.subid in oids}
     by_oid = {table.oid: table for table in tables}
@@ -47,7 +51,7 @@ def owners(
 
 
 class CutCommits:
-    """For one thread at a time."""
+    """Hold the last cut of each subscription. For one thread at a time."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
@@ -56,25 +60,25 @@ class CutCommits:
         self._owners: dict[int, CutOwner] = {}
 
     def look_again(self) -> None:
-        """Another table may lie in the place of the cuts: it is listed."""
+        """List the cuts table at the next look, since another table may lie in its place."""
         self._read = None
 
     def next_path(self) -> str | None:
-        """Where the next entry would be, in a folder of this machine; None: it is not known."""
+        """Return the path of the next entry in a local folder, None if it is not known."""
         version = None if self._read is None else self._read[0]
         if version is None:
             return None
         return next_path(self._warehouse.storage, self._warehouse.cuts.uri, version)
 
     def has_grown(self, subscriptions: Sequence[Subscription]) -> bool:
-        """Whether ``refresh`` may find something."""
+        """Tell whether ``refresh`` may find something."""
         if self._read is None or self._read[1] != _wanted(subscriptions):
             return True
         path = self.next_path()
         return bool(subscriptions) and (path is None or os.access(path, os.F_OK))
 
     def refresh(self, subscriptions: Sequence[Subscription]) -> None:
-        """Read the last cut of each, where the cuts table or the subscriptions have changed."""
+        """Read each last cut again if the cuts table or the subscriptions have changed."""
         if not self.has_grown(subscriptions):
             return
         cuts, wanted = self._warehouse.cuts, _wanted(subscriptions)
@@ -87,13 +91,13 @@ class CutCommits:
         self._read = version, wanted
 
     def version(self, owner: int, uri: str, newest: int) -> int:
-        """The version of a table in its subscription's last cut; ``newest`` where it is in none."""
+        """Return a table's version in its subscription's last cut, ``newest`` if it is in none."""
         cut = self._cuts.get(owner)
         members = () if cut is None else cut.tables.values()
         return next((at.version for at in members if at.uri == uri), newest)
 
     def moved(self, owned: Owned) -> Iterator[tuple[int, Cut, list[CutMember]]]:
-        """Subscription, cut and tables for each cut that has gone on."""
+        """Yield subscription, cut and tables for each subscription whose cut has moved on."""
         for subscription, last in sorted(self._cuts.items()):
             cut: Cut | None = last
             chosen, members = last, owned.moved_by(subscription, last)
@@ -111,7 +115,10 @@ def _wanted(subscriptions: Sequence[Subscription]) -> frozenset[tuple[int, CutOw
 
 
 def transaction(subscription: int, cut: Cut, members: Sequence[Member], size: int) -> Found:
-    """All of it as one. It stands where the cut was made, with the time of its last commit."""
+    """Return a cut as one transaction.
+
+    It stands where the cut was made, and has the time of the cut's last commit.
+    """
     committed = cut.commit_time or cut.cut_time
     return Found(
         tuple(members),

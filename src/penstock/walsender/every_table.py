@@ -1,7 +1,8 @@
-"""Every table of the lake, as output plugins see it: no publication has a say.
+"""Every table of the lake, as output plugins see it, whatever publications say.
 
-In: a table with its columns at a version. Out: how its changes go out: all columns, all operations,
-no filter, of old rows what the replica identity tells (ExtractReplicaIdentity of heapam.c).
+In: a table with its columns at a version. Out: the form in which its changes go out: all columns,
+all operations and no filter. The replica identity decides about old rows (ExtractReplicaIdentity of
+heapam.c).
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ _VISIBLE: Final = "public"
 
 
 class EveryTable:
-    """``wanted.Published`` without publications."""
+    """``wanted.Published`` for a reader of every table."""
 
     def at(self, place: Lsn) -> EveryTable:
-        """The same at each place."""
+        """Return the same at each place."""
         return self
 
     def publishes(self, table: LakeTable) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def names(self, table: LakeTable) -> bool:
-        """Never: what cannot be told is left out, as with FOR ALL TABLES."""
+        """Always false, so that a table that cannot be sent is skipped, as with FOR ALL TABLES."""
         return False
 
     def has(self, publications: Sequence[int]) -> bool:
-        """Always: what is lost to no publication is lost to who reads every table."""
+        """Always true: this reader has every table, published or not."""
         return True
 
     def of(
         self, table: LakeTable, columns: tuple[LakeColumn, ...], *, rewrites: bool = False
     ) -> PublishedTable | None:
-        """The table itself, partition or not."""
+        """Return the table under its own name, even if it is a partition."""
         full = table.replica_identity is ReplicaIdentity.FULL
         attributes = tuple(
             Attribute(c.name, *column_type(c), key=full or c.name in (table.identity or ()))
@@ -69,7 +70,7 @@ def relation_data(
     columns: Sequence[LakeColumn],
     types: Mapping[int, TypeName],
 ) -> RelationData:
-    """What plugins see of a table, as it is in one transaction. ``types``: the node's own."""
+    """Return what plugins see of a table in one transaction; ``types`` are the node's own."""
     used = (a.type_oid for a in relation.attributes if a.type_oid in types)
     return RelationData.of(
         relation,
@@ -81,7 +82,7 @@ def relation_data(
 
 
 def _type_text(name: TypeName) -> str:
-    """format_type, with public in the search path."""
+    """Return a type's name as format_type prints it with public in the search path."""
     schema, type_ = name
     shown = quote_identifier(type_)
     return shown if schema == _VISIBLE else f"{quote_identifier(schema)}.{shown}"

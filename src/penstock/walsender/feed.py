@@ -1,8 +1,8 @@
-"""What is to be sent, a little ahead of the sending.
+"""The feed of a stream: its items, made a little ahead of the sending.
 
-In: the log of transactions from a position on, and somebody who turns one into messages. Out: items
-in order, through a queue of bounded size that a thread of its own fills, so that a client is
-answered while Spark works, and Spark works while a client reads.
+In: the log of transactions from a position on, and a source that turns transactions into messages.
+Out: items in order, through a queue of bounded size. A thread of its own fills the queue, so that a
+client is answered while Spark works, and Spark works while a client reads.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from penstock.walsender.sequencer import Sequencer
 _PIECES: Final = 8
 """Pieces that wait to be sent."""
 _WAITING_BYTES: Final = 32 << 20
-"""Of all pieces that wait; a single row may have more."""
+"""Bytes of all pieces that wait; a single row may have more."""
 _BUNDLE_BYTES: Final = 4 << 20
-"""Bytes of WAL that are decoded together, about."""
+"""Bytes of WAL that are decoded together, roughly."""
 _WAIT_S: Final = 0.5
 
 TypeName = tuple[str, str]
@@ -43,12 +43,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Changes of ``relations`` in a row: whole messages, each a CopyData message with its header.
+    """Changes of ``relations`` that follow one another, as whole messages.
 
-    ``data`` goes to the client as it is; for an output plugin it is a stream of
-    ``pipeline.change_columns``. ``relations``: one, but for TRUNCATE and messages of sessions.
-    ``types``: schema and name of the node's own types by oid, those of the relations' columns among
-    them. ``described``: the relations by oid, for an output plugin.
+    Each message is a CopyData message with its header. ``data`` goes to the client as it is; for an
+    output plugin it is a stream of ``pipeline.change_columns``. There is one relation, except for
+    TRUNCATE and messages of sessions. ``types`` has schema and name of the node's own types by oid,
+    at least those of the relations' columns. ``described`` has the relations by oid, for an output
+    plugin.
     """
 
     relations: tuple[Relation, ...]
@@ -62,8 +63,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A transaction, or a message of none, has begun; ``streamed``: it is sent in blocks (protocol
-    version 2)."""
+    """The begin of a transaction, or of a message outside of transactions.
+
+    ``streamed``: it is sent in blocks (protocol version 2).
+    """
 
     transaction: LakeTransaction
     streamed: bool = False
@@ -71,14 +74,14 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """All of a transaction has been handed out."""
+    """The end of a transaction, all of which has been handed out."""
 
     transaction: LakeTransaction
 
 
 @dataclass(frozen=True, slots=True)
 class FeedFailure:
-    """There will be no more."""
+    """The error that ends the feed."""
 
     error: BaseException
 
@@ -89,19 +92,20 @@ Item = Change | FeedFailure
 
 
 class ChangeSource(Protocol):
-    """Turns transactions into messages; made for one stream."""
+    """A source that turns transactions into messages, made for one stream."""
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
-        """In the order of sending: each transaction from Begun to Ended, without pieces where
-        nothing of it is published. The work is done before the first item comes.
+        """Yield each transaction from Begun to Ended, in the order of sending.
 
-        Raises PenstockError, after the end of the last transaction that can be sent. Close it.
+        It has no pieces if nothing of it is published. The work is done before the first item
+        comes. Raises PenstockError after the end of the last transaction that can be sent. The
+        caller closes the generator.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """Changes whose work is done; it took so many seconds."""
+    """Changes whose work is done, and the seconds that it took."""
 
     first: tuple[Change, ...]
     rest: Changes
@@ -115,12 +119,12 @@ def _start(changes: Changes) -> _Started:
 
 
 def _succeeded(future: Future[_Started]) -> bool:
-    """Waits for it."""
+    """Wait for the work and tell whether it succeeded."""
     return future.exception() is None
 
 
 class _Waiting(queue.Queue[Item]):
-    """A queue that is full by the bytes of its pieces, too."""
+    """A queue that is also full once its pieces have too many bytes."""
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)
@@ -140,7 +144,7 @@ class _Waiting(queue.Queue[Item]):
 
 
 class Feed:
-    """Items from ``start`` on. ``close`` it."""
+    """Items from the position ``start`` on. The caller closes it."""
 
     def __init__(
         self, catalog: Catalog, sequencer: Sequencer, source: ChangeSource, start: Lsn
@@ -159,7 +163,7 @@ class Feed:
         self._thread.start()
 
     def next(self, timeout_s: float) -> Item | None:
-        """The next item; None when there was none in time."""
+        """Return the next item, None if there was none in time."""
         try:
             return self._items.get(timeout=timeout_s)
         except queue.Empty:
@@ -167,15 +171,15 @@ class Feed:
 
     @property
     def position(self) -> Lsn:
-        """Everything before it has been put into the queue."""
+        """The position up to which everything has been put into the queue."""
         return self._at
 
     def close(self) -> None:
-        """End the thread; what it is at is given up."""
+        """End the thread, which gives up its current work."""
         self._stopping.set()
         self._sequencer.wake()
         while self._thread.is_alive():
-            self.next(0.05)  # it may be waiting for room
+            self.next(0.05)  # the thread may be waiting for room in the queue
         self._thread.join()
 
     def _run(self) -> None:
@@ -187,7 +191,7 @@ class Feed:
                     self._put(FeedFailure(error))
 
     def _hand_out_all(self, ahead: ThreadPoolExecutor) -> None:
-        """One bundle of transactions is decoded while the one before is handed out."""
+        """Decode a bundle of transactions while the one before is handed out."""
         decoded_to = self._at
         coming: Future[_Started] | None = None
         try:
@@ -204,7 +208,7 @@ class Feed:
                     self._sequencer.wait(self._at, _WAIT_S, self._stopping)
                     self._bundles.begin_again()
         finally:
-            # Nobody takes these: closing them removes what waits in the staging area.
+            # Nobody takes these changes; closing them removes their files in the staging area.
             if coming is not None and _succeeded(coming):
                 coming.result().rest.close()
 

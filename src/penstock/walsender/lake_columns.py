@@ -1,8 +1,8 @@
-"""A lake table's columns as PostgreSQL types, for publishing: only read, never written.
+"""A lake table's columns as PostgreSQL types, for publishing only, not for writing.
 
 In: a table's state. Out: its columns by their PostgreSQL names, and the table as it was then. A
-table that replication could not maintain (NOT NULL, generated columns) can be published all the
-same; one whose files are to be read in a way that is not known here cannot.
+table that replication could not maintain (NOT NULL, generated columns) can still be published. A
+table whose files must be read in a way that is not known here cannot.
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ from penstock.sql.typed.query_nodes import OutputColumn
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """``delta``: name in the table; ``stored``: in its files (they differ where columns have been
-    renamed); ``name``: in PostgreSQL. ``type_oid`` 0: follows ``type``. ``generation``: the
-    expression where the node generates it; Delta's own are not PostgreSQL's.
+    """A column of a lake table.
+
+    ``name`` is its name in PostgreSQL, ``delta`` that in the Delta table, and ``stored`` that in
+    the files, which differs if columns have been renamed. A ``type_oid`` of 0 follows from
+    ``type``. ``generation`` is set only if the node generates the column, since Delta's own
+    expressions are not PostgreSQL's.
     """
 
     name: str
@@ -59,8 +62,11 @@ class LakeColumn:
 
 
 def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
-    """Columns in the table's order. Raises FeatureNotSupported for structs, maps, variants, and
-    for tables that are not to be read by what is known here."""
+    """Return the columns in the table's order.
+
+    Raises FeatureNotSupported for structs, maps and variants, and for tables that need a reader
+    feature not known here.
+    """
     check_readable(state.protocol, state.metadata)
     fields = json.loads(state.metadata["schemaString"])["fields"]
     return tuple(column for column in map(_column, fields) if column.name)  # without ROW
@@ -84,12 +90,13 @@ def _column(field: Mapping[str, Any]) -> LakeColumn:
 
 
 def as_then(table: LakeTable, version: int, state: TableState, end: Lsn | None = None) -> LakeTable:
-    """The table as it was when a version was committed. ``state``: that version. ``end``: as it
-    was where a transaction ended that is not of the table.
+    """Return the table as it was when a version was committed; ``state`` is that version's.
 
-    Where it had no identity then, or one by columns that it did not have, as only other writers can
-    bring about, the identity of now counts, if it had its columns: the error that says so asks for
-    one.
+    With ``end``, return it as it was at the end of a transaction that did not change it.
+
+    If the table had no identity then, or one with columns that it lacked (only other writers bring
+    this about), its present identity counts, provided that it had these columns. Users are told to
+    give it an identity, so a later one must help.
     """
     then = table.at(version) if end is None else table.at_end_of(end, version)
     if then is table:
@@ -97,7 +104,7 @@ def as_then(table: LakeTable, version: int, state: TableState, end: Lsn | None =
     try:
         held = {column.name for column in columns_of(state)}
     except FeatureNotSupported:
-        return then  # which is told with the columns
+        return then  # the error is reported when the columns are needed
     if then.identity is not None and held.issuperset(then.identity):
         return then
     if table.identity is None or not held.issuperset(table.identity):
@@ -111,11 +118,14 @@ def as_then(table: LakeTable, version: int, state: TableState, end: Lsn | None =
 
 
 def columns_at(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:
-    """Raises FeatureNotSupported, NotInPrerequisiteState with the table's name."""
+    """Return the table's columns at a version, which can be published.
+
+    Raises FeatureNotSupported and NotInPrerequisiteState with the table's name.
+    """
     try:
         columns = columns_of(state)
         for column in columns:
-            column_type(column)  # PostgreSQL has none for arrays of arrays, for example
+            column_type(column)  # raises, as PostgreSQL has no arrays of arrays, for example
     except FeatureNotSupported as error:
         raise FeatureNotSupported(
             f'cannot publish changes of table "{table.name}"', detail=error.message, hint=error.hint
@@ -139,12 +149,12 @@ def columns_at(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:
 
 
 def spark_type(kind: pa.DataType) -> str:
-    """As Spark SQL writes it in CAST."""
+    """Return a type as Spark SQL writes it in CAST."""
     return type_text(delta_type(kind)).replace("long", "bigint")
 
 
 def table_column(column: LakeColumn) -> TableColumn:
-    """As PostgreSQL's catalogs, row filters and column lists see it."""
+    """Return a column as PostgreSQL's catalogs, row filters and column lists see it."""
     return TableColumn(
         column.name,
         *column_type(column),
@@ -155,18 +165,18 @@ def table_column(column: LakeColumn) -> TableColumn:
 
 
 def column_type(column: LakeColumn) -> tuple[int, int]:
-    """(oid, typmod): the one that it came with, or what its Arrow type is in PostgreSQL."""
+    """Return a column's (oid, typmod), as recorded, or else by its Arrow type."""
     return (column.type_oid, column.typmod) if column.type_oid else type_of_arrow(column.type)
 
 
 def sent_type(column: LakeColumn) -> tuple[int, int]:
-    """Whose output and send functions print its values: an enum's are those of text."""
+    """Return the type whose output and send functions print the values, text for an enum."""
     oid, typmod = column_type(column)
     return (TEXT, -1) if is_enum(oid) else (oid, typmod)
 
 
 def output_column(column: LakeColumn) -> OutputColumn:
-    """As queries and changes see it."""
+    """Return a column as queries and changes see it."""
     return OutputColumn(
         column.name,
         *column_type(column),

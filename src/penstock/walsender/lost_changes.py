@@ -1,7 +1,7 @@
-"""What a stream is told of changes that it should have had and nobody can give it any more.
+"""Errors for a stream whose changes are gone for good.
 
-In: a place in the log whose changes cannot be told, or what the store said of a version. Out:
-errors, with the way back of who reads the slot: a subscriber, or an output plugin's client.
+In: a place in the log whose changes cannot be sent, or the store's error for a version. Out:
+errors, with a hint how the slot's reader (a subscriber, or an output plugin's client) recovers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ MAKE_AGAIN: Final = (
     "Drop the slot and make it again. It begins with what is committed then: read what was before "
     "from the tables."
 )
-"""For slots of output plugins."""
+"""The hint for slots of output plugins."""
 
 
 def lost(member: Member, *, plugin: bool) -> RequiredChangesRemoved:
-    """The table was replaced, or its log has a gap and goes on, or went back. ``plugin``: the slot
-    is an output plugin's."""
+    """Return the error for a table that was replaced, or whose log has a gap or went back.
+
+    ``plugin``: the slot is an output plugin's.
+    """
     if member.lost_to is not None and member.from_version != member.to_version:
         return RequiredChangesRemoved(
             _MESSAGE,
@@ -41,7 +43,7 @@ def lost(member: Member, *, plugin: bool) -> RequiredChangesRemoved:
 
 
 def removed(error: VersionGone, *, plugin: bool) -> RequiredChangesRemoved:
-    """A version, or files of one, are gone."""
+    """Return the error for a version that is gone, or some of whose files are."""
     again = (
         MAKE_AGAIN
         if plugin

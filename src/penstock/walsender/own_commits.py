@@ -1,12 +1,12 @@
-"""Tables that a subscription maintains, and what others have committed to them.
+"""Tables that a subscription maintains, and the commits of others to them.
 
-In: the logs of such tables from where they are in the log of transactions. Out: commits of others
-up to the first one of the subscription, each a transaction of its own, without an origin or with
-that of its writer; and which tables a cut moves on from there. What the subscription has committed
-is for ``cut_commits``: a cut is all of it or nothing. So a row that was written here goes to every
-subscriber, with origin = none too, as soon as it is committed. Where a crash has left commits of
-the subscription without a cut, and others came between them, the cut is taken apart (``in_turn``):
-whose a commit is, its marker tells.
+In: the logs of such tables, from their places in the log of transactions on. Out: commits of others
+up to the subscription's first one, each a transaction of its own, without an origin or with its
+writer's; and the tables that a cut moves on from there. So a row written here goes to every
+subscriber as soon as it is committed, with origin = none too. ``cut_commits`` sees to the
+subscription's own commits, as a cut is all of them or nothing. If a crash has left such commits
+without a cut, and others came between them, the cut is taken apart (``in_turn``). A commit's marker
+tells whose it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.walsender.commits import TableCommit
 from penstock.walsender.table_logs import TableLogs
 
 Owners = Mapping[tuple[str, str], int]
-"""(schema, table) -> oid of the subscription that maintains it."""
+"""The oid of the subscription that maintains a table, by (schema, table)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,10 @@ class CutMember:
 def origin_of(
     applied: tuple[str, Lsn] | None, subscriptions: Sequence[Subscription]
 ) -> tuple[str | None, Lsn | None]:
-    """Origin and its LSN for one commit. Of a dropped subscription, or another node's, the appId
-    is all that is known."""
+    """Return origin and LSN of one commit.
+
+    For a subscription that was dropped or is another node's, only the appId is known.
+    """
     if applied is None:
         return None, None
     app_id, lsn = applied
@@ -50,9 +52,12 @@ def origin_of(
 
 @dataclass(frozen=True, slots=True)
 class OwnedTable:
-    """A table with its subscription's oid. ``others``: the commits of others that come first;
-    ``at``: where it is after them; ``mixed``: the version of the first commit of others that comes
-    after one of the subscription, None where there is none."""
+    """A table with the oid of its subscription.
+
+    ``others`` are the commits of others that come first, and ``at`` is the table's place after
+    them. ``mixed`` is the version of the first commit of others that comes after one of the
+    subscription, None if there is none.
+    """
 
     table: LakeTable
     owner: int
@@ -63,8 +68,11 @@ class OwnedTable:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Commits of tables that follow one another. ``others``: one of somebody else; ``lsn``: up to
-    where those of the subscription go, None: to the cut."""
+    """Commits of tables that follow one another.
+
+    ``others``: it is one commit of somebody else. ``lsn`` is the position up to which the
+    subscription's commits go, None for the cut.
+    """
 
     commits: tuple[tuple[CutMember, tuple[TableCommit, ...]], ...]
     others: bool = False
@@ -74,9 +82,11 @@ class Turn:
 def in_turn(
     parts: Sequence[tuple[CutMember, Sequence[TableCommit]]], app_id: str
 ) -> Iterator[Turn]:
-    """What a cut moves on, in an order that keeps each table's, with commits of others by
-    themselves: what the subscription has committed before one goes before it, up to the same
-    position in every table."""
+    """Yield the commits of a cut in an order that keeps each table's own.
+
+    Commits of others stand by themselves. What the subscription has committed before such a commit
+    goes before it, up to the same position in every table.
+    """
     left = [(member, list(commits)) for member, commits in parts]
     while first := min(filter(None, map(partial(_next_of_others, app_id), left)), default=None):
         lsn, oid = first
@@ -109,7 +119,10 @@ def _is_upto(app_id: str, lsn: Lsn, commit: TableCommit) -> bool:
 def _next_of_others(
     app_id: str, part: tuple[CutMember, Sequence[TableCommit]]
 ) -> tuple[Lsn, int] | None:
-    """After which position of the subscription others have committed to a table, and its oid."""
+    """Return the subscription's position before the next commit of others, and the table's oid.
+
+    None if there is no such commit.
+    """
     lsn = Lsn(0)
     for commit in part[1]:
         if _is_of_others(app_id, commit):
@@ -121,12 +134,12 @@ def _next_of_others(
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Those that could be read."""
+    """The tables with owners that could be read."""
 
     tables: Sequence[OwnedTable]
 
     def moved_by(self, subscription: int, cut: Cut) -> list[CutMember]:
-        """What a cut of a subscription moves on."""
+        """Return the tables that a subscription's cut moves on."""
         there = {at.uri: at for at in cut.tables.values()}
         return [
             CutMember(owned.table, owned.at, there[owned.table.uri].version)
@@ -137,7 +150,7 @@ class Owned:
         ]
 
     def mixed(self, members: Sequence[CutMember]) -> bool:
-        """Whether others have committed in between."""
+        """Tell whether others have committed between commits of the subscription."""
         limits = {owned.table.oid: owned.mixed for owned in self.tables}
         return any(
             limit is not None and limit <= member.to_version
@@ -146,8 +159,11 @@ class Owned:
         )
 
     def before(self, moments: Mapping[int, int]) -> dict[int, list[Found]]:
-        """By table oid: the commits of others. ``moments``: where cuts stand that move tables on;
-        what a table's log has before them stands before them, whatever the clocks said."""
+        """Return the commits of others, by table oid.
+
+        ``moments`` are the places of the cuts that move tables on. What a table's log has before a
+        cut goes before it, whatever the clocks said.
+        """
         return {
             owned.table.oid: [
                 replace(found, moment=min(found.moment, moments.get(owned.table.oid, found.moment)))
@@ -161,7 +177,7 @@ class Owned:
 def found_alone(
     table: LakeTable, commit: TableCommit, moment: int, subscriptions: Sequence[Subscription]
 ) -> Found:
-    """A commit as a transaction of its own, whatever group or block it may be of."""
+    """Return a commit as a transaction of its own, whatever group or block it belongs to."""
     member = Member(table.oid, table.uri or "", commit.version - 1, commit.version, commit.table_id)
     origin, lsn = origin_of(commit.applied, subscriptions)
     return Found(
@@ -184,7 +200,7 @@ def walk(
     owner: Subscription,
     subscriptions: Sequence[Subscription],
 ) -> OwnedTable:
-    """Look at what was committed after ``at``. Raises StorageError."""
+    """Read a table's commits after ``at``. Raises StorageError."""
     others: list[Found] = []
     waits, mixed, moment = False, None, 0
     for commit, committed in logs.after(table, at.version):
@@ -202,6 +218,9 @@ def walk(
 
 
 def _has_moved(at: Sequenced, cut: CutTable) -> bool:
-    """A cut of another table, which lay or lies there, has moved nothing."""
+    """Tell whether a cut moves a table on.
+
+    A cut of another table that lay or lies in its place does not.
+    """
     other = at.table_id is not None and cut.id is not None and at.table_id != cut.id
     return at.version < cut.version and not other

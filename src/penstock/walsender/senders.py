@@ -1,6 +1,6 @@
-"""The streams of a node and what each has sent (walsender.c, WalSndCtl).
+"""The streams of a node, and how much each has sent (walsender.c, WalSndCtl).
 
-In: streams as they begin and end. Out: their states, for pg_stat_replication, and what has been
+In: streams as they begin and end. Out: their states, for pg_stat_replication, and how much has been
 sent from each slot since the node started, for pg_stat_replication_slots.
 """
 
@@ -17,7 +17,7 @@ from penstock.walsender.stream import SenderState
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A running stream. ``role``: its oid. ``started``: seconds since 1970."""
+    """A running stream. ``role`` is an oid; ``started`` is in seconds since 1970."""
 
     pid: int
     role: int
@@ -30,9 +30,10 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What has been sent from a slot. ``bytes``: of changes, with their message headers.
+    """The counts of what was sent from a slot. ``bytes`` include the headers of messages.
 
-    ``streamed``, ``blocks``, ``streamed_bytes``: large transactions among them, sent in blocks.
+    ``streamed``, ``blocks`` and ``streamed_bytes`` count large transactions sent in blocks, which
+    are among the others.
     """
 
     transactions: int = 0
@@ -51,18 +52,18 @@ class Senders:
         self._ended: dict[str, Totals] = {}
 
     def all(self) -> tuple[Sender, ...]:
-        """Every running stream, by pid."""
+        """Return every running stream, by pid."""
         with self._lock:
             return tuple(self._running[pid] for pid in sorted(self._running))
 
     def totals(self, slot: str) -> Totals:
-        """Of all streams of a slot, those that run included."""
+        """Return the counts of all streams of a slot, including those that run."""
         with self._lock:
             states = [s.state for s in self._running.values() if s.state.slot == slot]
             return _sum(self._ended.get(slot, Totals()), states)
 
     def forget(self, slot: str) -> None:
-        """A slot of that name is made again."""
+        """Drop the counts of a name, as a new slot has it now."""
         with self._lock:
             self._ended.pop(slot, None)
 
@@ -77,7 +78,7 @@ class Senders:
         address: str,
         port: int,
     ) -> Iterator[None]:
-        """Count a stream."""
+        """Count a stream as running while the block runs."""
         sender = Sender(pid, role, application_name, address, port, time.time(), state)
         with self._lock:
             self._running[pid] = sender

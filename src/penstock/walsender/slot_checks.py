@@ -1,4 +1,4 @@
-"""What a replication slot is asked before it is used or made: its name, its state, who asks.
+"""Checks before a replication slot is made or used: its name, its state, the role that asks.
 
 In: names, slots, a role's attributes. Out: nothing, or PostgreSQL's errors (slot.c).
 """
@@ -14,7 +14,7 @@ from penstock.sqlstate import InvalidName, NameTooLong
 from penstock.walsender.lost_changes import MAKE_AGAIN
 
 PGOUTPUT: Final = "pgoutput"
-"""Its messages are made by columns, without the plugin's interface."""
+"""The plugin whose messages are made by columns, without the plugins' interface."""
 _VALID: Final = re.compile(r"[a-z0-9_]+")
 _NAME_SIZE: Final = 63  # NAMEDATALEN - 1, bytes
 _ONLY_WITH_DETAIL_SINCE: Final = 16
@@ -35,11 +35,11 @@ def check_name(name: str) -> None:
 
 
 def check_usable(slot: Slot, version: int) -> None:
-    """Whether it has not been invalidated. Raises NotInPrerequisiteState."""
+    """Raise NotInPrerequisiteState if the slot has been invalidated."""
     reason = slot.invalidation_reason
     if reason is None:
         return
-    if version >= 18:  # the texts changed with it
+    if version >= 18:  # the texts changed in that version
         raise NotInPrerequisiteState(
             f'can no longer access replication slot "{slot.name}"',
             detail=f'This replication slot has been invalidated due to "{reason}".',

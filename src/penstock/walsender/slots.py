@@ -1,9 +1,9 @@
 """Replication slots of the node: made, held by one session at a time, moved, dropped (slot.c).
 
 In: sessions by their pids. Out: slots that survive the node's end, except temporary ones, which
-live here and end with their session. What a slot has confirmed is in the catalog before its client
-is relied upon. Where SQL functions have read a slot up to is known here at once, and durable when
-their client has the rows. Who may use slots, and how they are named, is ``slot_checks``.
+live in this object and end with their session. A confirmed position is in the catalog before anyone
+relies on it. The position that SQL functions have read up to is known here at once, and durable
+when their client has the rows. ``slot_checks`` decides who may use slots and how they are named.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.slot_checks import check_name, check_usable
 
 _RETRY_S: Final = 0.05
-"""Seconds between two questions whether a session that waits for a slot was cancelled."""
+"""Seconds between two checks whether a session that waits for a slot was cancelled."""
 
 
 WAL_REMOVED: Final = "wal_removed"
@@ -65,8 +65,11 @@ class SlotState:
 
 @dataclass(slots=True)
 class _Read:
-    """Where a session's statements have read a slot up to, which is not durable. ``sent``: up to
-    there the rows are out; ``unsent``: of a statement whose rows are not, which holds the slot."""
+    """The position up to which a session's statements have read a slot, not durable.
+
+    ``sent`` is the position up to which the rows were sent. ``unsent`` is that of a statement
+    whose rows were not all sent, and which still holds the slot.
+    """
 
     pid: int
     sent: Lsn | None = None
@@ -85,9 +88,12 @@ class Slots:
         plugin: Callable[[str], OutputPlugin] = find_plugin,
         check_warehouse: Callable[[], None] = lambda: None,
     ) -> None:
-        """``begin_again``: told the name of a slot that is made, for counts by name. ``plugin``: an
-        output plugin by its name, raises PenstockError. ``check_warehouse``: raises where it is not
-        there, so that missing files mean nothing."""
+        """Take the node's parts.
+
+        ``begin_again`` gets the name of each new slot, for counts by name. ``plugin`` finds an
+        output plugin by its name or raises PenstockError. ``check_warehouse`` raises if the
+        warehouse is not there, for then missing files mean nothing.
+        """
         self._check_warehouse = check_warehouse
         self._begin_again = begin_again
         self.plugin = plugin
@@ -101,8 +107,8 @@ class Slots:
         self._read: dict[str, _Read] = {}
 
     def all(self) -> tuple[SlotState, ...]:
-        """Every slot, sorted by name."""
-        # the lock of slots before a transaction of the catalog, here and everywhere below
+        """Return every slot, sorted by name."""
+        # Here and everywhere below, the lock comes before a transaction of the catalog.
         with self._lock, self._catalog.read() as t:
             slots = [self._as_read(slot) for slot in t.slots.all()]
             temporary = tuple(self._temporary.values())
@@ -121,7 +127,7 @@ class Slots:
         two_phase: bool = False,
         failover: bool = False,
     ) -> Position:
-        """Make a slot at the end of the log; the consistent point that it begins at.
+        """Make a slot at the end of the log, and return its consistent point.
 
         Raises PenstockError (42602, 42622, 53400, 58P01, 0A000), DuplicateObject.
         """
@@ -130,8 +136,8 @@ class Slots:
         self._try(plugin, name, two_phase=two_phase)
         if temporary and failover:
             raise FeatureNotSupported("cannot enable failover for a temporary replication slot")
-        # A table that nobody knew until now is in no snapshot; so look for it first. That may take
-        # its time: nobody who holds or moves another slot waits for it.
+        # A table that nobody knew until now is in no snapshot, so look for it first. This may take
+        # time; it is outside the lock, so that users of other slots need not wait.
         self.sequencer.step(discover=True)
         with self._lock, self._catalog.write() as t:
             position = Position(t.transactions.end(), t.transactions.versions())
@@ -153,9 +159,11 @@ class Slots:
     def copy(
         self, source: str, name: str, *, pid: int, temporary: bool | None, plugin: str | None
     ) -> Lsn:
-        """pg_copy_logical_replication_slot: a slot at the position of another one, which may be in
-        use; where that is. ``temporary``, ``plugin``: None, as the other's. Raises as ``create``,
-        and PenstockError (42704, 55000)."""
+        """Make a slot at the position of another one, which may be in use; return the position.
+
+        (pg_copy_logical_replication_slot.) If ``temporary`` or ``plugin`` is None, it is as the
+        other's. Raises as ``create``, and PenstockError (42704, 55000).
+        """
         with self._lock:
             self._to_copy(source)
         check_name(name)
@@ -185,16 +193,16 @@ class Slots:
         return slot
 
     def _check_new(self, name: str) -> None:
-        """What a plugin is not asked for. Raises DuplicateObject."""
+        """Raise DuplicateObject if the slot exists, before its plugin is started."""
         with self._lock, self._catalog.read() as t:
             if name in self._temporary or t.slots.find(name) is not None:
                 raise DuplicateObject(f'replication slot "{name}" already exists')
 
     def _add(self, t: CatalogTransaction, slot: Slot, pid: int | None) -> None:
-        """``pid``: of the session that a temporary slot is for."""
+        """Add a slot; ``pid`` is that of a temporary slot's session, otherwise None."""
         if slot.name in self._temporary:
             raise DuplicateObject(f'replication slot "{slot.name}" already exists')
-        # A temporary slot takes its place in the limit for as long as it is made.
+        # A temporary slot counts against the limit, so it is created in the catalog and deleted.
         t.slots.create(slot, self._max_slots - len(self._temporary))
         self._dropped.pop(slot.name, None)
         if pid is not None:
@@ -204,11 +212,12 @@ class Slots:
 
     @contextmanager
     def held(self, name: str, pid: int, *, version: int) -> Iterator[Slot]:
-        """Hold a slot for one session. Raises ObjectInUse, UndefinedObject; invalidated: 55000.
+        """Hold a slot for one session while the block runs.
 
-        One that was dropped just before the node was killed is there again: its client may not
-        know that it has dropped it. One that another session's statements have read is there with
-        all that they were sent.
+        Raises ObjectInUse, UndefinedObject, and 55000 if the slot is invalidated. A slot that was
+        dropped just before the node was killed comes back, since its client may not know that the
+        drop succeeded. If another session's statements have read the slot, it begins after all rows
+        that they were sent.
         """
         with self._lock:
             try:
@@ -227,13 +236,13 @@ class Slots:
             yield slot
         finally:
             with self._lock:
-                # Who has read it holds it until the rows are out.
+                # A statement that has read the slot holds it until its rows are sent.
                 if name not in self._read or self._read[name].unsent is None:
                     self._release(name, pid)
                 self._touch(name)
 
     def confirm(self, name: str, flush: Lsn) -> Lsn:
-        """Move a held slot up to ``flush``, never back; its confirmed position, durable."""
+        """Move a held slot up to ``flush``, never back; return its durable confirmed position."""
         with self._lock:
             if name in self._temporary:
                 pid, slot = self._temporary[name]
@@ -245,10 +254,12 @@ class Slots:
                 return t.slots.confirm(name, flush, flush).confirmed_flush_lsn
 
     def read_up_to(self, name: str, at: Lsn, *, pid: int) -> None:
-        """A session's statement has read a slot that it holds up to ``at``, and goes on holding it
-        until the rows are out (``answered``). As with a server, the position counts at once, and a
-        node that is killed gives the rows again until their client is known to have them
-        (``heard``)."""
+        """Note that a session's statement has read a slot that it holds up to ``at``.
+
+        It holds the slot until its rows are sent (``answered``). As with a server, the position
+        counts at once, and after a crash the rows come again unless their client is known to have
+        them (``heard``).
+        """
         if name in self._temporary:
             self.confirm(name, at)
             return
@@ -258,8 +269,11 @@ class Slots:
         failpoint(AFTER_SLOT_READ)
 
     def answered(self, pid: int, there: Callable[[], bool] = lambda: True) -> None:
-        """All rows that the session's statements have read are sent; its client has not been told
-        that it may go on. ``there``: whether it has not left meanwhile."""
+        """Note that all rows that the session's statements have read are sent.
+
+        The client has not been told yet that it may go on. ``there`` tells whether it is still
+        connected.
+        """
         if not self._has_read(pid) or not there():
             return
         with self._lock:
@@ -270,19 +284,20 @@ class Slots:
         failpoint(AFTER_SLOT_ANSWER)
 
     def heard(self, pid: int) -> None:
-        """The client has spoken after all that it was sent: it has the rows, and the positions
-        become durable."""
+        """Make positions durable, since the client's next message shows that it has the rows."""
         if not self._has_read(pid):
             return
         with self._lock:
             for name in [name for name, read in self._read.items() if read.pid == pid]:
-                # without the store the client goes on; it is tried again at its next word
+                # The client goes on without the store; its next message tries again.
                 with suppress(StorageError):
                     self._save(name)
 
     def take_back(self, pid: int, *, sent: bool) -> None:
-        """The session's statements have read rows that its client does not have: they are there
-        again. ``sent``: also those that were sent, as the connection is broken."""
+        """Put back rows that the session's statements have read and its client does not have.
+
+        With ``sent``, those that were sent are put back as well, as the connection is broken.
+        """
         if not self._has_read(pid):
             return
         with self._lock:
@@ -296,18 +311,21 @@ class Slots:
                     del self._read[name]
 
     def _has_read(self, pid: int) -> bool:
-        """Asked before each statement: without the lock."""
+        """Tell whether a session has read a slot; no lock, as each statement asks this."""
         return any(read.pid == pid for read in tuple(self._read.values()))
 
     def _as_read(self, slot: Slot) -> Slot:
-        """With where statements have read it up to; what a crash needs again is kept."""
+        """Return a slot at the position that statements have read up to.
+
+        Only the confirmed position moves; restart_lsn stays, for a crash needs the rows again.
+        """
         read = self._read.get(slot.name)
         at = read and (read.unsent or read.sent)
         at = max(slot.confirmed_flush_lsn, at or slot.confirmed_flush_lsn)
         return replace(slot, confirmed_flush_lsn=at)
 
     def _save(self, name: str) -> None:
-        """Make durable what was sent. Raises StorageError."""
+        """Make the position of the sent rows durable. Raises StorageError."""
         read = self._read[name]
         if read.sent is not None:
             with self._catalog.write(counted=False) as t:
@@ -325,9 +343,11 @@ class Slots:
         self._lock.notify_all()
 
     def two_phase_at(self, slot: Slot, start: Lsn, *, wanted: bool) -> Lsn | None:
-        """From where on what is prepared goes out when it is prepared, of a held slot that is read
-        from ``start`` on; None: never. One that did not do so until now does it from there on
-        (CreateDecodingContext), whatever it is asked for later."""
+        """Return the position from which on PREPAREs are sent, None if they are not ``wanted``.
+
+        The slot is held and read from ``start`` on. If it did not send PREPAREs until now, it does
+        from ``start`` on (CreateDecodingContext), and remembers that.
+        """
         if not wanted:
             return None
         if slot.two_phase and slot.two_phase_at is not None:
@@ -345,16 +365,16 @@ class Slots:
 
     @contextmanager
     def decoded(self, name: str) -> Iterator[None]:
-        """While changes for a held slot are decoded: one whose changes are gone is lost."""
+        """Run a block that decodes for a held slot; invalidate the slot if its changes are gone."""
         try:
             yield
         except RequiredChangesRemoved:
-            self._check_warehouse()  # raises: it is not there, and nothing is lost
+            self._check_warehouse()  # if it raises, the warehouse is away, and nothing is lost
             self.invalidate(name, WAL_REMOVED)
             raise
 
     def invalidate(self, name: str, reason: str) -> None:
-        """The slot is lost: what it would send is gone (InvalidateObsoleteReplicationSlots)."""
+        """Mark a slot as lost, since its changes are gone (InvalidateObsoleteReplicationSlots)."""
         with self._lock:
             if name in self._temporary:
                 pid, slot = self._temporary[name]
@@ -367,13 +387,13 @@ class Slots:
         log.error('replication slot "%s" is lost: %s', name, reason)
 
     def oldest(self) -> Lsn | None:
-        """From where on transactions are needed; None without slots that can still be used."""
+        """Return the position from which on slots need transactions, None without usable slots."""
         slots = [state.slot for state in self.all()]
         usable = [slot.restart_lsn for slot in slots if slot.invalidation_reason is None]
         return min(usable, default=None)
 
     def advance(self, name: str, upto: Lsn, *, pid: int, version: int) -> Lsn:
-        """pg_replication_slot_advance; where it is now. Raises PenstockError."""
+        """pg_replication_slot_advance: return the slot's new position. Raises PenstockError."""
         if upto <= 0:
             raise InvalidParameterValue("invalid target WAL LSN")
         with self.held(name, pid, version=version) as slot:
@@ -386,7 +406,7 @@ class Slots:
             return self.confirm(name, target)
 
     def alter(self, name: str, change: Callable[[Slot], Slot], *, pid: int, version: int) -> None:
-        """ALTER_REPLICATION_SLOT. Raises as ``held``."""
+        """Change a slot (ALTER_REPLICATION_SLOT). Raises as ``held``."""
         with self.held(name, pid, version=version), self._lock:
             if name in self._temporary:
                 owner, slot = self._temporary[name]
@@ -409,15 +429,15 @@ class Slots:
         cancelled: Callable[[], bool],
         until_told: bool = False,
     ) -> None:
-        """DROP_REPLICATION_SLOT; ``wait``: until nobody holds it. Raises ObjectInUse.
+        """Drop a slot (DROP_REPLICATION_SLOT); ``wait``: until nobody holds it. Raises ObjectInUse.
 
-        ``until_told``: should the node be killed before the session has ended, the slot can still
-        be started.
+        With ``until_told``, the slot can still be started if the node is killed before the session
+        has ended.
         """
         with self._lock:
             while True:
                 self._get(name)
-                # who does not wait, or no more, is told by ``_acquire`` who holds it
+                # If the session does not wait (any more), ``_acquire`` reports the slot's holder.
                 if self._active.get(name) is None or not wait or cancelled():
                     break
                 self._lock.wait(_RETRY_S)
@@ -432,10 +452,10 @@ class Slots:
             del self._active[name]
 
     def end_session(self, pid: int) -> None:
-        """The session's temporary slots go with it, and what is left of those it has dropped."""
+        """Remove the session's temporary slots and the rest of those that it has dropped."""
         with self._lock:
             for name in [n for n, owner in self._dropped.items() if owner == pid]:
-                # a session ends without its store too: the rest is one row, and nobody sees it
+                # A session must end even without the store; all that stays is a row nobody sees.
                 with suppress(StorageError), self._catalog.write() as t:
                     t.slots.forget(name)
                     del self._dropped[name]
@@ -444,8 +464,10 @@ class Slots:
                 self._active.pop(name, None)
 
     def _try(self, plugin: str, slot: str, *, two_phase: bool) -> None:
-        """CreateInitDecodingContext: the plugin starts once, and may refuse. Raises PenstockError
-        (58P01, 42501)."""
+        """CreateInitDecodingContext: start the plugin once, which may refuse.
+
+        Raises PenstockError (58P01, 42501).
+        """
         context = LogicalDecodingContext(
             self.plugin(plugin), plugin_name=plugin, slot_name=slot, two_phase=two_phase
         )
@@ -475,12 +497,11 @@ class Slots:
                 t.slots.save(replace(slot, inactive_since=time.time()))
 
 
-# Slots that fall behind, seen against what Delta keeps.
+# Slots that fall behind the retention of Delta tables.
 #
 # In: slots, the log of transactions, the properties of tables. Out: a warning in the log while
-# there is time to act, and slots that are given up when they are older than ``max_slot_keep_age``.
-# Nothing is held back: VACUUM and log cleanup are run by others, who look at the tables'
-# properties alone.
+# there is time to act; slots that are older than ``max_slot_keep_age`` are given up. Nothing can
+# hold files back here: others run VACUUM and log cleanup, and look only at the tables' properties.
 
 _RETENTIONS: Final = {
     "delta.logRetentionDuration": "interval 30 days",
@@ -489,8 +510,11 @@ _RETENTIONS: Final = {
 
 
 class Retention:
-    """``max_keep_age_s``: seconds that a commit is waited for by a slot that nobody reads, 0: for
-    ever. ``now``: seconds since the Unix epoch."""
+    """Watch the age of what slots wait for.
+
+    ``max_keep_age_s`` is the age in seconds of a commit at which an unread slot that waits for it
+    is given up, 0 for never. ``now`` gives seconds since the Unix epoch.
+    """
 
     def __init__(
         self,
@@ -508,7 +532,7 @@ class Retention:
         self._warned: dict[str, Lsn] = {}
 
     def check(self) -> None:
-        """Look at every slot once. Raises what the catalog raises."""
+        """Check every slot once. Raises what the catalog raises."""
         for state in self._slots.all():
             if state.slot.invalidation_reason is None:
                 self._check(state)
@@ -548,7 +572,7 @@ class Retention:
                 return
 
     def _retentions(self, uri: str) -> Mapping[str, float]:
-        """Seconds by property."""
+        """Return seconds by property, {} if the table cannot be read."""
         try:
             state = load(self._warehouse.storage, uri)
             properties = {} if state is None else state.properties
@@ -556,7 +580,7 @@ class Retention:
                 name: interval_seconds(properties.get(name, default))
                 for name, default in _RETENTIONS.items()
             }
-        except Exception as error:  # one table that cannot be read says nothing of other slots
+        except Exception as error:  # one table's error must not stop the checks of others
             reason = error.message if isinstance(error, PenstockError) else repr(error)
             log.warning('retention of table "%s" is not known: %s', uri, reason)
             return {}

@@ -1,8 +1,8 @@
 """Exported snapshots: one name for a set of table versions (snapmgr.c, ExportSnapshot).
 
-In: a consistent point and the session that exports it. Out: a name by which other sessions take it
-over, until the exporting session runs its next command or ends. What a snapshot reads stays
-readable for as long as Delta keeps those versions.
+In: a consistent point and the session that exports it. Out: a name by which other sessions import
+it, until the exporting session runs its next command or ends. A snapshot stays readable for as long
+as Delta keeps its versions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Snapshots:
         self._count = 0
 
     def export(self, pid: int, position: Position) -> str:
-        """A name for ``position``, in PostgreSQL's form."""
+        """Export ``position`` and return its name, in PostgreSQL's form."""
         with self._lock:
             self._count += 1
             name = f"{pid:08X}-{self._count:08X}-1"
@@ -30,14 +30,17 @@ class Snapshots:
             return name
 
     def take(self, name: str) -> Position:
-        """SET TRANSACTION SNAPSHOT. Raises PenstockError (42704)."""
+        """Return the position of a snapshot (SET TRANSACTION SNAPSHOT).
+
+        Raises PenstockError (42704).
+        """
         with self._lock:
             if name not in self._exported:
                 raise UndefinedObject(f'snapshot "{name}" does not exist')
             return self._exported[name][1]
 
     def withdraw(self, pid: int) -> None:
-        """The session's snapshots are no longer to be had."""
+        """Remove a session's snapshots."""
         with self._lock:
             for name in [n for n, (owner, _) in self._exported.items() if owner == pid]:
                 del self._exported[name]

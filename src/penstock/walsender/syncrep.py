@@ -1,8 +1,9 @@
 """Synchronous replication: commits that wait for subscribers (syncrep.c).
 
-In: the streams with what their clients have confirmed, the parameter synchronous_standby_names as
-it is now. Out: whether a position is confirmed by those that it names, and how each stream counts,
-for pg_stat_replication. A commit is in the log, and seen by all, before anybody waits for it.
+In: the streams with what their clients have confirmed, and the current value of the parameter
+synchronous_standby_names. Out: whether the standbys that it names have confirmed a position, and
+the state of each stream for pg_stat_replication. A commit is in the log and visible to all before
+its session waits.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from penstock.walsender.senders import Sender, Senders
 from penstock.walsender.syncrep_gram import SyncRepConfig, parse
 
 _TICK_S: Final = 0.05
-"""Seconds between two questions whether a session that waits was cancelled."""
+"""Seconds between two checks whether a waiting session was cancelled."""
 
 
 class WaitFor(Enum):
-    """What standbys have to say of a commit, by synchronous_commit."""
+    """The step that standbys must confirm for a commit, by synchronous_commit."""
 
     WRITE = "write"
     FLUSH = "flush"
@@ -34,12 +35,12 @@ MODES: Final[Mapping[str, WaitFor]] = {
     "on": WaitFor.FLUSH,
     "remote_apply": WaitFor.APPLY,
 }
-"""``local`` and ``off`` wait for nobody: what is committed is durable here."""
+"""The values that wait; ``local`` and ``off`` do not, since a commit is durable here anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncState:
-    """Of one stream: ``priority`` from 1 on, ``state``: async, potential, sync, quorum."""
+    """The state of one stream: async (``priority`` 0), or potential, sync, quorum (1 or more)."""
 
     priority: int
     state: str
@@ -49,10 +50,10 @@ ASYNC: Final = SyncState(0, "async")
 
 
 class SyncRep:
-    """Of one node; for every session's thread."""
+    """Synchronous replication of one node; for every session's thread."""
 
     def __init__(self, senders: Senders, names: Callable[[], str]) -> None:
-        """``names``: the parameter now."""
+        """Take the streams, and ``names``, which gives the parameter's current value."""
         self._senders = senders
         self._names = names
         self._parsed: tuple[str, SyncRepConfig | None] = "", None
@@ -60,7 +61,7 @@ class SyncRep:
         self._told = threading.Condition()
 
     def config(self) -> SyncRepConfig | None:
-        """None: no commit waits."""
+        """Return the parameter's current rule, None if no commit waits."""
         text = self._names()
         known, found = self._parsed
         if known != text:
@@ -69,7 +70,7 @@ class SyncRep:
         return found
 
     def states(self) -> Mapping[int, SyncState]:
-        """By the pid of each stream's session."""
+        """Return the state of each stream, by its session's pid."""
         config, senders = self.config(), self._senders.all()
         if config is None:
             return {}
@@ -82,13 +83,18 @@ class SyncRep:
         }
 
     def tell(self) -> None:
-        """A stream has heard from its client, has ended, or the parameter has changed."""
+        """Wake sessions that wait.
+
+        Call it when a stream has heard from its client or has ended, or the parameter has changed.
+        """
         with self._told:
             self._told.notify_all()
 
     def wait(self, position: Lsn, mode: str, given_up: Callable[[], bool]) -> bool:
-        """Wait until ``position`` is confirmed as ``mode`` (synchronous_commit) asks for, or nobody
-        has to any more; False when it was ``given_up``."""
+        """Wait until ``position`` is confirmed as ``mode`` (synchronous_commit) demands.
+
+        Return True as well if nobody need confirm any more, and False if ``given_up`` says so.
+        """
         kind = MODES.get(mode)
         if kind is None:
             return True
@@ -100,7 +106,7 @@ class SyncRep:
         return True
 
     def _is_confirmed(self, position: Lsn, kind: WaitFor) -> bool:
-        """SyncRepReleaseWaiters; what was confirmed once stays so."""
+        """SyncRepReleaseWaiters; a position confirmed once stays confirmed."""
         config = self.config()
         if config is None:
             return True
@@ -112,19 +118,22 @@ class SyncRep:
 
 
 def _place(config: SyncRepConfig, sender: Sender) -> int:
-    """A stream whose client has not flushed anything yet is no standby."""
+    """Return a stream's place; one whose client has flushed nothing yet is no standby (0)."""
     return config.place(sender.application_name) if sender.state.flush else 0
 
 
 def _chosen(config: SyncRepConfig, senders: Iterable[Sender]) -> list[Sender]:
-    """SyncRepGetCandidateStandbys: all of them where any will do."""
+    """SyncRepGetCandidateStandbys: return the standbys that count, all of them for ANY."""
     places = [(place, n, s) for n, s in enumerate(senders) if (place := _place(config, s))]
     found = [sender for _, _, sender in sorted(places, key=lambda item: item[:2])]
     return found[: config.count] if config.priority else found
 
 
 def _reached(config: SyncRepConfig, senders: Iterable[Sender], kind: WaitFor) -> Lsn | None:
-    """SyncRepGetSyncRecPtr: up to where enough of them are; None: they are too few."""
+    """SyncRepGetSyncRecPtr: return the position that enough standbys have reached.
+
+    None if there are too few standbys.
+    """
     chosen = _chosen(config, senders)
     if len(chosen) < config.count:
         return None

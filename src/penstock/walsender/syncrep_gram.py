@@ -1,6 +1,6 @@
 """The parameter synchronous_standby_names (syncrep_gram.y, syncrep_scanner.l).
 
-In: its text. Out: which standbys a commit waits for, or PostgreSQL's syntax error.
+In: its text. Out: the standbys that a commit waits for, or PostgreSQL's syntax error.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _INT_MAX: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class SyncRepConfig:
-    """``count`` of ``members`` have to confirm: the first of them (``priority``), or any."""
+    """The rule that ``count`` of ``members`` must confirm, the first ones (``priority``) or any."""
 
     count: int
     members: tuple[str, ...]
     priority: bool = True
 
     def place(self, application_name: str) -> int:
-        """SyncRepGetStandbyPriority: from 1 on, 0 for a standby that no commit waits for."""
+        """SyncRepGetStandbyPriority: return 1 or more, 0 for a standby that no commit waits for."""
         for place, name in enumerate(self.members, 1):
             if name in ("*", application_name) or name.lower() == application_name.lower():
                 return place if self.priority else 1
@@ -48,12 +48,12 @@ class _Token:
 
     @property
     def is_word(self) -> bool:
-        """ANY or FIRST, which are no names unless they are quoted."""
+        """True for ANY and FIRST, which are names only if quoted."""
         return self.kind == "name" and self.text.lower() in _WORDS
 
 
 def parse(text: str) -> SyncRepConfig | None:
-    """None: no standbys are named. Raises InvalidParameterValue (42601, 22023)."""
+    """Parse the parameter, None if it is empty. Raises InvalidParameterValue (42601, 22023)."""
     if not text:
         return None
     return _Parser(text).config()
@@ -66,7 +66,7 @@ class _Parser:
         self._at = 0
 
     def config(self) -> SyncRepConfig:
-        """standby_config"""
+        """standby_config: parse the whole text."""
         first, second = self._tokens[0], self._tokens[min(1, len(self._tokens) - 1)]
         if first.is_word:
             self._at = 1
@@ -119,7 +119,7 @@ class _Parser:
         token = self._peek
         if token.kind == "open":
             return _invalid(self._text, "unterminated quoted identifier at end of input")
-        near = '"' if token.kind == "quoted" else token.text  # the scanner is at its end
+        near = '"' if token.kind == "quoted" else token.text  # the scanner stands there
         at = "end of input" if token.kind == _END else f'or near "{near}"'
         return _invalid(self._text, f"syntax error at {at}")
 

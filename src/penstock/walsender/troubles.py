@@ -1,8 +1,8 @@
-"""Tables that cannot be followed or shown at the moment, each by itself.
+"""Tables that cannot be followed or shown at the moment.
 
-In: what went wrong with a table, and that it is well again. Out: one line in the log for each
-reason, and a list for ``pg_stat_lake_tables`` and metrics. What stops because of it is left to
-others.
+In: a table's errors, and the news that it works again. Out: one line in the log for each reason,
+and a list for ``pg_stat_lake_tables`` and metrics. One table's error does not stop the others;
+callers decide what waits for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """``name``: schema.table. ``since``: seconds since the Unix epoch."""
+    """The error of a table; ``name`` is schema.table, ``since`` in seconds since the Unix epoch."""
 
     name: str
     reason: str
@@ -29,26 +29,29 @@ class Trouble:
 
 
 class Troubles:
-    """For several threads. ``what``: the work that failed; a table is well when all of it goes."""
+    """Hold the errors of tables. For several threads.
+
+    ``what`` names the work that failed; a table is well once all of its works succeed.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], Trouble] = {}
 
     def all(self) -> tuple[Trouble, ...]:
-        """One for each table, sorted."""
+        """Return one error for each table, sorted by name."""
         with self._lock:
             found = dict(self._found)
         return tuple({name: found[name, what] for name, what in sorted(found)}.values())
 
     def of(self, what: str) -> frozenset[str]:
-        """The names of those with which that work failed."""
+        """Return the names of the tables with which a work failed."""
         with self._lock:
             return frozenset(name for name, failed in self._found if failed == what)
 
     @contextmanager
     def kept(self, what: str, name: str) -> Iterator[None]:
-        """Run the block for one table: what it raises is the trouble of this table alone."""
+        """Run the block for one table; note its error instead of raising it."""
         try:
             yield
         except Exception as error:
@@ -57,14 +60,14 @@ class Troubles:
             self.over(what, name)
 
     def over(self, what: str, name: str) -> None:
-        """A table is well, or no longer there."""
+        """Remove the error of a work, as the table is well or no longer there."""
         with self._lock:
             found = self._found.pop((name, what), None)
         if found is not None:
             log.info('table "%s" is read again', found.name)
 
     def forget(self, there: set[str]) -> None:
-        """All but these are gone."""
+        """Remove the errors of all tables but these, which are the ones that exist."""
         with self._lock:
             for key in [key for key in self._found if key[0] not in there]:
                 del self._found[key]

@@ -1,13 +1,14 @@
 """PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED as records of the log (twophase.c).
 
-In: prepared transactions of the catalog, transactions that are about to be put into the log. Out:
-the records. That something is prepared and its PREPARE are one write of the catalog, and so are
-its end and the record of it: after a crash the log has both or neither.
+In: prepared transactions of the catalog, and transactions that are about to be put into the log.
+Out: the records. One write of the catalog notes a transaction as prepared and puts its PREPARE into
+the log, and one write notes its end and puts the record of it there. So after a crash there are
+both or neither.
 
-COMMIT PREPARED is the record of the commits of its tables, where they are one transaction and
-nothing else is in it. Otherwise (a table was lost, a subscription maintains one now, others have
-committed in between and cannot be told apart) the log has ROLLBACK PREPARED, and then the commits
-as what they are: who was told of PREPARE loses nothing, and has nothing twice.
+The commits of its tables get COMMIT PREPARED as their record if they are one transaction with
+nothing else in it. Otherwise (a table was lost, a subscription maintains one now, or others have
+committed in between and cannot be told apart) the log gets ROLLBACK PREPARED, and then the commits
+as ordinary ones. So a reader that was sent the PREPARE loses nothing and gets nothing twice.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from penstock.lakehouse.staged_change import StagedChange
 from penstock.walsender.commit_order import Found
 
 _BYTES_OF_AN_ACTION = 64
-"""As ``commits`` counts them."""
+"""Bytes of WAL for each file, as ``commits`` counts them."""
 
 
 def put_prepare(
@@ -39,7 +40,10 @@ def put_prepare(
     versions: Sequence[int],
     time: int,
 ) -> None:
-    """PREPARE TRANSACTION. ``versions``: of the changes' tables, as they were checked."""
+    """Put PREPARE TRANSACTION into the log.
+
+    ``versions`` are those of the changes' tables for which the changes were checked.
+    """
     members = [
         Member(change.relation, change.uri, version, version, change.table_id)
         for change, version in zip(changes, versions, strict=True)
@@ -59,14 +63,16 @@ def put_prepare(
 
 
 def put_rollback(t: CatalogTransaction, block: PreparedBlock, time: int) -> None:
-    """ROLLBACK PREPARED, where the log has its PREPARE. The row keeps its place: the files of what
-    is rolled back are there until every slot is beyond it."""
+    """Put ROLLBACK PREPARED into the log, if it has the PREPARE.
+
+    The block's row stays in the catalog, since its files are kept until every slot is beyond it.
+    """
     if block.prepare is not None:
         _put_end(t, TwoPhaseKind.ROLLBACK_PREPARED, block, time)
 
 
 def put_commit_of_nothing(t: CatalogTransaction, block: PreparedBlock, time: int) -> None:
-    """COMMIT PREPARED of tables that are gone since."""
+    """Put a COMMIT PREPARED without changes into the log, for tables that are gone since."""
     _put_end(t, TwoPhaseKind.COMMIT_PREPARED, block, time)
     t.prepared_blocks.delete(block.id)
 
@@ -83,8 +89,10 @@ def _put_end(t: CatalogTransaction, kind: TwoPhaseKind, block: PreparedBlock, ti
 
 
 def put_without_rows(t: CatalogTransaction, block: BlockCommit, time: int) -> None:
-    """The log has a block that has emitted messages and changed no row, as no table's log will
-    tell it."""
+    """Put a block that has emitted messages and changed no row into the log.
+
+    No table's log tells of it.
+    """
     prepared = None if block.prepared is None else t.prepared_blocks.get(block.prepared)
     if prepared is not None and prepared.prepare is not None:
         put_commit_of_nothing(t, prepared, time)
@@ -99,17 +107,21 @@ def _put_messages(t: CatalogTransaction, block: str, time: int, xid: int | None 
 
 
 def waiting_for_commits(t: CatalogTransaction) -> frozenset[str]:
-    """What is committed, and the log does not have yet: ids of what was prepared, and of blocks
-    with messages."""
+    """Return what is committed and not in the log yet.
+
+    These are ids of prepared transactions, and of blocks with messages.
+    """
     return frozenset({*(prepared.id for prepared in _committed(t)), *_messages_of_committed(t)})
 
 
 def put_without_commits(
     t: CatalogTransaction, waiting: Collection[str], newest: Mapping[int, int], time: int
 ) -> None:
-    """The log has those that wait, and whose commits will not be found any more: all that is left
-    of their tables is in the log. ``newest``: versions by oid, of tables that can be read, each
-    looked for when these had waited already."""
+    """Put those that wait into the log if their commits will not be found any more.
+
+    That is so once the log has all that is left of their tables. ``newest`` are the newest versions
+    by oid, for tables that can be read; they must be looked up after ``waiting``.
+    """
     at = t.transactions.sequenced()
 
     def over(relations: Iterable[int]) -> bool:
@@ -130,8 +142,10 @@ def _committed(t: CatalogTransaction) -> list[PreparedBlock]:
 
 
 def _messages_of_committed(t: CatalogTransaction) -> dict[str, tuple[int, ...] | None]:
-    """By block, its tables, None where they are not known. Neither those whose commits are under
-    way, nor what is prepared."""
+    """Return the tables of each committed block with messages, None if they are not known.
+
+    Blocks whose commits are under way and prepared transactions are left out.
+    """
     found = t.block_messages.relations()
     if not found:
         return {}
@@ -145,8 +159,10 @@ def _messages_of_committed(t: CatalogTransaction) -> dict[str, tuple[int, ...] |
 def note_commit(
     t: CatalogTransaction, commit: BlockCommit, messages: Sequence[BlockMessage] = ()
 ) -> None:
-    """Its commits are under way. Of which transaction they are is known by it to ``committed_by``,
-    which may find them before they are over."""
+    """Note that a block's commits are under way.
+
+    By this, ``committed_by`` knows their transaction, even if it finds some before all are there.
+    """
     t.block_commits.put(commit)
     if messages:
         t.block_messages.put(commit.block, messages, commit.relations)
@@ -155,8 +171,10 @@ def note_commit(
 
 
 def committed_by(t: CatalogTransaction, item: Found, time: int) -> PreparedBlock | None:
-    """What was prepared, and the log is to say with ``item`` that it is committed. Of others whose
-    commits are in it the log says first that they are rolled back."""
+    """Return the prepared transaction whose COMMIT PREPARED is ``item``, None if there is none.
+
+    Other prepared transactions with commits in ``item`` get their ROLLBACK PREPARED before it.
+    """
     for block_id in sorted(item.blocks):
         block = t.prepared_blocks.committed_by(block_id)
         if block is None or block.prepare is None:
@@ -169,13 +187,13 @@ def committed_by(t: CatalogTransaction, item: Found, time: int) -> PreparedBlock
 
 
 def end_in_log(t: CatalogTransaction, block: PreparedBlock) -> None:
-    """The log has what became of it."""
+    """Note that the log has the end of a prepared transaction."""
     if block.state is PreparedState.COMMITTED:
         t.prepared_blocks.delete(block.id)
-    else:  # who commits it is not through yet
+    else:  # its COMMIT PREPARED has not returned yet
         t.prepared_blocks.told(block.id, None)
 
 
 def commit_record(block: PreparedBlock) -> TwoPhaseRecord:
-    """Of its commits."""
+    """Return the COMMIT PREPARED record of a block's commits."""
     return TwoPhaseRecord(TwoPhaseKind.COMMIT_PREPARED, block.gid, block.prepare)

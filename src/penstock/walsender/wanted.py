@@ -1,6 +1,6 @@
-"""What one stream gets: of which tables, and in which form.
+"""The tables that one stream gets, and the form in which it gets them.
 
-In: options of a subscriber. Out: frozen values and a Protocol for ``decoding``.
+In: options of a subscriber. Out: frozen values, and Protocols for ``decoding``.
 """
 
 from __future__ import annotations
@@ -19,38 +19,46 @@ _ORIGIN_NONE: Final = "none"
 
 
 class PublishedAt(Protocol):
-    """What goes out of each transaction."""
+    """The tables that a stream publishes, for each transaction."""
 
     def at(self, place: Lsn) -> Published:
-        """What goes out of one (``LakeTransaction.place``); cheap."""
+        """Return what is published at a transaction's place (``LakeTransaction.place``); cheap."""
 
 
 class Published(Protocol):
-    """What of each table goes out at a place of the log (``relation_sync_cache``)."""
+    """The tables that a stream publishes at a place of the log (``RelationSyncCache``)."""
 
     def publishes(self, table: LakeTable) -> bool:
-        """Whether anything of it may go out; cheap."""
+        """Tell whether any change of the table may go out; cheap."""
 
     def names(self, table: LakeTable) -> bool:
-        """Whether the table, or what it is a partition of, was asked for by its own name."""
+        """Tell whether the table, or an ancestor of it, was asked for by name."""
 
     def has(self, publications: Sequence[int]) -> bool:
-        """Whether what was lost to these (oids, may be none) is lost to the stream."""
+        """Tell whether the stream loses what these publications (oids, maybe none) have lost."""
 
     def of(
         self, table: LakeTable, columns: tuple[LakeColumn, ...], *, rewrites: bool
     ) -> PublishedTable | None:
-        """How it goes out, None: not at all. ``columns``: all of the table. ``rewrites``: rows are
-        changed or deleted, so that the table may need an identity."""
+        """Return how the table goes out, None if it does not.
+
+        ``columns`` are all of the table. ``rewrites``: rows are changed or deleted, so that the
+        table may need a replica identity.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How changes are wanted. ``binary``: values where types have a send function; ``streaming``:
-    large transactions in blocks; ``local_only``: none with an origin; ``messages``: those of
-    sessions, too; ``as_rows``: for output plugins, pieces are streams of
-    ``pipeline.change_columns``; ``two_phase_at``: what is prepared from there on goes out when it
-    is prepared, None: all of it when it is committed."""
+    """The form in which a stream wants changes.
+
+    - ``binary``: values in binary if their types have a send function.
+    - ``streaming``: large transactions in blocks.
+    - ``local_only``: no transaction with an origin.
+    - ``messages``: messages of sessions, too.
+    - ``as_rows``: pieces are streams of ``pipeline.change_columns``, for output plugins.
+    - ``two_phase_at``: what is prepared from there on goes out when it is prepared. None: it goes
+      out when it is committed.
+    """
 
     binary: bool = False
     streaming: bool = False
@@ -60,7 +68,7 @@ class Wanted:
     two_phase_at: Lsn | None = None
 
     def sends_changes(self, transaction: LakeTransaction) -> bool:
-        """Whether what it changes goes out with this record of it."""
+        """Tell whether a transaction's changes go out with this record of it."""
         record = transaction.two_phase
         if record is None:
             return True
@@ -69,12 +77,12 @@ class Wanted:
                 return self.two_phase_at is not None and transaction.commit >= self.two_phase_at
             case TwoPhaseKind.ROLLBACK_PREPARED:
                 return False
-        # What an output plugin has left until now (filter_prepare) goes out now.
+        # An output plugin may have skipped the PREPARE (filter_prepare); it takes the changes now.
         return self.as_rows or not was_prepared(record, self.two_phase_at)
 
     @classmethod
     def by(cls, options: PgoutputOptions, two_phase_at: Lsn | None = None) -> Wanted:
-        """As a subscriber asks for it."""
+        """Return the form that a subscriber's options ask for."""
         return cls(
             options.binary,
             options.streaming is not None,
@@ -85,6 +93,6 @@ class Wanted:
 
 
 def was_prepared(record: TwoPhaseRecord, two_phase_at: Lsn | None) -> bool:
-    """Whether the PREPARE of what is committed has gone out (SnapBuildXactNeedsSkip)."""
+    """Tell whether the PREPARE of a committed transaction was sent (SnapBuildXactNeedsSkip)."""
     prepare = record.prepare
     return two_phase_at is not None and prepare is not None and prepare.lsn >= two_phase_at
