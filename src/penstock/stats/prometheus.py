@@ -81,7 +81,7 @@ _TABLE: Final[Sequence[_Field]] = (
 
 
 class NodeCollector(Collector):
-    """``prometheus_client.registry.Collector``."""
+    """A ``prometheus_client.registry.Collector`` of a node's reports."""
 
     def __init__(self, report: Callable[[], NodeReport]) -> None:
         self._report = report

@@ -65,7 +65,7 @@ class Found:
       the commits of its ``group``.
     - ``arrivals``: rows that it took to other tables, whose commits may be missing.
     - ``block``: oids of the tables of its transaction block.
-    - ``undone``: it takes back the block's commit before it.
+    - ``undone``: it takes back another commit of the block.
     - ``blocks``: ids of the transaction blocks whose commits are in it.
     - ``only_block``: it is all of one block, and nothing else.
     """

@@ -41,7 +41,7 @@ class TableCommit:
     - ``group``: the id shared by the commits of one transaction, None for a single commit.
     - ``arrivals``: the rows that it took out of the table, and where they go.
     - ``block``: oids of the tables of its transaction block.
-    - ``undone``: it takes back the block's commit before it.
+    - ``undone``: it takes back another commit of the block.
     """
 
     version: int

@@ -1,8 +1,8 @@
-"""One stream's view of transactions: what of them is published to it (pgoutput.c).
+"""The decoding of transactions for one stream: the part that is published to it (pgoutput.c).
 
-In: transactions of the log, what of each table goes out, how it is wanted. Out: pieces of encoded
-changes, or of rows for output plugins. Publications and tables are what they were at the
-transaction's place in the log.
+In: transactions of the log, the tables that are published, and the form that the stream wants. Out:
+pieces of encoded changes, or of rows for output plugins. Publications and tables are as they were
+at the transaction's place in the log.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from penstock.walsender.lost_changes import lost, removed
 from penstock.walsender.wanted import Published, PublishedAt, Wanted
 
 _PAIRED: Final = 4
-"""Times the memory for decoding: old and new rows that one task keeps in DuckDB, as Arrow data."""
+"""Arrow data of old and new rows that a task keeps in DuckDB, in multiples of decoding's memory."""
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Work:
-    """A table of a transaction that is published. ``seen``, ``columns``: as it was then."""
+    """A published table of a transaction; ``seen`` and ``columns`` are as they were then."""
 
     seen: LakeTable
     columns: tuple[LakeColumn, ...]
@@ -98,9 +98,12 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How one transaction is sent. ``relations``: by number of the work; ``leaves``: likewise, oids
-    of the tables whose rows they are. ``header``: of its messages, where they are sent.
-    ``described``: by oid, for output plugins."""
+    """The plan to send one transaction.
+
+    ``relations`` and ``leaves`` are by number of the work; ``leaves`` are oids of the tables that
+    have the rows. ``header`` is that of its messages, None if they are not sent. ``described`` is
+    by oid, for output plugins.
+    """
 
     transaction: LakeTransaction
     xid: int | None
@@ -125,8 +128,11 @@ class Decoding:
         wanted: Wanted,
         work_mem: Callable[[], int],
     ) -> None:
-        """``work_mem``: now; bytes of WAL from which on a transaction is streamed, where that is
-        wanted; the tasks' memory follows it."""
+        """Take the node's parts and the stream's wishes.
+
+        ``work_mem`` gives the present bytes of WAL above which a transaction is streamed, if that
+        is wanted; the memory of tasks depends on it, too.
+        """
         self._work_mem = work_mem
         self._spark = spark
         self._warehouse = warehouse
@@ -137,8 +143,11 @@ class Decoding:
         self._published = published
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
-        """Raises PenstockError: a publication is missing, a table has no identity, a version is
-        gone."""
+        """Yield the changes of transactions, as ``feed.ChangeSource`` does.
+
+        Raises PenstockError if a publication is missing, a table has no identity, or a version is
+        gone.
+        """
         plans, error = self._plans(transactions)
         items = [item for plan in plans for item in plan.items]
         portions = publish_changes(
@@ -184,7 +193,7 @@ class Decoding:
     def _plans(
         self, transactions: Sequence[LakeTransaction]
     ) -> tuple[list[_Plan], PenstockError | None]:
-        """What to do for each, up to the first that cannot be sent."""
+        """Return a plan for each transaction up to the first that cannot be sent, and its error."""
         plans: list[_Plan] = []
         numbers = itertools.count()
         for transaction in transactions:
@@ -233,7 +242,7 @@ class Decoding:
         )
 
     def _staged(self, transaction: LakeTransaction) -> Mapping[int, StagedChange]:
-        """Of PREPARE, by relation: what it changes is in no version of a table."""
+        """Return the changes of a PREPARE by relation, since no version of a table has them."""
         record = transaction.two_phase
         if record is None or record.kind is not TwoPhaseKind.PREPARE:
             return {}
@@ -261,14 +270,14 @@ class Decoding:
         )
 
     def _types(self) -> dict[int, TypeName]:
-        """The node's own; one that is gone has no name any more."""
+        """Return the names of the node's own types; a type that is gone has none any more."""
         with self._catalog.read() as t:
             return {type_.oid: (type_.schema, type_.name) for type_ in t.types.all()}
 
     def _streams(self, transaction: LakeTransaction) -> bool:
-        """Whether it is sent in blocks, as the subscriber wants large ones."""
+        """Tell whether it is large and the subscriber wants large transactions in blocks."""
         size = transaction.commit - transaction.begin
-        # A transaction that is prepared may go out whole, and does: it is told of in one place.
+        # A prepared transaction may go out whole, and does, so that one place sends its messages.
         told = self._wanted.two_phase_at is not None and transaction.two_phase is not None
         return self._wanted.streaming and not told and size > self._work_mem()
 
@@ -282,7 +291,7 @@ class Decoding:
         if member.lost_to is not None and (wanted or published.has(member.lost_to)):
             raise lost(member, plugin=self._wanted.as_rows)
         if found is None or not wanted or member.lost_to is not None:
-            return None  # what is not published may be of any kind, and gone
+            return None  # a table that is not published may be of any kind, or gone
         changes = self._changes(member, staged)
         table = as_then(found, member.to_version, changes.after)
         moved = bool(changes.removed or changes.added or changes.truncated)
@@ -293,8 +302,9 @@ class Decoding:
         if goes is None:
             return None
         if changes.updates_only and Operation.UPDATE not in goes.published:
-            return None  # without a key an update looks like a delete and an insert, and is none
-        # Of a partition that goes under another's name, nothing: others keep their rows there.
+            return None  # without a key, its updates would look like deletes and inserts
+        # If a partition goes out under an ancestor's name, other partitions keep their rows there:
+        # its TRUNCATE is sent only if the ancestor was emptied with it.
         emptied = {table.oid, *changes.emptied_with}
         truncated = (
             changes.truncated
@@ -304,7 +314,7 @@ class Decoding:
         return _Work(table, columns, goes, changes, member.uri, changes.removed, truncated)
 
     def _changes(self, member: Member, staged: StagedChange | None) -> TableChanges:
-        """Raises RequiredChangesRemoved, StorageError."""
+        """Return a table's changes. Raises RequiredChangesRemoved, StorageError."""
         known = self._states.get(member.relation)
         mark = entry_mark(member.uri, member.to_version)
         try:
@@ -315,7 +325,7 @@ class Decoding:
                 )
             changes = self._changes_from(member, None if known is None else known.state)
             if known is not None and known.mark != entry_mark(member.uri, known.state.version):
-                # Another table may lie there now, to which what is known says nothing.
+                # Another table may lie there now, for which the known state does not count.
                 changes = self._changes_from(member, None)
         except VersionGone as error:
             raise self._translated(error) from error
@@ -324,7 +334,7 @@ class Decoding:
         return changes
 
     def _of_the_table(self, member: Member, changes: TableChanges) -> TableChanges:
-        """Raises RequiredChangesRemoved: another table lies there now."""
+        """Return the changes. Raises RequiredChangesRemoved if another table lies there now."""
         if member.table_id not in (None, changes.after.metadata.get("id")):
             raise lost(member, plugin=self._wanted.as_rows)
         return changes
@@ -342,9 +352,12 @@ class Decoding:
     def _columns(
         self, table: LakeTable, changes: TableChanges, moved: bool, published: Published
     ) -> tuple[LakeColumn, ...] | None:
-        """None for a table that is left out: it is published with all others, and was of a kind
-        that cannot be published already before. One that becomes so stops the stream, also where
-        no row has ``moved``: what comes after would be left out."""
+        """Return a table's columns, None if the table is left out.
+
+        A table of a kind that cannot be published is left out if no publication names it and it was
+        of such a kind before. If it becomes so, it stops the stream, even if no row has ``moved``,
+        since its later changes would be left out. A named table stops the stream once rows move.
+        """
         try:
             return columns_at(table, changes.after)
         except NotInPrerequisiteState:
@@ -402,7 +415,7 @@ def _truncates(
 
 
 def _publishable(table: LakeTable, state: TableState) -> bool:
-    """Whether a version that was there can be published."""
+    """Tell whether a version of a table exists and can be published."""
     if not state.metadata:
         return False
     try:
@@ -414,10 +427,10 @@ def _publishable(table: LakeTable, state: TableState) -> bool:
     return True
 
 
-# Messages of sessions on the way out (pgoutput.c, pgoutput_message).
+# The messages of sessions in a stream (pgoutput.c, pgoutput_message).
 #
-# In: an entry of the log that has some. Out: pieces, each with the oid of the table after whose
-# rows it comes, in the order of these oids.
+# In: an entry of the log with messages. Out: pieces, each with the oid of the table whose rows it
+# follows, in the order of these oids.
 
 
 def message_pieces(
@@ -428,8 +441,10 @@ def message_pieces(
     *,
     as_rows: bool,
 ) -> deque[tuple[int, Piece]]:
-    """Whatever is published. Each is at the end of its own record. ``as_rows``: for an output
-    plugin."""
+    """Return an entry's messages as pieces, whatever publications say.
+
+    Each stands at the end of its own record. ``as_rows``: they are for an output plugin.
+    """
     found = _messages(catalog, transaction, xid)
     return deque((after, _piece(message, header, as_rows=as_rows)) for after, message in found)
 
@@ -455,19 +470,19 @@ def _piece(message: LogicalMessage, header: XLogDataHeader, *, as_rows: bool) ->
     return Piece((), data, 1, message=message)
 
 
-# What the publications of one stream publish of a table (pgoutput.c, RelationSyncCache).
+# The publications of one stream (pgoutput.c, RelationSyncCache).
 #
 # In: the publications that a subscriber named, the node's catalogs, a table with its columns at a
-# version, a place of the log. Out: how it is published there, by the one rule of ``publication``,
-# as frozen values that cross to executors; kept for each run of places between which no
-# publication was changed, and looked up again when the catalogs have changed. What changed is left
-# to ``decoding``.
+# version, a place of the log. Out: the form in which the table is published there, by the one rule
+# of ``publication``, as frozen values that cross to executors. It is kept for each run of places
+# between which no publication was changed, and looked up again when the catalogs have changed.
+# ``Decoding`` finds the changes.
 
 _WARNS_SINCE: Final = 18
 
 
 class RelationSyncCache:
-    """The publications of one stream. ``version``: the major version that the node reports."""
+    """The publications of one stream; ``version`` is the major version that the node reports."""
 
     def __init__(self, catalog: Catalog, names: Sequence[str], version: int) -> None:
         self._catalog = catalog
@@ -478,7 +493,7 @@ class RelationSyncCache:
         self._epochs: dict[int, _Epoch] = {}
 
     def at(self, place: Lsn) -> Published:
-        """What they publish of a transaction (``LakeTransaction.place``)."""
+        """Return what they publish at a transaction's place (``LakeTransaction.place``)."""
         generation = self._catalog.generation()
         if generation != self._generation:
             with self._catalog.read() as t:
@@ -494,8 +509,11 @@ class RelationSyncCache:
 
 
 class _Epoch:
-    """``Published`` as long as no publication changes. ``version`` None: one that does not exist is
-    passed by. ``now``: as publications are now, where that differs."""
+    """``Published`` for places between which no publication changes.
+
+    If ``version`` is None, publications that do not exist are skipped silently. ``now`` has the
+    present publications, if they differ.
+    """
 
     def __init__(
         self,
@@ -515,7 +533,7 @@ class _Epoch:
         self._known: dict[tuple[LakeTable, tuple[LakeColumn, ...]], PublishedTable | None] = {}
 
     def publishes(self, table: LakeTable) -> bool:
-        """Whether a publication has the table; cheap, and nothing of the table is read.
+        """Tell whether a publication has the table; cheap, and nothing of the table is read.
 
         Raises UndefinedObject as ``of`` does.
         """
@@ -525,24 +543,27 @@ class _Epoch:
         return self._held[table]
 
     def names(self, table: LakeTable) -> bool:
-        """Whether a publication has the table, or what it is a partition of, by its own name; not
-        merely with all tables or those of a schema."""
+        """Tell whether a publication names the table or an ancestor of it.
+
+        A publication of all tables or of a schema does not name its tables.
+        """
         members = self._members(table)
         return any(members.by_name(p, table) for p in members.publications)
 
     def has(self, publications: Sequence[int]) -> bool:
-        """Whether one of these (oids) is among the stream's publications."""
+        """Tell whether one of these oids is among the stream's publications."""
         return any(publication.oid in publications for publication in self._publications())
 
     def of(
         self, table: LakeTable, columns: tuple[LakeColumn, ...], *, rewrites: bool
     ) -> PublishedTable | None:
-        """How a table is published, None: not at all. ``columns``: all of the table.
+        """Return how a table is published, None if it is not. ``columns`` are all of the table.
 
-        Where that can be no update or delete, the publications of now count for a commit that
-        rewrites rows, if they can: only other writers than sessions bring that about, and the error
-        that says so asks for another filter or list. Raises UndefinedObject (a publication is
-        missing, up to version 17), FeatureNotSupported (publications contradict one another).
+        If publications refused updates or deletes then and the commit rewrites rows, the present
+        publications count, provided that they refuse neither. Only writers other than sessions
+        bring this about, and the error asks users for another filter or list. Raises
+        UndefinedObject if a publication is missing (up to version 17), and FeatureNotSupported if
+        publications contradict one another.
         """
         key = table, columns
         if key not in self._known:
@@ -583,7 +604,7 @@ class _Epoch:
 
 
 def _with_ancestors(t: CatalogTransaction, table: LakeTable) -> list[LakeTable]:
-    """The table and what it is a partition of, up to the root."""
+    """Return the table and its ancestors, up to the root."""
     found = [table]
     while found[-1].parent is not None:
         parent = t.tables.find_oid(found[-1].parent)

@@ -32,15 +32,15 @@ class EveryTable:
         return self
 
     def publishes(self, table: LakeTable) -> bool:
-        """Always true."""
+        """Return True, since this reader has every table."""
         return True
 
     def names(self, table: LakeTable) -> bool:
-        """Always false, so that a table that cannot be sent is skipped, as with FOR ALL TABLES."""
+        """Return False, so that a table that cannot be sent is skipped, as with FOR ALL TABLES."""
         return False
 
     def has(self, publications: Sequence[int]) -> bool:
-        """Always true: this reader has every table, published or not."""
+        """Return True, since this reader has every table, published or not."""
         return True
 
     def of(

@@ -1,10 +1,10 @@
-"""Which tables are followed: they come, they go, and another may lie in the place of one.
+"""The tables that are followed: they come, they go, and another may take the place of one.
 
-In: the warehouse's folders and the catalog. Out: tables with how far each is followed. One whose
-log is another one now is dropped, as by DROP TABLE, and what lies there is another relation. What
-was committed and can be sent to nobody has a place in the log of transactions, so that a stream
-that needs it fails there and no stream passes it unawares. A table that cannot be read is left as
-it is: absence is no DROP TABLE.
+In: the warehouse's folders and the catalog. Out: tables, with how far each is followed. If another
+log lies in a table's place, the table is dropped as by DROP TABLE, and the new log is another
+relation. Commits that can be sent to nobody get a place in the log of transactions, so that a
+stream that needs them fails there and no stream passes them unawares. A table that cannot be read
+is left as it is, since a missing table is not a DROP TABLE.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ CUTS_NAME = "the cuts of subscriptions"
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is followed, and how far. ``tables``: those of it that have rows of their own.
-    ``made``: oids of tables that are about to be, with blocks that are not committed yet."""
+    """The followed tables, and how far each is followed.
+
+    ``tables`` are those with rows of their own. ``made`` are oids of tables that blocks will make
+    which are not committed yet.
+    """
 
     tables: tuple[LakeTable, ...]
     at: Mapping[int, Sequenced]
@@ -49,12 +52,12 @@ class Followed:
     made: frozenset[int] = frozenset()
 
     def own(self) -> Iterable[LakeTable]:
-        """Tables of which each commit is a transaction."""
+        """Return the tables whose every commit is a transaction."""
         return (t for t in self.tables if (t.schema, t.name) not in self.owners)
 
 
 class Following:
-    """For one thread at a time."""
+    """Follow tables, and drop those that were replaced. For one thread at a time."""
 
     def __init__(
         self,
@@ -71,14 +74,14 @@ class Following:
         self._troubles = troubles
         self.logs = TableLogs(warehouse.storage)
         self.has_changed = False
-        """A table was dropped: what lies in its place is to be looked for."""
+        """True after a table was dropped, so that its successor must be looked for."""
         self._known: _Known | None = None
 
     def check_logs(self) -> None:
-        """Look for logs that no longer have the entry that comes next, or are other logs.
+        """Look for logs that no longer have their next entry, or were replaced by other logs.
 
-        Their tables are followed from now on. What was committed in between can be sent to nobody:
-        the log of transactions says so, and streams that need it fail there.
+        Their tables are followed from now on. Commits in between can be sent to nobody; the log of
+        transactions says so, and streams that need them fail there.
         """
         self.read_again()
         followed = self.followed()
@@ -99,12 +102,12 @@ class Following:
                     t.transactions.advance(table.oid, at.version, found)
 
     def _replace(self, table: LakeTable, at: Sequenced) -> None:
-        """There is another log in the place of the one that was followed."""
+        """Drop a table in whose place another log lies, or note that its log went back."""
         newest = self.logs.newest(table)
         if newest < at.version and self.logs.id_at(table, newest) == at.table_id:
             self.gap(table, at, newest)
             return
-        # What was followed is gone, whatever lies there now; the new one is found by ``_discover``.
+        # The followed table is gone, whatever lies there now; ``discover`` finds the new one.
         log.error(
             'the Delta table of "%s" was removed and another one made at "%s": the table is '
             "dropped, and the new one is another relation",
@@ -113,15 +116,17 @@ class Following:
         )
         with self._catalog.write() as t:
             if t.tables.find_oid(table.oid) is not None:
-                # the place in the log before the table goes: afterwards no publication has it
+                # Mark the place before deleting the table: afterwards no publication has it.
                 self._append_lost(t, table, at, at)
                 t.delete_table(table)
         self.logs.forget(table.oid)
         self.has_changed = True
 
     def gap(self, table: LakeTable, at: Sequenced, newest: int) -> None:
-        """Entries are gone that were not in the log of transactions yet: what lies between two
-        versions is lost."""
+        """Note that the commits between two versions are lost.
+
+        Their entries are gone and were not in the log of transactions yet.
+        """
         log.error(
             'table "%s" was at version %d and its log goes on at %d: changes are missing',
             table.qualified_name,
@@ -138,17 +143,17 @@ class Following:
     def _append_lost(
         self, t: CatalogTransaction, table: LakeTable, at: Sequenced, then: Sequenced
     ) -> None:
-        """What cannot be told has a place in the log, so that nobody passes it unawares."""
+        """Give lost commits a place in the log, so that no stream passes them unawares."""
         members = t.members()
         held = tuple(p.oid for p in members.publications if members.contains(p, table))
-        # where nobody publishes it, too: slots of output plugins see every table
+        # Even if no publication has the table, slots of output plugins see it.
         member = Member(
             table.oid, table.uri or "", at.version, then.version, then.table_id, lost_to=held
         )
         t.transactions.append([member], commit_time=self._times.next(t, now()), size=0)
 
     def discover(self) -> None:
-        """Follow the tables that are not followed yet, each from now on."""
+        """Find tables that are not followed yet, and follow each from now on."""
         with self._catalog.read() as t:
             known = {(table.schema, table.name): table for table in t.tables.all()}
             moved = {table.folder_of for table in known.values()}
@@ -168,7 +173,7 @@ class Following:
             if known_as is not None and (known_as.uri is None or known_as.oid in followed.at):
                 continue  # a partitioned table has no rows of its own
             if known_as is None and (schema, name) in moved:
-                continue  # it has another name now
+                continue  # the table has another name now
             with self._troubles.kept("discovery", f"{schema}.{name}"):
                 uri = self._warehouse.table_uri(schema, name) if known_as is None else known_as.uri
                 self._follow(schema, name, uri or "", followed)
@@ -183,14 +188,14 @@ class Following:
             raise StorageError(f'log entry {found.version} of table "{uri}" is empty, yet')
         version = found.version
         owner = followed.owners.get((schema, name))
-        if owner is not None:  # from the last cut that it is in
+        if owner is not None:  # follow it from the last cut that has it
             self._cuts.refresh(followed.subscriptions)
             version = min(version, self._cuts.version(owner, uri, version))
         with self._catalog.write() as t:
             table = t.tables.find(schema, name)
             if table is None and (
                 t.tables.in_folder_of(schema, name) is not None
-                or t.block_commits.makes(schema, name)  # COMMIT says since when it is there
+                or t.block_commits.makes(schema, name)  # COMMIT decides from when on it exists
             ):
                 return
             if table is None:
@@ -200,7 +205,7 @@ class Following:
                 t.transactions.advance(table.oid, version, found.id)
 
     def followed(self) -> Followed:
-        """What is followed now."""
+        """Return what is followed now."""
         with self._catalog.read() as t:
             generation, end = t.generation(), t.transactions.end()
             known = self._known
@@ -210,25 +215,29 @@ class Following:
 
     @property
     def end(self) -> Lsn:
-        """Of the log, as far as is known without looking it up."""
+        """The end of the log, as far as it is known without asking the catalog."""
         return Lsn(0) if self._known is None else self._known.end
 
     @property
     def last(self) -> Followed | None:
-        """What ``followed`` gave last, with what has moved since; None: it is to be asked."""
+        """The last result of ``followed``, kept up by ``moved``; None if it must be asked."""
         return None if self._known is None else self._known.followed
 
     def last_at(self, generation: int, end: Lsn) -> Followed | None:
-        """What ``followed`` would give at a state of the catalog, where that is known; for any
-        thread."""
+        """Return what ``followed`` would give at a state of the catalog, None if not known.
+
+        Any thread may call it.
+        """
         known = self._known
         if known is None or (known.generation, known.end) != (generation, end):
             return None
         return known.followed
 
     def moved(self, at: Mapping[int, Sequenced], before: Lsn, end: Lsn) -> None:
-        """The log went from ``before`` to ``end``, and these tables have moved on with it: they
-        need not be read again, unless others have put something there, too."""
+        """Note that the log went from ``before`` to ``end`` and moved these tables on.
+
+        They need not be read again, unless others have written to the log, too.
+        """
         known = self._known
         if known is None or known.end != before:
             self._known = None
@@ -237,11 +246,11 @@ class Following:
             self._known = _Known(known.generation, end, followed)
 
     def read_again(self) -> None:
-        """Tables have moved on that were not told of by ``moved``."""
+        """Forget what is known, since tables have moved on without ``moved``."""
         self._known = None
 
     def goes_on(self, table: LakeTable, at: Sequenced, upto: int) -> bool:
-        """Whether what was read is of the table that is followed; another one takes its place."""
+        """Tell whether the entries read belong to the followed table; if not, replace it."""
         with self._troubles.kept("log", table.qualified_name):
             if self.logs.goes_on(table, at, upto):
                 return True
@@ -251,7 +260,7 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is followed, at a state of the catalog."""
+    """The followed tables at a state of the catalog."""
 
     generation: int
     end: Lsn
@@ -269,6 +278,6 @@ def _followed(t: CatalogTransaction) -> Followed:
 
 
 def _still(t: CatalogTransaction, table: LakeTable, at: Sequenced) -> bool:
-    """Whether the table is there and followed up to ``at``: no other process has moved it on."""
+    """Tell whether the table exists and no other process has moved it on from ``at``."""
     there = t.tables.find_oid(table.oid) is not None
     return there and t.transactions.sequenced().get(table.oid) == at

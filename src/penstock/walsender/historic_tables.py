@@ -1,13 +1,12 @@
-"""Tables of the lake as they were when a transaction was committed (snapbuild.c, for what plugins
-may look up).
+"""Tables of the lake as they were when a transaction was committed (snapbuild.c).
 
 In: a transaction of the log, the node's catalog, the tables' logs. Out: a table's row of pg_class
-with the columns of that time, or nothing for one that there was not. Nothing is read before it is
-asked for. What is kept is one schema for each table that was asked for, the last one.
+with the columns of that time, for plugins to look up, or nothing if the table did not exist.
+Nothing is read before it is asked for. For each table that was asked for, the last schema is kept.
 
-Which version a table had then: that of the transaction, where it changed the table; otherwise the
-one from which the next transaction that changes it goes on; where there is none, the newest one.
-A table that was made later was not there, as its metadata tell (createdTime).
+If the transaction changed the table, the table had the transaction's version then. Otherwise it had
+the version from which the next transaction that changes it goes on, or the newest one if there is
+none. A table whose metadata (createdTime) say that it was made later did not exist.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from penstock.walsender.every_table import EveryTable, relation_data
 from penstock.walsender.lake_columns import as_then, column_type, columns_of
 
 _PAGE: Final = 500
-"""Transactions of the log that are looked at together."""
+"""Transactions of the log read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableThen:
-    """A table at a version. ``state``: without its files; None for a partitioned parent."""
+    """A table at a version; ``state`` has no files, and is None for a partitioned parent."""
 
     table: LakeTable
     state: TableState | None
@@ -47,7 +46,11 @@ class TableThen:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A table has ``version`` after what ends at ``since``, up to what ends at ``until``."""
+    """A span of the log in which a table has ``version``.
+
+    It begins after the transaction that ends at ``since``, and lasts until the one that ends at
+    ``until``.
+    """
 
     since: Lsn
     until: Lsn
@@ -62,7 +65,7 @@ class _Schema:
 
 
 class HistoricTables:
-    """For one call of a slot function, or one stream."""
+    """Look up tables for one call of a slot function, or one stream."""
 
     def __init__(self, warehouse: Warehouse, catalog: Catalog) -> None:
         self._warehouse = warehouse
@@ -71,8 +74,11 @@ class HistoricTables:
         self._schemas: dict[int, _Schema] = {}
 
     def relation(self, transaction: LakeTransaction, oid: int) -> RelationData | None:
-        """The table as changes of the transaction have it. None: there was none, or it is of a kind
-        that is not decoded. Raises VersionGone, StorageError."""
+        """Return a table as changes of the transaction have it.
+
+        None if it did not exist, or is of a kind that is not decoded. Raises VersionGone,
+        StorageError.
+        """
         with self._catalog.read() as t:
             found = t.tables.find_oid(oid)
             if found is None:
@@ -99,7 +105,7 @@ class HistoricTables:
     def tables(
         self, transaction: LakeTransaction, among: Iterable[LakeTable] | None = None
     ) -> Iterator[TableThen]:
-        """Those that there were, in the order given, or of oids. Raises as ``relation``."""
+        """Yield the tables that existed, in the order given, or by oid. Raises as ``relation``."""
         with self._catalog.read() as t:
             known = t.tables.all() if among is None else tuple(among)
             rooted = [table.oid for table in known if table.partition_key is None]
@@ -123,7 +129,7 @@ class HistoricTables:
     def _versions(
         self, t: CatalogTransaction, transaction: LakeTransaction, oids: Iterable[int]
     ) -> dict[int, int]:
-        """-1, or nothing, for a table that there was not."""
+        """Return versions by table oid; -1 or none for a table that did not exist."""
         at = transaction.end
         found = {member.relation: member.to_version for member in transaction.members}
         missing = set()
@@ -148,18 +154,18 @@ class HistoricTables:
                         spans[member.relation] = _Span(at, later.end, member.from_version)
             place = page[-1].end
         if missing:
-            # What comes next is in no entry yet, and may change any of them.
+            # The next transaction is not in the log yet, and may change any of them.
             until, sequenced = Lsn(max(place, at) + 1), t.transactions.sequenced()
             for oid in missing & sequenced.keys():
                 spans[oid] = _Span(at, until, sequenced[oid].version)
         return spans
 
     def _state_unless_dropped(self, table: LakeTable, version: int) -> TableState | None:
-        """None: it was dropped since it was looked up."""
+        """Return a table's state, None if it was dropped since it was looked up."""
         try:
             return self._state(table, version)
         except VersionGone:
-            # DROP TABLE removes files before its commit: a write waits for that, a read does not.
+            # DROP TABLE removes files before its commit. A write waits for it, a read would not.
             with self._catalog.write() as t:
                 if t.tables.find_oid(table.oid) is None:
                     return None
@@ -179,18 +185,21 @@ class HistoricTables:
 
     @staticmethod
     def _goes_on(known: _Schema, uri: str, version: int) -> bool:
-        """Whether the log still has what is known, and it is not beyond the version."""
+        """Tell whether the log still has the known version, and that is not after ``version``."""
         at = known.state.version
         return known.uri == uri and at <= version and known.mark == entry_mark(uri, at)
 
 
 def _made_after(state: TableState, transaction: LakeTransaction) -> bool:
-    """A table is followed from when it is found: no entry of the log tells when it was made."""
+    """Tell by its metadata whether a table was made after a transaction.
+
+    No entry of the log tells that, as a table is followed only from when it is found.
+    """
     return int(state.metadata.get("createdTime") or 0) * 1000 > transaction.commit_time
 
 
 def _moved(transaction: LakeTransaction) -> tuple[Member, ...]:
-    """The tables that it takes to another version: PREPARE TRANSACTION takes none."""
+    """Return the tables that a transaction takes to another version, none for a PREPARE."""
     record = transaction.two_phase
     commits = record is None or record.kind is TwoPhaseKind.COMMIT_PREPARED
     return transaction.members if commits else ()

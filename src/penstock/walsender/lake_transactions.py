@@ -1,8 +1,8 @@
 """The lake as a source of logical decoding: commits as transactions of a reorder buffer.
 
-In: transactions of the log, decoded to rows (``decoding``). Out: what ``penstock.decoding`` takes.
-Changes are drawn when the plugin is at them. All changes of a transaction stand where it begins:
-a commit tells no order among its tables.
+In: transactions of the log, decoded to rows (``decoding``). Out: items for ``penstock.decoding``.
+Changes are drawn when the plugin comes to them. All changes of a transaction stand where it begins,
+since a commit has no order among its tables.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Decoded = RowBatch | TruncateChange | MessageChange
 
 
 class LakeTransactions:
-    """For one call of a slot function, or one stream."""
+    """Turn transactions into items, for one call of a slot function or one stream."""
 
     def __init__(
         self,
@@ -54,8 +54,11 @@ class LakeTransactions:
         two_phase_at: Lsn | None = None,
         catalogs: Callable[[LakeTransaction], Catalogs] | None = None,
     ) -> None:
-        """``source``: gives rows, and describes their tables. ``two_phase_at``: as it has it.
-        ``catalogs``: as they were at a transaction; cheap, nothing is read until it is asked."""
+        """Take a source that gives rows and describes their tables.
+
+        ``two_phase_at`` is as the source has it. ``catalogs`` gives the catalogs as they were at a
+        transaction; it is cheap, as they read nothing until they are asked.
+        """
         self.source: Final = source
         self._catalogs = catalogs
         self._two_phase_at = two_phase_at
@@ -63,18 +66,20 @@ class LakeTransactions:
     def items(
         self, transactions: Sequence[LakeTransaction]
     ) -> Generator[tuple[Iterable[Item], Lsn], None, None]:
-        """What is to be processed of each, and where it ends. Raises what the source raises, while
-        it is drawn."""
+        """Yield the items of each transaction, and its end.
+
+        Raises the source's errors while the items are drawn.
+        """
         with closing(self.source.changes(transactions)) as found:
             for change in found:
                 if isinstance(change, Begun):
                     rest = self.changes(change.transaction, found)
                     yield self.items_of(change, rest), change.transaction.end
-                    for _ in rest:  # of one that was left out
+                    for _ in rest:  # a filter may have skipped the transaction
                         pass
 
     def changes(self, transaction: LakeTransaction, found: Iterator[Change]) -> Iterator[Decoded]:
-        """Up to the transaction's end."""
+        """Yield the changes up to the transaction's end."""
         for change in found:
             if isinstance(change, Ended):
                 return
@@ -82,7 +87,10 @@ class LakeTransactions:
                 yield self.piece(change, transaction)
 
     def piece(self, piece: Piece, transaction: LakeTransaction) -> Decoded:
-        """Changes, where the transaction begins; a message at the end of its record."""
+        """Decode a piece; its changes stand where the transaction begins.
+
+        A message stands at the end of its record.
+        """
         if piece.message is not None:
             told = piece.message
             xid = transaction.xid if told.transactional else None
@@ -98,7 +106,7 @@ class LakeTransactions:
         return RowBatch(relation, action, new, old, lsn, rows=columns.count)
 
     def items_of(self, begun: Begun, changes: Iterator[Decoded]) -> Iterable[Item]:
-        """An entry of the log as a source gives it: a transaction, or a message of none."""
+        """Return an entry of the log as items: a transaction, or a message outside of one."""
         transaction, record = begun.transaction, begun.transaction.two_phase
         if not transaction.is_transaction:
             return (change for change in changes if isinstance(change, MessageChange))

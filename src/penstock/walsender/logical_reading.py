@@ -1,7 +1,7 @@
 """Slots read by SQL functions (logicalfuncs.c, pg_logical_slot_get_changes_guts).
 
-In: a slot's name, how far to read, the plugin's options. Out: what the plugin writes, as record
-batches that are made while they are drawn. The slot is held until the call is closed; it moves when
+In: a slot's name, how far to read, the plugin's options. Out: the plugin's writes, as record
+batches that are made when they are drawn. The slot is held until the call is closed, and moves when
 the statement has succeeded. A peek leaves it where it is.
 """
 
@@ -38,17 +38,20 @@ from penstock.walsender.stream import TICK_S, SenderState, Stream
 from penstock.wire_rows import data_of, lengths
 
 _BUNDLE_BYTES: Final = 16 << 20
-"""Bytes of WAL that are decoded together, about."""
+"""Bytes of WAL that are decoded together, roughly."""
 
 
 Process = Callable[[Sequence[LakeTransaction]], Generator[Output | Lsn, None, None]]
-"""Output of transactions, and the end of each one that is out."""
+"""A function that yields the output of transactions, and each one's end after its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """A call. ``function``: its name; ``binary``: whether it gives bytes; ``confirm``: whether it
-    moves the slot. ``upto_lsn`` None: to the end; ``upto_nchanges`` None: any number of rows."""
+    """A call of ``function``.
+
+    ``binary``: it gives bytes. ``confirm``: it moves the slot. ``upto_lsn`` None reads to the end;
+    ``upto_nchanges`` None reads any number of rows.
+    """
 
     function: str
     binary: bool
@@ -61,9 +64,12 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogicalReading:
-    """What calls need of the node. ``transactions``: makes the source for one call, which is told
-    from where on what is prepared goes out (``Wanted.two_phase_at``); ``plugin``: by name, raises
-    PenstockError; ``version``: major, as the node reports it."""
+    """The parts of the node that calls need.
+
+    ``transactions`` makes the source for one call, given the position from which on PREPAREs are
+    sent (``Wanted.two_phase_at``). ``plugin`` finds a plugin by name or raises PenstockError.
+    ``version`` is the major version that the node reports.
+    """
 
     catalog: Catalog
     sequencer: Sequencer
@@ -73,13 +79,15 @@ class LogicalReading:
     version: int
     work_mem: Callable[[], int]
     subscriber: Callable[[PgoutputOptions, Lsn | None], ChangeSource]
-    """Decodes for slots of pgoutput, as for a subscriber."""
+    """A function that makes the source for slots of pgoutput, as for a subscriber."""
 
     def context(
         self, slot: Slot, options: Options, *, binary: bool, interrupt: Callable[[], None]
     ) -> LogicalDecodingContext:
-        """CreateDecodingContext, to be entered. ``binary``: bytes are taken. Raises PenstockError:
-        the plugin is gone, or may not be used any more."""
+        """CreateDecodingContext: return a context to enter; ``binary``: the reader takes bytes.
+
+        Raises PenstockError if the plugin is gone or may not be used any more.
+        """
         return LogicalDecodingContext(
             self.plugin(slot.plugin),
             plugin_name=slot.plugin,
@@ -99,9 +107,11 @@ class LogicalReading:
         cancelled: Callable[[], None],
         beside: Sequence[SlotChanges] = (),
     ) -> SlotChanges:
-        """Begin a call. ``cancelled`` raises when the statement is to end; ``beside``: other
-        calls of its query. Raises PenstockError: there is no such slot,
-        another session has it, its plugin refuses."""
+        """Begin a call; ``beside`` are other calls of its query.
+
+        ``cancelled`` raises if the statement must end. Raises PenstockError if there is no such
+        slot, another session has it, or its plugin refuses.
+        """
         name = request.slot_name
         held = (call.hold for call in beside if call.hold.is_held)
         same = next((hold for hold in held if hold.slot.name == name), None)
@@ -110,7 +120,7 @@ class LogicalReading:
 
 
 class SlotChanges:
-    """``pg_catalog.row_streams.RowStream`` of one call: LSN, xid, data."""
+    """The ``pg_catalog.row_streams.RowStream`` of one call, with LSN, xid and data."""
 
     def __init__(
         self,
@@ -138,12 +148,12 @@ class SlotChanges:
 
     @property
     def schema(self) -> pa.Schema:
-        """As columns of the function."""
+        """The columns of the function."""
         data = pa.binary() if self._request.binary else pa.string()
         return pa.schema([("o1", pa.uint64()), ("o2", pa.int64()), ("o3", data)])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises PenstockError, as decoding and the plugin do."""
+        """Yield the rows. Raises PenstockError, as decoding and the plugin do."""
         schema = self.schema
         self._called = True
         for output in self._outputs():
@@ -155,10 +165,13 @@ class SlotChanges:
             )
 
     def succeed(self) -> None:
-        """Nothing more is read by the query: what it did not draw counts as read, as with a server,
-        whose functions give all of their rows before the query sees the first one. A query that did
-        not begin to draw (LIMIT 0, WHERE false) has not called the function: clients ask so for the
-        columns alone. Where it is now is durable when the client has the rows."""
+        """Move the slot, since the query reads nothing more.
+
+        Rows that it did not draw count as read, as with a server, whose functions give all of their
+        rows before the query sees the first one. A query that did not begin to draw (LIMIT 0, WHERE
+        false) has not called the function; clients ask for the columns this way. The new position
+        is durable when the client has the rows.
+        """
         if not self._request.confirm or not self._called:
             return
         for output in self._outputs():
@@ -167,21 +180,21 @@ class SlotChanges:
 
     @property
     def moves(self) -> bool:
-        """Whether it moves the slot."""
+        """True if the call moves the slot."""
         return self._request.confirm
 
     @property
     def under_way(self) -> bool:
-        """Whether some of its output was drawn, and not all."""
+        """True if some of its output was drawn, but not all."""
         return self._output is not None and not self._all
 
     @property
     def position(self) -> Lsn:
-        """The end of the last transaction that is out."""
+        """The end of the last transaction whose output was drawn."""
         return self._at
 
     def go_on(self) -> None:
-        """Read what has been committed since, too."""
+        """Go on with what has been committed since."""
         self._end = self._reading.sequencer.position().lsn
         self._output, self._all = None, False
 
@@ -192,11 +205,13 @@ class SlotChanges:
                 self._output.close()
 
     def _started(self, held: ExitStack, cancelled: Callable[[], None]) -> Process:
-        """The plugin, which takes the options. Raises PenstockError; 0A000 where a function for
-        text meets binary output."""
+        """Start the plugin with the options, and return what processes transactions.
+
+        Raises PenstockError, 0A000 if a function for text gets binary output.
+        """
         request, reading, plugin = self._request, self._reading, self._slot.plugin
         if plugin == PGOUTPUT:
-            reading.plugin(plugin)  # it is still allowed
+            reading.plugin(plugin)  # raises if it is no longer allowed
             options = parse_parameters(request.options, reading.version)
             self._check_output(OutputType.BINARY)
             wanted = options.two_phase or self._slot.two_phase
@@ -225,7 +240,7 @@ class SlotChanges:
             )
 
     def _outputs(self) -> Iterator[Output]:
-        """All, whoever draws them: the next one is where the last one stopped."""
+        """Return the one generator of output; every reader goes on where the last one stopped."""
         if self._output is None:
             self._at = max(self._at, self.hold.start(self))
             self._output = self._whole()
@@ -239,7 +254,7 @@ class SlotChanges:
         bundles = Bundles(self._reading.catalog, _BUNDLE_BYTES)
         upto = self._request.upto_lsn
         end = self._end if upto is None else min(upto, self._end)
-        # The record that a transaction is read by is its commit.
+        # A transaction is read if its commit record is before the end.
         while bundle := bundles.after(self._at, end):
             with (
                 self._reading.slots.decoded(self._slot.name),
@@ -260,12 +275,12 @@ class SlotChanges:
 
 
 def _signature(function: str) -> str:
-    """regprocedure"""
+    """Return a function as regprocedure prints it."""
     return f"{function}(name,pg_lsn,integer,text[])"
 
 
 def slot_options(given: Sequence[str | None] | None) -> tuple[tuple[str, str], ...]:
-    """Names and values of a VARIADIC array. Raises PenstockError (22004, 22023)."""
+    """Return names and values of a VARIADIC array. Raises PenstockError (22004, 22023)."""
     if given is None:
         raise NullValueNotAllowed("options array must not be null")
     if any(item is None for item in given):
@@ -276,10 +291,10 @@ def slot_options(given: Sequence[str | None] | None) -> tuple[tuple[str, str], .
     return tuple(zip(texts[::2], texts[1::2], strict=True))
 
 
-# pgoutput's stream as rows of the slot functions: the same messages, without a client.
+# The stream of pgoutput as rows of the slot functions: the same messages, without a client.
 #
 # In: transactions of the log, decoded for a subscriber. Out: each message with its LSN and xid.
-# Which messages there are, and in which order, is the stream's alone (``stream``).
+# Only ``stream`` decides which messages there are, and in which order.
 
 _OUTPUT_BYTES: Final = 1 << 20
 
@@ -291,7 +306,7 @@ class _Messages(Stream):
         self._kept = bytearray()
         super().__init__(
             _Kept(self._kept),
-            None,  # type: ignore[arg-type]  # nothing is waited for
+            None,  # type: ignore[arg-type]  # no feed, as items are handed in
             SenderState("", Lsn(0)),
             confirm=lambda flush: flush,
             timeout_s=lambda: 0.0,
@@ -299,7 +314,7 @@ class _Messages(Stream):
         )
 
     def take(self, xid: int) -> Output:
-        """What has been sent since the last call."""
+        """Take out the messages since the last call."""
         lsns: list[int] = []
         data: list[bytes] = []
         at, kept = 0, bytes(self._kept)
@@ -318,12 +333,12 @@ class _Messages(Stream):
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
+        """The bytes that are kept."""
         return len(self._kept)
 
 
 class _Kept:
-    """``Duplex`` of nobody."""
+    """A ``Duplex`` without a client, which keeps what is sent."""
 
     def __init__(self, kept: bytearray) -> None:
         self._kept = kept
@@ -336,17 +351,17 @@ class _Kept:
 
 
 class PgoutputReading:
-    """Of one call. ``source``: as a stream of a subscriber has it."""
+    """Process transactions for one call; ``source`` is as for a subscriber's stream."""
 
     def __init__(self, source: ChangeSource, two_phase_at: Lsn | None) -> None:
-        """``two_phase_at``: as the source has it."""
+        """Take a source; ``two_phase_at`` is as the source has it."""
         self._source = source
         self._messages = _Messages(two_phase_at)
 
     def process(
         self, transactions: Sequence[LakeTransaction]
     ) -> Generator[Output | Lsn, None, None]:
-        """Messages, and the end of each transaction that is out. Raises PenstockError."""
+        """Yield messages, and each transaction's end after them. Raises PenstockError."""
         xid = 0
         with closing(self._source.changes(transactions)) as found:
             for item in found:
@@ -360,11 +375,11 @@ class PgoutputReading:
                     yield item.transaction.end
 
 
-# The calls of one query that read one slot: they hold it together.
+# The calls of one query that read one slot, which they hold together.
 #
-# In: calls as they are opened, drawn and closed. Out: where each begins to read: as with a server,
-# which runs one function after the other, behind what an earlier one has got. The slot is given
-# back with the last of them.
+# In: calls as they are opened, drawn and closed. Out: the position at which each begins to read. As
+# with a server, which runs one function after the other, it is behind what earlier calls have read.
+# The last call that is closed gives the slot back.
 
 
 class Call(Protocol):
@@ -372,7 +387,7 @@ class Call(Protocol):
 
     @property
     def moves(self) -> bool:
-        """Whether it moves the slot."""
+        """True if it moves the slot."""
 
     @property
     def position(self) -> Lsn:
@@ -380,14 +395,14 @@ class Call(Protocol):
 
     @property
     def under_way(self) -> bool:
-        """Whether some of its output was drawn, and not all."""
+        """True if some of its output was drawn, but not all."""
 
 
 class SlotHold:
-    """A slot that is held. For one thread at a time."""
+    """A slot held for the calls of a query. For one thread at a time."""
 
     def __init__(self, slots: Slots, name: str, pid: int, version: int) -> None:
-        """Raises PenstockError, as ``Slots.held``."""
+        """Hold the slot. Raises PenstockError, as ``Slots.held``."""
         self._stack = ExitStack()
         self.pid: Final = pid
         self._calls: list[Call] = []
@@ -395,22 +410,25 @@ class SlotHold:
 
     @property
     def is_held(self) -> bool:
-        """False when the last call has left."""
+        """True until the last call has left."""
         return bool(self._calls)
 
     def enter(self, call: Call) -> None:
-        """One more call."""
+        """Add a call."""
         self._calls.append(call)
 
     def leave(self, call: Call) -> None:
-        """It is closed."""
+        """Remove a call that is closed; the last one gives the slot back."""
         self._calls.remove(call)
         if not self._calls:
             self._stack.close()
 
     def start(self, call: Call) -> Lsn:
-        """Where a call begins, whose first row is drawn. Raises ObjectInUse: one of both moves the
-        slot, and the other one has given a part of its rows."""
+        """Return the position at which a call begins, when its first row is drawn.
+
+        Raises ObjectInUse if another call has given only some of its rows, and either of the two
+        moves the slot.
+        """
         others: Sequence[Call] = [other for other in self._calls if other is not call]
         if any(other.under_way and (other.moves or call.moves) for other in others):
             raise ObjectInUse(
@@ -422,19 +440,19 @@ class SlotHold:
         return max((self.slot.confirmed_flush_lsn, *moved))
 
 
-# START_REPLICATION of a slot with an output plugin: what the plugin writes, out (walsender.c).
+# START_REPLICATION of a slot with an output plugin (walsender.c).
 #
-# In: a feed of rows (``Wanted.as_rows``), a context of the plugin. Out: each write as one XLogData
-# message. The plugin works while the client is sent what it wrote before; between writes the
-# client is heard, as in any stream.
+# In: a feed of rows (``Wanted.as_rows``), a context of the plugin. Out: each write of the plugin as
+# one XLogData message. The client gets earlier writes while the plugin works, and is heard between
+# writes, as in any stream.
 
 
 class _ClientDone(Exception):
-    """In the middle of a transaction."""
+    """The client has ended the stream in the middle of a transaction."""
 
 
 class PluginStream(Stream):
-    """As ``Stream``, with the output of one plugin."""
+    """A ``Stream`` of one plugin's output."""
 
     def __init__(
         self,
@@ -449,7 +467,7 @@ class PluginStream(Stream):
         check: Callable[[], None] = lambda: None,
         told: Callable[[], None] = lambda: None,
     ) -> None:
-        """``context``: started; ``lake``: what the feed's source is of."""
+        """Take a started ``context``, and the ``lake`` that the feed's source belongs to."""
         super().__init__(
             wire, feed, state, confirm=confirm, timeout_s=timeout_s, check=check, told=told
         )
@@ -458,14 +476,14 @@ class PluginStream(Stream):
         context.tell_progress = self._progress
 
     def run(self) -> None:
-        """As ``Stream.run``; raises what the plugin raises, too."""
+        """Send until the client is done. Raises as ``Stream.run``, and the plugin's errors."""
         try:
             super().run()
         except _ClientDone:
             return
 
     def handle(self, item: Item | None) -> None:
-        """A transaction whole, from where it begins."""
+        """Send the next item; at the begin of a transaction, all of it."""
         if not isinstance(item, Begun):
             super().handle(item)
             return
@@ -477,7 +495,7 @@ class PluginStream(Stream):
             self._put(messages)
             self._begun = True
             self.state.bytes += len(messages)
-        for _ in changes:  # of a transaction that the plugin's filter has passed by
+        for _ in changes:  # the plugin's filter may have skipped the transaction
             pass
         if self._begun:
             failpoint(AFTER_COMMIT_SENT)
@@ -495,7 +513,7 @@ class PluginStream(Stream):
             self._check()
 
     def _changes(self, begun: Begun) -> Iterator[Decoded]:
-        """Of the transaction that has begun, as the feed has them."""
+        """Yield the feed's changes of the transaction that has begun."""
         while True:
             item = self._feed.next(TICK_S)
             match item:
@@ -513,7 +531,7 @@ class PluginStream(Stream):
 
 
 def _copy_data(output: Output) -> bytes:
-    """CopyData messages with XLogData, one for each write."""
+    """Return CopyData messages with XLogData, one for each write."""
     data, at = output.data.cast(pa.binary()), np.asarray(output.lsns)
     send_time = time.time_ns() // 1000
     starts = np.flatnonzero(np.diff(at, prepend=at[:1] + np.uint64(1)))

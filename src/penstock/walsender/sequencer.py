@@ -1,17 +1,17 @@
 """One total order of the lake's commits, with positions that stay: the node's WAL.
 
 In: the logs of the warehouse's tables, and the cuts of this node's subscriptions. Out: transactions
-in the catalog, each durable before anybody hears of it, and a wake-up for those who send them.
+in the catalog, each durable before anybody sees it, and a wake-up for the streams that send them.
 
-A commit of a table is one transaction. Tables that a subscription maintains move from cut to cut:
-what lies between two cuts is one transaction over all of them, with the subscription as its origin;
-what others commit to them is in its place a transaction of its own.
-A table is followed from the version at which it is first seen; a snapshot at a position is the
-version of each table up to which its commits are in the log.
+A commit of a table is one transaction. Tables that a subscription maintains move from cut to cut.
+All its commits between two cuts are one transaction over these tables, with the subscription as its
+origin; a commit of others to them is a transaction of its own, in its place. A table is followed
+from the version at which it is first seen. A snapshot at a position is, for each table, the version
+up to which its commits are in the log.
 
-Each table is followed by itself. One that cannot be read waits with its commits, and they come
-after those of others once it can be. One that was removed and made again is dropped, and another
-relation is followed in its place; those who followed the old one are told at that place of the log.
+Each table is followed by itself. If one cannot be read, its commits wait, and come after those of
+others once it can be. A table that was removed and made again is dropped, and another relation is
+followed in its place; the log tells those who followed the old one, at that place.
 """
 
 from __future__ import annotations
@@ -76,21 +76,21 @@ from penstock.walsender.two_phase import (
 log = logging.getLogger(__name__)
 
 _DISCOVERY_INTERVAL_S: Final = 5.0
-"""Seconds between two listings of the warehouse; creating a slot and statements list it at once."""
+"""Seconds between two listings of the warehouse; statements and new slots list it at once."""
 _TRIES: Final = 10
-"""Looks in one step that another process was quicker than; the rest is left to the next step."""
+"""Looks that one step repeats if another process was quicker; then the next step goes on."""
 _LAST: Final = 1 << 62
 """A version that no table reaches."""
 _CUTS_WORK: Final = "cuts"
 _CUTS: Final = -1
-"""The source of what subscriptions wrote, beside the oids of tables."""
+"""The key of what subscriptions wrote, among the oids of tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A consistent point: every transaction up to ``lsn`` is in ``versions``, and no other.
+    """A consistent point: ``versions``, by table oid, have every transaction up to ``lsn``.
 
-    ``versions``: by table oid.
+    They have no other transaction.
     """
 
     lsn: Lsn
@@ -98,7 +98,7 @@ class Position:
 
 
 class Sequencer:
-    """Writes the log. ``step`` may be called by any thread, and in other processes too."""
+    """The writer of the log. Any thread may call ``step``, in other processes too."""
 
     def __init__(self, catalog: Catalog, warehouse: Warehouse) -> None:
         self._catalog = catalog
@@ -119,14 +119,14 @@ class Sequencer:
         self._watched: tuple[str, ...] = ()
 
     def step(self, *, discover: bool = False) -> None:
-        """Put every commit that there is into the log. ``discover``: look for new tables, too.
+        """Put every commit of the tables into the log. ``discover``: look for new tables, too.
 
-        Raises what the catalog raises; what a table raises is its trouble alone.
+        Raises what the catalog raises; an error of a table goes to ``troubles``.
         """
         begun = self._begun
         with self._lock:
             if self._ended > begun and not discover:
-                return  # somebody has looked since, while this one waited
+                return  # another thread has looked while this one waited for the lock
             self._begun += 1
             if discover or self._is_discovery_due():
                 self._following.has_changed = False
@@ -139,11 +139,11 @@ class Sequencer:
                 failpoint(AFTER_SEQUENCE)
                 stale += not appended
                 if appended and not (self._mixed and any(item.of_cut for item in found)):
-                    break  # else commits of others come after the cut, and maybe further cuts
+                    break  # otherwise commits of others follow the cut, and maybe more cuts
             self._watch()
             self._ended = self._begun
         self._told(self._following.end)
-        if self._following.last is None:  # another process has put something there, too
+        if self._following.last is None:  # another process has written to the log, too
             self._tell()
 
     def _is_discovery_due(self) -> bool:
@@ -152,12 +152,15 @@ class Sequencer:
 
     @property
     def watches(self) -> bool:
-        """Whether ``has_news`` can say so."""
+        """True if ``has_news`` can find anything."""
         return bool(self._watched)
 
     def has_news(self) -> bool:
-        """Whether a step would find something, as far as some system calls tell: cheap enough to be
-        asked again and again. A table that has not changed lately may have news all the same."""
+        """Tell by some system calls whether a step would find something.
+
+        This is cheap enough to be asked again and again. Tables that have not changed lately are
+        not asked.
+        """
         return any(os.access(path, os.F_OK) for path in self._watched)
 
     def _watch(self) -> None:
@@ -166,8 +169,10 @@ class Sequencer:
         self._watched = paths if cuts is None else (*paths, cuts)
 
     def emit(self, message: EmittedMessage, content: bytes) -> Lsn:
-        """Put a message into the log, after every commit that there is; the end of its record,
-        which is durable. Raises StorageError."""
+        """Put a message into the log, after every commit so far.
+
+        Return the end of its record, which is durable. Raises StorageError.
+        """
         self.step()
         with self._lock, self._catalog.write(counted=False) as t:
             time_ = self._times.next(t, now())
@@ -178,33 +183,40 @@ class Sequencer:
 
     @property
     def end(self) -> Lsn:
-        """Of the log, as far as it was told."""
+        """The end of the log, as far as streams were told."""
         return self._end
 
     @contextmanager
     def one_transaction(self) -> Iterator[None]:
-        """What is committed inside goes into the log by one step: a group is found whole."""
+        """Hold off steps while the block commits a group, so that one step finds it whole."""
         with self._lock:
             yield
 
     @contextmanager
     def recording(self) -> Iterator[tuple[CatalogTransaction, int]]:
-        """Within ``one_transaction``: a write of the catalog that puts records into the log, and
-        their time; they are told when it is durable."""
+        """Open a write of the catalog that puts records into the log; yield it and their time.
+
+        Use it within ``one_transaction``. Streams are told of the records when they are durable.
+        """
         with self._catalog.write() as t:
             yield t, self._times.next(t, now())
-        with suppress(StorageError):  # it is durable; the next step tells it
+        with suppress(StorageError):  # the records are durable; the next step tells of them
             self._tell()
 
     def follows_each_commit(self, relations: Collection[int]) -> bool:
-        """Whether each commit to these tables is a transaction, so that no subscription maintains
-        one of them."""
+        """Tell whether each commit to these tables is a transaction.
+
+        It is if no subscription maintains one of them.
+        """
         return {table.oid for table in self._following.followed().own()} >= set(relations)
 
     def end_blocks(self) -> None:
-        """Those whose commits will not be found any more, as their tables are gone, or entries of
-        their logs: who was told of PREPARE is told that it is committed, and who takes messages
-        gets theirs. Raises what the catalog raises."""
+        """Put committed blocks into the log whose commits will not be found any more.
+
+        Their tables, or entries of their logs, are gone. Streams that were sent the PREPARE get its
+        COMMIT PREPARED, and streams with messages get the blocks' messages. Raises what the catalog
+        raises.
+        """
         with self._catalog.read() as t:
             waiting = waiting_for_commits(t)
         if not waiting:
@@ -219,7 +231,7 @@ class Sequencer:
                 put_without_commits(t, waiting, newest, time_)
 
     def position(self, *, discover: bool = False) -> Position:
-        """The end of the log, after a step: now."""
+        """Return the end of the log now, after a step if one is needed."""
         found = None if discover or self._is_discovery_due() else self._unmoved()
         if found is not None:
             return found
@@ -231,8 +243,10 @@ class Sequencer:
         return Position(end, {oid: sequenced.version for oid, sequenced in at.items()})
 
     def _unmoved(self) -> Position | None:
-        """Where the log is, if no table and no cut has anything that is not in it: so a statement
-        need not wait for who commits. None: that is not to be seen without a step."""
+        """Return the end of the log if no table and no cut has anything that is not in it.
+
+        So a statement need not wait for committers. None if this cannot be told without a step.
+        """
         with self._catalog.read() as t:
             generation, end = t.generation(), t.transactions.end()
         followed = self._following.last_at(generation, end)
@@ -244,8 +258,10 @@ class Sequencer:
         return None if self._cuts.has_grown(followed.subscriptions) else Position(end, versions)
 
     def wait(self, beyond: Lsn, timeout_s: float, stopping: threading.Event | None = None) -> bool:
-        """Wait until the log reaches beyond ``beyond``; whether it does. ``stopping``: set before
-        ``wake``, it ends the wait."""
+        """Wait until the log reaches beyond ``beyond``, and tell whether it does.
+
+        Set ``stopping`` and call ``wake`` to end the wait.
+        """
 
         def over() -> bool:
             return self._end > beyond or (stopping is not None and stopping.is_set())
@@ -255,7 +271,7 @@ class Sequencer:
             return self._end > beyond
 
     def prune(self, needed_from: Lsn | None) -> None:
-        """Forget transactions that no slot needs; ``needed_from`` None: there are no slots."""
+        """Forget transactions that no slot needs; ``needed_from`` is None without slots."""
         with self._catalog.read() as t:
             end, oldest = t.transactions.end(), t.transactions.oldest()
         before = end if needed_from is None else needed_from
@@ -265,18 +281,18 @@ class Sequencer:
                 t.publications.forget_before(t.transactions.oldest_place())
 
     def wake(self) -> None:
-        """Let those who wait look again."""
+        """Let waiting threads look again."""
         with self._grown:
             self._grown.notify_all()
 
     def check_logs(self) -> None:
-        """Look for logs with gaps, and for other logs in their places (``following``)."""
+        """Look for logs with gaps, and for logs replaced by others (``following``)."""
         with self._lock:
             self._following.check_logs()
 
     def _tell(self) -> None:
         with self._catalog.read() as t:
-            # asked, not counted: another process may have appended
+            # Ask the catalog for the end, since another process may have appended.
             self._told(t.transactions.end())
 
     def _told(self, end: Lsn) -> None:
@@ -289,8 +305,11 @@ class Sequencer:
         return together(one_by_block(self._found_whole()))
 
     def _found_whole(self) -> list[Found]:
-        """What there is. A session that moves rows between tables commits all of it in one go,
-        under our lock: what lacks its second commit was stopped, and is finished here."""
+        """Return what was found, after finishing interrupted moves of rows.
+
+        A session that moves rows between tables commits all of them under our lock. So a move that
+        lacks its second commit was interrupted.
+        """
         while True:
             found = self._find()
             if not any(item.arrivals for item in found):
@@ -306,7 +325,8 @@ class Sequencer:
         cuts_grown = self._cuts.has_grown(followed.subscriptions) or self.troubles.of(_CUTS_WORK)
         if cuts_grown:
             with self.troubles.kept(_CUTS_WORK, CUTS_NAME):
-                self._cuts.refresh(followed.subscriptions)  # what cuts name is in the logs then
+                # Cuts are read before the logs, which then have all that cuts name.
+                self._cuts.refresh(followed.subscriptions)
         grown = self._looks.grown(followed)
         if not (grown or cuts_grown):
             return []
@@ -349,7 +369,7 @@ class Sequencer:
                     yield _of_cut(oid, cut, turn)
 
     def _part(self, moved: CutMember) -> tuple[CutMember, tuple[TableCommit, ...]] | None:
-        """A table's commits in a cut; None where it is no longer that table."""
+        """Return a table's commits in a cut, None if unreadable or if the table was replaced."""
         table, at = moved.table, moved.at
         commits: tuple[TableCommit, ...] | None = None
         with self.troubles.kept("commits", table.qualified_name):
@@ -360,12 +380,15 @@ class Sequencer:
         return moved, commits
 
     def _append(self, found: Sequence[Found]) -> bool:
-        """Whether it was done: else another process has put commits of these tables into the log
-        meanwhile, and what there is has to be found again."""
+        """Append transactions to the log, and tell whether that was done.
+
+        It is not done if another process has put commits of these tables there meanwhile; then they
+        must be found again.
+        """
         relations = {member.relation for item in found for member in item.members}
         with self._catalog.write(counted=False) as t:
-            # Compared inside the write transaction, of which there is one at a time: two processes
-            # cannot both append a commit.
+            # Compare inside the write transaction, since there is one at a time: two processes must
+            # not both append a commit.
             before, sequenced = t.transactions.end(), t.transactions.sequenced(relations)
             if not follows(found, {oid: at.version for oid, at in sequenced.items()}):
                 self._times.look_again()
@@ -376,7 +399,7 @@ class Sequencer:
                 members = tuple(
                     replace(member, table_id=member.table_id or ids[member.relation])
                     for member in item.members
-                    if member.relation in ids  # else it was dropped meanwhile
+                    if member.relation in ids  # otherwise the table was dropped meanwhile
                 )
                 ids |= {member.relation: member.table_id for member in members}
                 time_ = item.time if item.of_cut else self._times.next(t, item.time)
@@ -384,8 +407,7 @@ class Sequencer:
                 messages = t.block_messages.take(item.blocks)
                 if not members and prepared is None and not messages:
                     continue
-                # OPTIMIZE and the like: nothing is sent, and the next commit starts from that
-                # version.
+                # OPTIMIZE and the like are not sent, but the next commit starts from their version.
                 if not item.changes and prepared is None and not messages:
                     for member in members:
                         t.transactions.advance(member.relation, member.to_version, member.table_id)
@@ -409,7 +431,7 @@ class Sequencer:
 
 
 def _of_cut(subscription: int, cut: Cut, turn: Turn) -> Found:
-    """A cut, or a part of it that others have committed after."""
+    """Return a cut as one transaction, or the part of it before a commit of others."""
     members, size, blocks = [], 0, frozenset[str]()
     for moved, commits in turn.commits:
         at, table = moved.at, moved.table
@@ -417,7 +439,7 @@ def _of_cut(subscription: int, cut: Cut, turn: Turn) -> Found:
         if turn.lsn is not None and commits:
             last = commits[-1].version
         ids = [commit.table_id for commit in commits if commit.table_id]
-        table_id = ids[-1] if ids else None  # else as it is in the log
+        table_id = ids[-1] if ids else None  # otherwise as in the log
         members.append(Member(table.oid, table.uri or "", first, last, table_id))
         size += sum(commit.size for commit in commits)
         blocks = blocks.union(*(commit.blocks for commit in commits))
@@ -425,23 +447,26 @@ def _of_cut(subscription: int, cut: Cut, turn: Turn) -> Found:
     return replace(whole, blocks=blocks, origin_lsn=turn.lsn or cut.lsn)
 
 
-# Commits of transaction blocks over several tables: each block as one transaction, or not yet.
+# Transaction blocks over several tables, each of which becomes one transaction.
 #
-# In: transactions that were found, in order. Out: the same, the commits of each block as one. A
-# block is there when all its tables have their commits, or when each commit of it was taken back;
-# until then what was found of it waits, with all that comes after it in its tables. So half a
-# block is in no log, whoever looks, and whenever.
+# In: transactions that were found, in order. Out: the same, with the commits of each block as one.
+# A block is complete when all its tables have their commits, or when each of its commits was taken
+# back. Until then its commits wait, with all later commits of its tables. So no log ever has half a
+# block.
 #
-# What others have committed between the tables' commits stands before the block or after it, as it
-# stands in the tables' own logs; what stands between a commit and the one that takes it back
-# becomes a part of it.
+# What others have committed between the block's commits goes before or after the block, as it
+# stands in the tables' own logs. What stands between a commit and the one that takes it back
+# becomes a part of the block.
 
 _NONE: Final[Mapping[str, Collection[int]]] = {}
 
 
 def waited_for(found: Sequence[Found], followed: Collection[int]) -> dict[str, set[int]]:
-    """By block that is not there yet, oids of the tables whose commits it lacks, or those that take
-    it back. ``followed``: oids of tables of which each commit is looked at."""
+    """Return, for each incomplete block, oids of the tables whose commits it lacks.
+
+    If commits of it were taken back, these are the tables whose commits were not taken back yet.
+    ``followed`` has the oids of tables whose every commit is looked at.
+    """
     blocks: dict[str, list[Found]] = defaultdict(list)
     for item in found:
         if item.block and item.group is not None:
@@ -455,8 +480,11 @@ def whole_blocks(
     waiting: Mapping[str, Collection[int]],
     lost: Mapping[str, Collection[int]] = _NONE,
 ) -> list[Found]:
-    """Without the blocks that are not there yet. ``waiting``: what ``waited_for`` has found;
-    ``lost``: by block, what of that is not waited for any more."""
+    """Return ``found`` without incomplete blocks.
+
+    ``waiting`` comes from ``waited_for``; ``lost`` has the tables of it that are not waited for any
+    more, by block.
+    """
     unfinished = {
         group for group, relations in waiting.items() if set(relations) - set(lost.get(group, ()))
     }
@@ -477,7 +505,7 @@ def _undone(items: Sequence[Found]) -> set[int]:
 
 
 def one_by_block(found: Sequence[Found]) -> list[Found]:
-    """The commits of each block, all of which are there, as one transaction."""
+    """Join the commits of each block into one transaction; all blocks are complete."""
     order = list(found)
     for group in dict.fromkeys(item.group for item in found if item.block):
         places = [place for place, item in enumerate(order) if item.group == group]
@@ -488,7 +516,7 @@ def one_by_block(found: Sequence[Found]) -> list[Found]:
 
 @dataclass
 class _Span:
-    """From the first commit of a block to the last one."""
+    """The span from the first commit of a block to its last one."""
 
     items: Sequence[Found]
     group: str | None
@@ -497,13 +525,13 @@ class _Span:
     after: list[Found] = field(default_factory=list)
 
     def divided(self) -> list[Found]:
-        """What comes before the block, the block, what comes after it."""
+        """Return what comes before the block, then the block, then what comes after it."""
         begun: set[int] = set()
-        ended: set[int] = set()  # relations of what comes after
+        ended: set[int] = set()  # relations of the items after the block
         for place, item in enumerate(self.items):
             relations = _relations(item)
             own = item.group == self.group
-            if own and relations & ended:  # each of two transactions would come before the other
+            if own and relations & ended:  # two transactions would each have to precede the other
                 return [self._one(self.items)]
             if own or (relations & begun and relations & self._own_relations(place + 1)):
                 self.within.append(item)
@@ -522,12 +550,12 @@ class _Span:
     def _one(self, items: Sequence[Found]) -> Found:
         members = by_relation(member for item in items for member in item.members)
         last = next(item for item in reversed(items) if item.group == self.group)
-        # What was taken back changes nothing: the next commits of its tables start after it.
-        # Others may have rewritten files of it, and say so of rows that stay: OPTIMIZE, too.
+        # A block that was taken back changes nothing, and its tables' next commits start after it.
+        # Others may have rewritten its files meanwhile, even by OPTIMIZE, which must count then.
         others = [item for item in items if item.group != self.group]
         own = [item for item in items if item.group == self.group]
         undone = _undone(own)
-        # where the log has lost one of the two, the other one is a change
+        # If a log has lost a commit or the one that takes it back, the other is a change.
         taken_back = undone == _put([item for item in own if not item.undone])
         blocks = frozenset[str]().union(*(item.blocks for item in items))
         return replace(
@@ -549,17 +577,17 @@ def _relations(item: Found) -> set[int]:
     return {member.relation for member in item.members}
 
 
-# Blocks whose commits to a table are gone from its log: their other tables wait no longer.
+# Blocks whose commits to a table are gone from its log, so that their other tables go on.
 #
-# In: blocks that are not there yet, with the tables whose commits they lack. Out: those of these
-# tables that are not waited for. A block that the catalog does not note any more is over: what its
-# tables' logs lack when they are read after that, they never get. Where such a log has a gap, the
-# place of it is in the log of transactions before the rest of the block is, so that a stream of
-# both tables stops there, and no stream is sent half a block.
+# In: incomplete blocks, with the tables whose commits they lack. Out: those of these tables that
+# are not waited for. A block that the catalog does not note any more is over: commits that its
+# tables' logs lack after that will never come. If such a log has a gap, the gap is put into the log
+# of transactions before the rest of the block. So a stream of both tables stops there, and no
+# stream is sent half a block.
 
 
 class LostBlocks:
-    """For one thread at a time."""
+    """Find the blocks that lost commits. For one thread at a time."""
 
     def __init__(self, catalog: Catalog, following: Following, troubles: Troubles) -> None:
         self._catalog = catalog
@@ -574,7 +602,10 @@ class LostBlocks:
         waiting: Mapping[str, Collection[int]],
         followed: Followed,
     ) -> Mapping[str, Collection[int]]:
-        """By block, oids of tables. ``waiting``: likewise, what ``there`` lacks of blocks."""
+        """Return, by block, oids of the tables that are not waited for.
+
+        ``waiting`` has, by block, the tables whose commits ``there`` lacks.
+        """
         known, self._over = self._over, frozenset()
         if not waiting:
             return {}
@@ -600,17 +631,19 @@ class LostBlocks:
         return found
 
     def _put(self, table: LakeTable, at: Sequenced, group: str) -> int | None:
-        """How many commits of the block the log has, from ``at`` to its end; None: it is not to be
-        said now. A gap in it is told first."""
+        """Return how many commits of the block the log has after ``at``.
+
+        None if the log cannot be read now. A gap in it is put into the log of transactions first.
+        """
         logs = self._following.logs
         if not logs.same(table, at):
-            return None  # ``check_logs`` sees to it
+            return None  # ``check_logs`` will replace the table
         last, count = at.version, 0
         for commit, _ in logs.after(table, at.version):
             last, count = commit.version, count + (commit.group == group)
         if logs.has_entry(table, last + 1):
-            return None  # it has come meanwhile
-        newest = logs.newest(table)  # which takes a listing: it is known of a gap by nothing else
+            return None  # the entry has come meanwhile
+        newest = logs.newest(table)  # a listing, as nothing else shows a gap
         if newest > last:
             if not logs.has_entry(table, last + 1):
                 self._following.gap(table, at, newest)
@@ -618,25 +651,25 @@ class LostBlocks:
         return count
 
 
-# New commits of the tables that are followed, read from the logs that have gone on and no others.
+# New commits of the followed tables, read only from logs that have grown.
 #
-# In: what is followed, and how far. Out: which logs go on after that, and what was committed
-# there. The order between tables is left to ``commit_order``.
+# In: the followed tables, and how far each is followed. Out: the logs that go on after that, and
+# their commits. ``commit_order`` decides the order between tables.
 #
-# The cost of a look where nothing is new is one system call a table in a folder of this machine,
-# and in an object store one request a table. What is read grows with the commits that are new.
+# If nothing is new, a look costs one system call for each table in a local folder, and one request
+# for each table in an object store. The reading grows with the number of new commits.
 
 _COMMITS: Final = "commits"
 _LATELY_S: Final = 60.0
-"""Who has committed within that time is likely to do it again."""
+"""Seconds for which a table that has changed is likely to change again."""
 _FEW: Final = 16
-"""So many tables are watched whether they have changed lately or not."""
+"""The number of tables up to which all are watched, whether they have changed lately or not."""
 _MANY: Final = 100
-"""And not more of those that have."""
+"""Tables that are watched at most, the ones that have changed last."""
 
 
 class TableLooks:
-    """For one thread at a time."""
+    """Look for new commits of tables. For one thread at a time."""
 
     def __init__(self, logs: TableLogs, troubles: Troubles) -> None:
         self._logs = logs
@@ -645,7 +678,7 @@ class TableLooks:
         self._changed: dict[int, float] = {}
 
     def grown(self, followed: Followed) -> frozenset[int]:
-        """Oids of the tables whose logs may have more; those that could not be read, too."""
+        """Return oids of the tables whose logs may have grown, or could not be read before."""
         at = {oid: sequenced.version for oid, sequenced in followed.at.items()}
         found = {table.oid for table in self._logs.grown(followed.tables, at)}
         troubled = self._troubles.of(_COMMITS)
@@ -655,13 +688,13 @@ class TableLooks:
         return frozenset(found)
 
     def own(self, followed: Followed, grown: Collection[int]) -> dict[int, list[Found]]:
-        """New commits of the tables of which each commit is a transaction."""
+        """Return new commits of the tables whose every commit is a transaction."""
         return self._look((t for t in followed.own() if t.oid in grown), followed, {})
 
     def again(
         self, followed: Followed, before: Mapping[int, Sequence[Found]]
     ) -> dict[int, list[Found]]:
-        """The same once more, of all such tables, after what was found ``before``."""
+        """Look at all such tables again, for commits after those found ``before``."""
         tables = list(followed.own())
         at = {
             table.oid: before[table.oid][-1].members[0].to_version
@@ -693,7 +726,7 @@ class TableLooks:
         return found
 
     def owned(self, followed: Followed, grown: Collection[int]) -> Owned:
-        """Tables that subscriptions maintain, with what others have committed to them."""
+        """Return the tables that subscriptions maintain, with the commits of others to them."""
         if not followed.owners:
             return Owned(())
         subscriptions = {subscription.oid: subscription for subscription in followed.subscriptions}
@@ -712,12 +745,14 @@ class TableLooks:
         return Owned(found)
 
     def changed(self, relations: Iterable[int]) -> None:
-        """Commits of these tables are in the log of transactions now."""
+        """Note that the log of transactions has new commits of these tables."""
         self._changed |= dict.fromkeys(relations, time.monotonic())
 
     def watched(self, followed: Followed) -> tuple[str, ...]:
-        """Paths of entries that may come next: of the tables that have changed lately, and that do
-        not wait for something else with the entry that comes next."""
+        """Return the paths of the next entries of tables that have changed lately.
+
+        A table is left out if its next entry is there already, but waits for something else.
+        """
         since = time.monotonic() - _LATELY_S
         lately = sorted((at, oid) for oid, at in self._changed.items() if at >= since)[-_MANY:]
         self._changed = {oid: at for at, oid in lately}
@@ -733,30 +768,33 @@ class TableLooks:
         return tuple(path for path in paths if path is not None)
 
 
-# The sequencer's thread: steps again and again, and now and then what else is to be kept up.
+# The sequencer's thread, which steps again and again and runs the upkeep now and then.
 #
-# In: a sequencer and an interval. Out: a thread from ``start`` to ``stop``.
+# In: a sequencer and an interval. Out: a thread that runs from ``start`` to ``stop``.
 
 _UPKEEP_INTERVAL_S: Final = 30.0
 _GLANCES: Final = 5
-"""Between two steps, where it costs some system calls to see whether there is something new."""
+"""Glances between two steps, if some system calls can tell whether there are new commits."""
 _SHORTEST_S: Final = 0.005
-"""Between two glances."""
+"""Seconds between two glances at least, unless the interval is shorter."""
 _SHARE: Final = 0.02
-"""Of a core, that steps which find nothing take at most: they come less often then."""
+"""The share of a core that steps which find nothing may take; expensive ones come less often."""
 _LONGEST_S: Final = 0.25
-"""But that often."""
+"""Seconds up to which expensive steps may stretch the interval."""
 
 
 class SequencerThread:
-    """Steps again and again; an error is logged once and tried again. ``upkeep``: now and then."""
+    """Step again and again, and call ``upkeep`` now and then.
+
+    An error is logged once, and the step is tried again.
+    """
 
     def __init__(
         self, sequencer: Sequencer, interval_s: float, upkeep: Callable[[], None] = lambda: None
     ) -> None:
         self._sequencer = sequencer
         self.interval_s = interval_s
-        """Another one holds from the next step on."""
+        """Seconds between two steps; a new value counts from the next step on."""
         self._upkeep = upkeep
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sequencer", daemon=True)
@@ -766,7 +804,7 @@ class SequencerThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it."""
+        """End the thread."""
         self._stopping.set()
         self._sequencer.wake()
         self._thread.join()
@@ -795,7 +833,7 @@ class SequencerThread:
         return max(self.interval_s / _GLANCES, min(self.interval_s, _SHORTEST_S))
 
     def _step(self) -> float:
-        """Seconds that the next one waits longer than usual."""
+        """Step, and return the seconds that the next step waits longer than usual."""
         end, began = self._sequencer.end, time.thread_time()
         self._sequencer.step()
         if self._sequencer.end > end:

@@ -346,7 +346,7 @@ class Slots:
         """Return the position from which on PREPAREs are sent, None if they are not ``wanted``.
 
         The slot is held and read from ``start`` on. If it did not send PREPAREs until now, it does
-        from ``start`` on (CreateDecodingContext), and remembers that.
+        from ``start`` on, whatever later calls ask for (CreateDecodingContext).
         """
         if not wanted:
             return None
@@ -500,8 +500,9 @@ class Slots:
 # Slots that fall behind the retention of Delta tables.
 #
 # In: slots, the log of transactions, the properties of tables. Out: a warning in the log while
-# there is time to act; slots that are older than ``max_slot_keep_age`` are given up. Nothing can
-# hold files back here: others run VACUUM and log cleanup, and look only at the tables' properties.
+# there is time to act. A slot that nobody reads is given up if its oldest commit is older than
+# ``max_slot_keep_age``. Nothing can hold files back here: others run VACUUM and log cleanup, and
+# look only at the tables' properties.
 
 _RETENTIONS: Final = {
     "delta.logRetentionDuration": "interval 30 days",

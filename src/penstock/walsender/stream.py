@@ -1,8 +1,8 @@
 """START_REPLICATION: transactions out, confirmations in (walsender.c, WalSndLoop).
 
 In: a feed of transactions and the client's messages. Out: pgoutput's stream with its keepalives. A
-transaction of which nothing is published sends nothing; its position reaches the client by
-keepalives. What the client has flushed is confirmed in its slot.
+transaction without published changes is not sent; its position reaches the client by keepalives.
+The position that the client has flushed is confirmed in its slot.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Piece
 from penstock.walsender.wanted import was_prepared
 
 TICK_S: Final = 0.05
-"""Seconds that one wait for something to send takes at most: how long an answer takes."""
+"""Seconds to wait for something to send at most, and so the delay of an answer."""
 
 _BLOCK_BYTES: Final = 16 << 20
-"""A block of a streamed transaction ends after so many bytes."""
+"""Bytes after which a block of a streamed transaction ends."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class SenderState:
-    """What the statistics show of one stream; written by its thread alone.
+    """The state of one stream for the statistics; only its thread writes it.
 
-    ``blocks``: of streamed transactions, which are counted among the others, too.
+    ``blocks`` counts blocks of streamed transactions, which ``transactions`` counts, too.
     """
 
     slot: str
@@ -76,7 +76,7 @@ class SenderState:
 
 
 class Stream:
-    """One stream. ``confirm`` records what the client has flushed and gives what is recorded."""
+    """One stream. ``confirm`` records the position that the client has flushed, and returns it."""
 
     def __init__(
         self,
@@ -90,10 +90,11 @@ class Stream:
         told: Callable[[], None] = lambda: None,
         two_phase_at: Lsn | None = None,
     ) -> None:
-        """``two_phase_at``: as the feed's source has it.
+        """Take the stream's parts; ``two_phase_at`` is as in the feed's source.
 
-        ``timeout_s``: wal_sender_timeout now, 0 for none. ``check`` raises when it is to end.
-        ``told``: of what the client has said, once it is in ``state``."""
+        ``timeout_s`` gives the present wal_sender_timeout, 0 for none. ``check`` raises if the
+        stream must end. ``told`` is called once ``state`` has what the client has said.
+        """
         self._told_others = told
         self._two_phase_at = two_phase_at
         self._wire = wire
@@ -106,7 +107,7 @@ class Stream:
         self._asked = False
         self._done = False
         self._sending = False
-        self._owed: bool | None = None  # a keepalive, when what is being sent is through
+        self._owed: bool | None = None  # a keepalive that waits for the end of a send
         self._confirmed = Lsn(0)
         self._told: Lsn | None = None
         self._relations: dict[int, Relation] = {}
@@ -117,7 +118,7 @@ class Stream:
         self._streamed_relations: dict[int, Relation] = {}
 
     def run(self) -> None:
-        """Send until the client is done. Raises ConnectionFailure, PenstockError of the feed."""
+        """Send until the client is done. Raises ConnectionFailure and the feed's PenstockError."""
         self._keepalive()
         while not self._client_done():
             self._check_timeout()
@@ -125,7 +126,7 @@ class Stream:
             self.handle(self._feed.next(TICK_S))
 
     def handle(self, item: Item | None) -> None:
-        """Send what comes next; None: nothing has come. Raises PenstockError of the feed."""
+        """Send the next item; None if none has come. Raises the feed's PenstockError."""
         match item:
             case None:
                 self._tell_position()
@@ -175,7 +176,7 @@ class Stream:
                 self._send(TypeMessage(attribute.type_oid, *name, xid), transaction.begin)
 
     def _begin_prepare(self, transaction: LakeTransaction) -> None:
-        """At once: of what is prepared it is told even where nothing of it is published."""
+        """Send Begin Prepare at once, even if nothing of the transaction is published."""
         begin = opening(transaction, self._two_phase_at)
         if begin is not None:
             self._begin(transaction, begin)
@@ -242,12 +243,15 @@ class Stream:
             self._keepalive(reply_requested=owed)
 
     def _blocked(self) -> None:
-        """The client takes nothing now: it may still say that it is there (WalSndWriteData)."""
+        """Listen to a client that takes nothing now; it may still say that it is there.
+
+        (WalSndWriteData)
+        """
         self._client_done()
         self._check_timeout()
 
     def _tell_position(self) -> None:
-        """When there is nothing to send, let a client know that is behind in positions only."""
+        """Send a keepalive if there is nothing to send and the client lacks only the position."""
         state = self.state
         if self._transaction is not None or self._told == state.sent:
             return
@@ -274,11 +278,11 @@ class Stream:
 
     def _reply(self, update: StandbyStatusUpdate) -> None:
         state = self.state
-        # Any 64 bits may come; shown is what can be true.
+        # The client may send any 64 bits; the statistics show only positions that were sent.
         state.write, state.flush, state.apply = (
             min(at, state.sent) for at in (update.write, update.flush, update.apply)
         )
-        # A client may know of a later position by keepalives only; never beyond what was sent.
+        # A client knows later positions only from keepalives, never beyond what was sent.
         flush = min(update.flush, state.sent)
         if flush > self._confirmed:
             self._confirmed = self._confirm(flush)
@@ -294,7 +298,7 @@ class Stream:
         silent = time.monotonic() - self._heard
         if silent >= timeout_s:
             raise ConnectionFailure("terminating walsender process due to replication timeout")
-        # WalSndKeepaliveIfNecessary: a client that is silent for half of the time is asked once.
+        # WalSndKeepaliveIfNecessary: ask a client once if it is silent for half of the timeout.
         if silent >= timeout_s / 2 and not self._asked:
             self._asked = True
             self._keepalive(reply_requested=True)
@@ -304,20 +308,20 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-# What pgoutput says of a transaction that was prepared (pgoutput.c, protocol version 3).
+# The messages of pgoutput for prepared transactions (pgoutput.c, protocol version 3).
 #
-# In: an entry of the log, from where on what is prepared goes out when it is prepared. Out: the
-# messages in front of its changes and behind them. None where the stream knows nothing of
-# two-phase commit, or the entry is an ordinary transaction.
+# In: an entry of the log, and the position from which on PREPAREs are sent. Out: the messages in
+# front of its changes and behind them. None if the stream does without two-phase commit, or the
+# entry is an ordinary transaction.
 
 
 def as_sent(time: int) -> int:
-    """Microseconds since the Unix epoch, as messages have them: since 2000."""
+    """Convert microseconds since the Unix epoch to those since 2000, as messages have them."""
     return time - EPOCH_MICROSECONDS
 
 
 def opening(transaction: LakeTransaction, two_phase_at: Lsn | None) -> Message | None:
-    """Begin Prepare, also where nothing of it is published: its verdict comes without changes."""
+    """Return Begin Prepare, even if nothing is published: the verdict comes without changes."""
     at = _prepared_here(transaction, two_phase_at)
     record = transaction.two_phase
     if at is None or record is None:
@@ -328,7 +332,7 @@ def opening(transaction: LakeTransaction, two_phase_at: Lsn | None) -> Message |
 def closing(
     transaction: LakeTransaction, two_phase_at: Lsn | None
 ) -> Sequence[tuple[Message, Lsn]] | None:
-    """Messages and where they stand; None: what ends any transaction."""
+    """Return the last messages with their positions, None for an ordinary Commit."""
     record = transaction.two_phase
     if record is None or two_phase_at is None:
         return None
@@ -348,8 +352,11 @@ def closing(
 
 
 def _prepared_here(transaction: LakeTransaction, two_phase_at: Lsn | None) -> PrepareRecord | None:
-    """The PREPARE that the entry is sent as: its own one, or that of what is committed and was not
-    sent when it was prepared (ReorderBufferFinishPrepared)."""
+    """Return the PREPARE that is sent with the entry, None if there is none.
+
+    It is the entry's own, or that of a committed transaction whose PREPARE was not sent at its time
+    (ReorderBufferFinishPrepared).
+    """
     record = transaction.two_phase
     if record is None or two_phase_at is None:
         return None

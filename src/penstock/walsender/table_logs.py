@@ -1,10 +1,10 @@
-"""The logs of the tables that are followed, each told from any other log in its place.
+"""The logs of the followed tables, each told apart from another log in its place.
 
 In: a table and how far it is followed. Out: the commits after that, and whether the log is still
-the one that was followed. A mark of the entry that was seen last makes the usual answer cheap: one
-question to the store for each table with new commits. Of a folder of this machine it is asked by
-one system call whether the next entry is there; times of folders, which may be coarse, are not
-looked at. What follows from another log is left to the sequencer.
+the one that was followed. The mark of the entry that was seen last makes the usual answer cheap:
+one request to the store for each table with new commits. In a local folder, one system call tells
+whether the next entry is there; times of folders are not used, as they may be coarse. The sequencer
+decides what to do if the log is another one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.walsender.commits import TableCommit, commits_after, newest_versio
 
 
 class TableLogs:
-    """For one thread at a time."""
+    """Read the logs of tables. For one thread at a time."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -29,9 +29,11 @@ class TableLogs:
         self._next: dict[int, tuple[int, str, str | None]] = {}
 
     def grown(self, tables: Iterable[LakeTable], at: Mapping[int, int]) -> list[LakeTable]:
-        """Those whose logs may go on after the versions ``at``, by table oid: where it costs as
-        much to find out as to read the entry, all of them. What may not be read is left to
-        ``same``."""
+        """Return the tables whose logs may go on after the versions ``at``, by table oid.
+
+        Tables for which finding out costs as much as reading the entry are all returned. An entry
+        that must not be read, being another log's, is left to ``same``.
+        """
         return [
             table
             for table in tables
@@ -39,7 +41,7 @@ class TableLogs:
         ]
 
     def next_path(self, table: LakeTable, version: int) -> str | None:
-        """Where the entry after a version would be, in a folder of this machine."""
+        """Return the path of the entry after a version, None if it is not in a local folder."""
         known = self._next.get(table.oid)
         uri = table.uri or ""
         if known is None or known[0] != version or known[1] != uri:
@@ -48,7 +50,7 @@ class TableLogs:
         return known[2]
 
     def after(self, table: LakeTable, version: int) -> Iterator[tuple[TableCommit, int]]:
-        """Commits with their times: what they say, or when the entry was written.
+        """Yield commits with their times: the stated ones, or else when the entry was written.
 
         Raises StorageError at an entry that cannot be read.
         """
@@ -62,16 +64,18 @@ class TableLogs:
                 yield commit, (written or 0) // 1000
 
     def goes_on(self, table: LakeTable, at: Sequenced, upto: int) -> bool:
-        """Whether entries up to ``upto``, which have been read, are of the log that was followed up
-        to ``at``; if so they are what was seen last. Raises StorageError."""
-        seen = entry_mark(table.uri or "", upto)  # before the check: it must not be of another log
+        """Tell whether the entries read, up to ``upto``, are of the log followed up to ``at``.
+
+        If so, ``upto`` is the entry that was seen last. Raises StorageError.
+        """
+        seen = entry_mark(table.uri or "", upto)  # before the check, so as not to mark another log
         if not self.same(table, at):
             return False
         self._marks[table.oid] = upto, seen
         return True
 
     def same(self, table: LakeTable, at: Sequenced) -> bool:
-        """Whether the log is the one that was followed up to ``at``. Raises StorageError."""
+        """Tell whether the log is the one that was followed up to ``at``. Raises StorageError."""
         uri = table.uri or ""
         mark = entry_mark(uri, at.version)
         if self._marks.get(table.oid) == (at.version, mark):
@@ -85,32 +89,32 @@ class TableLogs:
         return True
 
     def seen(self, table: LakeTable) -> bool:
-        """Whether ``same`` is one question to the store."""
+        """Tell whether ``same`` takes only one request to the store."""
         return table.oid in self._marks
 
     def newest(self, table: LakeTable) -> int:
-        """The newest version. Raises StorageError where there is no Delta table."""
+        """Return the newest version. Raises StorageError if there is no Delta table."""
         newest = newest_version(self._storage, table.uri or "")
         if newest is None:
             raise StorageError(f'there is no Delta table at "{table.uri}"', sqlstate="58P01")
         return newest
 
     def id_at(self, table: LakeTable, version: int) -> str:
-        """The table's id at a version. Raises VersionGone, StorageError."""
+        """Return the table's id at a version. Raises VersionGone, StorageError."""
         return table_id(self._storage, table.uri or "", version)
 
     def has_entry(self, table: LakeTable, version: int) -> bool:
-        """Whether the log has that entry. Raises StorageError."""
+        """Tell whether the log has an entry. Raises StorageError."""
         return entry_mark(table.uri or "", version) is not None
 
     def forget(self, relation: int) -> None:
-        """Whatever was seen of it."""
+        """Forget all that was seen of a table."""
         self._marks.pop(relation, None)
         self._next.pop(relation, None)
 
 
 def next_path(storage: Storage, uri: str, version: int) -> str | None:
-    """The path of the entry after a version; None where it is no file of this machine."""
+    """Return the path of the entry after a version, None if it is not a local file."""
     if storage.held or not is_local(uri):
         return None
     return local_path(entry_uri(uri, version + 1))
