@@ -181,10 +181,8 @@ class LogicalDecodingContext:
     # What plugins call.
 
     def prepare_write(self, last_write: bool = True) -> None:
-        """OutputPluginPrepareWrite: empty ``out`` for a write.
-
-        Raises PenstockError outside of callbacks that may write.
-        """
+        """OutputPluginPrepareWrite: empty ``out`` for a write. Raises PenstockError outside of
+        callbacks that may write."""
         if not self._accept_writes:
             raise PenstockError("writes are only accepted in commit, begin and change callbacks")
         self._prepared_write = True
@@ -226,10 +224,8 @@ class LogicalDecodingContext:
             raise
 
     def move_to(self, lsn: Lsn) -> None:
-        """Put this callback's further writes at ``lsn``.
-
-        A plugin needs it whose ``change_batch`` writes row by row.
-        """
+        """Put this callback's further writes at ``lsn``, for a plugin whose ``change_batch`` writes
+        row by row."""
         self._location = lsn
 
     def warning(self, message: str) -> None:
@@ -247,11 +243,9 @@ class LogicalDecodingContext:
         report: Lsn | None = None,
         writes: bool = True,
     ) -> Any:
-        """Call a callback and return its result.
-
-        ``at`` and ``xid`` are those of its writes. ``report`` is the LSN that errors name, if it is
-        not ``at``. Raises PenstockError with a context.
-        """
+        """Call a callback and return its result. ``at`` and ``xid`` are those of its writes.
+        ``report`` is the LSN that errors name, if it is not ``at``. Raises PenstockError with a
+        context."""
         if self._interrupt is not None and not self._shut_down:
             self._interrupt()
         self._accept_writes, self._prepared_write = writes, False
@@ -270,10 +264,8 @@ class LogicalDecodingContext:
         return result
 
     def require(self, callbacks: Sequence[str], what: str, report: Lsn) -> str:
-        """Return the first of some callbacks that the plugin has.
-
-        Raises NotInPrerequisiteState if it has none.
-        """
+        """Return the first of some callbacks that the plugin has. Raises NotInPrerequisiteState if
+        it has none."""
         for name in callbacks:
             if registered(self.plugin, name):
                 return name

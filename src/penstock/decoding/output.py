@@ -27,11 +27,9 @@ _BINARY: Final = "Read the slot as bytes: by the binary functions, or by START_R
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-    """Writes in order, as three columns of one length.
-
-    ``lsns`` are uint64. ``xids`` are uint32, 0 for messages that belong to no transaction. ``data``
-    are strings, or binary if the plugin's output is binary or the reader wants bytes.
-    """
+    """Writes in order, as three columns of one length. ``lsns`` are uint64. ``xids`` are uint32, 0
+    for messages that belong to no transaction. ``data`` are strings, or binary if the plugin's
+    output is binary or the reader wants bytes."""
 
     lsns: pa.Array
     xids: pa.Array

@@ -36,21 +36,16 @@ class OutputType(Enum):
 
 @dataclass
 class OutputPluginOptions:
-    """The options that ``startup`` may set.
-
-    ``receive_rewrites`` asks for changes of tables that are being rewritten, too; the lake has
-    none.
-    """
+    """The options that ``startup`` may set. ``receive_rewrites`` asks for changes of tables that
+    are being rewritten, too; the lake has none."""
 
     output_type: OutputType = OutputType.TEXTUAL
     receive_rewrites: bool = False
 
 
 class OutputPlugin:
-    """The base of plugins, whose callbacks do nothing.
-
-    ``registered`` tells which callbacks a class defines.
-    """
+    """The base of plugins, whose callbacks do nothing. ``registered`` tells which callbacks a class
+    defines."""
 
     COLUMNAR: ClassVar = frozenset({"change_batch", "stream_change_batch"})
     """Callbacks that PostgreSQL has not."""
@@ -124,10 +119,8 @@ class OutputPlugin:
         """End a block."""
 
     def stream_abort(self, ctx: Context, txn: ReorderBufferTXN, abort_lsn: Lsn) -> None:
-        """Roll back a transaction whose blocks were sent.
-
-        ``txn.toptxn`` is set if it is a subtransaction.
-        """
+        """Roll back a transaction whose blocks were sent. ``txn.toptxn`` is set if it is a
+        subtransaction."""
 
     def stream_prepare(self, ctx: Context, txn: ReorderBufferTXN, prepare_lsn: Lsn) -> None:
         """Prepare a transaction whose blocks were sent."""
@@ -169,10 +162,8 @@ _LATER: Final = (Generator, Coroutine, AsyncGenerator)
 
 
 def check_callbacks(plugin: OutputPlugin) -> None:
-    """Raise PenstockError if a registered callback cannot be called with its arguments.
-
-    A generator or async function is refused as well: it would do its work later, that is never.
-    """
+    """Raise PenstockError if a registered callback cannot be called with its arguments. A generator
+    or async function is refused as well: it would do its work later, that is never."""
     for name in CALLBACKS:
         if registered(plugin, name):
             _check_callback(name, getattr(plugin, name))

@@ -33,11 +33,9 @@ _HINT: Final = (
 
 
 def find_plugin(name: str, allowed: Collection[str] = tuple(BUNDLED)) -> OutputPlugin:
-    """Return a new object of a plugin.
-
-    Raises PenstockError 58P01 if there is no such plugin, InsufficientPrivilege if it is not
-    allowed, and PenstockError with the reason if it cannot be used.
-    """
+    """Return a new object of a plugin. Raises PenstockError 58P01 if there is no such plugin,
+    InsufficientPrivilege if it is not allowed, and PenstockError with the reason if it cannot be
+    used."""
     made = plugin_class(name, allowed)
     try:
         return made()

@@ -15,12 +15,9 @@ from penstock.sql.text.quoting import quote_identifier, type_name, type_text
 
 @dataclass(frozen=True, slots=True)
 class AttributeData:
-    """A column.
-
-    ``type_name`` is as format_type_be prints it, without a modifier; ``type_text`` is as
-    format_type_with_typemod does. ``position`` is attnum. ``key``: the column is part of the
-    replica identity.
-    """
+    """A column. ``type_name`` is as format_type_be prints it, without a modifier; ``type_text`` is
+    as format_type_with_typemod does. ``position`` is attnum. ``key``: the column is part of the
+    replica identity."""
 
     name: str
     type_oid: int
@@ -62,11 +59,9 @@ class RelationData:
         generated: Mapping[str, AttGenerated] | None = None,
         positions: Mapping[str, int] | None = None,
     ) -> RelationData:
-        """Make the data of a relation.
-
-        ``type_names`` are by oid, as format_type prints them, for types that are not built in.
-        ``positions`` are attnums by name, needed where columns have been dropped.
-        """
+        """Make the data of a relation. ``type_names`` are by oid, as format_type prints them, for
+        types that are not built in. ``positions`` are attnums by name, needed where columns have
+        been dropped."""
         own, kinds, numbers = type_names or {}, generated or {}, positions or {}
         attributes = tuple(
             AttributeData(

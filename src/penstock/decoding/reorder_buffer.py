@@ -86,10 +86,8 @@ class RowBatch:
 
 
 class Change:
-    """One row change, as a plugin's ``change`` gets it (ReorderBufferChange).
-
-    ``new`` and ``old`` are views of its tuples, None if it has none.
-    """
+    """One row change, as a plugin's ``change`` gets it (ReorderBufferChange). ``new`` and ``old``
+    are views of its tuples, None if it has none."""
 
     __slots__ = ("_batch", "_row", "action", "lsn", "new", "old", "xid")
 
@@ -201,10 +199,8 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamBlock:
-    """Changes of a transaction that has not ended.
-
-    ``last_lsn`` is the block's end in the log, if that is not the last of ``changes``.
-    """
+    """Changes of a transaction that has not ended. ``last_lsn`` is the block's end in the log, if
+    that is not the last of ``changes``."""
 
     xid: int
     first_lsn: Lsn
@@ -216,10 +212,8 @@ class StreamBlock:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """The rollback of a transaction whose blocks were sent, or of a subtransaction of it.
-
-    ``time`` is as ``Transaction.commit_time``.
-    """
+    """The rollback of a transaction whose blocks were sent, or of a subtransaction of it. ``time``
+    is as ``Transaction.commit_time``."""
 
     xid: int
     subxid: int
@@ -232,11 +226,9 @@ Item = Transaction | MessageChange | StreamBlock | StreamAbort
 
 @dataclass(slots=True)
 class ReorderBufferTXN:
-    """A transaction as callbacks get it, with the fields of ``Transaction``.
-
-    Those about its end are set once it has ended. ``output_plugin_private`` belongs to the plugin
-    while the transaction goes on.
-    """
+    """A transaction as callbacks get it, with the fields of ``Transaction``. Those about its end
+    are set once it has ended. ``output_plugin_private`` belongs to the plugin while the transaction
+    goes on."""
 
     xid: int
     first_lsn: Lsn

@@ -32,11 +32,9 @@ class Unsent(Enum):
 
 
 class TupleColumn:
-    """One column of ``n`` rows, with ``values``, ``text`` or both.
-
-    They are null for NULL, and where ``unchanged`` is true. ``text`` has Arrow strings, as the
-    type's output function prints values.
-    """
+    """One column of ``n`` rows, with ``values``, ``text`` or both. They are null for NULL, and
+    where ``unchanged`` is true. ``text`` has Arrow strings, as the type's output function prints
+    values."""
 
     __slots__ = ("_binary", "_list", "_text", "_type", "unchanged", "values")
 
@@ -66,19 +64,15 @@ class TupleColumn:
         return self._text
 
     def text_at(self, row: int) -> str | None:
-        """Return one row's text, for plugins that go row by row.
-
-        The first call converts the whole column.
-        """
+        """Return one row's text, for plugins that go row by row. The first call converts the whole
+        column."""
         if self._list is None:
             self._list = self._few() or self.text.to_pylist()
         return self._list[row]
 
     def _few(self) -> list[str | None] | None:
-        """Return the texts of a short column whose type needs no formatting, otherwise None.
-
-        A call of Arrow costs as much as a hundred values done here.
-        """
+        """Return the texts of a short column whose type needs no formatting, otherwise None. A call
+        of Arrow costs as much as a hundred values done here."""
         values = self.values
         if values is None or self._text is not None or len(values) > _FEW:
             return None
@@ -113,9 +107,7 @@ class TupleColumn:
 
 class TupleColumns:
     """Tuples of ``rows`` rows, one column for each of the relation's attributes, in their order.
-
-    None stands for a column that is not sent.
-    """
+    None stands for a column that is not sent."""
 
     __slots__ = ("columns", "relation", "rows")
 
@@ -137,9 +129,7 @@ class TupleColumns:
         unchanged: Mapping[str, Mask] | None = None,
     ) -> TupleColumns:
         """Make tuples of Arrow arrays as ``pgtypes`` makes them, None for a column not sent.
-
-        ``unchanged`` is by column name; it is true for TOAST values that were not sent.
-        """
+        ``unchanged`` is by column name; it is true for TOAST values that were not sent."""
         masks = unchanged or {}
         columns = [
             None
@@ -207,18 +197,14 @@ class Tuple:
         return column.text_at(self._row)
 
     def binary(self, index: int) -> bytes | None:
-        """Return the value in binary format.
-
-        None if ``text`` gives no value, or if the type or the source has text only.
-        """
+        """Return the value in binary format, None if ``text`` gives no value, or if the type or the
+        source has text only."""
         column = self._columns.columns[index]
         return None if column is None else column.binary_at(self._row)
 
     def value(self, index: int) -> Any:
-        """Return the Python value of the lake's type, None for NULL, or an ``Unsent``.
-
-        It is the text if the source has text only.
-        """
+        """Return the Python value of the lake's type, None for NULL, or an ``Unsent``. It is the
+        text if the source has text only."""
         column = self._columns.columns[index]
         if column is None:
             return Unsent.NOT_SENT

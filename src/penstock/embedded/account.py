@@ -28,10 +28,8 @@ class Account:
 
 
 def server_account() -> Account | None:
-    """Return the account that servers run under, None for our own.
-
-    Raises ConfigurationError if no account fits.
-    """
+    """Return the account that servers run under, None for our own. Raises ConfigurationError if no
+    account fits."""
     if os.geteuid() != 0:
         return None
     for name in _CANDIDATES:

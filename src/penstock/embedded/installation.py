@@ -125,10 +125,8 @@ def _from_jar(version: int, account: Account | None, notice: Notice) -> Installa
 
 
 def pinned_server(version: int) -> Artifact:
-    """Return the pinned jar of a version for this platform.
-
-    Raises ConfigurationError if there is no pin.
-    """
+    """Return the pinned jar of a version for this platform. Raises ConfigurationError if there is
+    no pin."""
     pins = tomllib.loads(resources.files(__package__).joinpath("servers.toml").read_text("utf-8"))
     here = platform_name()
     server = pins["server"][str(version)]

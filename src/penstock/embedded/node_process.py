@@ -55,10 +55,8 @@ class NodeProcess:
             path.write_text("\n".join([*lines, path.read_text("utf-8")]), encoding="utf-8")
 
     def command(self, *arguments: str, text: str = "") -> str:
-        """Run ``penstock arguments`` with ``text`` as standard input, and return its output.
-
-        Raises CommandFailed.
-        """
+        """Run ``penstock arguments`` with ``text`` as standard input, and return its output. Raises
+        CommandFailed."""
         done = subprocess.run(
             [*_PENSTOCK, *arguments],
             input=text,
@@ -139,10 +137,8 @@ class NodeProcess:
 
     def stop(self, timeout: float = _STOP_SECONDS, *, group: bool = False) -> int | None:
         """Send SIGTERM, so that the node ends after the current cut, and return its exit status.
-
         Return None if it did not run or had to be killed. With ``group``, Spark's JVM gets the
-        signal too, as systemd does it.
-        """
+        signal too, as systemd does it."""
         if not self.running:
             return None
         self.signal(signal.SIGTERM, group=group)
@@ -180,10 +176,8 @@ class NodeProcess:
     def wait_until(
         self, look: Callable[[], T], what: str, timeout: float = 90, pause: float | None = None
     ) -> T:
-        """Wait as ``waiting.wait_until`` does, while the node runs.
-
-        Raises ConfigurationError if the node has ended, and TimeoutError.
-        """
+        """Wait as ``waiting.wait_until`` does, while the node runs. Raises ConfigurationError if
+        the node has ended, and TimeoutError."""
         return wait_until(
             look, what, timeout, state=self.log_tail, guard=self.require_running, pause=pause
         )

@@ -350,10 +350,8 @@ class EmbeddedPostgres:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment without libpq's variables.
-
-    A server's apply workers are clients, which would take them too.
-    """
+    """Return our environment without libpq's variables. A server's apply workers are clients, which
+    would take them too."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 

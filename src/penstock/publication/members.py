@@ -141,10 +141,8 @@ class Members:
         return (publication.oid, table.schema) in self._schemas
 
     def by_name(self, publication: PublicationRow, table: TableRow) -> bool:
-        """Tell whether the publication names the table or an ancestor of it.
-
-        A publication of all tables or of a schema does not name its tables.
-        """
+        """Tell whether the publication names the table or an ancestor of it. A publication of all
+        tables or of a schema does not name its tables."""
         family = (table, *self.ancestors(table))
         return any((publication.oid, relation.oid) in self._by_key for relation in family)
 
@@ -155,10 +153,8 @@ class Members:
     def topmost_ancestor(
         self, publication: PublicationRow, table: TableRow
     ) -> tuple[TableRow, int] | None:
-        """Return the highest ancestor in the publication, and its level.
-
-        (GetTopMostAncestorInPublication)
-        """
+        """Return the highest ancestor in the publication, and its level
+        (GetTopMostAncestorInPublication)."""
         found = None
         for level, ancestor in enumerate(self.ancestors(table), start=1):
             if self.named(publication, ancestor):

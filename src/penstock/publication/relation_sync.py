@@ -101,10 +101,8 @@ def _filters(
     table: TableRow,
     columns: Sequence[TableColumn],
 ) -> Mapping[Operation, str | None]:
-    """pgoutput_row_filter_init: join filters by OR for each operation.
-
-    A publication without a filter publishes all rows.
-    """
+    """pgoutput_row_filter_init: join filters by OR for each operation. A publication without a
+    filter publishes all rows."""
     compiled: dict[Operation, dict[str, RowFilter]] = {operation: {} for operation in FILTERED}
     unfiltered: set[Operation] = set()
     for publication in publications:
@@ -163,10 +161,8 @@ def _columns(
 
 
 def columns_without_list(columns: Sequence[ColumnRow], *, stored: bool) -> tuple[str, ...]:
-    """Return the columns published without a column list.
-
-    With ``stored``, stored generated columns are among them.
-    """
+    """Return the columns published without a column list. With ``stored``, stored generated columns
+    are among them."""
     kinds = {AttGenerated.NOT, AttGenerated.STORED} if stored else {AttGenerated.NOT}
     return tuple(column.name for column in columns if column.generated in kinds)
 

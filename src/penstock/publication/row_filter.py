@@ -47,20 +47,16 @@ TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], Operation | None]] = {
     (True, False): Operation.DELETE,
     (True, True): Operation.UPDATE,
 }
-"""The operation that an UPDATE is published as (pgoutput_row_filter).
-
-The keys say whether the old and the new row match the filter.
-"""
+"""The operation that an UPDATE is published as (pgoutput_row_filter). The keys say whether the old
+and the new row match the filter."""
 
 
 @dataclass(frozen=True)
 class RowFilter:
-    """A compiled row filter.
-
-    ``text`` is as pg_get_expr prints it; ``columns`` are the names it uses. ``predicate`` is SQL
-    for DuckDB over columns quoted by their names at the publisher; it gives a boolean, or NULL,
-    which counts as false. ``may_fail``: evaluating it may raise an error, as in PostgreSQL.
-    """
+    """A compiled row filter. ``text`` is as pg_get_expr prints it; ``columns`` are the names it
+    uses. ``predicate`` is SQL for DuckDB over columns quoted by their names at the publisher; it
+    gives a boolean, or NULL, which counts as false. ``may_fail``: evaluating it may raise an error,
+    as in PostgreSQL."""
 
     text: str
     columns: frozenset[str]
@@ -106,10 +102,8 @@ def _expanded(node: Node, columns: Sequence[TableColumn], table: str) -> Node:
 
 
 def check_row_filter(node: Node) -> None:
-    """Raise FeatureNotSupported for what PostgreSQL refuses, outermost node first.
-
-    (check_simple_rowfilter_expr_walker)
-    """
+    """Raise FeatureNotSupported for what PostgreSQL refuses, outermost node first
+    (check_simple_rowfilter_expr_walker)."""
     detail = _objection(node)
     if detail is not None:
         raise FeatureNotSupported("invalid publication WHERE expression", detail=detail)
@@ -137,10 +131,8 @@ def matches(predicate: str | None) -> str:
 
 
 def published_as(operation: Operation, old: str, new: str) -> str:
-    """Return SQL for DuckDB that tells whether an UPDATE is published as ``operation``.
-
-    ``old`` and ``new`` are SQL that tells whether its old and its new row match.
-    """
+    """Return SQL for DuckDB that tells whether an UPDATE is published as ``operation``. ``old`` and
+    ``new`` are SQL that tells whether its old and its new row match."""
     cases = (
         f"{old if was else f'NOT {old}'} AND {new if is_ else f'NOT {new}'}"
         for (was, is_), becomes in TRANSFORMATIONS.items()

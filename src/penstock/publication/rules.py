@@ -39,10 +39,8 @@ _COMMANDS: Final = {
 def column_list(
     names: Sequence[str], columns: Sequence[ColumnRow], *, table: str
 ) -> tuple[str, ...]:
-    """Return a column list in the table's order (pub_collist_validate).
-
-    Raises 42703, 42P10, 42710.
-    """
+    """Return a column list in the table's order (pub_collist_validate). Raises 42703, 42P10,
+    42710."""
     known = {column.name: column.generated for column in columns}
     seen: set[str] = set()
     for name in names:
@@ -65,11 +63,9 @@ def column_list(
 def check_column_list_allowed(
     publication: PublicationRow, table: TableRow, *, with_schemas: bool
 ) -> None:
-    """CheckPubRelationColumnList: refuse a column list that cannot take effect.
-
-    A list cannot stand beside schemas, nor at a partitioned table that is published as its leaves.
-    Raises InvalidParameterValue.
-    """
+    """CheckPubRelationColumnList: refuse a column list that cannot take effect. A list cannot stand
+    beside schemas, nor at a partitioned table that is published as its leaves. Raises
+    InvalidParameterValue."""
     if with_schemas:
         detail = (
             "Column lists cannot be specified in publications containing FOR TABLES IN SCHEMA"
@@ -110,10 +106,8 @@ def check_row_filter_allowed(publication: PublicationRow, table: TableRow) -> No
 
 
 def check_leaves_allowed(publication: PublicationRow, table: TableRow, row: RelationRow) -> None:
-    """Raise InvalidParameterValue if a partitioned table with a filter or list turns to leaves.
-
-    Its filter or list would have no effect once its leaves are published instead.
-    """
+    """Raise InvalidParameterValue if a partitioned table has a filter or list, which would have no
+    effect once its leaves are published instead."""
     if table.partition_key is None or (row.row_filter is None and row.columns is None):
         return
     what = "WHERE clause" if row.row_filter is not None else "column list"
@@ -142,10 +136,8 @@ def check_identity(
 def refused_operations(
     members: Members, table: TableRow, columns: Sequence[TableColumn]
 ) -> Mapping[Operation, PenstockError]:
-    """Return the errors that ``check_identity`` would raise to a writer, by operation.
-
-    ``members`` holds a stream's publications.
-    """
+    """Return the errors that ``check_identity`` would raise to a writer, by operation. ``members``
+    holds a stream's publications."""
     errors = {command: _refusal(members, table, columns, command) for command in _COMMANDS}
     return {command: error for command, error in errors.items() if error is not None}
 

@@ -71,11 +71,8 @@ class Activity:
 
 @dataclass(slots=True)
 class Session:
-    """Hold what other sessions know of a session.
-
-    ``cancel``, ``terminate`` and ``look`` may be called from any thread; ``look`` brings an
-    activity up to date.
-    """
+    """Hold what other sessions know of a session. ``cancel``, ``terminate`` and ``look`` may be
+    called from any thread; ``look`` brings an activity up to date."""
 
     activity: Activity
     cancel: Callable[[], None]
@@ -137,18 +134,14 @@ class Sessions:
             return self._open.get(pid)
 
     def transaction_started(self, pid: int) -> datetime:
-        """Return when a session's transaction began, in UTC; now if it has none.
-
-        (GetCurrentTransactionStartTimestamp)
-        """
+        """Return when a session's transaction began, in UTC; now if it has none
+        (GetCurrentTransactionStartTimestamp)."""
         session = self.find(pid)
         return _moment(None if session is None else session.activity.transaction_started)
 
     def statement_started(self, pid: int) -> datetime:
-        """Return when a session's statement came, in UTC; now if it has none.
-
-        (GetCurrentStatementStartTimestamp)
-        """
+        """Return when a session's statement came, in UTC; now if it has none
+        (GetCurrentStatementStartTimestamp)."""
         session = self.find(pid)
         return _moment(None if session is None else session.activity.query_started)
 

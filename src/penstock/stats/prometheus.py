@@ -127,10 +127,8 @@ class NodeCollector(Collector):
 
 
 def application(report: Callable[[], NodeReport]) -> WSGIApplication:
-    """Return an application that answers GET /metrics, and 404 to every other path.
-
-    It has a registry of its own.
-    """
+    """Return an application that answers GET /metrics, and 404 to every other path. It has a
+    registry of its own."""
     registry = CollectorRegistry()
     registry.register(NodeCollector(report))
     metrics = make_wsgi_app(registry)

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """A replication slot.
-
-    ``waiting_transactions`` counts transactions of the log that are not confirmed; some of them
-    may hold nothing that is published. ``oldest_waiting_seconds`` is the age of the first one, 0
-    if none waits. ``transactions`` and ``bytes`` count what was sent since the node started.
-    """
+    """A replication slot. ``waiting_transactions`` counts transactions of the log that are not
+    confirmed; some of them may hold nothing that is published. ``oldest_waiting_seconds`` is the
+    age of the first one, 0 if none waits. ``transactions`` and ``bytes`` count what was sent since
+    the node started."""
 
     name: str
     active: bool
@@ -95,11 +93,8 @@ class SubscriptionReport:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """A table of a subscription; ``state`` is as in pg_subscription_rel.
-
-    The running copy, or the last one, has read ``bytes_copied`` of the ``bytes_total`` bytes of the
-    publisher's heap.
-    """
+    """A table of a subscription; ``state`` is as in pg_subscription_rel. The running copy, or the
+    last one, has read ``bytes_copied`` of the ``bytes_total`` bytes of the publisher's heap."""
 
     subscription: str
     table: str

@@ -17,10 +17,8 @@ _FIRST_BYTES: Final = 64 << 10
 
 
 class Bundles:
-    """Make bundles for one reader.
-
-    ``most_bytes`` is about the WAL that is decoded together; a larger transaction is decoded alone.
-    """
+    """Make bundles for one reader. ``most_bytes`` is about the WAL that is decoded together; a
+    larger transaction is decoded alone."""
 
     def __init__(self, catalog: Catalog, most_bytes: int) -> None:
         self._catalog = catalog
@@ -32,10 +30,8 @@ class Bundles:
         self._bytes = _FIRST_BYTES
 
     def after(self, position: Lsn, before: Lsn | None = None) -> list[LakeTransaction]:
-        """Return the next transactions, [] if there are none.
-
-        With ``before``, only those whose commit stands before it.
-        """
+        """Return the next transactions, [] if there are none. With ``before``, only those whose
+        commit stands before it."""
         with self._catalog.read() as t:
             waiting = t.transactions.after(position, _AT_ONCE)
         found: list[LakeTransaction] = []

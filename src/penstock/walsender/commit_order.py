@@ -89,10 +89,8 @@ class Found:
 def in_order(
     first: Mapping[int, Sequence[Found]], again: Mapping[int, Sequence[Found]]
 ) -> list[Found]:
-    """Merge what two looks found into one order.
-
-    ``first`` and ``again`` are by source, in its order, with moments that do not go back.
-    """
+    """Merge what two looks found into one order. ``first`` and ``again`` are by source, in its
+    order, with moments that do not go back."""
     latest = max((found[-1].moment for found in first.values() if found), default=None)
     if latest is None:
         return []
@@ -133,11 +131,9 @@ def together(found: Sequence[Found]) -> list[Found]:
 
 
 def follows(found: Sequence[Found], versions: Mapping[int, int]) -> bool:
-    """Tell whether each table's part of ``found`` begins where the log ends.
-
-    ``versions`` says how far the log goes, by table oid. A table that is not in it was dropped, and
-    its part does not count.
-    """
+    """Tell whether each table's part of ``found`` begins where the log ends. ``versions`` says how
+    far the log goes, by table oid. A table that is not in it was dropped, and its part does not
+    count."""
     at = dict(versions)
     for member in (member for item in found for member in item.members):
         if at.get(member.relation, member.from_version) != member.from_version:
@@ -177,10 +173,8 @@ def finish_moves(
     found: Sequence[Found],
     troubles: Troubles,
 ) -> tuple[bool, list[Found]]:
-    """Finish interrupted moves of rows; ``tables`` are by oid.
-
-    Return whether a commit was written, and the part of ``found`` that is whole.
-    """
+    """Finish interrupted moves of rows; ``tables`` are by oid. Return whether a commit was written,
+    and the part of ``found`` that is whole."""
     arrived = False
     unfinished: set[str | None] = set()
     for item in found:

@@ -20,10 +20,8 @@ from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
-"""Bytes of WAL for each file of a commit, besides the bytes that it adds.
-
-They make lags in bytes mean something where files are removed only.
-"""
+"""Bytes of WAL for each file of a commit, besides the bytes that it adds. They make lags in bytes
+mean something where files are removed only."""
 _LAST_MS: Final = 253_402_300_799_999
 """The end of the year 9999; a time that is later, or before 1970, is ignored."""
 _TIMES: Final = ("inCommitTimestamp", "timestamp")
@@ -122,10 +120,8 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
 
 
 def _position(version: object) -> Lsn:
-    """Return a marker's version as an LSN. Raises ValueError if no publisher can have had it.
-
-    The bound is what a state store can keep.
-    """
+    """Return a marker's version as an LSN. Raises ValueError if no publisher can have had it. The
+    bound is what a state store can keep."""
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
         raise ValueError(f"the marker of a subscription is no position: {version!r}")
     return Lsn(version)

@@ -32,10 +32,8 @@ def owners(
     rels: Sequence[SubscriptionRel],
     tables: Sequence[LakeTable],
 ) -> Owners:
-    """Return which subscription maintains which table.
-
-    A partition has the owner of the nearest table above it that has one, unless it has its own.
-    """
+    """Return which subscription maintains which table. A partition has the owner of the nearest
+    table above it that has one, unless it has its own."""
     oids = {subscription.oid for subscription in subscriptions}
     found = {(rel.schema, rel.table): rel.subid for rel in rels if rel.subid in oids}
     by_oid = {table.oid: table for table in tables}
@@ -115,10 +113,8 @@ def _wanted(subscriptions: Sequence[Subscription]) -> frozenset[tuple[int, CutOw
 
 
 def transaction(subscription: int, cut: Cut, members: Sequence[Member], size: int) -> Found:
-    """Return a cut as one transaction.
-
-    It stands where the cut was made, and has the time of the cut's last commit.
-    """
+    """Return a cut as one transaction. It stands where the cut was made, and has the time of the
+    cut's last commit."""
     committed = cut.commit_time or cut.cut_time
     return Found(
         tuple(members),

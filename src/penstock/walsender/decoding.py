@@ -98,12 +98,9 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The plan to send one transaction.
-
-    ``relations`` and ``leaves`` are by number of the work; ``leaves`` are oids of the tables that
-    have the rows. ``header`` is that of its messages, None if they are not sent. ``described`` is
-    by oid, for output plugins.
-    """
+    """The plan to send one transaction. ``relations`` and ``leaves`` are by number of the work;
+    ``leaves`` are oids of the tables that have the rows. ``header`` is that of its messages, None
+    if they are not sent. ``described`` is by oid, for output plugins."""
 
     transaction: LakeTransaction
     xid: int | None
@@ -128,11 +125,9 @@ class Decoding:
         wanted: Wanted,
         work_mem: Callable[[], int],
     ) -> None:
-        """Take the node's parts and the stream's wishes.
-
-        ``work_mem`` gives the present bytes of WAL above which a transaction is streamed, if that
-        is wanted; the memory of tasks depends on it, too.
-        """
+        """Take the node's parts and the stream's wishes. ``work_mem`` gives the present bytes of
+        WAL above which a transaction is streamed, if that is wanted; the memory of tasks depends on
+        it, too."""
         self._work_mem = work_mem
         self._spark = spark
         self._warehouse = warehouse
@@ -143,11 +138,8 @@ class Decoding:
         self._published = published
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
-        """Yield the changes of transactions, as ``feed.ChangeSource`` does.
-
-        Raises PenstockError if a publication is missing, a table has no identity, or a version is
-        gone.
-        """
+        """Yield the changes of transactions, as ``feed.ChangeSource`` does. Raises PenstockError if
+        a publication is missing, a table has no identity, or a version is gone."""
         plans, error = self._plans(transactions)
         items = [item for plan in plans for item in plan.items]
         portions = publish_changes(
@@ -352,12 +344,10 @@ class Decoding:
     def _columns(
         self, table: LakeTable, changes: TableChanges, moved: bool, published: Published
     ) -> tuple[LakeColumn, ...] | None:
-        """Return a table's columns, None if the table is left out.
-
-        A table of a kind that cannot be published is left out if no publication names it and it was
-        of such a kind before. If it becomes so, it stops the stream, even if no row has ``moved``,
-        since its later changes would be left out. A named table stops the stream once rows move.
-        """
+        """Return a table's columns, None if the table is left out. A table of a kind that cannot be
+        published is left out if no publication names it and it was of such a kind before. If it
+        becomes so, it stops the stream, even if no row has ``moved``, since its later changes would
+        be left out. A named table stops the stream once rows move."""
         try:
             return columns_at(table, changes.after)
         except NotInPrerequisiteState:
@@ -441,10 +431,8 @@ def message_pieces(
     *,
     as_rows: bool,
 ) -> deque[tuple[int, Piece]]:
-    """Return an entry's messages as pieces, whatever publications say.
-
-    Each stands at the end of its own record. ``as_rows``: they are for an output plugin.
-    """
+    """Return an entry's messages as pieces, whatever publications say. Each stands at the end of
+    its own record. ``as_rows``: they are for an output plugin."""
     found = _messages(catalog, transaction, xid)
     return deque((after, _piece(message, header, as_rows=as_rows)) for after, message in found)
 
@@ -509,11 +497,9 @@ class RelationSyncCache:
 
 
 class _Epoch:
-    """``Published`` for places between which no publication changes.
-
-    If ``version`` is None, publications that do not exist are skipped silently. ``now`` has the
-    present publications, if they differ.
-    """
+    """``Published`` for places between which no publication changes. If ``version`` is None,
+    publications that do not exist are skipped silently. ``now`` has the present publications, if
+    they differ."""
 
     def __init__(
         self,
@@ -543,10 +529,8 @@ class _Epoch:
         return self._held[table]
 
     def names(self, table: LakeTable) -> bool:
-        """Tell whether a publication names the table or an ancestor of it.
-
-        A publication of all tables or of a schema does not name its tables.
-        """
+        """Tell whether a publication names the table or an ancestor of it. A publication of all
+        tables or of a schema does not name its tables."""
         members = self._members(table)
         return any(members.by_name(p, table) for p in members.publications)
 

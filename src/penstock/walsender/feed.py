@@ -63,10 +63,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The begin of a transaction, or of a message outside of transactions.
-
-    ``streamed``: it is sent in blocks (protocol version 2).
-    """
+    """The begin of a transaction, or of a message outside of transactions. ``streamed``: it is sent
+    in blocks (protocol version 2)."""
 
     transaction: LakeTransaction
     streamed: bool = False

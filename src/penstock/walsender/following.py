@@ -39,11 +39,8 @@ CUTS_NAME = "the cuts of subscriptions"
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The followed tables, and how far each is followed.
-
-    ``tables`` are those with rows of their own. ``made`` are oids of tables that blocks will make
-    which are not committed yet.
-    """
+    """The followed tables, and how far each is followed. ``tables`` are those with rows of their
+    own. ``made`` are oids of tables that blocks will make which are not committed yet."""
 
     tables: tuple[LakeTable, ...]
     at: Mapping[int, Sequenced]
@@ -123,10 +120,8 @@ class Following:
         self.has_changed = True
 
     def gap(self, table: LakeTable, at: Sequenced, newest: int) -> None:
-        """Note that the commits between two versions are lost.
-
-        Their entries are gone and were not in the log of transactions yet.
-        """
+        """Note that the commits between two versions are lost. Their entries are gone and were not
+        in the log of transactions yet."""
         log.error(
             'table "%s" was at version %d and its log goes on at %d: changes are missing',
             table.qualified_name,
@@ -224,20 +219,16 @@ class Following:
         return None if self._known is None else self._known.followed
 
     def last_at(self, generation: int, end: Lsn) -> Followed | None:
-        """Return what ``followed`` would give at a state of the catalog, None if not known.
-
-        Any thread may call it.
-        """
+        """Return what ``followed`` would give at a state of the catalog, None if not known. Any
+        thread may call it."""
         known = self._known
         if known is None or (known.generation, known.end) != (generation, end):
             return None
         return known.followed
 
     def moved(self, at: Mapping[int, Sequenced], before: Lsn, end: Lsn) -> None:
-        """Note that the log went from ``before`` to ``end`` and moved these tables on.
-
-        They need not be read again, unless others have written to the log, too.
-        """
+        """Note that the log went from ``before`` to ``end`` and moved these tables on. They need
+        not be read again, unless others have written to the log, too."""
         known = self._known
         if known is None or known.end != before:
             self._known = None

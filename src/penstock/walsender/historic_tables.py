@@ -46,11 +46,8 @@ class TableThen:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A span of the log in which a table has ``version``.
-
-    It begins after the transaction that ends at ``since``, and lasts until the one that ends at
-    ``until``.
-    """
+    """A span of the log in which a table has ``version``. It begins after the transaction that ends
+    at ``since``, and lasts until the one that ends at ``until``."""
 
     since: Lsn
     until: Lsn
@@ -74,11 +71,8 @@ class HistoricTables:
         self._schemas: dict[int, _Schema] = {}
 
     def relation(self, transaction: LakeTransaction, oid: int) -> RelationData | None:
-        """Return a table as changes of the transaction have it.
-
-        None if it did not exist, or is of a kind that is not decoded. Raises VersionGone,
-        StorageError.
-        """
+        """Return a table as changes of the transaction have it. None if it did not exist, or is of
+        a kind that is not decoded. Raises VersionGone, StorageError."""
         with self._catalog.read() as t:
             found = t.tables.find_oid(oid)
             if found is None:
@@ -191,10 +185,8 @@ class HistoricTables:
 
 
 def _made_after(state: TableState, transaction: LakeTransaction) -> bool:
-    """Tell by its metadata whether a table was made after a transaction.
-
-    No entry of the log tells that, as a table is followed only from when it is found.
-    """
+    """Tell by its metadata whether a table was made after a transaction. No entry of the log tells
+    that, as a table is followed only from when it is found."""
     return int(state.metadata.get("createdTime") or 0) * 1000 > transaction.commit_time
 
 

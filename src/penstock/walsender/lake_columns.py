@@ -41,13 +41,10 @@ from penstock.sql.typed.query_nodes import OutputColumn
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A column of a lake table.
-
-    ``name`` is its name in PostgreSQL, ``delta`` that in the Delta table, and ``stored`` that in
-    the files, which differs if columns have been renamed. A ``type_oid`` of 0 follows from
-    ``type``. ``generation`` is set only if the node generates the column, since Delta's own
-    expressions are not PostgreSQL's.
-    """
+    """A column of a lake table. ``name`` is its name in PostgreSQL, ``delta`` that in the Delta
+    table, and ``stored`` that in the files, which differs if columns have been renamed. A
+    ``type_oid`` of 0 follows from ``type``. ``generation`` is set only if the node generates the
+    column, since Delta's own expressions are not PostgreSQL's."""
 
     name: str
     delta: str
@@ -62,11 +59,8 @@ class LakeColumn:
 
 
 def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
-    """Return the columns in the table's order.
-
-    Raises FeatureNotSupported for structs, maps and variants, and for tables that need a reader
-    feature not known here.
-    """
+    """Return the columns in the table's order. Raises FeatureNotSupported for structs, maps and
+    variants, and for tables that need a reader feature not known here."""
     check_readable(state.protocol, state.metadata)
     fields = json.loads(state.metadata["schemaString"])["fields"]
     return tuple(column for column in map(_column, fields) if column.name)  # without ROW
@@ -118,10 +112,8 @@ def as_then(table: LakeTable, version: int, state: TableState, end: Lsn | None =
 
 
 def columns_at(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:
-    """Return the table's columns at a version, which can be published.
-
-    Raises FeatureNotSupported and NotInPrerequisiteState with the table's name.
-    """
+    """Return the table's columns at a version, which can be published. Raises FeatureNotSupported
+    and NotInPrerequisiteState with the table's name."""
     try:
         columns = columns_of(state)
         for column in columns:

@@ -54,11 +54,9 @@ class LakeTransactions:
         two_phase_at: Lsn | None = None,
         catalogs: Callable[[LakeTransaction], Catalogs] | None = None,
     ) -> None:
-        """Take a source that gives rows and describes their tables.
-
-        ``two_phase_at`` is as the source has it. ``catalogs`` gives the catalogs as they were at a
-        transaction; it is cheap, as they read nothing until they are asked.
-        """
+        """Take a source that gives rows and describes their tables. ``two_phase_at`` is as the
+        source has it. ``catalogs`` gives the catalogs as they were at a transaction; it is cheap,
+        as they read nothing until they are asked."""
         self.source: Final = source
         self._catalogs = catalogs
         self._two_phase_at = two_phase_at
@@ -66,10 +64,8 @@ class LakeTransactions:
     def items(
         self, transactions: Sequence[LakeTransaction]
     ) -> Generator[tuple[Iterable[Item], Lsn], None, None]:
-        """Yield the items of each transaction, and its end.
-
-        Raises the source's errors while the items are drawn.
-        """
+        """Yield the items of each transaction, and its end. Raises the source's errors while the
+        items are drawn."""
         with closing(self.source.changes(transactions)) as found:
             for change in found:
                 if isinstance(change, Begun):
@@ -87,10 +83,8 @@ class LakeTransactions:
                 yield self.piece(change, transaction)
 
     def piece(self, piece: Piece, transaction: LakeTransaction) -> Decoded:
-        """Decode a piece; its changes stand where the transaction begins.
-
-        A message stands at the end of its record.
-        """
+        """Decode a piece; its changes stand where the transaction begins. A message stands at the
+        end of its record."""
         if piece.message is not None:
             told = piece.message
             xid = transaction.xid if told.transactional else None

@@ -47,11 +47,8 @@ Process = Callable[[Sequence[LakeTransaction]], Generator[Output | Lsn, None, No
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """A call of ``function``.
-
-    ``binary``: it gives bytes. ``confirm``: it moves the slot. ``upto_lsn`` None reads to the end;
-    ``upto_nchanges`` None reads any number of rows.
-    """
+    """A call of ``function``. ``binary``: it gives bytes. ``confirm``: it moves the slot.
+    ``upto_lsn`` None reads to the end; ``upto_nchanges`` None reads any number of rows."""
 
     function: str
     binary: bool
@@ -64,12 +61,10 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogicalReading:
-    """The parts of the node that calls need.
-
-    ``transactions`` makes the source for one call, given the position from which on PREPAREs are
-    sent (``Wanted.two_phase_at``). ``plugin`` finds a plugin by name or raises PenstockError.
-    ``version`` is the major version that the node reports.
-    """
+    """The parts of the node that calls need. ``transactions`` makes the source for one call, given
+    the position from which on PREPAREs are sent (``Wanted.two_phase_at``). ``plugin`` finds a
+    plugin by name or raises PenstockError. ``version`` is the major version that the node
+    reports."""
 
     catalog: Catalog
     sequencer: Sequencer
@@ -85,9 +80,7 @@ class LogicalReading:
         self, slot: Slot, options: Options, *, binary: bool, interrupt: Callable[[], None]
     ) -> LogicalDecodingContext:
         """CreateDecodingContext: return a context to enter; ``binary``: the reader takes bytes.
-
-        Raises PenstockError if the plugin is gone or may not be used any more.
-        """
+        Raises PenstockError if the plugin is gone or may not be used any more."""
         return LogicalDecodingContext(
             self.plugin(slot.plugin),
             plugin_name=slot.plugin,
@@ -107,11 +100,9 @@ class LogicalReading:
         cancelled: Callable[[], None],
         beside: Sequence[SlotChanges] = (),
     ) -> SlotChanges:
-        """Begin a call; ``beside`` are other calls of its query.
-
-        ``cancelled`` raises if the statement must end. Raises PenstockError if there is no such
-        slot, another session has it, or its plugin refuses.
-        """
+        """Begin a call; ``beside`` are other calls of its query. ``cancelled`` raises if the
+        statement must end. Raises PenstockError if there is no such slot, another session has it,
+        or its plugin refuses."""
         name = request.slot_name
         held = (call.hold for call in beside if call.hold.is_held)
         same = next((hold for hold in held if hold.slot.name == name), None)
@@ -165,13 +156,11 @@ class SlotChanges:
             )
 
     def succeed(self) -> None:
-        """Move the slot, since the query reads nothing more.
-
-        Rows that it did not draw count as read, as with a server, whose functions give all of their
-        rows before the query sees the first one. A query that did not begin to draw (LIMIT 0, WHERE
-        false) has not called the function; clients ask for the columns this way. The new position
-        is durable when the client has the rows.
-        """
+        """Move the slot, since the query reads nothing more. Rows that it did not draw count as
+        read, as with a server, whose functions give all of their rows before the query sees the
+        first one. A query that did not begin to draw (LIMIT 0, WHERE false) has not called the
+        function; clients ask for the columns this way. The new position is durable when the client
+        has the rows."""
         if not self._request.confirm or not self._called:
             return
         for output in self._outputs():
@@ -205,10 +194,8 @@ class SlotChanges:
                 self._output.close()
 
     def _started(self, held: ExitStack, cancelled: Callable[[], None]) -> Process:
-        """Start the plugin with the options, and return what processes transactions.
-
-        Raises PenstockError, 0A000 if a function for text gets binary output.
-        """
+        """Start the plugin with the options, and return what processes transactions. Raises
+        PenstockError, 0A000 if a function for text gets binary output."""
         request, reading, plugin = self._request, self._reading, self._slot.plugin
         if plugin == PGOUTPUT:
             reading.plugin(plugin)  # raises if it is no longer allowed
@@ -424,11 +411,9 @@ class SlotHold:
             self._stack.close()
 
     def start(self, call: Call) -> Lsn:
-        """Return the position at which a call begins, when its first row is drawn.
-
-        Raises ObjectInUse if another call has given only some of its rows, and either of the two
-        moves the slot.
-        """
+        """Return the position at which a call begins, when its first row is drawn. Raises
+        ObjectInUse if another call has given only some of its rows, and either of the two moves the
+        slot."""
         others: Sequence[Call] = [other for other in self._calls if other is not call]
         if any(other.under_way and (other.moves or call.moves) for other in others):
             raise ObjectInUse(

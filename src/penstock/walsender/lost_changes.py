@@ -25,9 +25,7 @@ MAKE_AGAIN: Final = (
 
 def lost(member: Member, *, plugin: bool) -> RequiredChangesRemoved:
     """Return the error for a table that was replaced, or whose log has a gap or went back.
-
-    ``plugin``: the slot is an output plugin's.
-    """
+    ``plugin``: the slot is an output plugin's."""
     if member.lost_to is not None and member.from_version != member.to_version:
         return RequiredChangesRemoved(
             _MESSAGE,

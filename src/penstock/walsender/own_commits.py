@@ -39,10 +39,8 @@ class CutMember:
 def origin_of(
     applied: tuple[str, Lsn] | None, subscriptions: Sequence[Subscription]
 ) -> tuple[str | None, Lsn | None]:
-    """Return origin and LSN of one commit.
-
-    For a subscription that was dropped or is another node's, only the appId is known.
-    """
+    """Return origin and LSN of one commit. For a subscription that was dropped or is another
+    node's, only the appId is known."""
     if applied is None:
         return None, None
     app_id, lsn = applied
@@ -52,12 +50,9 @@ def origin_of(
 
 @dataclass(frozen=True, slots=True)
 class OwnedTable:
-    """A table with the oid of its subscription.
-
-    ``others`` are the commits of others that come first, and ``at`` is the table's place after
-    them. ``mixed`` is the version of the first commit of others that comes after one of the
-    subscription, None if there is none.
-    """
+    """A table with the oid of its subscription. ``others`` are the commits of others that come
+    first, and ``at`` is the table's place after them. ``mixed`` is the version of the first commit
+    of others that comes after one of the subscription, None if there is none."""
 
     table: LakeTable
     owner: int
@@ -68,11 +63,8 @@ class OwnedTable:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Commits of tables that follow one another.
-
-    ``others``: it is one commit of somebody else. ``lsn`` is the position up to which the
-    subscription's commits go, None for the cut.
-    """
+    """Commits of tables that follow one another. ``others``: it is one commit of somebody else.
+    ``lsn`` is the position up to which the subscription's commits go, None for the cut."""
 
     commits: tuple[tuple[CutMember, tuple[TableCommit, ...]], ...]
     others: bool = False
@@ -82,11 +74,9 @@ class Turn:
 def in_turn(
     parts: Sequence[tuple[CutMember, Sequence[TableCommit]]], app_id: str
 ) -> Iterator[Turn]:
-    """Yield the commits of a cut in an order that keeps each table's own.
-
-    Commits of others stand by themselves. What the subscription has committed before such a commit
-    goes before it, up to the same position in every table.
-    """
+    """Yield the commits of a cut in an order that keeps each table's own. Commits of others stand
+    by themselves. What the subscription has committed before such a commit goes before it, up to
+    the same position in every table."""
     left = [(member, list(commits)) for member, commits in parts]
     while first := min(filter(None, map(partial(_next_of_others, app_id), left)), default=None):
         lsn, oid = first
@@ -120,9 +110,7 @@ def _next_of_others(
     app_id: str, part: tuple[CutMember, Sequence[TableCommit]]
 ) -> tuple[Lsn, int] | None:
     """Return the subscription's position before the next commit of others, and the table's oid.
-
-    None if there is no such commit.
-    """
+    None if there is no such commit."""
     lsn = Lsn(0)
     for commit in part[1]:
         if _is_of_others(app_id, commit):
@@ -159,11 +147,9 @@ class Owned:
         )
 
     def before(self, moments: Mapping[int, int]) -> dict[int, list[Found]]:
-        """Return the commits of others, by table oid.
-
-        ``moments`` are the places of the cuts that move tables on. What a table's log has before a
-        cut goes before it, whatever the clocks said.
-        """
+        """Return the commits of others, by table oid. ``moments`` are the places of the cuts that
+        move tables on. What a table's log has before a cut goes before it, whatever the clocks
+        said."""
         return {
             owned.table.oid: [
                 replace(found, moment=min(found.moment, moments.get(owned.table.oid, found.moment)))
@@ -218,9 +204,7 @@ def walk(
 
 
 def _has_moved(at: Sequenced, cut: CutTable) -> bool:
-    """Tell whether a cut moves a table on.
-
-    A cut of another table that lay or lies in its place does not.
-    """
+    """Tell whether a cut moves a table on. A cut of another table that lay or lies in its place
+    does not."""
     other = at.table_id is not None and cut.id is not None and at.table_id != cut.id
     return at.version < cut.version and not other

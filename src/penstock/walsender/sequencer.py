@@ -156,11 +156,8 @@ class Sequencer:
         return bool(self._watched)
 
     def has_news(self) -> bool:
-        """Tell by some system calls whether a step would find something.
-
-        This is cheap enough to be asked again and again. Tables that have not changed lately are
-        not asked.
-        """
+        """Tell by some system calls whether a step would find something. This is cheap enough to be
+        asked again and again. Tables that have not changed lately are not asked."""
         return any(os.access(path, os.F_OK) for path in self._watched)
 
     def _watch(self) -> None:
@@ -169,10 +166,8 @@ class Sequencer:
         self._watched = paths if cuts is None else (*paths, cuts)
 
     def emit(self, message: EmittedMessage, content: bytes) -> Lsn:
-        """Put a message into the log, after every commit so far.
-
-        Return the end of its record, which is durable. Raises StorageError.
-        """
+        """Put a message into the log, after every commit so far. Return the end of its record,
+        which is durable. Raises StorageError."""
         self.step()
         with self._lock, self._catalog.write(counted=False) as t:
             time_ = self._times.next(t, now())
@@ -194,29 +189,23 @@ class Sequencer:
 
     @contextmanager
     def recording(self) -> Iterator[tuple[CatalogTransaction, int]]:
-        """Open a write of the catalog that puts records into the log; yield it and their time.
-
-        Use it within ``one_transaction``. Streams are told of the records when they are durable.
-        """
+        """Open a write of the catalog that puts records into the log; yield it and their time. Use
+        it within ``one_transaction``. Streams are told of the records when they are durable."""
         with self._catalog.write() as t:
             yield t, self._times.next(t, now())
         with suppress(StorageError):  # the records are durable; the next step tells of them
             self._tell()
 
     def follows_each_commit(self, relations: Collection[int]) -> bool:
-        """Tell whether each commit to these tables is a transaction.
-
-        It is if no subscription maintains one of them.
-        """
+        """Tell whether each commit to these tables is a transaction. It is if no subscription
+        maintains one of them."""
         return {table.oid for table in self._following.followed().own()} >= set(relations)
 
     def end_blocks(self) -> None:
-        """Put committed blocks into the log whose commits will not be found any more.
-
-        Their tables, or entries of their logs, are gone. Streams that were sent the PREPARE get its
-        COMMIT PREPARED, and streams with messages get the blocks' messages. Raises what the catalog
-        raises.
-        """
+        """Put committed blocks into the log whose commits will not be found any more. Their tables,
+        or entries of their logs, are gone. Streams that were sent the PREPARE get its COMMIT
+        PREPARED, and streams with messages get the blocks' messages. Raises what the catalog
+        raises."""
         with self._catalog.read() as t:
             waiting = waiting_for_commits(t)
         if not waiting:
@@ -243,10 +232,8 @@ class Sequencer:
         return Position(end, {oid: sequenced.version for oid, sequenced in at.items()})
 
     def _unmoved(self) -> Position | None:
-        """Return the end of the log if no table and no cut has anything that is not in it.
-
-        So a statement need not wait for committers. None if this cannot be told without a step.
-        """
+        """Return the end of the log if no table and no cut has anything that is not in it. So a
+        statement need not wait for committers. None if this cannot be told without a step."""
         with self._catalog.read() as t:
             generation, end = t.generation(), t.transactions.end()
         followed = self._following.last_at(generation, end)
@@ -258,10 +245,8 @@ class Sequencer:
         return None if self._cuts.has_grown(followed.subscriptions) else Position(end, versions)
 
     def wait(self, beyond: Lsn, timeout_s: float, stopping: threading.Event | None = None) -> bool:
-        """Wait until the log reaches beyond ``beyond``, and tell whether it does.
-
-        Set ``stopping`` and call ``wake`` to end the wait.
-        """
+        """Wait until the log reaches beyond ``beyond``, and tell whether it does. Set ``stopping``
+        and call ``wake`` to end the wait."""
 
         def over() -> bool:
             return self._end > beyond or (stopping is not None and stopping.is_set())
@@ -305,11 +290,9 @@ class Sequencer:
         return together(one_by_block(self._found_whole()))
 
     def _found_whole(self) -> list[Found]:
-        """Return what was found, after finishing interrupted moves of rows.
-
-        A session that moves rows between tables commits all of them under our lock. So a move that
-        lacks its second commit was interrupted.
-        """
+        """Return what was found, after finishing interrupted moves of rows. A session that moves
+        rows between tables commits all of them under our lock. So a move that lacks its second
+        commit was interrupted."""
         while True:
             found = self._find()
             if not any(item.arrivals for item in found):
@@ -380,11 +363,8 @@ class Sequencer:
         return moved, commits
 
     def _append(self, found: Sequence[Found]) -> bool:
-        """Append transactions to the log, and tell whether that was done.
-
-        It is not done if another process has put commits of these tables there meanwhile; then they
-        must be found again.
-        """
+        """Append transactions to the log, and tell whether that was done. It is not done if another
+        process has put commits of these tables there meanwhile; then they must be found again."""
         relations = {member.relation for item in found for member in item.members}
         with self._catalog.write(counted=False) as t:
             # Compare inside the write transaction, since there is one at a time: two processes must
@@ -462,11 +442,9 @@ _NONE: Final[Mapping[str, Collection[int]]] = {}
 
 
 def waited_for(found: Sequence[Found], followed: Collection[int]) -> dict[str, set[int]]:
-    """Return, for each incomplete block, oids of the tables whose commits it lacks.
-
-    If commits of it were taken back, these are the tables whose commits were not taken back yet.
-    ``followed`` has the oids of tables whose every commit is looked at.
-    """
+    """Return, for each incomplete block, oids of the tables whose commits it lacks. If commits of
+    it were taken back, these are the tables whose commits were not taken back yet. ``followed`` has
+    the oids of tables whose every commit is looked at."""
     blocks: dict[str, list[Found]] = defaultdict(list)
     for item in found:
         if item.block and item.group is not None:
@@ -480,11 +458,8 @@ def whole_blocks(
     waiting: Mapping[str, Collection[int]],
     lost: Mapping[str, Collection[int]] = _NONE,
 ) -> list[Found]:
-    """Return ``found`` without incomplete blocks.
-
-    ``waiting`` comes from ``waited_for``; ``lost`` has the tables of it that are not waited for any
-    more, by block.
-    """
+    """Return ``found`` without incomplete blocks. ``waiting`` comes from ``waited_for``; ``lost``
+    has the tables of it that are not waited for any more, by block."""
     unfinished = {
         group for group, relations in waiting.items() if set(relations) - set(lost.get(group, ()))
     }
@@ -602,10 +577,8 @@ class LostBlocks:
         waiting: Mapping[str, Collection[int]],
         followed: Followed,
     ) -> Mapping[str, Collection[int]]:
-        """Return, by block, oids of the tables that are not waited for.
-
-        ``waiting`` has, by block, the tables whose commits ``there`` lacks.
-        """
+        """Return, by block, oids of the tables that are not waited for. ``waiting`` has, by block,
+        the tables whose commits ``there`` lacks."""
         known, self._over = self._over, frozenset()
         if not waiting:
             return {}
@@ -631,10 +604,8 @@ class LostBlocks:
         return found
 
     def _put(self, table: LakeTable, at: Sequenced, group: str) -> int | None:
-        """Return how many commits of the block the log has after ``at``.
-
-        None if the log cannot be read now. A gap in it is put into the log of transactions first.
-        """
+        """Return how many commits of the block the log has after ``at``. None if the log cannot be
+        read now. A gap in it is put into the log of transactions first."""
         logs = self._following.logs
         if not logs.same(table, at):
             return None  # ``check_logs`` will replace the table
@@ -749,10 +720,8 @@ class TableLooks:
         self._changed |= dict.fromkeys(relations, time.monotonic())
 
     def watched(self, followed: Followed) -> tuple[str, ...]:
-        """Return the paths of the next entries of tables that have changed lately.
-
-        A table is left out if its next entry is there already, but waits for something else.
-        """
+        """Return the paths of the next entries of tables that have changed lately. A table is left
+        out if its next entry is there already, but waits for something else."""
         since = time.monotonic() - _LATELY_S
         lately = sorted((at, oid) for oid, at in self._changed.items() if at >= since)[-_MANY:]
         self._changed = {oid: at for at, oid in lately}
@@ -784,10 +753,8 @@ _LONGEST_S: Final = 0.25
 
 
 class SequencerThread:
-    """Step again and again, and call ``upkeep`` now and then.
-
-    An error is logged once, and the step is tried again.
-    """
+    """Step again and again, and call ``upkeep`` now and then. An error is logged once, and the step
+    is tried again."""
 
     def __init__(
         self, sequencer: Sequencer, interval_s: float, upkeep: Callable[[], None] = lambda: None

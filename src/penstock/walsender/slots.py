@@ -65,11 +65,9 @@ class SlotState:
 
 @dataclass(slots=True)
 class _Read:
-    """The position up to which a session's statements have read a slot, not durable.
-
-    ``sent`` is the position up to which the rows were sent. ``unsent`` is that of a statement
-    whose rows were not all sent, and which still holds the slot.
-    """
+    """The position up to which a session's statements have read a slot, not durable. ``sent`` is
+    the position up to which the rows were sent. ``unsent`` is that of a statement whose rows were
+    not all sent, and which still holds the slot."""
 
     pid: int
     sent: Lsn | None = None
@@ -88,12 +86,10 @@ class Slots:
         plugin: Callable[[str], OutputPlugin] = find_plugin,
         check_warehouse: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the node's parts.
-
-        ``begin_again`` gets the name of each new slot, for counts by name. ``plugin`` finds an
-        output plugin by its name or raises PenstockError. ``check_warehouse`` raises if the
-        warehouse is not there, for then missing files mean nothing.
-        """
+        """Take the node's parts. ``begin_again`` gets the name of each new slot, for counts by
+        name. ``plugin`` finds an output plugin by its name or raises PenstockError.
+        ``check_warehouse`` raises if the warehouse is not there, for then missing files mean
+        nothing."""
         self._check_warehouse = check_warehouse
         self._begin_again = begin_again
         self.plugin = plugin
@@ -160,10 +156,8 @@ class Slots:
         self, source: str, name: str, *, pid: int, temporary: bool | None, plugin: str | None
     ) -> Lsn:
         """Make a slot at the position of another one, which may be in use; return the position.
-
         (pg_copy_logical_replication_slot.) If ``temporary`` or ``plugin`` is None, it is as the
-        other's. Raises as ``create``, and PenstockError (42704, 55000).
-        """
+        other's. Raises as ``create``, and PenstockError (42704, 55000)."""
         with self._lock:
             self._to_copy(source)
         check_name(name)
@@ -254,12 +248,10 @@ class Slots:
                 return t.slots.confirm(name, flush, flush).confirmed_flush_lsn
 
     def read_up_to(self, name: str, at: Lsn, *, pid: int) -> None:
-        """Note that a session's statement has read a slot that it holds up to ``at``.
-
-        It holds the slot until its rows are sent (``answered``). As with a server, the position
-        counts at once, and after a crash the rows come again unless their client is known to have
-        them (``heard``).
-        """
+        """Note that a session's statement has read a slot that it holds up to ``at``. It holds the
+        slot until its rows are sent (``answered``). As with a server, the position counts at once,
+        and after a crash the rows come again unless their client is known to have them
+        (``heard``)."""
         if name in self._temporary:
             self.confirm(name, at)
             return
@@ -269,11 +261,8 @@ class Slots:
         failpoint(AFTER_SLOT_READ)
 
     def answered(self, pid: int, there: Callable[[], bool] = lambda: True) -> None:
-        """Note that all rows that the session's statements have read are sent.
-
-        The client has not been told yet that it may go on. ``there`` tells whether it is still
-        connected.
-        """
+        """Note that all rows that the session's statements have read are sent. The client has not
+        been told yet that it may go on. ``there`` tells whether it is still connected."""
         if not self._has_read(pid) or not there():
             return
         with self._lock:
@@ -294,10 +283,8 @@ class Slots:
                     self._save(name)
 
     def take_back(self, pid: int, *, sent: bool) -> None:
-        """Put back rows that the session's statements have read and its client does not have.
-
-        With ``sent``, those that were sent are put back as well, as the connection is broken.
-        """
+        """Put back rows that the session's statements have read and its client does not have. With
+        ``sent``, those that were sent are put back as well, as the connection is broken."""
         if not self._has_read(pid):
             return
         with self._lock:
@@ -315,10 +302,8 @@ class Slots:
         return any(read.pid == pid for read in tuple(self._read.values()))
 
     def _as_read(self, slot: Slot) -> Slot:
-        """Return a slot at the position that statements have read up to.
-
-        Only the confirmed position moves; restart_lsn stays, for a crash needs the rows again.
-        """
+        """Return a slot at the position that statements have read up to. Only the confirmed
+        position moves; restart_lsn stays, for a crash needs the rows again."""
         read = self._read.get(slot.name)
         at = read and (read.unsent or read.sent)
         at = max(slot.confirmed_flush_lsn, at or slot.confirmed_flush_lsn)
@@ -343,11 +328,9 @@ class Slots:
         self._lock.notify_all()
 
     def two_phase_at(self, slot: Slot, start: Lsn, *, wanted: bool) -> Lsn | None:
-        """Return the position from which on PREPAREs are sent, None if they are not ``wanted``.
-
-        The slot is held and read from ``start`` on. If it did not send PREPAREs until now, it does
-        from ``start`` on, whatever later calls ask for (CreateDecodingContext).
-        """
+        """Return the position from which on PREPAREs are sent, None if they are not ``wanted``. The
+        slot is held and read from ``start`` on. If it did not send PREPAREs until now, it does from
+        ``start`` on, whatever later calls ask for (CreateDecodingContext)."""
         if not wanted:
             return None
         if slot.two_phase and slot.two_phase_at is not None:
@@ -464,10 +447,8 @@ class Slots:
                 self._active.pop(name, None)
 
     def _try(self, plugin: str, slot: str, *, two_phase: bool) -> None:
-        """CreateInitDecodingContext: start the plugin once, which may refuse.
-
-        Raises PenstockError (58P01, 42501).
-        """
+        """CreateInitDecodingContext: start the plugin once, which may refuse. Raises PenstockError
+        (58P01, 42501)."""
         context = LogicalDecodingContext(
             self.plugin(plugin), plugin_name=plugin, slot_name=slot, two_phase=two_phase
         )
@@ -511,11 +492,9 @@ _RETENTIONS: Final = {
 
 
 class Retention:
-    """Watch the age of what slots wait for.
-
-    ``max_keep_age_s`` is the age in seconds of a commit at which an unread slot that waits for it
-    is given up, 0 for never. ``now`` gives seconds since the Unix epoch.
-    """
+    """Watch the age of what slots wait for. ``max_keep_age_s`` is the age in seconds of a commit at
+    which an unread slot that waits for it is given up, 0 for never. ``now`` gives seconds since the
+    Unix epoch."""
 
     def __init__(
         self,

@@ -30,10 +30,8 @@ class Snapshots:
             return name
 
     def take(self, name: str) -> Position:
-        """Return the position of a snapshot (SET TRANSACTION SNAPSHOT).
-
-        Raises PenstockError (42704).
-        """
+        """Return the position of a snapshot (SET TRANSACTION SNAPSHOT). Raises PenstockError
+        (42704)."""
         with self._lock:
             if name not in self._exported:
                 raise UndefinedObject(f'snapshot "{name}" does not exist')

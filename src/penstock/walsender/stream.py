@@ -243,10 +243,8 @@ class Stream:
             self._keepalive(reply_requested=owed)
 
     def _blocked(self) -> None:
-        """Listen to a client that takes nothing now; it may still say that it is there.
-
-        (WalSndWriteData)
-        """
+        """Listen to a client that takes nothing now; it may still say that it is there
+        (WalSndWriteData)."""
         self._client_done()
         self._check_timeout()
 
@@ -352,11 +350,9 @@ def closing(
 
 
 def _prepared_here(transaction: LakeTransaction, two_phase_at: Lsn | None) -> PrepareRecord | None:
-    """Return the PREPARE that is sent with the entry, None if there is none.
-
-    It is the entry's own, or that of a committed transaction whose PREPARE was not sent at its time
-    (ReorderBufferFinishPrepared).
-    """
+    """Return the PREPARE that is sent with the entry, None if there is none. It is the entry's own,
+    or that of a committed transaction whose PREPARE was not sent at its time
+    (ReorderBufferFinishPrepared)."""
     record = transaction.two_phase
     if record is None or two_phase_at is None:
         return None

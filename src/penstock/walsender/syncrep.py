@@ -83,18 +83,14 @@ class SyncRep:
         }
 
     def tell(self) -> None:
-        """Wake sessions that wait.
-
-        Call it when a stream has heard from its client or has ended, or the parameter has changed.
-        """
+        """Wake sessions that wait. Call it when a stream has heard from its client or has ended, or
+        the parameter has changed."""
         with self._told:
             self._told.notify_all()
 
     def wait(self, position: Lsn, mode: str, given_up: Callable[[], bool]) -> bool:
-        """Wait until ``position`` is confirmed as ``mode`` (synchronous_commit) demands.
-
-        Return True as well if nobody need confirm any more, and False if ``given_up`` says so.
-        """
+        """Wait until ``position`` is confirmed as ``mode`` (synchronous_commit) demands. Return
+        True as well if nobody need confirm any more, and False if ``given_up`` says so."""
         kind = MODES.get(mode)
         if kind is None:
             return True
@@ -130,10 +126,8 @@ def _chosen(config: SyncRepConfig, senders: Iterable[Sender]) -> list[Sender]:
 
 
 def _reached(config: SyncRepConfig, senders: Iterable[Sender], kind: WaitFor) -> Lsn | None:
-    """SyncRepGetSyncRecPtr: return the position that enough standbys have reached.
-
-    None if there are too few standbys.
-    """
+    """SyncRepGetSyncRecPtr: return the position that enough standbys have reached. None if there
+    are too few standbys."""
     chosen = _chosen(config, senders)
     if len(chosen) < config.count:
         return None

@@ -29,11 +29,9 @@ class TableLogs:
         self._next: dict[int, tuple[int, str, str | None]] = {}
 
     def grown(self, tables: Iterable[LakeTable], at: Mapping[int, int]) -> list[LakeTable]:
-        """Return the tables whose logs may go on after the versions ``at``, by table oid.
-
-        Tables for which finding out costs as much as reading the entry are all returned. An entry
-        that must not be read, being another log's, is left to ``same``.
-        """
+        """Return the tables whose logs may go on after the versions ``at``, by table oid. Tables
+        for which finding out costs as much as reading the entry are all returned. An entry that
+        must not be read, being another log's, is left to ``same``."""
         return [
             table
             for table in tables
@@ -64,10 +62,8 @@ class TableLogs:
                 yield commit, (written or 0) // 1000
 
     def goes_on(self, table: LakeTable, at: Sequenced, upto: int) -> bool:
-        """Tell whether the entries read, up to ``upto``, are of the log followed up to ``at``.
-
-        If so, ``upto`` is the entry that was seen last. Raises StorageError.
-        """
+        """Tell whether the entries read, up to ``upto``, are of the log followed up to ``at``. If
+        so, ``upto`` is the entry that was seen last. Raises StorageError."""
         seen = entry_mark(table.uri or "", upto)  # before the check, so as not to mark another log
         if not self.same(table, at):
             return False

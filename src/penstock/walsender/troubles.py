@@ -29,10 +29,8 @@ class Trouble:
 
 
 class Troubles:
-    """Hold the errors of tables. For several threads.
-
-    ``what`` names the work that failed; a table is well once all of its works succeed.
-    """
+    """Hold the errors of tables. For several threads. ``what`` names the work that failed; a table
+    is well once all of its works succeed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

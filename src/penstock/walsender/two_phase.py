@@ -40,10 +40,8 @@ def put_prepare(
     versions: Sequence[int],
     time: int,
 ) -> None:
-    """Put PREPARE TRANSACTION into the log.
-
-    ``versions`` are those of the changes' tables for which the changes were checked.
-    """
+    """Put PREPARE TRANSACTION into the log. ``versions`` are those of the changes' tables for which
+    the changes were checked."""
     members = [
         Member(change.relation, change.uri, version, version, change.table_id)
         for change, version in zip(changes, versions, strict=True)
@@ -63,10 +61,8 @@ def put_prepare(
 
 
 def put_rollback(t: CatalogTransaction, block: PreparedBlock, time: int) -> None:
-    """Put ROLLBACK PREPARED into the log, if it has the PREPARE.
-
-    The block's row stays in the catalog, since its files are kept until every slot is beyond it.
-    """
+    """Put ROLLBACK PREPARED into the log, if it has the PREPARE. The block's row stays in the
+    catalog, since its files are kept until every slot is beyond it."""
     if block.prepare is not None:
         _put_end(t, TwoPhaseKind.ROLLBACK_PREPARED, block, time)
 
@@ -89,10 +85,8 @@ def _put_end(t: CatalogTransaction, kind: TwoPhaseKind, block: PreparedBlock, ti
 
 
 def put_without_rows(t: CatalogTransaction, block: BlockCommit, time: int) -> None:
-    """Put a block that has emitted messages and changed no row into the log.
-
-    No table's log tells of it.
-    """
+    """Put a block that has emitted messages and changed no row into the log. No table's log tells
+    of it."""
     prepared = None if block.prepared is None else t.prepared_blocks.get(block.prepared)
     if prepared is not None and prepared.prepare is not None:
         put_commit_of_nothing(t, prepared, time)
@@ -107,21 +101,17 @@ def _put_messages(t: CatalogTransaction, block: str, time: int, xid: int | None 
 
 
 def waiting_for_commits(t: CatalogTransaction) -> frozenset[str]:
-    """Return what is committed and not in the log yet.
-
-    These are ids of prepared transactions, and of blocks with messages.
-    """
+    """Return what is committed and not in the log yet. These are ids of prepared transactions, and
+    of blocks with messages."""
     return frozenset({*(prepared.id for prepared in _committed(t)), *_messages_of_committed(t)})
 
 
 def put_without_commits(
     t: CatalogTransaction, waiting: Collection[str], newest: Mapping[int, int], time: int
 ) -> None:
-    """Put those that wait into the log if their commits will not be found any more.
-
-    That is so once the log has all that is left of their tables. ``newest`` are the newest versions
-    by oid, for tables that can be read; they must be looked up after ``waiting``.
-    """
+    """Put those that wait into the log if their commits will not be found any more. That is so once
+    the log has all that is left of their tables. ``newest`` are the newest versions by oid, for
+    tables that can be read; they must be looked up after ``waiting``."""
     at = t.transactions.sequenced()
 
     def over(relations: Iterable[int]) -> bool:
@@ -142,10 +132,8 @@ def _committed(t: CatalogTransaction) -> list[PreparedBlock]:
 
 
 def _messages_of_committed(t: CatalogTransaction) -> dict[str, tuple[int, ...] | None]:
-    """Return the tables of each committed block with messages, None if they are not known.
-
-    Blocks whose commits are under way and prepared transactions are left out.
-    """
+    """Return the tables of each committed block with messages, None if they are not known. Blocks
+    whose commits are under way and prepared transactions are left out."""
     found = t.block_messages.relations()
     if not found:
         return {}
@@ -159,10 +147,8 @@ def _messages_of_committed(t: CatalogTransaction) -> dict[str, tuple[int, ...] |
 def note_commit(
     t: CatalogTransaction, commit: BlockCommit, messages: Sequence[BlockMessage] = ()
 ) -> None:
-    """Note that a block's commits are under way.
-
-    By this, ``committed_by`` knows their transaction, even if it finds some before all are there.
-    """
+    """Note that a block's commits are under way. By this, ``committed_by`` knows their transaction,
+    even if it finds some before all are there."""
     t.block_commits.put(commit)
     if messages:
         t.block_messages.put(commit.block, messages, commit.relations)
@@ -172,9 +158,7 @@ def note_commit(
 
 def committed_by(t: CatalogTransaction, item: Found, time: int) -> PreparedBlock | None:
     """Return the prepared transaction whose COMMIT PREPARED is ``item``, None if there is none.
-
-    Other prepared transactions with commits in ``item`` get their ROLLBACK PREPARED before it.
-    """
+    Other prepared transactions with commits in ``item`` get their ROLLBACK PREPARED before it."""
     for block_id in sorted(item.blocks):
         block = t.prepared_blocks.committed_by(block_id)
         if block is None or block.prepare is None:

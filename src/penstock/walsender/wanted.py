@@ -40,11 +40,8 @@ class Published(Protocol):
     def of(
         self, table: LakeTable, columns: tuple[LakeColumn, ...], *, rewrites: bool
     ) -> PublishedTable | None:
-        """Return how the table goes out, None if it does not.
-
-        ``columns`` are all of the table. ``rewrites``: rows are changed or deleted, so that the
-        table may need a replica identity.
-        """
+        """Return how the table goes out, None if it does not. ``columns`` are all of the table.
+        ``rewrites``: rows are changed or deleted, so that the table may need a replica identity."""
 
 
 @dataclass(frozen=True, slots=True)

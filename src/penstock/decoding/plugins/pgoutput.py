@@ -233,10 +233,8 @@ class Pgoutput(OutputPlugin):
     def _schema(
         self, ctx: Context, txn: ReorderBufferTXN, relation: Relation, xid: int | None
     ) -> None:
-        """maybe_send_schema: announce a relation once.
-
-        An announcement in a block counts for its transaction only, until that commits.
-        """
+        """maybe_send_schema: announce a relation once. An announcement in a block counts for its
+        transaction only, until that commits."""
         told = _data(txn).schemas if self._in_streaming else self._schemas
         if told.get(relation.oid) == relation:
             return
@@ -280,10 +278,8 @@ def _time(microseconds: int) -> int:
 def row_message(
     published: Published, change: Change, xid: int | None, *, binary: bool
 ) -> Insert | Update | Delete | None:
-    """Return the message of a row; ``xid`` is set in a block.
-
-    Return None for a DELETE without an old tuple, which is not sent.
-    """
+    """Return the message of a row; ``xid`` is set in a block. Return None for a DELETE without an
+    old tuple, which is not sent."""
     relation = published.relation
     full = relation.replica_identity is ReplicaIdentity.FULL
     kind = OldTuple.ROW if full else OldTuple.KEY

@@ -215,10 +215,8 @@ class Wal2Json(OutputPlugin):
         return [*pairs, ("table", quoted(relation.name))]
 
     def _facts(self, txn: ReorderBufferTXN | None, lsn: Lsn | None = None) -> Pairs:
-        """Return the facts of a transaction that the options ask for.
-
-        ``txn`` is None for a message outside of transactions, ``lsn`` for begin and commit.
-        """
+        """Return the facts of a transaction that the options ask for. ``txn`` is None for a message
+        outside of transactions, ``lsn`` for begin and commit."""
         options, pairs = self._options, []
         if options.include_xids:
             pairs.append(("xid", "null" if txn is None else str(txn.xid)))
@@ -305,10 +303,8 @@ def columns_of(relation: RelationData, row: Tuple, options: Wal2JsonOptions) -> 
 def identity_of(
     relation: RelationData, old: Tuple | None, new: Tuple | None, options: Wal2JsonOptions
 ) -> list[Cell]:
-    """Return the replica identity's columns, from the new tuple if there is no old one.
-
-    There is no old tuple if the identity did not change. Format 1 leaves out columns that are NULL.
-    """
+    """Return the replica identity's columns, from the new tuple if there is no old one. There is no
+    old tuple if the identity did not change. Format 1 leaves out columns that are NULL."""
     row = new if old is None else old
     if row is None:
         return []
@@ -322,11 +318,8 @@ def identity_of(
 
 
 def type_of(attribute: AttributeData, options: Wal2JsonOptions) -> str:
-    """Return a type as format_type prints it, or its name in pg_type.
-
-    The latter is for format 1 without modifiers. A name that begins with a quote is not quoted
-    again unless it is an array's.
-    """
+    """Return a type as format_type prints it; in format 1 without modifiers, its name in pg_type. A
+    name that begins with a quote is not quoted again unless it is an array's."""
     if options.include_typmod or options.format_version > 1:
         shown = attribute.type_text
     else:
@@ -471,21 +464,16 @@ class Wal2JsonOptions:
         return added is None or any(_matches(pattern, schema, table) for pattern in added)
 
     def wants_message(self, prefix: str) -> bool:
-        """Tell whether a message is sent.
-
-        ``filter-msg-prefixes`` is asked first, then ``add-msg-prefixes``.
-        """
+        """Tell whether a message is sent. ``filter-msg-prefixes`` is asked first, then
+        ``add-msg-prefixes``."""
         if prefix in self.filter_msg_prefixes:
             return False
         return not self.add_msg_prefixes or prefix in self.add_msg_prefixes
 
 
 def read_options(options: Sequence[tuple[str, str | None]]) -> Wal2JsonOptions:
-    """Read options in their order.
-
-    Raises wal2json's errors for an invalid value, and InvalidParameterValue for an option that is
-    not supported here or unknown to wal2json.
-    """
+    """Read options in their order. Raises wal2json's errors for an invalid value, and
+    InvalidParameterValue for an option that is not supported here or unknown to wal2json."""
     read = Wal2JsonOptions()
     for name, value in options:
         if name in _FLAGS:
@@ -570,10 +558,8 @@ def _name(text: str) -> str | None:
 
 
 def _items(name: str, value: str) -> tuple[str, ...]:
-    """split_string_to_list: split at commas and strip the white space around them.
-
-    A backslash, which is kept, takes away the meaning of both.
-    """
+    """split_string_to_list: split at commas and strip the white space around them. A backslash,
+    which is kept, takes away the meaning of both."""
     if not value.strip(_SPACE):
         return ()
     if not re.fullmatch(rf"\s*{_ITEM}(\s*,\s*{_ITEM})*\s*", value, _FLAGS_OF_LISTS):
