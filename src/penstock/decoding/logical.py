@@ -229,7 +229,7 @@ class LogicalDecodingContext:
         self._location = lsn
 
     def warning(self, message: str) -> None:
-        """ereport(WARNING): send the reader a warning."""
+        """ereport(WARNING): hand on a warning."""
         self._warn(message)
 
     # What ``replay`` calls.

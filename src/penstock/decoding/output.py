@@ -56,7 +56,7 @@ class Writes:
         self._data: list[str] | list[bytes] = []
 
     def add(self, lsn: Lsn, xid: int, pieces: list[str | bytes]) -> None:
-        """Add one write. Raises CharacterNotInRepertoire (22021) for text that is not UTF-8."""
+        """Add one write. Raises CharacterNotInRepertoire (22021) for bytes that are not text."""
         raw = b"".join(p if isinstance(p, bytes) else p.encode() for p in pieces)
         if not self.binary:
             _check_text(raw)

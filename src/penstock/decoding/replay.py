@@ -33,7 +33,7 @@ _STREAMING: Final = "logical streaming"
 _STREAMING_PREPARED: Final = "logical streaming at prepare time"
 _PIECE_ROWS: Final = 65_536
 _PIECE_BYTES: Final = 16 << 20
-"""Bytes of a batch that a plugin gets at once; ``_PIECE_ROWS`` are its rows."""
+"""Bytes of a batch that a plugin gets at once, of at most ``_PIECE_ROWS`` rows."""
 _CHANGES_THRESHOLD: Final = 100
 """Changes between two reports of progress."""
 _FEW_ROWS: Final = 8

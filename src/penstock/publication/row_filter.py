@@ -47,8 +47,8 @@ TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], Operation | None]] = {
     (True, False): Operation.DELETE,
     (True, True): Operation.UPDATE,
 }
-"""The operation that an UPDATE is published as (pgoutput_row_filter). The keys say whether the old
-and the new row match the filter."""
+"""The operation that an UPDATE is published as (pgoutput_row_filter), None for none. The keys say
+whether the old and the new row match the filter."""
 
 
 @dataclass(frozen=True)

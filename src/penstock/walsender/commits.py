@@ -20,8 +20,8 @@ from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
-"""Bytes of WAL for each file of a commit, besides the bytes that it adds. They make lags in bytes
-mean something where files are removed only."""
+"""Bytes of WAL for each file of a commit, besides the bytes that it adds, so that lags in bytes
+mean something."""
 _LAST_MS: Final = 253_402_300_799_999
 """The end of the year 9999; a time that is later, or before 1970, is ignored."""
 _TIMES: Final = ("inCommitTimestamp", "timestamp")

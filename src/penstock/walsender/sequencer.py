@@ -4,10 +4,10 @@ In: the logs of the warehouse's tables, and the cuts of this node's subscription
 in the catalog, each durable before anybody sees it, and a wake-up for the streams that send them.
 
 A commit of a table is one transaction. Tables that a subscription maintains move from cut to cut.
-All its commits between two cuts are one transaction over these tables, with the subscription as its
-origin; a commit of others to them is a transaction of its own, in its place. A table is followed
-from the version at which it is first seen. A snapshot at a position is, for each table, the version
-up to which its commits are in the log.
+The subscription's commits between two cuts are one transaction over these tables, with the
+subscription as its origin; a commit of others to them is a transaction of its own, in its place. A
+table is followed from the version at which it is first seen. A snapshot at a position is, for each
+table, the version up to which its commits are in the log.
 
 Each table is followed by itself. If one cannot be read, its commits wait, and come after those of
 others once it can be. A table that was removed and made again is dropped, and another relation is
@@ -88,10 +88,8 @@ _CUTS: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A consistent point: ``versions``, by table oid, have every transaction up to ``lsn``.
-
-    They have no other transaction.
-    """
+    """A consistent point: ``versions``, by table oid, have every transaction up to ``lsn``, and no
+    other."""
 
     lsn: Lsn
     versions: Mapping[int, int]
@@ -290,9 +288,8 @@ class Sequencer:
         return together(one_by_block(self._found_whole()))
 
     def _found_whole(self) -> list[Found]:
-        """Return what was found, after finishing interrupted moves of rows. A session that moves
-        rows between tables commits all of them under our lock. So a move that lacks its second
-        commit was interrupted."""
+        """Return what was found, after finishing interrupted moves of rows. A session makes all
+        commits of a move under our lock, so one that lacks its second commit was interrupted."""
         while True:
             found = self._find()
             if not any(item.arrivals for item in found):

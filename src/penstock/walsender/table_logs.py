@@ -30,8 +30,8 @@ class TableLogs:
 
     def grown(self, tables: Iterable[LakeTable], at: Mapping[int, int]) -> list[LakeTable]:
         """Return the tables whose logs may go on after the versions ``at``, by table oid. Tables
-        for which finding out costs as much as reading the entry are all returned. An entry that
-        must not be read, being another log's, is left to ``same``."""
+        for which finding out costs as much as reading the entry are all returned. A table that may
+        not be read is not found here, but by ``same``."""
         return [
             table
             for table in tables

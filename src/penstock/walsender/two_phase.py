@@ -174,7 +174,7 @@ def end_in_log(t: CatalogTransaction, block: PreparedBlock) -> None:
     """Note that the log has the end of a prepared transaction."""
     if block.state is PreparedState.COMMITTED:
         t.prepared_blocks.delete(block.id)
-    else:  # its COMMIT PREPARED has not returned yet
+    else:  # its COMMIT PREPARED is still under way
         t.prepared_blocks.told(block.id, None)
 
 

@@ -354,7 +354,7 @@ def lists(
     if is_column and options.include_column_positions:
         yield "columnpositions", array(lambda a: str(a.position))
     if is_column and options.include_not_null:
-        # wal2json collects them together with the types, and leaves them out without types.
+        # wal2json collects them together with the types, so without types the list is empty.
         optionals = array(lambda a: _boolean(not a.not_null))
         yield "columnoptionals", optionals if options.include_types else "[]"
     yield f"{prefix}values", f"[{comma.join(value for _, value in cells)}]"
