@@ -1,9 +1,9 @@
 """The node's catalog as a transaction block sees it: with the tables that it has made itself.
 
-In: a catalog, what the block has made. Out: ``BlockCatalog``, for statements of its session. What
-they make is kept here, in memory, and is in the state store only when COMMIT puts it there: nobody
-else sees it, and nothing of it has to be undone. What else they write is written at once: oids, and
-tables of the warehouse that have been met for the first time.
+In: a catalog, what the block has made. Out: ``BlockCatalog``, for statements of its session. Tables
+and sequences that they make are kept here, in memory, until COMMIT puts them into the state store:
+nobody else sees them, and a rollback has nothing to undo. Everything else is written at once: oids,
+and tables of the warehouse that are met for the first time.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from penstock.lsn import Lsn
 from penstock.sqlstate import DuplicateTable, NumericValueOutOfRange
 
 SequenceValues = MutableMapping[int, tuple[int, bool]]
-"""By oid, the last value and whether it was given out; as in PostgreSQL they are not rolled back
-with what has asked for them."""
+"""The last value of each sequence, by oid, and whether it was given out. As in PostgreSQL, values
+are not rolled back with the statement that asked for them."""
 
 
 class BlockCatalog(Catalog):
-    """``tables``, ``own_sequences``: by oid, what the block has made. ``values``: of those
-    sequences, which are changed in place."""
+    """The catalog of one transaction block.
+
+    ``tables``, ``own_sequences``: the block's own, by oid. ``values`` holds the values of these
+    sequences and is changed in place."""
 
     def __init__(self, catalog: Catalog, made: Iterable[MadeTable], values: SequenceValues) -> None:
         self._catalog = catalog
@@ -49,7 +51,7 @@ class BlockCatalog(Catalog):
         self.sequences = _SequenceValues(catalog.sequences, self.own_sequences, values)
 
     def close(self) -> None:
-        """The catalog that is under it stays open."""
+        """Leave the underlying catalog open."""
 
     @contextlib.contextmanager
     def read(self) -> Iterator[CatalogTransaction]:
@@ -63,7 +65,7 @@ class BlockCatalog(Catalog):
             yield _with(t, tables, sequences)
         self.tables.clear()
         self.tables.update(tables)
-        self.own_sequences.clear()  # in place: its values are asked for, too
+        self.own_sequences.clear()  # in place: ``_SequenceValues`` holds the same dict
         self.own_sequences.update(sequences)
 
 
@@ -85,7 +87,7 @@ def _not_made(what: str) -> FeatureNotSupported:
 
 
 class _Tables(PgClass):
-    """With those of the block, which come first."""
+    """Tables with those of the block, which are found first."""
 
     def __init__(self, connection: Connection, made: dict[int, LakeTable]) -> None:
         super().__init__(connection)
@@ -120,7 +122,7 @@ class _Tables(PgClass):
         self._made[table.oid] = table
 
     def keep_former(self, before: LakeTable, version: int, lsn: Lsn | None = None) -> None:
-        """There is nothing of it that anybody else has seen."""
+        """Keep nothing: nobody else has seen the table as it was."""
 
     def delete(self, oid: int) -> None:
         if self._made.pop(oid, None) is None:
@@ -164,7 +166,7 @@ class _SequenceRows(PgSequence):
 
 
 class _SequenceValues(Sequences):
-    """Of one session; those of other tables are the node's."""
+    """Sequences as one session sees them: the block's are here, all others are the node's."""
 
     def __init__(
         self, sequences: Sequences, made: dict[int, Sequence], values: SequenceValues
@@ -224,7 +226,7 @@ class _SequenceValues(Sequences):
         return now.last_value, now.is_called
 
     def close(self) -> None:
-        """Nothing is kept ahead."""
+        """Do nothing: no values are reserved ahead."""
 
     def _now(self, row: Sequence) -> Sequence:
         last_value, is_called = self._values.get(row.oid, (row.last_value, row.is_called))

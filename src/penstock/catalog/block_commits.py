@@ -1,8 +1,8 @@
-"""Transaction blocks over several tables, and prepared ones, whose commits are under way.
+"""Commits under way of transaction blocks that span several tables or were prepared.
 
-In: a connection inside a transaction. Out: frozen rows. A row is there from before the first
-table's commit until after the last table's, or until those that were made are taken back: what
-finds one after a crash finishes it. What it does is JSON, whose meaning is the executor's.
+In: a connection inside a transaction. Out: frozen rows. A row exists from before the first table's
+commit until after the last table's, or until the commits already made are taken back. Whoever finds
+a row after a crash finishes it. ``content`` is JSON that only the executor interprets.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ _TABLE = Table(
 
 @dataclass(frozen=True, slots=True)
 class BlockCommit:
-    """``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: no
-    commit of it is to be left. ``prepared``: the id of the prepared transaction that it commits.
-    ``made``: tables that it makes, which are in no catalog as long as it is noted here.
-    ``noted``: whether it is, or is to be, a row here, as one with messages (``block_messages``) is
-    always."""
+    """The commit of one transaction block.
+
+    ``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: none
+    of its commits may remain. ``prepared``: the id of the prepared transaction that it commits.
+    ``made``: tables that it makes, which are in no catalog while the row exists. ``noted``: whether
+    it is, or has to become, a row here; a block with messages (``block_messages``) always does."""
 
     block: str
     relations: tuple[int, ...]
@@ -46,7 +47,7 @@ class BlockCommit:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it is one commit, which is not written down."""
+        """Tell whether the block is one table's commit, which needs no row here."""
         more = self.prepared is not None or self.made or self.noted
         return len(self.relations) == 1 and not more
 
@@ -58,26 +59,26 @@ class BlockCommits:
         self._connection = connection
 
     def all(self) -> tuple[BlockCommit, ...]:
-        """Those that are under way."""
+        """Return all commits that are under way."""
         return tuple(map(_row, self._connection.execute(select(_TABLE)).mappings()))
 
     def touch(self, relations: Iterable[int]) -> bool:
-        """Whether any of them commits to one of these tables."""
+        """Tell whether any of them commits to one of these tables."""
         wanted = set(relations)
         found = self._connection.execute(select(_TABLE.c.relations)).scalars()
         return any(wanted.intersection(json.loads(text)) for text in found)
 
     def made(self) -> tuple[MadeTable, ...]:
-        """Tables that they make."""
+        """Return the tables that they make."""
         found = self._connection.execute(select(_TABLE.c.made)).scalars()
         return tuple(table for text in found for table in _made(text))
 
     def makes(self, schema: str, name: str) -> bool:
-        """Whether a table that they make is, or has, a relation of that name."""
+        """Tell whether a table that they make is, or owns, a relation of that name."""
         return any(table.row.schema == schema and name in table.names for table in self.made())
 
     def put(self, commit: BlockCommit) -> None:
-        """Insert one, or replace the one of that block."""
+        """Insert a commit, or replace the one of the same block."""
         self.delete(commit.block)
         values = {
             "block": commit.block,
@@ -90,7 +91,7 @@ class BlockCommits:
         self._connection.execute(_TABLE.insert().values(**values))
 
     def delete(self, block: str) -> None:
-        """No effect when it is gone."""
+        """Delete the block's row; no effect when it is gone."""
         self._connection.execute(_TABLE.delete().where(_TABLE.c.block == block))
 
 

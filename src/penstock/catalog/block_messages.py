@@ -1,8 +1,8 @@
 """Messages that belong to transaction blocks (xl_logical_message, transactional).
 
 In: a connection inside a transaction. Out: frozen values. They are kept by the id of a block whose
-commits are under way, or of a prepared transaction, until the log has them with the rows of the
-block, or nobody is to have them.
+commits are under way, or of a prepared transaction, until the log has them together with the rows
+of the block, or until the block is rolled back and nobody may see them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TABLE: Final = Table(
     "penstock_block_message",
     METADATA,
     Column("block", String(36), primary_key=True),
-    # Oids of the tables that it changes; NULL in stores of before there was such a thing
+    # Oids of the tables that the block changes; NULL in rows that older versions have written
     Column("relations", Text),
     Column("heads", Text, nullable=False),
     Column("contents", LargeBinary, nullable=False),
@@ -29,10 +29,11 @@ _TABLE: Final = Table(
 
 @dataclass(frozen=True, slots=True)
 class MessageHead:
-    """What the log tells of a message without reading it. ``size``: bytes of its content.
+    """A message without its content. ``size``: bytes of the content.
 
-    ``after``: the largest oid of the tables that the block had changed when it was emitted, 0: of
-    none. Rows come in the order of these oids, and the message after those of this one."""
+    ``after``: the largest oid among the tables that the block had changed when the message was
+    emitted; 0 if none. Decoding sends the rows in the order of these oids, and the message after
+    the rows of this table."""
 
     prefix: str
     size: int
@@ -41,7 +42,7 @@ class MessageHead:
 
 @dataclass(frozen=True, slots=True)
 class BlockMessage:
-    """One that a session has emitted in a block."""
+    """A message that a session has emitted in a block."""
 
     head: MessageHead
     content: bytes
@@ -56,7 +57,7 @@ class BlockMessages:
     def put(
         self, block: str, messages: Sequence[BlockMessage], relations: Sequence[int] = ()
     ) -> None:
-        """Those of a block, in order, in the place of what was there."""
+        """Replace the messages of a block by these, which are in order."""
         self.delete(block)
         if messages:
             values = {
@@ -68,7 +69,7 @@ class BlockMessages:
             self._connection.execute(_TABLE.insert().values(**values))
 
     def of(self, block: str) -> tuple[BlockMessage, ...]:
-        """Those of a block, none where it has none."""
+        """Return the messages of a block, () if it has none."""
         query = select(_TABLE).where(_TABLE.c.block == block)
         row = self._connection.execute(query).mappings().one_or_none()
         if row is None:
@@ -78,7 +79,7 @@ class BlockMessages:
         return tuple(map(BlockMessage, heads, parts))
 
     def take(self, blocks: Iterable[str]) -> tuple[BlockMessage, ...]:
-        """Those of all of them, which have none afterwards."""
+        """Remove and return the messages of all these blocks."""
         found: list[BlockMessage] = []
         for block in sorted(blocks):
             found += self.of(block)
@@ -86,28 +87,28 @@ class BlockMessages:
         return tuple(found)
 
     def relations(self) -> Mapping[str, tuple[int, ...] | None]:
-        """By block that has some, oids of the tables that it changes; None: that is not known."""
+        """Return the oids of the tables that each block with messages changes; None if unknown."""
         query = select(_TABLE.c.block, _TABLE.c.relations)
         found = self._connection.execute(query)
         return {block: None if text is None else tuple(json.loads(text)) for block, text in found}
 
     def delete(self, block: str) -> None:
-        """No effect where it has none."""
+        """Delete the messages of a block; no effect if it has none."""
         self._connection.execute(_TABLE.delete().where(_TABLE.c.block == block))
 
 
 def to_text(heads: Iterable[MessageHead]) -> str:
-    """As a row keeps them."""
+    """Return the heads as a row keeps them."""
     return json.dumps([[head.prefix, head.size, head.after] for head in heads])
 
 
 def from_text(text: str) -> tuple[MessageHead, ...]:
-    """The reverse."""
+    """Return the heads that ``to_text`` has written."""
     return tuple(MessageHead(*values) for values in json.loads(text))
 
 
 def split(heads: Iterable[MessageHead], contents: bytes) -> tuple[bytes, ...]:
-    """The content of each, which follow one another."""
+    """Return the content of each message; ``contents`` holds them one after another."""
     found, start = [], 0
     for head in heads:
         found.append(contents[start : start + head.size])

@@ -1,6 +1,6 @@
 """The node's catalog: its tables joined into whole transactions.
 
-In: the URL of a state store. Out: ``Catalog``. What belongs together is done in one transaction::
+In: the URL of a state store. Out: ``Catalog``. Changes that belong together are one transaction::
 
     with catalog.write() as t:
         subscription = t.subscriptions.create(...)
@@ -81,50 +81,51 @@ class Catalog:
 
     @property
     def node_info(self) -> NodeInfo:
-        """Who this node is."""
+        """The identity of this node."""
         return self._store.node_info()
 
     def warehouse(self) -> str | None:
-        """The URI of the warehouse that bears the node's id; None before it was written."""
+        """Return the URI of the warehouse that bears the node's id; None before it is written."""
         return self._store.warehouse()
 
     def record_warehouse(self, uri: str) -> None:
-        """The node's id is in the warehouse there."""
+        """Record that the warehouse at ``uri`` bears the node's id."""
         self._store.record_warehouse(uri)
 
     def next_values(self, table: TableName, column: str, count: int) -> Sequence[int]:
-        """Of the sequence of a table's column, for rows of no session. Raises PenstockError (42P01,
-        2200H)."""
+        """Take values from the sequence of a table's column, for rows that no session writes.
+        Raises PenstockError (42P01, 2200H)."""
         return self.sequences.next_values(table, column, count)
 
     def restart_sequences(self, table: TableName) -> None:
-        """Those of a table's columns begin again."""
+        """Restart the sequences of a table's columns."""
         self.sequences.restart_all(table)
 
     def generation(self) -> int:
-        """Grows with every change by any process, but for what is not ``counted``; cheap enough to
-        poll ten times a second."""
+        """Return a number that grows with every ``counted`` change by any process. It is cheap
+        enough to poll ten times a second."""
         return self._store.generation()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[CatalogTransaction]:
-        """A transaction that sees one state."""
+        """Begin a transaction that sees one state."""
         with self._store.read() as connection:
             yield catalog_transaction(connection)
 
     @contextlib.contextmanager
     def write(self, *, counted: bool = True) -> Iterator[CatalogTransaction]:
-        """A transaction that changes things; durable when it ends, nothing when it raises.
+        """Begin a transaction that writes. It is durable when the block ends, and rolled back when
+        the block raises.
 
-        ``counted`` False: of the log's end, tables' places in it and slots' positions alone, which
-        change with every commit, and nobody has to look at everything again for."""
+        Pass ``counted`` False for positions only (the log's end, tables' places in it, slots),
+        which change with every commit: pollers then need not reread the catalog."""
         with self._store.write(counted=counted) as connection:
             yield catalog_transaction(connection)
 
     @contextlib.contextmanager
     def one_transaction(self, *, commit: bool) -> Iterator[Catalog]:
-        """A catalog whose reading and writing, by this thread, are parts of one transaction that
-        changes things. Nothing is changed without ``commit``, or when the block raises."""
+        """Yield a catalog whose reads and writes, by this thread, are parts of one transaction.
+        Nothing is changed without ``commit``, or when the block raises."""
         try:
             with self._store.write() as connection:
                 yield _OneTransaction(self, connection)
@@ -134,34 +135,34 @@ class Catalog:
             pass
 
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """All subscriptions in the order of creation."""
+        """Return all subscriptions in the order of creation."""
         with self.read() as transaction:
             return transaction.subscriptions.all()
 
     def subscription_name(self, app_id: str) -> str | None:
-        """By its app id; None where there is no such subscription, or no more."""
+        """Return the name of the subscription with this app id; None if there is none any more."""
         known = self.subscriptions()
         return next((found.name for found in known if found.app_id == app_id), None)
 
     def dropped_subscriptions(self) -> tuple[DroppedSubscription, ...]:
-        """Those that the node has had."""
+        """Return the subscriptions that were dropped on this node."""
         with self.read() as transaction:
             return transaction.subscriptions.dropped()
 
     def relations(self, subid: int | None = None) -> tuple[SubscriptionRel, ...]:
-        """Tables of one subscription, or of all."""
+        """Return the tables of one subscription, or of all."""
         with self.read() as transaction:
             return transaction.relations.all(subid)
 
     def subscription_with_relations(
         self, subid: int
     ) -> tuple[Subscription | None, tuple[SubscriptionRel, ...]]:
-        """A subscription, None when it is gone, and its tables, at one state."""
+        """Return a subscription (None when it is gone) and its tables, from one snapshot."""
         with self.read() as transaction:
             return transaction.subscriptions.find_oid(subid), transaction.relations.all(subid)
 
     def partition_tree(self, table: TableName) -> tuple[LakeTable, ...]:
-        """A partitioned table with its partitions and theirs, root first; () for any other."""
+        """Return a partitioned table and all partitions below it, root first; () for any other."""
         with self.read() as transaction:
             root = transaction.tables.find(*table)
             if root is None or root.partition_key is None:
@@ -169,17 +170,17 @@ class Catalog:
             return transaction.tables.family(root)
 
     def enum_types(self) -> tuple[EnumType, ...]:
-        """The node's own types."""
+        """Return the node's enum types."""
         with self.read() as transaction:
             return transaction.types.all()
 
     def cut_requests(self, subid: int) -> tuple[CutRequest, ...]:
-        """Where cuts of a subscription are wanted."""
+        """Return the positions at which somebody wants a cut of a subscription."""
         with self.read() as transaction:
             return transaction.cut_requests.all(subid)
 
     def forget_cut_request(self, request_id: str) -> None:
-        """A cut is wanted no longer."""
+        """Withdraw a request for a cut."""
         with self.write() as transaction:
             transaction.cut_requests.forget(request_id)
 
@@ -191,7 +192,7 @@ class Catalog:
             return transaction.relations.set_state(rel, state, lsn)
 
     def park(self, rel: SubscriptionRel, error: BaseException) -> SubscriptionRel:
-        """Record that a table follows no more. Raises as ``set_state``."""
+        """Record that a table no longer follows. Raises as ``set_state``."""
         with self.write() as transaction:
             return transaction.relations.park(rel, _record_of(error))
 
@@ -201,17 +202,18 @@ class Catalog:
             transaction.relations.bind(rel, relid=relid, table_id=table_id)
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> None:
-        """A table begins again with a copy. No effect when its membership has ended."""
+        """Have a table begin again with a copy. No effect when its membership has ended."""
         with self.write() as transaction:
             transaction.relations.copy_again(rel, relid)
 
     def record_definition(self, rel: SubscriptionRel, definition: str) -> None:
-        """Record what a table's rows depend on at the publisher; nobody else need look again."""
+        """Record what a table's rows depend on at the publisher. Not counted: no other process
+        needs to reread the catalog for it."""
         with self.write(counted=False) as transaction:
             transaction.relations.record_definition(rel, definition)
 
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
-        """Record that a relation may be another one than was copied."""
+        """Record that a relation may no longer be the one that was copied."""
         with self.write() as transaction:
             transaction.relations.record_conflict(rel, conflict)
 
@@ -219,10 +221,12 @@ class Catalog:
     def member(
         self, rel: SubscriptionRel, subscription: Subscription
     ) -> Iterator[Callable[[SubscriptionRelState, Lsn | None], object]]:
-        """Keep a table's membership: until the block is left, nobody can end it. Yields
-        ``set_state`` for it. Other writers wait. Raises UndefinedObject when it has
-        ended, or the subscription is being dropped or is not the given one any more: it may have
-        other publications, whose columns and rows the table holds."""
+        """Hold a table's membership: nobody can end it until the block is left, and other writers
+        wait. Yields ``set_state`` for the table.
+
+        Raises UndefinedObject when the membership has ended, or the subscription is being dropped
+        or no longer follows as the given one does: other publications may mean other columns and
+        rows."""
         with self.write() as transaction:
             if not _is_member(transaction, rel, subscription):
                 raise UndefinedObject(
@@ -239,10 +243,10 @@ class Catalog:
         table: str | None = None,
         disable: bool = False,
     ) -> None:
-        """Keep what went wrong; ``stopped``: and start no worker until ENABLE. Gone: no effect.
+        """Record a subscription's error. No effect when the subscription is gone.
 
-        ``table``: the sync id of the table that it is an error of. ``disable``: DISABLE it, too
-        (DisableSubscription).
+        ``stopped``: start no worker until ENABLE. ``table``: the sync id of the table in which the
+        error occurred. ``disable``: disable the subscription, too (DisableSubscription).
         """
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
@@ -257,14 +261,14 @@ class Catalog:
                 transaction.subscriptions.save(changed)
 
     def skip_lsns(self, subid: int) -> tuple[Lsn, Lsn]:
-        """``skip_lsn`` and ``skipping_lsn``. Gone: INVALID."""
+        """Return ``skip_lsn`` and ``skipping_lsn``; INVALID when the subscription is gone."""
         with self.read() as transaction:
             found = transaction.subscriptions.find_oid(subid)
         return (INVALID, INVALID) if found is None else (found.skip_lsn, found.skipping_lsn)
 
     def begin_skipping(self, subid: int, lsn: Lsn) -> bool:
-        """From now on the transaction is skipped, whatever SKIP says later. False: it is not to be
-        skipped any more."""
+        """Begin to skip a transaction: a later SKIP no longer changes that. False if the
+        transaction must not be skipped any more."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is None or subscription.skip_lsn != lsn:
@@ -273,7 +277,7 @@ class Catalog:
             return True
 
     def clear_skip_lsn(self, subid: int, lsn: Lsn) -> None:
-        """The transaction is passed. Another one that is to be skipped by now stays so."""
+        """Forget a transaction that was skipped. A later SKIP of another one is kept."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is None:
@@ -285,20 +289,23 @@ class Catalog:
             transaction.subscriptions.save(subscription)
 
     def origin_lsn(self, subid: int) -> Lsn:
-        """Where a subscription's replication origin was put. Gone: INVALID."""
+        """Return the position to which a subscription's replication origin was set; INVALID when
+        the subscription is gone."""
         with self.read() as transaction:
             found = transaction.subscriptions.find_oid(subid)
         return INVALID if found is None else found.origin_lsn
 
     def clear_origin_lsn(self, subid: int, lsn: Lsn) -> None:
-        """The last cut is there. One that it was put to since stays."""
+        """Forget the origin's position, as the last cut stands there. A position that was set since
+        then is kept."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None and subscription.origin_lsn == lsn:
                 transaction.subscriptions.save(replace(subscription, origin_lsn=INVALID))
 
     def enable_two_phase(self, subid: int) -> None:
-        """The publisher's slot has two-phase commit now (UpdateTwoPhaseState). Gone: no effect."""
+        """Record that the publisher's slot has two-phase commit now (UpdateTwoPhaseState). No
+        effect when the subscription is gone."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
@@ -306,7 +313,8 @@ class Catalog:
                 transaction.subscriptions.save(enabled)
 
     def record_publisher(self, subid: int, publisher: PublisherIdentity) -> None:
-        """Keep whom a subscription follows. Gone: no effect."""
+        """Record which publisher a subscription follows. No effect when the subscription is
+        gone."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
@@ -314,11 +322,11 @@ class Catalog:
 
 
 class _TakenBack(Exception):
-    """Rolls a transaction back that nothing is wrong with."""
+    """Rolls back a transaction in which nothing failed."""
 
 
 class _OneTransaction(Catalog):
-    """Part of a catalog's transaction."""
+    """A catalog that takes part in a transaction of another one."""
 
     def __init__(self, catalog: Catalog, connection: Connection) -> None:
         self._store = catalog._store
@@ -328,7 +336,7 @@ class _OneTransaction(Catalog):
         self._connection = connection
 
     def close(self) -> None:
-        """The catalog that it is part of stays open."""
+        """Leave the other catalog open."""
 
     @contextlib.contextmanager
     def read(self) -> Iterator[CatalogTransaction]:
@@ -355,12 +363,9 @@ def _record_of(error: BaseException) -> RecordedError:
     return RecordedError(message, None, None, PenstockError.default_sqlstate, time.time())
 
 
-# One running node per state store, where that is a PostgreSQL.
-#
-# In: the store's engine and the node's id. Out: a held advisory lock, or an error that another
-# process runs this node. The lock belongs to a session: it goes with the process, however that
-# dies, and with the server; ``keep`` takes it again then. A node in its folder is locked by
-# ``claims`` too, which is all that SQLite needs.
+# The lock that lets only one node run on a state store in PostgreSQL: an advisory lock, held by a
+# session. It ends with the process, however that dies, and with the server, after which ``keep``
+# takes it again. ``penstock.node.claims`` also locks the node's folder, which is enough for SQLite.
 
 _TRY: Final = text("SELECT pg_try_advisory_lock(:key)")
 _HOLDER: Final = text(
@@ -373,7 +378,8 @@ _STILL_THERE: Final = text("SELECT 1")
 
 
 class NodeLock:
-    """Held from ``take`` to ``release``. Without effect where the store is no PostgreSQL."""
+    """The node's lock, held from ``take`` to ``release``. It has no effect unless the store is a
+    PostgreSQL."""
 
     def __init__(self, engine: Engine, node_id: str) -> None:
         self._engine = engine if engine.dialect.name == "postgresql" else None
@@ -383,7 +389,7 @@ class NodeLock:
         self._guard = threading.Lock()
 
     def take(self) -> None:
-        """Raises ObjectInUse where another process runs the node, StorageError."""
+        """Take the lock. Raises ObjectInUse if another process runs the node, StorageError."""
         if self._engine is None:
             return
         with self._guard, map_errors():
@@ -398,7 +404,7 @@ class NodeLock:
             self._connection = connection
 
     def keep(self) -> None:
-        """Take it again where the session has ended. Raises as ``take``."""
+        """Take the lock again if its session has ended. Raises as ``take``."""
         if self._engine is None:
             return
         try:
@@ -412,7 +418,7 @@ class NodeLock:
         self.take()
 
     def release(self) -> None:
-        """End the session that holds it."""
+        """End the session that holds the lock."""
         with self._guard:
             held, self._connection = self._connection, None
         if held is not None:

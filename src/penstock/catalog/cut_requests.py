@@ -1,9 +1,9 @@
-"""Positions at which somebody wants a cut: what ``penstock verify`` asks of a running worker.
+"""Positions at which somebody wants a cut: ``penstock verify`` asks a running worker for them.
 
-In: a connection inside a transaction. Out: frozen rows. While a row is there the subscription's
-worker makes no batch that reaches beyond its position, and a cut at it. Who has asked removes the
-row; a worker removes one that has held it up for too long, whose asker may have been killed.
-PostgreSQL has nothing like it: there every position of a table is read by a snapshot.
+In: a connection inside a transaction. Out: frozen rows. While a row exists the subscription's
+worker makes no batch that reaches beyond its position, and makes a cut there. Whoever asked removes
+the row; a worker removes a row that has held it up for too long, as the asker may have been killed.
+PostgreSQL has nothing like it: there a snapshot reads a table at any position.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _TABLE = Table(
 
 @dataclass(frozen=True, slots=True)
 class CutRequest:
-    """``id``: of who asks; the position may move on. ``subid``: of the subscription."""
+    """A request for a cut at ``lsn``, which may move on. ``id`` names whoever asks, ``subid`` the
+    subscription."""
 
     id: str
     subid: int
@@ -41,28 +42,29 @@ class CutRequests:
         self._connection = connection
 
     def all(self, subid: int) -> tuple[CutRequest, ...]:
-        """Those for one subscription."""
+        """Return the requests for one subscription."""
         query = select(_TABLE).where(_TABLE.c.subid == subid).order_by(_TABLE.c.id)
         return tuple(_request(row) for row in self._connection.execute(query).mappings())
 
     def ask(self, subid: int, lsn: Lsn, own: str | None = None) -> CutRequest:
-        """Insert one. ``own``: its id, in place of a request of that id that a crash has left."""
+        """Insert a request. ``own``: its id; it replaces a request of that id that a crash left."""
         request = CutRequest(own or str(uuid.uuid4()), subid, lsn)
         self.forget(request.id)
         self._connection.execute(_TABLE.insert().values(id=request.id, subid=subid, lsn=lsn))
         return request
 
     def move(self, request_id: str, lsn: Lsn) -> bool:
-        """Ask for another position; False: the request is gone, and with it what it held up."""
+        """Move a request to another position. False if it is gone, and no longer holds up the
+        worker."""
         change = _TABLE.update().where(_TABLE.c.id == request_id).values(lsn=lsn)
         return self._connection.execute(change).rowcount == 1
 
     def forget(self, request_id: str) -> None:
-        """No effect when it is gone."""
+        """Delete a request; no effect when it is gone."""
         self._connection.execute(_TABLE.delete().where(_TABLE.c.id == request_id))
 
     def forget_all(self, subid: int) -> None:
-        """Those for a subscription that goes."""
+        """Delete the requests for a subscription that is dropped."""
         self._connection.execute(_TABLE.delete().where(_TABLE.c.subid == subid))
 
 

@@ -1,7 +1,7 @@
 """Databases that hold state: SQLite files shared by several processes, or any other by its URL.
 
-In: an SQLAlchemy URL. Out: an engine with transactions that begin as we say, and our errors instead
-of the driver's. Which tables there are is left to ``store`` and ``pg_stat_subscription``.
+In: an SQLAlchemy URL. Out: an engine with explicit BEGINs and our errors instead of the driver's.
+The tables are left to ``store`` and ``pg_stat_subscription``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sqlalchemy.schema import CreateColumn
 from penstock.errors import ConfigurationError, PenstockError, StorageError
 
 BUSY_TIMEOUT_S: Final = 30.0
-"""How long a process waits for another one's transaction."""
+"""Seconds for which a process waits for another one's transaction."""
 
 _POSTGRESQL: Final = ("postgresql", "postgres")
 _CONNECT_ARGS: Final[Mapping[str, int]] = {
@@ -40,10 +40,10 @@ _CONNECT_ARGS: Final[Mapping[str, int]] = {
     "keepalives_count": 2,
     "tcp_user_timeout": 20_000,  # milliseconds
 }
-"""A PostgreSQL that is gone without a word is given up after 20 s; a URL may say otherwise."""
+"""A PostgreSQL that vanishes silently is given up after 20 s; a URL may say otherwise."""
 
 _PRIMARY_CODE: Final = 0xFF
-"""Of SQLite's result codes; the rest tells more of the same."""
+"""The mask of the primary code in SQLite's result codes; the other bits only refine it."""
 _LOCKED: Final = "55P03"
 _DISK_FULL: Final = "53100"
 _UNLOCK: Final = "Another process keeps it locked; end that process."
@@ -54,11 +54,11 @@ _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') = 'off'"
 )
-"""Whatever the server, the database or the role is set to."""
+"""Commits must be durable, whatever is set for the server, the database or the role."""
 
 
 def parse_url(url: str) -> URL:
-    """Raises ConfigurationError for what is no SQLAlchemy URL; never shows its password."""
+    """Parse an SQLAlchemy URL. Raises ConfigurationError, which never shows the password."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -69,36 +69,37 @@ def parse_url(url: str) -> URL:
             hint="Leave the parameter state empty for SQLite in the node's folder, "
             "or write postgresql://user@host/database.",
         )
-    if parsed.drivername in _POSTGRESQL:  # psycopg is what we come with
+    if parsed.drivername in _POSTGRESQL:  # we depend on psycopg, not on SQLAlchemy's default
         parsed = parsed.set(drivername="postgresql+psycopg")
     return parsed
 
 
 def sqlite_path(url: URL) -> Path | None:
-    """The file of an SQLite URL; None for other databases."""
+    """Return the file of an SQLite URL; None for other databases."""
     if url.get_backend_name() != "sqlite":
         return None
     return Path(url.database or "")
 
 
 def make_private_file(path: Path) -> None:
-    """An empty file that only its owner reads, since connection strings go into it."""
+    """Create an empty file that only its owner can read, since it will hold connection strings."""
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
 def open_engine(url: URL, *, durable: bool) -> Engine:
-    """``durable``: every commit is on disk when it returns; else it may be lost, never torn.
+    """Open a database. ``durable``: every commit is on disk when it returns; otherwise it may be
+    lost, but is never torn.
 
     SQLite runs in WAL mode, so that readers and one writer do not wait for each other. Its driver
-    would begin transactions late and by itself; here BEGIN is ours, and a writer's is IMMEDIATE.
+    would begin transactions late and implicitly; we send BEGIN ourselves, IMMEDIATE for a writer.
     """
     options: dict[str, Any] = {}
     if url.get_backend_name() == "postgresql":
-        # connections of before a restart of the server are found out, not used
+        # connections that a restart of the server has broken are replaced, not used
         options["pool_pre_ping"] = True
-        # A writer waits for the row of ``pg_control`` and must see what the one before it has
-        # committed; under REPEATABLE READ it would fail there instead.
+        # A writer waits for the row of ``pg_control`` and must then see what the writer before it
+        # has committed; under REPEATABLE READ it would fail instead.
         options["isolation_level"] = "READ COMMITTED"
         options["connect_args"] = {k: v for k, v in _CONNECT_ARGS.items() if k not in url.query}
     try:
@@ -109,7 +110,7 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
             hint="Install the Python package of the driver that the URL names.",
         ) from None
     if url.get_backend_name() == "sqlite":
-        # In WAL mode NORMAL syncs at checkpoints only: the last commits would go with the power.
+        # In WAL mode NORMAL syncs at checkpoints only: a power failure would lose the last commits.
         synchronous = "FULL" if durable else "OFF"
 
         @event.listens_for(engine, "connect")
@@ -123,7 +124,7 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
         @event.listens_for(engine, "begin")
         def _begun(connection: Connection) -> None:
             mode = connection.get_execution_options().get(_BEGIN, "DEFERRED")
-            # past SQLAlchemy, whose way to a statement costs more than most transactions
+            # bypass SQLAlchemy: its overhead for one statement exceeds most transactions' cost
             driver: Any = connection.connection.driver_connection
             try:
                 driver.execute(f"BEGIN {mode}")
@@ -145,13 +146,13 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
 
 @contextlib.contextmanager
 def transaction(engine: Engine, *, write: bool) -> Iterator[Connection]:
-    """One transaction: committed at the end, rolled back when an exception comes out.
+    """Run the block in one transaction, rolled back when the block raises.
 
     Raises StorageError when the database cannot be reached, is locked for too long, or is full.
     """
     options: dict[str, Any] = {_BEGIN: "IMMEDIATE"} if write else {}
     if not write and engine.dialect.name != "sqlite":
-        # a reader looks at several catalogs, which must be of one state
+        # a reader looks at several catalogs, and must see all of them in one state
         options = {"isolation_level": "REPEATABLE READ"}
     with map_errors(), engine.connect() as connection:
         if options:
@@ -161,8 +162,8 @@ def transaction(engine: Engine, *, write: bool) -> Iterator[Connection]:
 
 
 def add_what_is_missing(connection: Connection, metadata: MetaData) -> None:
-    """Tables and columns that ``metadata`` has and the database has not; in rows that are there an
-    added column holds its default, or NULL. The transaction is one that writes."""
+    """Add the tables and columns of ``metadata`` that the database lacks, in a transaction that
+    writes. In existing rows an added column holds its default, or NULL."""
     metadata.create_all(connection)
     found = inspect(connection)
     quote = connection.dialect.identifier_preparer.format_table
@@ -176,7 +177,7 @@ def add_what_is_missing(connection: Connection, metadata: MetaData) -> None:
 
 @contextlib.contextmanager
 def map_errors() -> Iterator[None]:
-    """Database errors as StorageError; SQLAlchemy's own text would show statement and values."""
+    """Raise database errors as StorageError: SQLAlchemy's text would show statement and values."""
     try:
         yield
     except StatementError as error:
@@ -205,7 +206,7 @@ def _failed(error: BaseException | None, sqlstate: str | None, hint: str) -> Sto
 
 
 def _of_sqlite(error: sqlite3.Error) -> tuple[str | None, str]:
-    """SQLSTATE and hint."""
+    """Return the SQLSTATE and hint for SQLite's error."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return _LOCKED, _UNLOCK
@@ -218,7 +219,7 @@ def _of_sqlite(error: sqlite3.Error) -> tuple[str | None, str]:
 
 
 def _of_server(error: BaseException | None) -> tuple[str | None, str]:
-    """SQLSTATE and hint."""
+    """Return the SQLSTATE and hint for a server's error."""
     sqlstate = getattr(error, "sqlstate", None)
     if sqlstate == _LOCKED:
         return _LOCKED, _UNLOCK

@@ -1,6 +1,6 @@
 """Tables that a transaction block has made, and that are in no catalog yet.
 
-In: rows of catalogs. Out: frozen values, and what is written down of them until COMMIT has put them
+In: rows of catalogs. Out: frozen values, and the JSON that records them until COMMIT has put them
 into the catalogs.
 """
 
@@ -17,7 +17,8 @@ from penstock.catalog.pg_sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class MadeTable:
-    """``entry``: the lines of the first entry of its Delta log, which is not put yet."""
+    """A table that a block has made. ``entry``: the lines of the first entry of its Delta log,
+    which is not written yet."""
 
     row: LakeTable
     sequences: tuple[Sequence, ...]
@@ -25,28 +26,28 @@ class MadeTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the relations that come with it."""
+        """Names of the table's relations: its own and those of its sequences."""
         return (*self.row.own_names, *(sequence.name for sequence in self.sequences))
 
     @property
     def uri(self) -> str:
-        """Where it will lie."""
+        """The URI where the table will lie."""
         return self.row.uri or ""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The Delta table's own."""
+        """The Delta table's ``metaData`` action."""
         found = (json.loads(line).get("metaData") for line in self.entry)
         return next(metadata for metadata in found if metadata)
 
     @property
     def table_id(self) -> str:
-        """The Delta table's own id."""
+        """The Delta table's id."""
         return str(self.metadata["id"])
 
 
 def to_json(table: MadeTable) -> dict[str, Any]:
-    """As it is written down."""
+    """Return the table as JSON."""
     return {
         "row": stored_table(table.row),
         "sequences": [asdict(sequence) for sequence in table.sequences],
@@ -55,7 +56,7 @@ def to_json(table: MadeTable) -> dict[str, Any]:
 
 
 def from_json(found: Mapping[str, Any]) -> MadeTable:
-    """The reverse of ``to_json``."""
+    """Return the table that ``to_json`` has written."""
     return MadeTable(
         lake_table(found["row"]),
         tuple(Sequence(**sequence) for sequence in found["sequences"]),

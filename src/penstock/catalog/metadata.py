@@ -1,8 +1,8 @@
-"""What tables of the state store share: their collection, a column type, the columns of an error.
+"""Parts that the state store's tables share: their collection, a column type, error columns.
 
-In: nothing. Out: ``METADATA``, ``LsnColumn``, and for a subscription or a table of one what went
-wrong last, in five columns of its row. Tables bear the prefix ``penstock_``, since a PostgreSQL
-that keeps the state has catalogs of its own by the names of ours.
+In: nothing. Out: ``METADATA``, ``LsnColumn``, and the five columns that keep the last error of a
+subscription or of one of its tables. Tables bear the prefix ``penstock_``, because a PostgreSQL
+that keeps the state has catalogs of its own under the same names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ METADATA = MetaData()
 
 
 class LsnColumn(TypeDecorator[Lsn]):
-    """A position as a signed 64-bit number: enough for 8 EiB of WAL, more is refused (0A000)."""
+    """A position as a signed 64-bit number. That suffices for 8 EiB of WAL; more is refused
+    (0A000)."""
 
     impl = BigInteger
     cache_ok = True
@@ -33,7 +34,7 @@ class LsnColumn(TypeDecorator[Lsn]):
 
 @dataclass(frozen=True, slots=True)
 class RecordedError:
-    """What went wrong last. ``time``: seconds since 1970."""
+    """The last error. ``time``: seconds since 1970."""
 
     message: str
     detail: str | None
@@ -43,7 +44,7 @@ class RecordedError:
 
 
 def error_columns(prefix: str) -> tuple[Column[Any], ...]:
-    """Of a table whose columns begin with ``prefix``; all NULL without an error."""
+    """Return the error columns, with ``prefix``, of a table; all are NULL if there is no error."""
     return (
         Column(f"{prefix}error", Text),
         Column(f"{prefix}errordetail", Text),
@@ -54,7 +55,7 @@ def error_columns(prefix: str) -> tuple[Column[Any], ...]:
 
 
 def error_values(prefix: str, error: RecordedError | None) -> dict[str, Any]:
-    """What the columns hold."""
+    """Return the values of the error columns."""
     return {
         f"{prefix}error": error and error.message,
         f"{prefix}errordetail": error and error.detail,
@@ -65,7 +66,7 @@ def error_values(prefix: str, error: RecordedError | None) -> dict[str, Any]:
 
 
 def error_of(prefix: str, row: RowMapping) -> RecordedError | None:
-    """The error of a row, None without one."""
+    """Return the error of a row, None if it has none."""
     if row[f"{prefix}error"] is None:
         return None
     return RecordedError(

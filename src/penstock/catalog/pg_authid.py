@@ -1,8 +1,8 @@
 """Roles, and what they may read (pg_authid.h; relacl of pg_class.h).
 
 In: a connection inside a transaction. Out: frozen ``Role`` rows. A password is kept as a SCRAM
-verifier only, and shown to nobody. Who may do what is decided by ``penstock.commands`` and
-``penstock.walsender``.
+verifier only, and shown to nobody. ``penstock.commands`` and ``penstock.walsender`` decide who may
+do what.
 """
 
 from __future__ import annotations
@@ -56,10 +56,12 @@ _SELECT = Table(
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A role. ``verifier``: PostgreSQL's ``SCRAM-SHA-256$...``, None: no password, no login by one.
+    """A role. ``verifier``: PostgreSQL's ``SCRAM-SHA-256$...``; None if it has no password and
+    cannot log in by one.
 
-    ``valid_until``: seconds since 1970 until which the password is good, None for ever.
-    ``connection_limit``: -1 for none. ``dropped``: since a session has logged in as it.
+    ``valid_until``: seconds since 1970 until which the password is valid, None for ever.
+    ``connection_limit``: -1 for none. ``dropped``: the role was dropped after a session had logged
+    in as it.
     """
 
     oid: int
@@ -80,31 +82,31 @@ class PgAuthid:
         self._connection = connection
 
     def all(self) -> tuple[Role, ...]:
-        """Every role in the order of creation."""
+        """Return every role in the order of creation."""
         rows = self._connection.execute(select(_ROLES).order_by(_ROLES.c.oid))
         return tuple(_role(row) for row in rows.mappings())
 
     def find(self, name: str) -> Role | None:
-        """The role of that name, or None."""
+        """Return the role of that name, or None."""
         row = self._connection.execute(select(_ROLES).where(_ROLES.c.rolname == name))
         found = row.mappings().one_or_none()
         return None if found is None else _role(found)
 
     def find_oid(self, oid: int) -> Role | None:
-        """The role of that OID, or None."""
+        """Return the role of that OID, or None."""
         row = self._connection.execute(select(_ROLES).where(_ROLES.c.oid == oid))
         found = row.mappings().one_or_none()
         return None if found is None else _role(found)
 
     def get(self, name: str) -> Role:
-        """The role of that name. Raises UndefinedObject (42704)."""
+        """Return the role of that name. Raises UndefinedObject (42704)."""
         found = self.find(name)
         if found is None:
             raise UndefinedObject(f'role "{name}" does not exist')
         return found
 
     def create(self, name: str, **attributes: Any) -> Role:
-        """Insert one; ``attributes`` are fields of ``Role``. Raises DuplicateObject (42710)."""
+        """Insert a role with these fields of ``Role``. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
             raise DuplicateObject(f'role "{name}" already exists')
         role = Role(pg_control.new_oid(self._connection), name, **attributes)
@@ -118,22 +120,22 @@ class PgAuthid:
         )
 
     def delete(self, oid: int) -> None:
-        """Remove the role and what it was granted."""
+        """Remove the role and the grants to it."""
         self._connection.execute(_SELECT.delete().where(_SELECT.c.grantee == oid))
         self._connection.execute(_ROLES.delete().where(_ROLES.c.oid == oid))
 
     def grant_select(self, relid: int, grantee: int) -> None:
-        """GRANT SELECT ON TABLE; twice is once."""
+        """Grant SELECT on a table; no effect if it is already granted."""
         query = select(_SELECT.c.relid).where(_granted(relid, grantee))
         if self._connection.execute(query).first() is None:
             self._connection.execute(_SELECT.insert().values(relid=relid, grantee=grantee))
 
     def revoke_select(self, relid: int, grantee: int) -> None:
-        """REVOKE SELECT ON TABLE; no effect where it was not granted."""
+        """Revoke SELECT on a table; no effect if it was not granted."""
         self._connection.execute(_SELECT.delete().where(_granted(relid, grantee)))
 
     def grants(self) -> frozenset[tuple[int, int]]:
-        """(table, role) of every GRANT SELECT; role 0 is PUBLIC."""
+        """Return (table, role) of every GRANT SELECT; role 0 is PUBLIC."""
         rows = self._connection.execute(select(_SELECT.c.relid, _SELECT.c.grantee))
         return frozenset((int(relid), int(grantee)) for relid, grantee in rows)
 
@@ -142,14 +144,14 @@ class PgAuthid:
         self._connection.execute(_SELECT.delete().where(_SELECT.c.relid == relid))
 
     def granted_to(self, grantee: int) -> tuple[int, ...]:
-        """Oids of the tables that a role was granted SELECT on."""
+        """Return the oids of the tables on which a role was granted SELECT."""
         query = select(_SELECT.c.relid).where(_SELECT.c.grantee == grantee)
         return tuple(row[0] for row in self._connection.execute(query.order_by(_SELECT.c.relid)))
 
     def may_select(self, relid: int, grantee: int) -> bool:
-        """Whether the role, or PUBLIC, was granted SELECT.
+        """Tell whether the role, or PUBLIC, was granted SELECT.
 
-        Owners and superusers are not looked at.
+        Ownership and superusers are left to the caller.
         """
         query = select(_SELECT.c.relid).where(
             and_(_SELECT.c.relid == relid, _SELECT.c.grantee.in_((grantee, PUBLIC)))

@@ -1,9 +1,8 @@
 """Tables of the lake that the node knows by name (pg_class.h, pg_namespace.h).
 
-In: a connection inside a transaction. Out: frozen ``LakeTable`` rows. Columns and rows are Delta's;
-here is what Delta has no place for: an oid that stays, the owner, the replica identity, the parent
-of a partition. A table is known from the moment that it is first named, by whatever writer it was
-made.
+In: a connection inside a transaction. Out: frozen ``LakeTable`` rows. Delta keeps columns and rows;
+this table keeps what Delta has no place for: a stable oid, the owner, the replica identity, the
+parent of a partition. A table becomes known when it is first named, whichever writer made it.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _TABLE = Table(
     Column("relformer", Text),
     UniqueConstraint("relnamespace", "relname"),
 )
-# Made once: each statement of a session asks for a few tables.
+# Built once, since each statement of a session looks up a few tables.
 _BY_NAME: Final = select(_TABLE).where(
     and_(
         _TABLE.c.relnamespace == bindparam("schema", type_=String),
@@ -65,8 +64,9 @@ _BY_OID: Final = select(_TABLE).where(_TABLE.c.oid == bindparam("one", type_=Big
 
 @dataclass(frozen=True, slots=True)
 class UniqueIndex:
-    """A promise that columns are unique, under a name. ``constraint``: made by UNIQUE;
-    ``replica_identity``: by USING INDEX; ``parent``: oid of the partitioned table's index.
+    """A promise, under a name, that columns are unique. ``constraint``: UNIQUE has made it;
+    ``replica_identity``: it is the one of USING INDEX; ``parent``: oid of the partitioned table's
+    index.
     """
 
     oid: int
@@ -79,10 +79,10 @@ class UniqueIndex:
 
 @dataclass(frozen=True, slots=True)
 class FormerTable:
-    """What a table was up to ``version`` of its Delta table: names and what identifies its rows.
+    """A table as it was up to ``version`` of its Delta table: its names and the identity of rows.
 
-    ``lsn``: where the log ended then, which is what tells of times at which the table had the same
-    version before and after; None: not recorded, by an older node.
+    ``lsn``: the end of the log at that time. It tells before from after while the Delta table
+    stayed at one version. None if an older node did not record it.
     """
 
     version: int
@@ -97,18 +97,18 @@ class FormerTable:
 _KEPT: Final = tuple(
     field.name for field in fields(FormerTable) if field.name not in ("version", "lsn")
 )
-"""What it shares with a ``LakeTable``, by the same names."""
+"""The fields that a ``FormerTable`` and a ``LakeTable`` have in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
     """A table. ``uri``: its Delta table, None for a partitioned parent, which has no rows.
 
-    ``primary_key`` and ``identity_key``: columns, in order; the latter for KEY only. ``owner``:
-    oid of a role, None: the node's own. ``parent`` and ``bound``: of a partition;
-    ``partition_key``: of a partitioned table, as PARTITION BY was written. ``indexes``: besides the
-    primary key's, in the order of oids. ``folder_of``: schema and name whose folder it lies in,
-    where SET SCHEMA has given it another one. ``former``: what it was before, the oldest first.
+    ``primary_key`` and ``identity_key``: columns, in order; the latter for INDEX only. ``owner``:
+    oid of a role, None: the node's own. ``parent`` and ``bound`` are set for a partition,
+    ``partition_key`` for a partitioned table: the text of PARTITION BY. ``indexes``: all but the
+    primary key's, in the order of oids. ``folder_of``: the schema and name in whose folder the
+    table still lies after SET SCHEMA. ``former``: its earlier states, the oldest first.
     """
 
     oid: int
@@ -127,12 +127,14 @@ class LakeTable:
     former: tuple[FormerTable, ...] = ()
 
     def at(self, version: int) -> LakeTable:
-        """As it was when a version of its Delta table was committed, by name and identity."""
+        """Return the table with the name and identity that it had when ``version`` of its Delta
+        table was committed."""
         former = next((one for one in self.former if version <= one.version), None)
         return self._as(former)
 
     def at_end_of(self, lsn: Lsn, version: int) -> LakeTable:
-        """As it was where a transaction of other tables ended, when it had that version."""
+        """Return the table as it was at ``lsn``, where a transaction of other tables ended.
+        ``version``: its Delta version there."""
         for one in self.former:
             if version < one.version or (
                 version == one.version and (one.lsn is None or lsn <= one.lsn)
@@ -146,7 +148,7 @@ class LakeTable:
         return replace(self, **{name: getattr(former, name) for name in _KEPT})
 
     def until(self, version: int, lsn: Lsn | None = None) -> FormerTable:
-        """What it is now, for when it is that no more."""
+        """Return the table's present state, to be kept when it changes after ``version``."""
         kept = {name: getattr(self, name) for name in _KEPT}
         return FormerTable(version, **kept, lsn=lsn)
 
@@ -157,25 +159,26 @@ class LakeTable:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Of the relations that it is: the table and its indexes."""
+        """Names of the table and its indexes, which are relations, too."""
         keys = (self.primary_key_name,) if self.primary_key else ()
         return (self.name, *keys, *(index.name for index in self.indexes))
 
     @property
     def primary_key_name(self) -> str:
-        """Of the constraint and the index that PostgreSQL would have for the primary key
+        """The name that PostgreSQL would give to the primary key's constraint and index
         (makeObjectName)."""
         label = "_pkey"
         return truncated(self.name, NAMEDATALEN - 1 - len(label)) + label
 
     @property
     def identity(self) -> tuple[str, ...] | None:
-        """Columns that identify a row of an update or delete: () for FULL, None without any."""
+        """Columns that identify a row of an update or delete: () for FULL, None if there are
+        none."""
         match self.replica_identity:
             case ReplicaIdentity.FULL:
                 return ()
             case ReplicaIdentity.INDEX:
-                return self.identity_key or None  # it went with a column
+                return self.identity_key or None  # empty: the index was dropped with a column
             case ReplicaIdentity.DEFAULT:
                 return self.primary_key or None
         return None
@@ -188,44 +191,44 @@ class PgClass:
         self.connection = connection
 
     def all(self) -> tuple[LakeTable, ...]:
-        """Every table in the order of oids."""
+        """Return every table in the order of oids."""
         rows = self.connection.execute(select(_TABLE).order_by(_TABLE.c.oid))
         return tuple(lake_table(row) for row in rows.mappings())
 
     def find(self, schema: str, name: str) -> LakeTable | None:
-        """The table of that name, or None."""
+        """Return the table of that name, or None."""
         named = {"schema": schema, "name": name}
         found = self.connection.execute(_BY_NAME, named).mappings().one_or_none()
         return None if found is None else lake_table(found)
 
     def find_oid(self, oid: int) -> LakeTable | None:
-        """The table with that oid, or None."""
+        """Return the table with that oid, or None."""
         found = self.connection.execute(_BY_OID, {"one": oid}).mappings().one_or_none()
         return None if found is None else lake_table(found)
 
     def in_folder_of(self, schema: str, name: str) -> LakeTable | None:
-        """The table of another name that lies where one of that name would, or None."""
+        """Return the table of another name that occupies this name's folder, or None."""
         query = select(_TABLE).where(_TABLE.c.relfolderof == json.dumps((schema, name)))
         found = self.connection.execute(query).mappings().one_or_none()
         return None if found is None else lake_table(found)
 
     def get(self, schema: str, name: str) -> LakeTable:
-        """The table of that name. Raises UndefinedObject (42P01)."""
+        """Return the table of that name. Raises UndefinedObject (42P01)."""
         found = self.find(schema, name)
         if found is None:
             raise UndefinedTable(f'relation "{schema}.{name}" does not exist')
         return found
 
     def family(self, table: LakeTable) -> tuple[LakeTable, ...]:
-        """A table with its partitions and theirs, each after what it is a partition of."""
+        """Return a table and all partitions below it, each after its parent."""
         known = self.all()
         found = [table]
-        for member in found:  # which grows
+        for member in found:  # the list grows meanwhile
             found += [child for child in known if child.parent == member.oid]
         return tuple(found)
 
     def create(self, schema: str, name: str, uri: str | None, **attributes: Any) -> LakeTable:
-        """Insert one; ``attributes``: fields of ``LakeTable``. Raises DuplicateObject (42P07)."""
+        """Insert a table with these fields of ``LakeTable``. Raises DuplicateObject (42P07)."""
         if self.find(schema, name) is not None:
             raise DuplicateTable(f'relation "{name}" already exists')
         table = LakeTable(pg_control.new_oid(self.connection), schema, name, uri, **attributes)
@@ -233,19 +236,20 @@ class PgClass:
         return table
 
     def add(self, table: LakeTable) -> None:
-        """Insert one that has its oid."""
+        """Insert a table that already has its oid."""
         self.connection.execute(_TABLE.insert().values(**stored_table(table)))
 
     def new_index(self, name: str, columns: tuple[str, ...], **attributes: Any) -> UniqueIndex:
-        """One that is in no table yet; ``attributes``: fields of ``UniqueIndex``."""
+        """Return an index with a new oid, not yet part of a table. ``attributes``: fields of
+        ``UniqueIndex``."""
         oid = pg_control.new_oid(self.connection)
         return UniqueIndex(oid, name, columns, **attributes)
 
     def register(self, schema: str, name: str, uri: str, key: tuple[str, ...] | None) -> LakeTable:
-        """A table that is in the warehouse and not known yet; ``key``: what it says of itself.
+        """Insert a table of the warehouse that is not known yet. ``key``: the key that it declares.
 
-        One that says that it has no key holds equal rows: a subscription keeps it, or CREATE TABLE
-        made it so. Its rows are identified by all their columns.
+        A table that declares an empty key may hold equal rows: a subscription keeps it, or CREATE
+        TABLE made it so. All columns together identify its rows.
         """
         if key == ():
             return self.create(schema, name, uri, replica_identity=ReplicaIdentity.FULL)
@@ -274,7 +278,7 @@ class PgClass:
 
 
 def stored_table(table: LakeTable) -> dict[str, Any]:
-    """As it is written, but for ``former``."""
+    """Return the columns of a table's row, but for ``former``."""
     return {
         "oid": table.oid,
         "relnamespace": table.schema,
@@ -293,7 +297,7 @@ def stored_table(table: LakeTable) -> dict[str, Any]:
 
 
 def lake_table(row: RowMapping | Mapping[str, Any]) -> LakeTable:
-    """The reverse."""
+    """Return the table of a row."""
     return LakeTable(
         oid=row["oid"],
         schema=row["relnamespace"],

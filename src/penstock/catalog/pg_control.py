@@ -34,7 +34,8 @@ _GENERATION: Final = select(_TABLE.c.generation)
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """``node_id``: unique among all nodes. ``created_at``: seconds since 1970."""
+    """The node's identity. ``node_id`` is unique among all nodes. ``created_at``: seconds since
+    1970."""
 
     node_id: str
     created_by: str
@@ -70,7 +71,7 @@ def node_info(connection: Connection) -> NodeInfo:
 
 
 def warehouse(connection: Connection) -> str | None:
-    """The URI of the warehouse that bears the node's id; None before it was written."""
+    """Return the URI of the warehouse that bears the node's id; None before it is written."""
     found: str | None = connection.execute(select(_TABLE.c.warehouse)).scalar_one()
     return found
 
@@ -80,22 +81,22 @@ def set_warehouse(connection: Connection, uri: str) -> None:
 
 
 def generation(connection: Connection) -> int:
-    """A number that grows with every change of the catalog."""
+    """Return a number that grows with every change of the catalog."""
     return int(connection.execute(_GENERATION).scalar_one())
 
 
 def advance_generation(connection: Connection) -> None:
-    """Count a change. It comes first in a writing transaction: its row is the writers' lock."""
+    """Count a change. A writing transaction begins with it: the row serves as the writers' lock."""
     connection.execute(update(_TABLE).values(generation=_TABLE.c.generation + 1))
 
 
 def lock_writers(connection: Connection) -> None:
-    """The same for a change that is not counted."""
+    """Take the writers' lock for a change that is not counted."""
     connection.execute(update(_TABLE).values(generation=_TABLE.c.generation))
 
 
 def new_oid(connection: Connection) -> int:
-    """An oid that was never given out before (GetNewObjectId, without wrapping around)."""
+    """Return an oid that was never given out before (GetNewObjectId, without wrapping around)."""
     oid = int(connection.execute(select(_TABLE.c.next_oid)).scalar_one())
     connection.execute(update(_TABLE).values(next_oid=oid + 1))
     return oid

@@ -1,7 +1,7 @@
 """Schemas of the lake (pg_namespace.h).
 
-In: a connection inside a transaction. Out: frozen rows. ``public`` is always there. Like a table, a
-schema is known from the moment that it is created or first named.
+In: a connection inside a transaction. Out: frozen rows. ``public`` always exists. Like a table, a
+schema becomes known when it is created or first named.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Namespace:
 
 
 PUBLIC: Final = Namespace(2200, "public")
-"""With the oid that it has in every PostgreSQL (pg_namespace.dat)."""
+"""The schema ``public``, with the oid that it has in every PostgreSQL (pg_namespace.dat)."""
 
 
 class PgNamespace:
@@ -44,12 +44,12 @@ class PgNamespace:
         self._connection = connection
 
     def all(self) -> tuple[Namespace, ...]:
-        """Every schema in the order of oids; ``public`` is the first."""
+        """Return every schema in the order of oids; ``public`` is the first."""
         rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.oid))
         return (PUBLIC, *(_namespace(row) for row in rows.mappings()))
 
     def find(self, name: str) -> Namespace | None:
-        """The schema of that name, or None."""
+        """Return the schema of that name, or None."""
         if name == PUBLIC.name:
             return PUBLIC
         query = select(_TABLE).where(_TABLE.c.nspname == name)
@@ -57,7 +57,7 @@ class PgNamespace:
         return None if found is None else _namespace(found)
 
     def create(self, name: str, owner: int | None = None) -> Namespace:
-        """Insert one. Raises DuplicateObject (42P06)."""
+        """Insert a schema. Raises DuplicateObject (42P06)."""
         if self.find(name) is not None:
             raise DuplicateSchema(f'schema "{name}" already exists')
         namespace = Namespace(pg_control.new_oid(self._connection), name, owner)

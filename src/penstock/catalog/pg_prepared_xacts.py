@@ -1,8 +1,8 @@
 """Prepared transactions of publishers that wait for their second phase (twophase.c).
 
-In: a connection inside a transaction. Out: frozen rows. A row is there from the publisher's PREPARE
-TRANSACTION on until the rows of its COMMIT PREPARED are in a cut, or it was rolled back. What the
-transaction did is kept in the warehouse, in ``folder``; nobody reads it before.
+In: a connection inside a transaction. Out: frozen rows. A row exists from the publisher's PREPARE
+TRANSACTION until the rows of its COMMIT PREPARED are in a cut, or until it is rolled back. The
+transaction's changes are kept in the warehouse, in ``folder``; nobody reads them before.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _TABLE = Table(
 
 @dataclass(frozen=True, slots=True)
 class PreparedXact:
-    """``xid`` and ``gid``: the publisher's. ``prepare_time``: microseconds since 1970. ``runs``:
-    how many frames each file of the folder has; ``relations``: OIDs that are defined among them.
-    ``prepare_lsn``: where its PREPARE finishes, for SKIP; None: an older node has kept it.
-    ``commit_lsn``, ``finish_lsn``: where its COMMIT PREPARED begins and ends, once that has come.
-    ``skipped``: whether its rows are left out."""
+    """A prepared transaction. ``xid`` and ``gid`` are the publisher's. ``prepare_time``:
+    microseconds since 1970. ``runs``: the number of frames in each file of the folder;
+    ``relations``: OIDs of the relations that these frames define. ``prepare_lsn``: the end of its
+    PREPARE, for SKIP; None if an older node wrote the row. ``commit_lsn``, ``finish_lsn``: begin
+    and end of its COMMIT PREPARED, once that has arrived. ``skipped``: its rows are left out."""
 
     subid: int
     xid: int
@@ -67,8 +67,8 @@ class PreparedXact:
 
     @property
     def local_gid(self) -> str:
-        """As PostgreSQL's subscriber names it (TwoPhaseTransactionGid): publishers may have chosen
-        the same name."""
+        """The name that PostgreSQL's subscriber gives it (TwoPhaseTransactionGid), since several
+        publishers may have chosen the same ``gid``."""
         return f"pg_gid_{self.subid}_{self.xid}"
 
 
@@ -79,30 +79,30 @@ class PgPreparedXacts:
         self._connection = connection
 
     def all(self, subid: int | None = None) -> tuple[PreparedXact, ...]:
-        """Those of one subscription, or of all."""
+        """Return the prepared transactions of one subscription, or of all."""
         query = select(_TABLE).order_by(_TABLE.c.subid, _TABLE.c.prepare_end_lsn)
         if subid is not None:
             query = query.where(_TABLE.c.subid == subid)
         return tuple(_xact(row) for row in self._connection.execute(query).mappings())
 
     def find(self, subid: int, xid: int) -> PreparedXact | None:
-        """One of them; None: it is not there."""
+        """Return a subscription's transaction by its xid, or None."""
         query = select(_TABLE).where(_TABLE.c.subid == subid, _TABLE.c.xid == xid)
         row = self._connection.execute(query).mappings().one_or_none()
         return None if row is None else _xact(row)
 
     def put(self, xact: PreparedXact) -> None:
-        """Insert one, or replace the one of that subscription and xid."""
+        """Insert a transaction, or replace the one of the same subscription and xid."""
         self.delete(xact.subid, xact.xid)
         self._connection.execute(_TABLE.insert().values(**_values(xact)))
 
     def delete(self, subid: int, xid: int) -> None:
-        """No effect when it is gone."""
+        """Delete a transaction; no effect when it is gone."""
         gone = _TABLE.delete().where(_TABLE.c.subid == subid, _TABLE.c.xid == xid)
         self._connection.execute(gone)
 
     def delete_all(self, subid: int) -> None:
-        """Those of a subscription that goes."""
+        """Delete the transactions of a subscription that is dropped."""
         self._connection.execute(_TABLE.delete().where(_TABLE.c.subid == subid))
 
 

@@ -1,12 +1,13 @@
-"""Publications and what is in them (pg_publication.h, pg_publication_rel.h,
+"""Publications, their tables and their schemas (pg_publication.h, pg_publication_rel.h,
 pg_publication_namespace.h).
 
-In: a connection inside a transaction. Out: frozen rows. PostgreSQL's rules about what may be
-published how are ``penstock.publication``'s and ``penstock.commands``'.
+In: a connection inside a transaction. Out: frozen rows. ``penstock.publication`` and
+``penstock.commands`` enforce PostgreSQL's rules about what may be published, and how.
 
-Each row knows from which place of the log on it counts, and one that was changed or removed is kept
-with the place up to which it did, as long as a slot may need it: a commit is sent by what there was
-at its place (``history``). The places are written with the rows, in one transaction.
+A commit is sent according to the publications that existed at its place in the log (``history``).
+So each row has the place of the log from which on it is valid. A row that is changed or removed is
+kept, with the place up to which it was valid, as long as a slot may need it. The places are written
+in the transaction that writes the rows.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _PUBLICATIONS = Table(
     Column("pubtruncate", Boolean, nullable=False),
     Column("pubviaroot", Boolean, nullable=False),
     Column("pubgencols", String(1), nullable=False),
-    Column("since_lsn", LsnColumn),  # and of the others: NULL where it has always counted
+    Column("since_lsn", LsnColumn),  # here and below: NULL if the row has always been valid
 )
 
 _RELATIONS = Table(
@@ -89,8 +90,8 @@ _KINDS: Final = {table.name: table for table in (_PUBLICATIONS, _RELATIONS, _NAM
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication. ``generated_columns``: ``n``one or ``s``tored. ``owner``: oid of a role,
-    None: the node's own."""
+    """A publication. ``generated_columns``: ``n`` for none, ``s`` for stored. ``owner``: oid of a
+    role, None: the node's own."""
 
     oid: int
     name: str
@@ -126,7 +127,7 @@ class PublicationNamespace:
 
 @dataclass(frozen=True, slots=True)
 class PublicationsThen:
-    """What there was at a place of the log, in the orders of ``PgPublication``."""
+    """The publications at one place of the log, in the orders of ``PgPublication``."""
 
     publications: tuple[Publication, ...]
     relations: tuple[PublicationRel, ...]
@@ -135,7 +136,8 @@ class PublicationsThen:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A row that counts for what begins at ``since``, or always did, and before ``until``."""
+    """A row that is valid for transactions that begin at ``since`` (None: at any place) or later,
+    and before ``until``."""
 
     kind: str
     since: Lsn | None
@@ -159,16 +161,16 @@ class PublicationHistory:
         return tuple(sorted(place for place in places if place is not None))
 
     def epoch(self, place: Lsn) -> int:
-        """A number that is the same for places between which nothing has changed."""
+        """Return a number that is equal for places between which no publication has changed."""
         return bisect_right(self._changes, place)
 
     @cached_property
     def newest(self) -> PublicationsThen:
-        """What counts for a transaction that comes next."""
+        """The publications that are valid for the next transaction."""
         return self.at(_AFTER_ALL)
 
     def at(self, place: Lsn) -> PublicationsThen:
-        """What counts for a transaction that begins there."""
+        """Return the publications that are valid for a transaction that begins at ``place``."""
 
         def rows(table: Table) -> list[Mapping[str, Any]]:
             return [s.row for s in self.spans if s.kind == table.name and s.counts(place)]
@@ -189,25 +191,25 @@ class PgPublication:
         self._connection = connection
 
     def all(self) -> tuple[Publication, ...]:
-        """Every publication, sorted by name."""
+        """Return every publication, sorted by name."""
         rows = self._connection.execute(select(_PUBLICATIONS).order_by(_PUBLICATIONS.c.pubname))
         return tuple(_publication(row) for row in rows.mappings())
 
     def find(self, name: str) -> Publication | None:
-        """The publication of that name, or None."""
+        """Return the publication of that name, or None."""
         query = select(_PUBLICATIONS).where(_PUBLICATIONS.c.pubname == name)
         found = self._connection.execute(query).mappings().one_or_none()
         return None if found is None else _publication(found)
 
     def get(self, name: str) -> Publication:
-        """The publication of that name. Raises UndefinedObject (42704)."""
+        """Return the publication of that name. Raises UndefinedObject (42704)."""
         found = self.find(name)
         if found is None:
             raise UndefinedObject(f'publication "{name}" does not exist')
         return found
 
     def create(self, name: str, **attributes: Any) -> Publication:
-        """Insert one; ``attributes`` are fields of ``Publication``. Raises DuplicateObject."""
+        """Insert a publication with these fields of ``Publication``. Raises DuplicateObject."""
         if self.find(name) is not None:
             raise DuplicateObject(f'publication "{name}" already exists')
         publication = Publication(pg_control.new_oid(self._connection), name, **attributes)
@@ -220,13 +222,14 @@ class PgPublication:
             self._add(_PUBLICATIONS, _values(publication))
 
     def delete(self, oid: int) -> None:
-        """Remove a publication with all that is in it."""
+        """Remove a publication with its tables and schemas."""
         self._end(_RELATIONS, _RELATIONS.c.prpubid == oid)
         self._end(_NAMESPACES, _NAMESPACES.c.pnpubid == oid)
         self._end(_PUBLICATIONS, _PUBLICATIONS.c.oid == oid)
 
     def relations(self, publication: int | None = None) -> tuple[PublicationRel, ...]:
-        """Tables of one publication, or of all, in the order in which they were added."""
+        """Return the tables of one publication, or of all, in the order in which they were
+        added."""
         query = select(_RELATIONS).order_by(_RELATIONS.c.oid)
         if publication is not None:
             query = query.where(_RELATIONS.c.prpubid == publication)
@@ -239,7 +242,7 @@ class PgPublication:
         columns: tuple[str, ...] | None = None,
         row_filter: str | None = None,
     ) -> PublicationRel:
-        """Add a table that is not in it."""
+        """Add a table that is not in the publication yet."""
         row = PublicationRel(
             pg_control.new_oid(self._connection), publication, relation, columns, row_filter
         )
@@ -249,30 +252,31 @@ class PgPublication:
         return row
 
     def remove_relation(self, publication: int, relation: int) -> None:
-        """Take a table out; no effect when it is not in it."""
+        """Remove a table from a publication; no effect when it is not in it."""
         same = and_(_RELATIONS.c.prpubid == publication, _RELATIONS.c.prrelid == relation)
         self._end(_RELATIONS, same)
 
     def namespaces(self, publication: int | None = None) -> tuple[PublicationNamespace, ...]:
-        """Schemas of one publication, or of all, in the order in which they were added."""
+        """Return the schemas of one publication, or of all, in the order in which they were
+        added."""
         query = select(_NAMESPACES).order_by(_NAMESPACES.c.oid)
         if publication is not None:
             query = query.where(_NAMESPACES.c.pnpubid == publication)
         return tuple(_namespace(row) for row in self._connection.execute(query).mappings())
 
     def add_namespace(self, publication: int, schema: str) -> PublicationNamespace:
-        """Add a schema that is not in it."""
+        """Add a schema that is not in the publication yet."""
         row = PublicationNamespace(pg_control.new_oid(self._connection), publication, schema)
         self._add(_NAMESPACES, {"oid": row.oid, "pnpubid": publication, "pnnspname": schema})
         return row
 
     def remove_namespace(self, publication: int, schema: str) -> None:
-        """Take a schema out; no effect when it is not in it."""
+        """Remove a schema from a publication; no effect when it is not in it."""
         same = and_(_NAMESPACES.c.pnpubid == publication, _NAMESPACES.c.pnnspname == schema)
         self._end(_NAMESPACES, same)
 
     def history(self) -> PublicationHistory:
-        """What there was, and what there is."""
+        """Return the present publications and the former ones that a slot may need."""
         spans = [
             _Span(name, row["since_lsn"], None, dict(row))
             for name, table in _KINDS.items()
@@ -284,7 +288,7 @@ class PgPublication:
         return PublicationHistory(tuple(spans))
 
     def forget_before(self, place: Lsn) -> None:
-        """No transaction that begins before ``place`` is sent any more."""
+        """Forget rows that are needed only for transactions that begin before ``place``."""
         self._connection.execute(_FORMER.delete().where(_FORMER.c.until_lsn <= place))
 
     def _add(self, table: Table, values: Mapping[str, Any]) -> None:
@@ -292,12 +296,13 @@ class PgPublication:
         self._connection.execute(table.insert().values(**values, since_lsn=end))
 
     def _end(self, table: Table, which: ColumnElement[bool]) -> bool:
-        """Remove rows, which count for what is in the log; whether there were any."""
+        """Remove rows, but keep them for the transactions in the log. Tell whether there were
+        any."""
         end = PgTransactions(self._connection).end()
         rows = self._connection.execute(select(table).where(which)).mappings().all()
         for row in rows:
             if row["since_lsn"] == end:
-                continue  # no transaction has seen it
+                continue  # it was valid for no transaction
             content = {name: value for name, value in row.items() if name != "since_lsn"}
             self._connection.execute(
                 _FORMER.insert().values(

@@ -1,9 +1,9 @@
 """Replication slots of this node as a publisher (slot.h, slotfuncs.c).
 
 In: a connection inside a transaction. Out: frozen ``Slot`` rows, and moves that never go back.
-Every write is on disk when the transaction ends, so a slot survives the node. Who uses a slot at
-the moment is known to the running node alone, and temporary slots are not here. A dropped slot is
-nobody's, but can be brought back until it is forgotten: see ``drop``.
+Every write is on disk when the transaction ends, so a slot survives the node. Only the running node
+knows who uses a slot at the moment. Temporary slots are not kept here. A dropped slot is hidden,
+but can be brought back until it is forgotten: see ``drop``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TABLE = Table(
     Column("failover", Boolean, nullable=False),
     Column("inactive_since", Float(53)),
     Column("invalidation_reason", String(32)),
-    # NULL in stores of before there was such a thing: not dropped
+    # NULL in rows that older versions have written: not dropped
     Column("dropped", Boolean),
 )
 _THERE: Final = _TABLE.c.dropped.is_not(True)
@@ -50,8 +50,8 @@ _THERE: Final = _TABLE.c.dropped.is_not(True)
 class Slot:
     """A logical slot. Transactions that end after ``confirmed_flush_lsn`` are still to be sent.
 
-    ``restart_lsn``: commits of the lake from here on are needed. ``invalidation_reason``: None, or
-    as PostgreSQL names it (``wal_removed``, ``rows_removed`` ...). ``inactive_since``: seconds
+    ``restart_lsn``: the slot needs the lake's commits from here on. ``invalidation_reason``: None,
+    or PostgreSQL's name for it (``wal_removed``, ``rows_removed`` ...). ``inactive_since``: seconds
     since 1970.
     """
 
@@ -74,26 +74,26 @@ class PgReplicationSlots:
         self._connection = connection
 
     def all(self) -> tuple[Slot, ...]:
-        """Every slot, sorted by name."""
+        """Return every slot, sorted by name."""
         rows = self._connection.execute(select(_TABLE).where(_THERE).order_by(_TABLE.c.slot_name))
         return tuple(_slot(row) for row in rows.mappings())
 
     def find(self, name: str) -> Slot | None:
-        """The slot of that name, or None."""
+        """Return the slot of that name, or None."""
         query = select(_TABLE).where(_TABLE.c.slot_name == name, _THERE)
         found = self._connection.execute(query).mappings().one_or_none()
         return None if found is None else _slot(found)
 
     def get(self, name: str) -> Slot:
-        """The slot of that name. Raises UndefinedObject (42704)."""
+        """Return the slot of that name. Raises UndefinedObject (42704)."""
         found = self.find(name)
         if found is None:
             raise UndefinedObject(f'replication slot "{name}" does not exist')
         return found
 
     def create(self, slot: Slot, most: int) -> None:
-        """Insert one; ``most``: max_replication_slots. Raises DuplicateObject, PenstockError 53400
-        (ReplicationSlotCreate)."""
+        """Insert a slot; ``most``: max_replication_slots. Raises DuplicateObject, PenstockError
+        53400 (ReplicationSlotCreate)."""
         slots = self.all()
         if any(other.name == slot.name for other in slots):
             raise DuplicateObject(f'replication slot "{slot.name}" already exists')
@@ -123,23 +123,24 @@ class PgReplicationSlots:
         self._connection.execute(_TABLE.update().where(same, _THERE).values(**_values(slot)))
 
     def drop(self, name: str) -> None:
-        """The slot is there no more; no effect when it is gone.
+        """Hide a slot until ``forget`` or ``bring_back``; no effect when it is gone.
 
-        A table's synchronization worker drops its slot within the transaction that says that the
-        table is done (tablesync.c). Should its answer get lost with this node, the worker comes
-        again and wants to go on, which ``bring_back`` lets it.
+        A table's synchronization worker drops its slot within the transaction that records the
+        table as done (tablesync.c). If this node goes down before it has answered, the worker comes
+        back and expects its slot; ``bring_back`` then restores it.
         """
         same = _TABLE.c.slot_name == name
         self._connection.execute(_TABLE.update().where(same).values(dropped=True))
 
     def bring_back(self, name: str) -> Slot:
-        """Undo ``drop``. Raises UndefinedObject (42704): never dropped, or forgotten."""
+        """Undo ``drop``. Raises UndefinedObject (42704) if there is no slot, or it was
+        forgotten."""
         same = _TABLE.c.slot_name == name
         self._connection.execute(_TABLE.update().where(same).values(dropped=False))
         return self.get(name)
 
     def forget(self, name: str) -> None:
-        """Remove what is left of a dropped slot; no effect on one that is there."""
+        """Remove a dropped slot's row; no effect on a slot that is not dropped."""
         gone = _TABLE.delete().where(_TABLE.c.slot_name == name, _TABLE.c.dropped.is_(True))
         self._connection.execute(gone)
 

@@ -1,8 +1,8 @@
-"""Sequences that columns of the lake's tables take their values from (pg_sequence.h, sequence.c).
+"""Sequences from which columns of the lake's tables take values (pg_sequence.h, sequence.c).
 
 In: a connection inside a transaction. Out: frozen ``Sequence`` rows. Each belongs to a column of a
-table, is in the table's schema, and goes with them. A row has the last value that may have been
-given out; which of those were is known to ``sequences``.
+table, is in the table's schema, and is dropped with either. A row has the last value that may have
+been given out; ``sequences`` knows which of the values up to it really were.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _TABLE = Table(
 
 ALWAYS: Final = "a"
 BY_DEFAULT: Final = "d"
-"""pg_attribute.attidentity of identity columns; "" of serial ones."""
+"""Values of pg_attribute.attidentity for identity columns; serial ones have ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceParameters:
-    """What CREATE SEQUENCE says of one. ``type``: oid of smallint, integer or bigint."""
+    """The options of CREATE SEQUENCE. ``type``: oid of smallint, integer or bigint."""
 
     type: int
     start: int
@@ -55,9 +55,9 @@ class SequenceParameters:
 
 @dataclass(frozen=True, slots=True)
 class Sequence(SequenceParameters):
-    """``table``: oid of the one that owns it, by its column ``column``; ``identity``: how that was
-    declared. ``last_value``: no value after it was given out; ``is_called``: and it may have been
-    itself."""
+    """A sequence. ``table``: oid of the table whose column ``column`` owns it; ``identity``: the
+    column's attidentity. No value after ``last_value`` was given out; ``is_called``: it may itself
+    have been."""
 
     oid: int
     name: str
@@ -77,7 +77,7 @@ class Sequence(SequenceParameters):
         identity: str,
         parameters: SequenceParameters,
     ) -> Sequence:
-        """A new one."""
+        """Return a new sequence, from which no value was taken."""
         given = {field.name: getattr(parameters, field.name) for field in fields(parameters)}
         return cls(
             **given,
@@ -116,19 +116,19 @@ class PgSequence:
         self._connection = connection
 
     def all(self) -> tuple[Sequence, ...]:
-        """Every sequence in the order of oids."""
+        """Return every sequence in the order of oids."""
         rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.seqrelid))
         return tuple(map(_sequence, rows.mappings()))
 
     def of_table(self, table: int) -> tuple[Sequence, ...]:
-        """Those of a table's columns."""
+        """Return the sequences of a table's columns."""
         rows = self._connection.execute(
             select(_TABLE).where(_TABLE.c.seqowner == table).order_by(_TABLE.c.seqrelid)
         )
         return tuple(map(_sequence, rows.mappings()))
 
     def find_oid(self, oid: int) -> Sequence | None:
-        """The sequence with that oid, or None."""
+        """Return the sequence with that oid, or None."""
         query = select(_TABLE).where(_TABLE.c.seqrelid == oid)
         found = self._connection.execute(query).mappings().one_or_none()
         return None if found is None else _sequence(found)
@@ -136,14 +136,14 @@ class PgSequence:
     def create(
         self, name: str, table: int, column: str, identity: str, parameters: SequenceParameters
     ) -> Sequence:
-        """Insert one; no relation of the table's schema has its name."""
+        """Insert a sequence. The caller ensures that no relation of the schema has its name."""
         oid = pg_control.new_oid(self._connection)
         sequence = Sequence.of(oid, name, table, column, identity, parameters)
         self.add(sequence)
         return sequence
 
     def add(self, sequence: Sequence) -> None:
-        """Insert one that has its oid."""
+        """Insert a sequence that already has its oid."""
         self._connection.execute(_TABLE.insert().values(**_values(sequence)))
 
     def save(self, sequence: Sequence) -> None:
@@ -153,7 +153,7 @@ class PgSequence:
         )
 
     def delete_of(self, table: int, column: str | None = None) -> None:
-        """Forget those of a table, or of one of its columns."""
+        """Forget the sequences of a table, or of one of its columns."""
         statement = _TABLE.delete().where(_TABLE.c.seqowner == table)
         if column is not None:
             statement = statement.where(_TABLE.c.seqattname == column)

@@ -1,10 +1,10 @@
 """Live numbers of subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-In: what a running node reports about once a second. Out: the numbers as they were told last, and
-what they mean when somebody asks: those of a node that does not run, or about a publisher that does
-not answer, are out of date. They are worth nothing after a crash, so nothing is forced to disk: in
-SQLite they have a file of their own, which is made again when it is damaged. Nothing is decided
-upon them.
+In: numbers that a running node reports about once a second. Out: the numbers as last reported, and
+their meaning at the time of asking: numbers of a node that does not run, or about a publisher that
+does not answer, are out of date. They are worthless after a crash, so nothing is forced to disk. In
+SQLite they have a file of their own, which is made again when it is damaged. No decision depends on
+them.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ STREAMING: Final = "streaming"
 """The state of a worker that has a stream."""
 
 _REPORTED_S: Final = 10.0
-"""A node that runs has written its numbers within this time."""
+"""A running node has written its numbers within so many seconds."""
 
 _TOLD_S: Final = 30.0
-"""A publisher that answers has told its position within this time."""
+"""A publisher that answers has told its position within so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """One table. ``name``: qualified. ``bytes_copied``, ``bytes_total``: of the publisher's heap.
-    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there."""
+    """The numbers of one table. ``name``: qualified. ``bytes_copied``, ``bytes_total``: bytes of
+    the publisher's heap. ``update_missing``, ``delete_missing``: changes that were skipped because
+    their rows are missing."""
 
     name: str
     rows_copied: int = 0
@@ -74,14 +75,14 @@ class TableStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatistics:
-    """One subscription. Times are seconds since 1970; LSNs are None while unknown.
+    """The numbers of one subscription. Times are seconds since 1970; LSNs are None while unknown.
 
-    ``pid``: the node's process, None when none runs. ``state``: what the worker does, in words.
-    ``publisher_lsn``: end of the publisher's WAL as told last, at ``publisher_at``.
+    ``pid``: the node's process, None when none runs. ``state``: the worker's activity, in words.
+    ``publisher_lsn``: the end of the publisher's WAL that it told last, at ``publisher_at``.
     ``caught_up_at``: the last time at which a cut was known to hold everything that had been
-    committed. ``waiting``: something waits to be applied. ``retained_bytes``: WAL that the slot
-    keeps, and ``wal_status`` as in pg_replication_slots (``missing``: there is no such slot), as
-    told at ``slot_at``.
+    committed. ``waiting``: changes wait to be applied. ``retained_bytes``: WAL that the slot keeps;
+    ``wal_status``: as in pg_replication_slots (``missing``: there is no such slot); both as the
+    publisher told them at ``slot_at``.
     """
 
     subid: int
@@ -110,24 +111,27 @@ class SubscriptionStatistics:
     error_detail: str | None = None
     error_hint: str | None = None
     copy_snapshot_at: float | None = None
-    """Since when a running copy holds its snapshot; what it holds back, as the publisher tells."""
+    """The time since which a running copy holds its snapshot. The two fields below are what the
+    snapshot holds back, as told by the publisher."""
     copy_snapshot_xmin: int | None = None
     copy_retained_bytes: int | None = None
     tables: tuple[TableStatistics, ...] = ()
 
     def reported(self, now: float) -> bool:
-        """Whether a node has told these numbers just now. Times are seconds since 1970."""
+        """Tell whether a node has reported these numbers recently. ``now``: seconds since 1970."""
         return now - self.updated_at < _REPORTED_S
 
     def lag_bytes(self, now: float) -> int | None:
-        """From the last cut to the end of the publisher's WAL; None where nobody knows its end."""
+        """Return the bytes from the last cut to the end of the publisher's WAL; None while that is
+        unknown."""
         if self.cut_lsn is None or self.publisher_lsn is None or not _fresh(self.publisher_at, now):
             return None
         return max(0, self.publisher_lsn - self.cut_lsn)
 
     def lag_seconds(self, now: float) -> float | None:
-        """How far readers are behind at most: 0 while a stream is open and nothing waits, else
-        since when nobody knows that they have everything."""
+        """Return by how many seconds readers are behind at most. It is 0 while a stream is open and
+        nothing waits, else the time since readers last were known to have everything. None if they
+        never were."""
         if self.caught_up_at is None:
             return None
         if self.state == STREAMING and self.reported(now) and not self.waiting:
@@ -135,7 +139,8 @@ class SubscriptionStatistics:
         return max(0.0, now - self.caught_up_at)
 
     def slot(self, now: float) -> tuple[int | None, str | None]:
-        """``retained_bytes`` and ``wal_status``; None where the publisher has not told lately."""
+        """Return ``retained_bytes`` and ``wal_status``; None if the publisher has not told them
+        lately."""
         if not _fresh(self.slot_at, now):
             return None, None
         return self.retained_bytes, self.wal_status
@@ -146,10 +151,11 @@ def _fresh(at: float | None, now: float) -> bool:
 
 
 class StatisticsStore:
-    """The numbers of all subscriptions of a node; ``close`` it."""
+    """The numbers of all subscriptions of a node. The owner must call ``close``."""
 
     def __init__(self, url: str) -> None:
-        """``url``: the state store's; a SQLite file ``x.db`` gets ``x-stat.db`` beside it."""
+        """Open the statistics beside the state store at ``url``: for a SQLite file ``x.db`` they
+        are in ``x-stat.db``."""
         parsed = parse_url(url)
         path = sqlite_path(parsed)
         self._file = None if path is None else path.with_name(f"{path.stem}-stat{path.suffix}")
@@ -174,30 +180,30 @@ class StatisticsStore:
             connection.execute(_TABLE.insert(), rows)
 
     def keep_only(self, subids: Collection[int]) -> None:
-        """Forget subscriptions that there are no more."""
+        """Forget subscriptions that no longer exist."""
         with self._write() as connection:
             connection.execute(_TABLE.delete().where(_TABLE.c.subid.not_in(list(subids))))
             pg_stat_subscription_stats.keep_only(connection, subids)
 
     def all(self) -> dict[int, SubscriptionStatistics]:
-        """Numbers by subscription oid."""
+        """Return the numbers by subscription oid."""
         with transaction(self._engine, write=False) as connection:
             rows = connection.execute(select(_TABLE.c.numbers)).scalars().all()
         found = [_statistics(json.loads(row)) for row in rows]
         return {statistics.subid: statistics for statistics in found}
 
     def count(self, subid: int, more: SubscriptionCounts) -> None:
-        """Count errors and conflicts that have come up."""
+        """Add errors and conflicts to a subscription's counts."""
         with self._write() as connection:
             pg_stat_subscription_stats.add(connection, subid, more)
 
     def reset_counts(self, subids: Collection[int], now: float) -> None:
-        """Begin at 0 again."""
+        """Reset the counts to 0."""
         with self._write() as connection:
             pg_stat_subscription_stats.reset(connection, subids, now)
 
     def counts(self) -> dict[int, SubscriptionCounts]:
-        """Errors and conflicts by subscription oid; none of most of them."""
+        """Return errors and conflicts by subscription oid. A subscription without any is absent."""
         with transaction(self._engine, write=False) as connection:
             return pg_stat_subscription_stats.all_counts(connection)
 
@@ -242,7 +248,8 @@ def _table(numbers: Mapping[str, Any], known: Collection[str]) -> TableStatistic
 
 
 def _statistics(numbers: Mapping[str, Any]) -> SubscriptionStatistics:
-    """Fields that another version of Penstock wrote and this one does not know are left out."""
+    """Return the statistics of a row. Fields that only another version of Penstock knows are left
+    out."""
     known = {f.name for f in dataclasses.fields(SubscriptionStatistics)}
     known_of_table = {f.name for f in dataclasses.fields(TableStatistics)}
     values = {name: value for name, value in numbers.items() if name in known}

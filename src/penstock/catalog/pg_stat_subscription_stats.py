@@ -1,7 +1,7 @@
 """Counts of errors and conflicts of subscriptions (pgstat_subscription.c, PgStat_StatSubEntry).
 
-In: each error, as a worker meets it. Out: counts since they were reset last; they outlive workers
-and nodes, and a crash may lose the last ones. A connection to the statistics is the caller's.
+In: a connection to the statistics, each error that a worker meets. Out: counts since the last
+reset. They outlive workers and nodes; a crash may lose the last ones.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 from sqlalchemy import BigInteger, Column, Connection, Float, MetaData, Table, inspect, select
 
 METADATA: Final = MetaData()
-"""Of all statistics."""
+"""The collection of all tables of statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionCounts:
-    """By the view's columns. ``stats_reset``: seconds since 1970; None: never."""
+    """Counts named as the view's columns. ``stats_reset``: seconds since 1970; None: never."""
 
     apply_error_count: int = 0
     sync_error_count: int = 0
@@ -46,13 +46,14 @@ _TABLE: Final = Table(
 
 
 def is_complete(connection: Connection) -> bool:
-    """Whether the table has a column for each count; another version of Penstock made it."""
+    """Tell whether the table has a column for each count. One that an older version of Penstock
+    made may lack some."""
     there = {column["name"] for column in inspect(connection).get_columns(_TABLE.name)}
     return there.issuperset(_COUNTED)
 
 
 def add(connection: Connection, subid: int, more: SubscriptionCounts) -> None:
-    """Count what has happened."""
+    """Add to the counts of a subscription."""
     found = _TABLE.c.subid == subid
     values = {name: _TABLE.c[name] + getattr(more, name) for name in _COUNTED}
     if not connection.execute(_TABLE.update().where(found).values(values)).rowcount:
@@ -60,7 +61,7 @@ def add(connection: Connection, subid: int, more: SubscriptionCounts) -> None:
 
 
 def reset(connection: Connection, subids: Collection[int], now: float) -> None:
-    """Begin at 0 again."""
+    """Reset the counts to 0."""
     connection.execute(_TABLE.delete().where(_TABLE.c.subid.in_(subids)))
     nothing = dataclasses.asdict(SubscriptionCounts(stats_reset=now))
     for subid in subids:
@@ -68,12 +69,12 @@ def reset(connection: Connection, subids: Collection[int], now: float) -> None:
 
 
 def keep_only(connection: Connection, subids: Collection[int]) -> None:
-    """Forget subscriptions that there are no more."""
+    """Forget subscriptions that no longer exist."""
     connection.execute(_TABLE.delete().where(_TABLE.c.subid.not_in(subids)))
 
 
 def all_counts(connection: Connection) -> dict[int, SubscriptionCounts]:
-    """By subscription oid."""
+    """Return the counts by subscription oid."""
     rows = connection.execute(select(_TABLE)).mappings().all()
     names = (*_COUNTED, "stats_reset")
     return {row["subid"]: SubscriptionCounts(**{n: row[n] for n in names}) for row in rows}
