@@ -1,7 +1,7 @@
 """Subscriptions (pg_subscription.h).
 
 In: a connection inside a transaction. Out: frozen ``Subscription`` rows. Column names are
-PostgreSQL's; ``subappid`` and what comes after it is ours. Checks of options and names belong to
+PostgreSQL's; ``subappid`` and the columns after it are ours. Checks of options and names belong to
 ``penstock.commands``.
 """
 
@@ -105,8 +105,8 @@ _DROPPED = Table(
     Column("subcutlsn", LsnColumn),
     Column("subcuttables", Text),
 )
-"""What a later subscription over the same tables must know of one that was dropped: its markers
-stay in the tables' logs, and its cuts may go."""
+"""Facts about dropped subscriptions that a later one over the same tables needs: the markers of the
+dropped one stay in the tables' logs, and its cuts may be removed."""
 
 
 ADD: Final = "add"
@@ -114,34 +114,35 @@ STOP: Final = "stop"
 FOLLOW: Final = "follow"
 WIDEN: Final = "widen"
 SCHEMA_CHANGES: Final = (ADD, STOP, FOLLOW, WIDEN)
-"""Values of the option schema_change: columns that the publisher adds are added, and every other
-change that does not fit stops; all stop; tables are copied again for the others; but not for a type
-that is wider than it was."""
+"""Values of the option schema_change. ADD adds columns that the publisher adds; any other change
+that does not fit stops. STOP: every change stops. FOLLOW: as ADD, but for the other changes the
+table is copied again. WIDEN: as FOLLOW, but a type that only became wider needs no copy."""
 KEEP: Final = "keep"
 UNSENT_CHANGES: Final = ("error", KEEP)
-"""Values of the option unsent_changes: changes of rows that no message tells of are what
-``schema_change`` says; rows here stay as they are, and the log tells it."""
+"""Values of the option unsent_changes, for changes of rows that the publisher does not send.
+``error``: treat them as ``schema_change`` says. KEEP: leave the rows here as they are, and log
+it."""
 FOLLOWING: Final = (FOLLOW, WIDEN)
-"""Those with which no change stops."""
+"""Values of schema_change with which no change stops."""
 
 
 EMPTY: Final = "empty"
 APPEND: Final = "append"
 REPLACE: Final = "replace"
 COPY_TARGETS: Final = (EMPTY, APPEND, REPLACE)
-"""Values of the option copy_target: what a copy does where the target has rows. It is refused, adds
-to them as PostgreSQL's COPY, or takes their place."""
+"""Values of the option copy_target, for a copy into a target that has rows: it is refused, adds to
+the rows as PostgreSQL's COPY does, or replaces them."""
 
 
 VERIFY_RATE: Final = 2 << 20
-"""Bytes a second: some thousandths of what a core of the publisher sends in a COPY."""
+"""Bytes a second: some thousandths of the rate at which one core of the publisher sends a COPY."""
 
 
 class TwoPhaseState(enum.Enum):
     """subtwophasestate: whether prepared transactions are received as such (LOGICALREP_TWOPHASE_*).
 
-    PENDING until every table is ready, as what was prepared before a table was copied is not in the
-    copy.
+    It is PENDING until every table is ready, because a table's copy lacks the transactions that
+    were prepared before it.
     """
 
     DISABLED = "d"
@@ -154,12 +155,14 @@ _APP_ID: Final = re.compile(rf"{_APP_ID_PREFIX}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}
 
 
 def is_app_id(text: str) -> bool:
-    """Whether it is a subscription's appId, this node's or another's. Others' may begin like it."""
+    """Tell whether a text is the appId of a subscription, of this node or another. Other programs'
+    appIds may begin alike."""
     return _APP_ID.fullmatch(text) is not None
 
 
 def origin_name(subscription: int) -> str:
-    """As PostgreSQL's subscriber names its origins (ReplicationOriginNameForLogicalRep)."""
+    """Return the name that PostgreSQL's subscriber gives to a subscription's replication origin
+    (ReplicationOriginNameForLogicalRep)."""
     return f"pg_{subscription}"
 
 
@@ -167,28 +170,29 @@ def origin_name(subscription: int) -> str:
 class Subscription:
     """One subscription. Two are equal when a worker would do the same for both.
 
-    ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
-    never used again. ``on_table_error``: ``stop`` or ``park``. ``streaming``: ``off``, ``on`` or
-    ``parallel``. ``stopped``: an error that a retry cannot heal has ended its worker, and ENABLE is
-    what starts it again; ``stopped_by``: the sync id of the table whose error it was. ``dropping``:
-    DROP SUBSCRIPTION waits for the slot.
-    ``publisher``: whom it follows, known since CREATE or its first connection;
-    ``upgraded``: where it went on after the last pg_upgrade that was told of. An error that
-    ``disable_on_error`` lets disable it makes it both ``stopped`` and not ``enabled``.
-    ``skip_lsn``: the finish LSN of a transaction to be skipped; the worker reads and clears it as
-    it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.apply_error``).
-    ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
-    ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: tables that have one.
-    ``unsent_changes``: one of ``UNSENT_CHANGES``.
-    ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
-    which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS;
-    ``out_of_range``: one of OUT_OF_RANGE. ``partition_by``, ``cluster_by``: as they were written.
-    ``soft_delete``: whether rows that the publisher deletes stay. ``origin_lsn``: where its origin
-    was put, INVALID: the last cut tells. ``owner``: a role's oid, None for the node itself.
-    ``jsonb_as``: one of JSONB_AS. ``verify_interval``: seconds, 0: never; ``verify_rate``: bytes of
-    the publisher's tables a second: how often they are compared, at which pace. ``copy_target``:
-    one of COPY_TARGETS.
-    ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
+    Identity: ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta
+    logs, never used again. ``owner``: a role's oid, None for the node itself. ``publisher``: the
+    server that it follows, known since CREATE or the first connection. ``upgraded``: the position
+    at which it went on after the last pg_upgrade that it was told of.
+
+    State: ``stopped``: its worker has ended with an error that no retry can heal, and only ENABLE
+    starts it again. ``stopped_by``: the sync id of the table in which that error occurred. An error
+    disables the subscription where ``disable_on_error`` is set; it is then both ``stopped`` and not
+    ``enabled``. ``dropping``: DROP SUBSCRIPTION waits for the slot. ``skip_lsn``: the finish LSN of
+    a transaction to be skipped, which the worker reads and clears while it runs. ``skipping_lsn``:
+    that of the transaction that it has begun to skip (``subscription.apply_error``).
+    ``origin_lsn``: the position to which its origin was set; INVALID: the last cut's position.
+
+    Options: ``on_table_error``: ``stop`` or ``park``. ``streaming``: ``off``, ``on`` or
+    ``parallel``. ``origin``: ``any`` or ``none``, as it was written. ``failover``: its slot's.
+    ``schema_change``, ``unsent_changes``, ``conflict_resolution``, ``out_of_range``, ``jsonb_as``,
+    ``copy_target``: one of SCHEMA_CHANGES, UNSENT_CHANGES, CONFLICT_RESOLUTIONS, OUT_OF_RANGE,
+    JSONB_AS, COPY_TARGETS. ``history``: the tables that have one. ``messages``: it receives the
+    messages that sessions emit. ``metadata_columns``: rows tell which change wrote them.
+    ``soft_delete``: rows that the publisher deletes stay. ``partition_by``, ``cluster_by``: as they
+    were written. ``verify_interval``: seconds between comparisons with the publisher, 0: never;
+    ``verify_rate``: bytes of the publisher's tables that they read a second. ``password_required``
+    and ``run_as_owner`` are kept and shown, but have no effect on a node.
     """
 
     oid: int
@@ -235,31 +239,31 @@ class Subscription:
 
     @property
     def own_changes_only(self) -> bool:
-        """Whether it wants no changes that its publisher has from elsewhere."""
+        """Tell whether it refuses changes that its publisher has received from elsewhere."""
         return self.origin.lower() == "none"
 
     def healed(self) -> Subscription:
-        """Without the recorded error, so that a node tries again."""
+        """Return the subscription without its recorded error, so that a node tries again."""
         return replace(self, stopped=False, error=None, stopped_by=None)
 
     def followed_as(self, other: Subscription) -> bool:
-        """Whether a worker that was started for the other one may go on. Where it was disabled, the
-        worker ends after its current cut."""
+        """Tell whether a worker that was started for ``other`` may go on. One whose subscription
+        was disabled ends after its current cut."""
         return replace(self, enabled=other.enabled) == other
 
     @property
     def origin_id(self) -> int:
-        """Of its replication origin (RepOriginId has 16 bits)."""
+        """The id of its replication origin (RepOriginId has 16 bits)."""
         return self.oid & 0xFFFF
 
     @property
     def origin_name(self) -> str:
-        """Of its replication origin."""
+        """The name of its replication origin."""
         return origin_name(self.oid)
 
     @property
     def should_run(self) -> bool:
-        """Whether a node is to run a worker for it."""
+        """Tell whether a node should run a worker for it."""
         return (
             self.enabled and not self.stopped and not self.dropping and self.slot_name is not None
         )
@@ -267,8 +271,8 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class DroppedSubscription:
-    """One that was dropped. ``publisher``: whom it followed; ``cut_lsn``, ``cut_tables``: its last
-    cut, with the ids of the Delta tables in it."""
+    """A subscription that was dropped. ``publisher``: the server that it followed; ``cut_lsn``,
+    ``cut_tables``: its last cut, with the ids of the Delta tables in it."""
 
     app_id: str
     name: str
@@ -277,8 +281,8 @@ class DroppedSubscription:
     cut_tables: frozenset[str] = frozenset()
 
     def position(self, table_id: str, marker: int | None) -> Lsn | None:
-        """Up to where a table has its changes; None where it has never had any. ``marker``: of its
-        app id in the table's log."""
+        """Return the position up to which a table has its changes; None if it never had any.
+        ``marker``: the position that its app id has in the table's log."""
         cut = self.cut_lsn if table_id in self.cut_tables else INVALID
         return Lsn(max(marker or INVALID, cut)) or None
 
@@ -290,25 +294,25 @@ class PgSubscription:
         self._connection = connection
 
     def all(self) -> tuple[Subscription, ...]:
-        """Every subscription in the order of creation."""
+        """Return every subscription in the order of creation."""
         rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.oid))
         return tuple(_subscription(row) for row in rows.mappings())
 
     def find(self, name: str) -> Subscription | None:
-        """The subscription of that name, or None."""
+        """Return the subscription of that name, or None."""
         row = self._connection.execute(select(_TABLE).where(_TABLE.c.subname == name))
         found = row.mappings().one_or_none()
         return None if found is None else _subscription(found)
 
     def get(self, name: str) -> Subscription:
-        """The subscription of that name. Raises UndefinedObject (42704)."""
+        """Return the subscription of that name. Raises UndefinedObject (42704)."""
         found = self.find(name)
         if found is None:
             raise UndefinedObject(f'subscription "{name}" does not exist')
         return found
 
     def find_oid(self, oid: int) -> Subscription | None:
-        """The subscription with that oid, or None."""
+        """Return the subscription with that oid, or None."""
         row = self._connection.execute(select(_TABLE).where(_TABLE.c.oid == oid))
         found = row.mappings().one_or_none()
         return None if found is None else _subscription(found)
@@ -325,8 +329,8 @@ class PgSubscription:
         synchronous_commit: str = "off",
         **options: Any,
     ) -> Subscription:
-        """Insert one. ``options``: further fields of ``Subscription``. Raises DuplicateObject
-        (42710)."""
+        """Insert a subscription. ``options``: further fields of ``Subscription``. Raises
+        DuplicateObject (42710)."""
         if self.find(name) is not None:
             raise DuplicateObject(f'subscription "{name}" already exists')
         subscription = Subscription(
@@ -351,8 +355,8 @@ class PgSubscription:
         )
 
     def delete(self, oid: int, cut_lsn: Lsn = INVALID, cut_tables: Collection[str] = ()) -> None:
-        """Remove the row, and keep what ``dropped`` tells of it; its tables are
-        ``PgSubscriptionRel.delete_all``'s."""
+        """Remove a subscription, and keep the facts that ``dropped`` returns. Its tables are left
+        to ``PgSubscriptionRel.delete_all``."""
         found = self.find_oid(oid)
         if found is None:
             return
@@ -372,7 +376,7 @@ class PgSubscription:
         )
 
     def dropped(self) -> tuple[DroppedSubscription, ...]:
-        """Those that were dropped."""
+        """Return the subscriptions that were dropped."""
         rows = self._connection.execute(select(_DROPPED).order_by(_DROPPED.c.subappid))
         return tuple(
             DroppedSubscription(

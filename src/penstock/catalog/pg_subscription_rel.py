@@ -1,14 +1,14 @@
 """Tables of subscriptions and how far their synchronization is (pg_subscription_rel.h).
 
 In: a connection inside a transaction. Out: frozen rows, and transitions that are checked. A row is
-found by the publisher's schema and name, and bound to what these named when the table was taken in:
-the publisher's relation (its OID) and the Delta table (its metaData.id).
+found by the publisher's schema and name. It is bound to the objects of that name when the table was
+added: the publisher's relation (its OID) and the Delta table (its metaData.id).
 
 ::
 
     i  init            d  copying        f  copy committed
     s  in a cut        r  follows the stream
-    p  parked: a change could not be applied, and the table follows no more (ours)
+    p  parked: a change could not be applied, and the table no longer follows (ours)
 
     i -> d -> f -> s -> r          d -> i, f -> i: the copy starts again
     f, s, r -> p                   p -> i: it is copied again
@@ -74,8 +74,8 @@ _FORMER = Table(
     Column("srtableid", String(64), nullable=False),
     Column("srrelid", BigInteger),
 )
-"""What tables that have left a subscription were bound to: they may come back into it. Another
-relation of the name (srrelid) is another table, and so is one of which nobody knows."""
+"""The bindings of tables that have left a subscription, since they may come back. A relation of the
+same name with another OID (srrelid), or with an unknown one, is another table."""
 
 
 class SubscriptionRelState(Enum):
@@ -112,15 +112,16 @@ _NEXT: Final = {
 class SubscriptionRel:
     """One table of one subscription.
 
-    ``lsn``: None in i and d; the copy's consistent point in f; where the table joined in s and r
-    (None in r while it is in no cut and nothing was copied). ``sync_id``: a UUID, new each time
-    that the table is added. ``relid``, ``table_id``: what the row is bound to, None until it is
-    known; in state i, ``table_id`` is the Delta table of an earlier copy, which this one may
-    replace. ``returned``: the table, the same relation, had left the subscription since that copy;
-    where nothing is copied, a table of that name. ``conflict``: why the relation may be another one
-    now; ``error``: why the table is parked. REFRESH PUBLICATION copies it again. ``definition``:
-    what the rows depend on at the publisher (``subscription.definitions``). ``copy_target``: one of
-    COPY_TARGETS, of the copy that is to be made; None: as the subscription says.
+    ``lsn``: None in i and d; the copy's consistent point in f; the position where the table joined
+    in s and r (None in r while it is in no cut and nothing was copied). ``sync_id``: a UUID, new
+    each time that the table is added. ``relid``, ``table_id``: the relation and the Delta table to
+    which the row is bound, None until known; in state i, ``table_id`` is the Delta table of an
+    earlier copy, which this copy may replace. ``returned``: the same relation had left the
+    subscription since that copy; if nothing is copied, any relation of that name had. ``conflict``:
+    the reason why the relation may be another one now. ``error``: the reason why the table is
+    parked. In both cases REFRESH PUBLICATION copies it again. ``definition``: what the rows depend
+    on at the publisher (``subscription.definitions``). ``copy_target``: one of COPY_TARGETS for the
+    copy that is still to be made; None: the subscription's option.
     """
 
     subid: int
@@ -139,17 +140,17 @@ class SubscriptionRel:
 
     @property
     def qualified_name(self) -> str:
-        """Its name for people (``relation.qualified``)."""
+        """The name to show to people (``relation.qualified``)."""
         return qualified(self.schema, self.table)
 
     @property
     def table_name(self) -> TableName:
-        """Its name to look it up by."""
+        """The name to look it up by."""
         return self.schema, self.table
 
 
 def may_follow(before: SubscriptionRelState, after: SubscriptionRelState) -> bool:
-    """Whether a table may go from one state to the other; to the same one it always may."""
+    """Tell whether a table may go from one state to the other. It may always stay in its state."""
     return after is before or after in _NEXT[before]
 
 
@@ -160,7 +161,7 @@ class PgSubscriptionRel:
         self._connection = connection
 
     def all(self, subid: int | None = None) -> tuple[SubscriptionRel, ...]:
-        """Rows of one subscription, or of all, sorted by name."""
+        """Return the rows of one subscription, or of all, sorted by name."""
         query = select(_TABLE).order_by(*_TABLE.primary_key.columns)
         if subid is not None:
             query = query.where(_TABLE.c.srsubid == subid)
@@ -172,9 +173,9 @@ class PgSubscriptionRel:
         tables: Mapping[TableName, int] | Iterable[TableName],
         state: SubscriptionRelState,
     ) -> tuple[SubscriptionRel, ...]:
-        """Add tables, with their OIDs where they are known, each with a new ``sync_id``
-        (AddSubscriptionRelState). What is to be copied may replace its copy from an earlier time in
-        the subscription."""
+        """Add tables, with their OIDs where known, each with a new ``sync_id``
+        (AddSubscriptionRelState). The copy of a table that has come back may replace the copy that
+        it had in the subscription before."""
         oids = tables if isinstance(tables, Mapping) else {}
         former = self._former(subid)
         rels = []
@@ -182,7 +183,7 @@ class PgSubscriptionRel:
             rel = SubscriptionRel(subid, *name, state, None, str(uuid.uuid4()), oids.get(name))
             relid, table_id = former.get(name, (None, None))
             if state is not SubscriptionRelState.INIT:
-                # Its rows stay, whichever relation has the name now.
+                # Nothing is copied: the rows here stay, whichever relation has the name now.
                 rel = replace(rel, returned=name in former)
             elif relid is not None and relid == rel.relid:
                 rel = replace(rel, table_id=table_id, returned=True)
@@ -192,7 +193,7 @@ class PgSubscriptionRel:
         return tuple(rels)
 
     def _former(self, subid: int) -> dict[TableName, tuple[int | None, str]]:
-        """Names of tables that were in the subscription -> their OIDs and Delta tables."""
+        """Return the OIDs and Delta tables, by name, of tables that were in the subscription."""
         query = select(_FORMER).where(_FORMER.c.srsubid == subid)
         rows = self._connection.execute(query).mappings()
         return {
@@ -201,10 +202,10 @@ class PgSubscriptionRel:
         }
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> SubscriptionRel:
-        """The table is another one now: a new membership, whose copy replaces the Delta table.
+        """Begin a new membership, whose copy replaces the Delta table.
 
-        Except where the table had returned and was not copied since: the Delta table is still its
-        readers', and none of another relation's.
+        The copy replaces nothing if the table had returned, was not copied since, and ``relid`` is
+        another relation: the Delta table still serves the readers of the former one.
         """
         stored = self._stored(rel) or rel
         returned = stored.returned and stored.state in _NOT_COPIED
@@ -226,20 +227,22 @@ class PgSubscriptionRel:
         return again
 
     def adopt(self, rel: SubscriptionRel, relid: int) -> None:
-        """The table is another one now, and the user vouches for the rows that are there."""
+        """Begin a new membership of another relation without a copy: the user vouches for the rows
+        that the table has."""
         self._change(rel, sync_id=str(uuid.uuid4()), relid=relid, conflict=None, definition=None)
 
     def bind(self, rel: SubscriptionRel, *, relid: int | None, table_id: str | None) -> None:
-        """Record what the row stands for; None leaves it. No effect when the row is gone."""
+        """Record the relation and the Delta table of a row; None leaves either as it is. No effect
+        when the row is gone."""
         values = {"relid": relid, "table_id": table_id}
         self._change(rel, **{name: value for name, value in values.items() if value is not None})
 
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
-        """Record that the relation may be another one now. No effect when the row is gone."""
+        """Record why the relation may be another one now. No effect when the row is gone."""
         self._change(rel, conflict=conflict)
 
     def set_copy_target(self, subid: int, copy_target: str) -> None:
-        """Of all tables of a subscription that are not copied yet."""
+        """Set the copy target of all tables of a subscription that are not copied yet."""
         for rel in self.all(subid):
             if rel.state in _NOT_COPIED:
                 self._change(rel, copy_target=copy_target)
@@ -255,13 +258,13 @@ class PgSubscriptionRel:
             self._connection.execute(_TABLE.update().where(_same(rel)).values(**values))
 
     def _stored(self, rel: SubscriptionRel) -> SubscriptionRel | None:
-        """The row of the same membership as it is now."""
+        """Return the present row of the same membership, None if it has ended."""
         row = self._connection.execute(select(_TABLE).where(_same(rel))).mappings().one_or_none()
         return None if row is None else _rel(row)
 
     def remove(self, rel: SubscriptionRel) -> None:
-        """Remove one table; no effect when it is gone (RemoveSubscriptionRel). What it
-        was bound to is kept for the day when it comes back."""
+        """Remove one table; no effect when it is gone (RemoveSubscriptionRel). Its binding is kept
+        in case it comes back."""
         row = self._connection.execute(select(_TABLE).where(_same(rel))).mappings().one_or_none()
         if row is None:
             return
@@ -273,7 +276,7 @@ class PgSubscriptionRel:
             self._connection.execute(_FORMER.insert().values(**values))
 
     def delete_all(self, subid: int) -> None:
-        """Remove all tables of a subscription, and what is kept of former ones."""
+        """Remove all tables of a subscription, and the bindings of former ones."""
         for table in (_TABLE, _FORMER):
             self._connection.execute(table.delete().where(table.c.srsubid == subid))
 
@@ -283,7 +286,7 @@ class PgSubscriptionRel:
         """Record a transition (UpdateSubscriptionRelState). ``rel.state`` may be out of date.
 
         Raises UndefinedObject when the table was removed, or removed and added again, and
-        NotInPrerequisiteState for a transition that there is not.
+        NotInPrerequisiteState for a transition that does not exist.
         """
         before = self._stored(rel)
         if before is None:
@@ -300,7 +303,7 @@ class PgSubscriptionRel:
         return after
 
     def park(self, rel: SubscriptionRel, error: RecordedError) -> SubscriptionRel:
-        """f, s or r -> p, with the reason. Raises as ``set_state``."""
+        """Park a table (f, s or r -> p) and record the reason. Raises as ``set_state``."""
         after = replace(self.set_state(rel, SubscriptionRelState.PARKED, rel.lsn), error=error)
         self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(after)))
         return after

@@ -1,10 +1,10 @@
 """Commits of the lake in one total order, with positions that stay: the node's WAL (xlog.c).
 
 In: a connection inside a transaction. Out: frozen ``LakeTransaction`` rows, and how far each table
-has been sequenced. Who finds the commits is left to the sequencer (walsender). A transaction's
-changes are not here: they are what lies between two versions of its tables. Messages that sessions
-emit are in the same order; what one says is read by itself, as it may be long. So are PREPARE
-TRANSACTION, with the changes that it has staged, and what became of it (``two_phase_records``).
+has been sequenced. Finding the commits is left to the sequencer (walsender). A transaction's
+changes are not kept here: they lie between two versions of its tables. Messages that sessions emit
+are part of the same order; their content is read separately, as it may be long. So are PREPARE
+TRANSACTION, with the changes that it has staged, and its outcome (``two_phase_records``).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from penstock.catalog.two_phase_records import TwoPhaseKind, TwoPhaseRecord, fro
 from penstock.lsn import Lsn
 
 FIRST_LSN: Final = Lsn(0x0100_0000)
-"""Where a node's WAL begins: the second segment, as PostgreSQL's does."""
+"""The begin of a node's WAL: the second segment, as in PostgreSQL."""
 _FIRST_XID: Final = 3  # FirstNormalTransactionId (transam.h)
 _LAST_XID: Final = (1 << 32) - 1
 _COMMIT_RECORD: Final = 48
-"""Bytes between a transaction's commit_lsn and its end, as of a commit record."""
+"""Bytes between a transaction's commit_lsn and its end: the size of a commit record."""
 _ALIGNMENT: Final = 8
 _MESSAGE_RECORD: Final = 24 + 2 + 24 + 1
 """Bytes of a message's record besides its prefix and content: headers, xl_logical_message, the end
@@ -61,14 +61,14 @@ _TRANSACTION: Final = Table(
     Column("origin", String(64)),
     Column("origin_lsn", LsnColumn),
     Column("members", Text, nullable=False),
-    Column("message_transactional", Boolean),  # and the others: NULL where there is no message
+    Column("message_transactional", Boolean),  # this and the next two: NULL if there is no message
     Column("message_prefix", Text),
-    Column("message_content", LargeBinary),  # and of PREPARE: what it has staged
-    # NULL where it is no record of two-phase commit; and in stores of before there was such a thing
+    Column("message_content", LargeBinary),  # for PREPARE: the changes that it has staged
+    # NULL if it is no record of two-phase commit, and in rows that older versions have written
     Column("two_phase", Text),
-    # NULL where it is the transaction's own
+    # NULL if it is the transaction's own xid
     Column("newest_xid", BigInteger),
-    # NULL where the block has emitted none, or it is of no block
+    # NULL if no block has made the transaction, or the block has emitted no messages
     Column("block_messages", Text),
     Column("block_contents", LargeBinary),
 )
@@ -79,12 +79,12 @@ _READ: Final = tuple(c for c in _TRANSACTION.c if c.name not in _LONG)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What one transaction did to a table: all that lies between two versions of it.
+    """The changes that one transaction made to a table: all that lies between two versions of it.
 
-    ``relation``: its oid (pg_class). ``from_version``: -1 where the table was not there yet.
-    ``table_id``: the Delta table's own id at ``to_version``, None: not recorded.
-    ``lost_to``: None, or what lies between cannot be told, and these publications (oids) held it,
-    none where nobody publishes the table.
+    ``relation``: its oid (pg_class). ``from_version``: -1 if the table did not exist yet.
+    ``table_id``: the Delta table's id at ``to_version``, None: not recorded. ``lost_to``: None, or
+    the changes cannot be read any more, and these are the oids of the publications that held the
+    table; () if nobody publishes it.
     """
 
     relation: int
@@ -97,7 +97,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class EmittedMessage:
-    """What a session has emitted (pg_logical_emit_message), but for its content."""
+    """A message that a session has emitted (pg_logical_emit_message), without its content."""
 
     transactional: bool
     prefix: str
@@ -108,18 +108,19 @@ class LakeTransaction:
     """One committed transaction. ``begin`` < ``commit`` < ``end``; ``end`` of one is ``begin`` of
     the next.
 
-    ``two_phase``: where it is about one that was prepared. PREPARE is an entry by itself, whose
-    members say which versions it was checked against, and whose changes are its content; COMMIT
-    PREPARED has members as any transaction has; the xid is the same in both.
+    ``two_phase``: set for an entry of two-phase commit. PREPARE is an entry of its own: its members
+    have the versions against which it was checked, and its content has the changes. COMMIT PREPARED
+    has members like any transaction. Both have the same xid.
 
-    ``messages``: what a block has emitted, beside its changes.
+    ``messages``: messages that a block has emitted beside its changes.
 
-    ``message``: what it consists of instead of changes. One that is not transactional is a record
-    by itself, of no transaction: ``commit`` is its ``begin``, and ``xid`` the one before.
+    ``message``: the message of which the entry consists, instead of changes. A message that is not
+    transactional belongs to no transaction: ``commit`` equals ``begin``, and ``xid`` is the
+    previous one.
 
-    ``commit_time``: microseconds since the Unix epoch. ``origin``: where a subscription wrote it,
-    the name of its replication origin, and the position there; of a dropped one, or of another
-    node's, its appId.
+    ``commit_time``: microseconds since the Unix epoch. ``origin``, ``origin_lsn``: for a
+    transaction that a subscription wrote, the name of its replication origin and the position
+    there. The name is an appId if the subscription was dropped or is another node's.
     """
 
     xid: int
@@ -136,24 +137,24 @@ class LakeTransaction:
 
     @property
     def place(self) -> Lsn:
-        """By the catalogs of which place it is decoded: where its changes were made, before what
-        was prepared was committed."""
+        """The place whose catalogs decode it: the place where its changes were made, which for
+        COMMIT PREPARED is the PREPARE."""
         record = self.two_phase
         return self.begin if record is None or record.prepare is None else record.prepare.lsn
 
     @property
     def is_transaction(self) -> bool:
-        """Whether it has a beginning and a commit."""
+        """Tell whether it has a begin and a commit."""
         return self.message is None or self.message.transactional
 
     @property
     def message_end(self) -> Lsn:
-        """Where the record of its message ends."""
+        """The end of its message's record."""
         return self.commit if self.is_transaction else self.end
 
     @property
     def message_ends(self) -> tuple[Lsn, ...]:
-        """Where the records of ``messages`` end: the last things before the commit."""
+        """The ends of the records of ``messages``, which lie directly before the commit."""
         sizes = [_message_size(head.prefix, head.size) for head in self.messages]
         ends = itertools.accumulate(sizes, initial=self.commit - sum(sizes))
         return tuple(map(Lsn, ends))[1:]
@@ -166,24 +167,26 @@ class PgTransactions:
         self._connection = connection
 
     def end(self) -> Lsn:
-        """The end of the last transaction: where the next one begins (pg_current_wal_lsn)."""
+        """Return the end of the last transaction: the next one begins there
+        (pg_current_wal_lsn)."""
         end = self._connection.execute(_END).scalar_one()
         return FIRST_LSN if end is None else Lsn(end)
 
     def next_xid(self) -> int:
-        """The ID that the next transaction is given."""
+        """Return the ID that the next transaction will get."""
         return self._xid_after(self._last())
 
     def versions(self) -> Mapping[int, int]:
-        """Table oid -> the version up to which its commits are in the log."""
+        """Return, by table oid, the version up to which a table's commits are in the log."""
         return {relid: at.version for relid, at in self.sequenced().items()}
 
     def sequenced(self, relations: Collection[int] | None = None) -> Mapping[int, Sequenced]:
-        """Table oid -> how far its commits are in the log; of all tables, or of these at least."""
+        """Return, by table oid, how far a table's commits are in the log. The result has all
+        tables, or at least those of ``relations``."""
         return sequenced.sequenced(self._connection, relations)
 
     def latest_commit_time(self) -> int:
-        """The latest commit time of all, 0 without any."""
+        """Return the latest commit time in the log, 0 if the log is empty."""
         query = select(func.max(_TRANSACTION.c.commit_time))
         return int(self._connection.execute(query).scalar_one() or 0)
 
@@ -200,8 +203,8 @@ class PgTransactions:
         content: bytes | None = None,
         messages: Sequence[BlockMessage] = (),
     ) -> LakeTransaction:
-        """Put a transaction at the end. ``size``: bytes of WAL that it stands for. ``xid``: one
-        that is given out already, None: the next one. ``content``: of PREPARE."""
+        """Append a transaction. ``size``: bytes of WAL that it stands for. ``xid``: an ID that was
+        given out already; None: the next one. ``content``: the staged changes of a PREPARE."""
         last = self._last()
         begin = FIRST_LSN if last is None else last.end
         heads = tuple(message.head for message in messages)
@@ -231,7 +234,7 @@ class PgTransactions:
         return transaction
 
     def emit(self, message: EmittedMessage, content: bytes, *, commit_time: int) -> LakeTransaction:
-        """Put a message at the end (LogLogicalMessage)."""
+        """Append a message (LogLogicalMessage)."""
         last = self._last()
         begin = FIRST_LSN if last is None else last.end
         xid = self._newest_xid()
@@ -251,57 +254,61 @@ class PgTransactions:
         return emitted
 
     def content(self, transaction: LakeTransaction) -> bytes:
-        """Of a transaction's message, or of what is prepared; there as long as a slot needs it."""
+        """Return the content of a transaction's message, or of a PREPARE. It is kept as long as a
+        slot needs it."""
         c = _TRANSACTION.c
         query = select(c.message_content).where(c.end_lsn == transaction.end)
         return bytes(self._connection.execute(query).scalar_one())
 
     def contents(self, transaction: LakeTransaction) -> tuple[bytes, ...]:
-        """Of the messages of a block, in order; there as long as a slot needs them."""
+        """Return the contents of a block's messages, in order. They are kept as long as a slot
+        needs them."""
         c = _TRANSACTION.c
         query = select(c.block_contents).where(c.end_lsn == transaction.end)
         contents = bytes(self._connection.execute(query).scalar_one() or b"")
         return block_messages.split(transaction.messages, contents)
 
     def advance(self, relid: int, version: int, table_id: str | None = None) -> None:
-        """Record how far a table has been sequenced; also the first time. ``table_id`` None: the
-        one that is recorded."""
+        """Record how far a table has been sequenced, also for the first time. ``table_id`` None
+        keeps the recorded one."""
         sequenced.advance(self._connection, relid, version, table_id)
 
     def forget(self, relid: int) -> None:
-        """A table is gone; no effect when it is not known."""
+        """Forget a table that is gone; no effect when it is not known."""
         sequenced.forget(self._connection, relid)
 
     def after(self, lsn: Lsn, limit: int) -> tuple[LakeTransaction, ...]:
-        """The next transactions that commit at or after ``lsn``, in order, ``limit`` at most.
+        """Return the next transactions that commit at or after ``lsn``, in order, at most
+        ``limit``.
 
-        The place of the commit counts, not its end (SnapBuildXactNeedsSkip): who asks for what
-        comes after the finish LSN of a transaction + 1 does not want that transaction.
+        The place of the commit counts, not its end (SnapBuildXactNeedsSkip): a client that asks
+        from a transaction's finish LSN + 1 on does not want that transaction.
         """
         query = select(*_READ).where(_after(lsn))
         query = query.order_by(_TRANSACTION.c.end_lsn).limit(limit)
         return tuple(_transaction(row) for row in self._connection.execute(query).mappings())
 
     def count_after(self, lsn: Lsn) -> int:
-        """How many transactions commit at or after ``lsn``."""
+        """Return the number of transactions that commit at or after ``lsn``."""
         query = select(func.count()).where(_after(lsn))
         return int(self._connection.execute(query).scalar_one())
 
     def boundary(self, lsn: Lsn) -> Lsn:
-        """``lsn``, or the end of the commit record that it lies in: nothing is in between."""
+        """Return ``lsn``, or if it lies in a commit record the end of that record: nothing is in
+        between."""
         c = _TRANSACTION.c
         query = select(c.commit_lsn, c.end_lsn).where(c.end_lsn > lsn).order_by(c.end_lsn).limit(1)
         row = self._connection.execute(query).one_or_none()
         return lsn if row is None or row.commit_lsn >= lsn else Lsn(row.end_lsn)
 
     def oldest(self) -> Lsn:
-        """Where the log begins: what ends after it is there."""
+        """Return the begin of the log, which has every transaction that ends after it."""
         begin = self._connection.execute(select(func.min(_TRANSACTION.c.begin_lsn))).scalar_one()
         return FIRST_LSN if begin is None else Lsn(begin)
 
     def oldest_place(self) -> Lsn:
-        """By the catalogs of no earlier place is anything decoded that is in the log, or will be:
-        what is prepared counts where its PREPARE is (``LakeTransaction.place``)."""
+        """Return the earliest place whose catalogs decode anything that is in the log or will be. A
+        prepared transaction counts from its PREPARE on (``LakeTransaction.place``)."""
         query = select(_TRANSACTION.c.two_phase).where(_TRANSACTION.c.two_phase.is_not(None))
         records = [from_text(text) for (text,) in self._connection.execute(query)]
         places = [record.prepare.lsn for record in records if record.prepare is not None]
@@ -309,20 +316,22 @@ class PgTransactions:
         return min([self.oldest(), *places, *([] if first is None else [first])])
 
     def prune(self, before: Lsn) -> int:
-        """Forget transactions that end at or before ``before``, but never the last; how many."""
+        """Forget transactions that end at or before ``before``, but never the last one. Return how
+        many they were."""
         end = min(before, Lsn(self.end() - 1))
         return self._connection.execute(
             _TRANSACTION.delete().where(_TRANSACTION.c.end_lsn <= end)
         ).rowcount
 
     def _xid_after(self, last: LakeTransaction | None) -> int:
-        """Those of prepared transactions are given out, too."""
+        """Return the next ID, after those of the log and those of prepared transactions."""
         given = [_FIRST_XID - 1 if last is None else self._newest_xid()]
         prepared = last_prepared_xid(self._connection)
         return _next_xid(max(given if prepared is None else [*given, prepared]))
 
     def _newest_xid(self) -> int:
-        """Of the log: what was prepared has an older one than what stands before its end."""
+        """Return the newest ID in the log. It need not be the last entry's: a transaction that was
+        prepared is older than others that precede its commit."""
         c = _TRANSACTION.c
         query = select(func.coalesce(c.newest_xid, c.xid)).order_by(c.end_lsn.desc()).limit(1)
         newest = self._connection.execute(query).scalar_one_or_none()
@@ -335,7 +344,7 @@ class PgTransactions:
 
 
 def _after(lsn: Lsn) -> ColumnElement[bool]:
-    # The end is what the primary key finds: it is implied by the commit.
+    # The commit implies the condition on the end, which the primary key can look up.
     return (_TRANSACTION.c.end_lsn > lsn) & (_TRANSACTION.c.commit_lsn >= lsn)
 
 
@@ -389,7 +398,7 @@ def _transaction(row: RowMapping) -> LakeTransaction:
 
 
 def _member(values: Sequence[Any]) -> Member:
-    """Older nodes wrote the first four."""
+    """Return a member of a row. Older nodes wrote only the first four values."""
     relation, uri, before, after, table_id, lost_to = (*values, None, None)[:6]
     held = None if lost_to is None else tuple(lost_to)
     return Member(relation, uri, before, after, table_id, held)

@@ -1,7 +1,7 @@
 """Enum types of the node (pg_type.h, pg_enum.h).
 
 In: a connection inside a transaction. Out: frozen ``EnumType`` values. PostgreSQL's own types are
-not here: they are the same everywhere (``penstock.sql.builtin``).
+not kept here, as they are the same everywhere (``penstock.sql.builtin``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PgType:
         self._connection = connection
 
     def all(self) -> tuple[EnumType, ...]:
-        """Every type in the order of oids."""
+        """Return every type in the order of oids."""
         types = self._connection.execute(select(_TYPE).order_by(_TYPE.c.oid)).mappings().all()
         if not types:
             return ()
@@ -73,13 +73,13 @@ class PgType:
         return tuple(_enum_type(row, labels[row["oid"]]) for row in types)
 
     def find(self, schema: str, name: str) -> EnumType | None:
-        """The type of that name, or None; not by the name of its arrays."""
+        """Return the type of that name, or None. The name of an array type is not found."""
         return next((t for t in self.all() if (t.schema, t.name) == (schema, name)), None)
 
     def create(
         self, schema: str, name: str, labels: Sequence[str], owner: int | None = None
     ) -> EnumType:
-        """Insert one; no other enum has its name, and its labels are unlike one another."""
+        """Insert a type. The caller ensures that its name is free and its labels are distinct."""
         oid = pg_control.new_oid(self._connection)
         array_oid = pg_control.new_oid(self._connection)
         self._move_array_name(schema, name)
@@ -103,7 +103,8 @@ class PgType:
         return EnumType(oid, schema, name, array_oid, array_name, rows, owner)
 
     def _move_array_name(self, schema: str, name: str) -> None:
-        """moveArrayTypeName: the name that the type of an enum's arrays has may be taken."""
+        """Rename an enum's array type that has this name, which a new type may take
+        (moveArrayTypeName)."""
         held = and_(_TYPE.c.typnamespace == schema, _TYPE.c.typarrayname == name)
         moved = _array_name(name, {name, *self._names(schema)})
         self._connection.execute(_TYPE.update().where(held).values(typarrayname=moved))
@@ -113,7 +114,7 @@ class PgType:
         return {name for type_ in types for name in (type_.name, type_.array_name)}
 
     def add_label(self, type_: EnumType, label: str, at: int) -> None:
-        """Insert a label in front of the ``at``-th, counted from 0; at the end after the last."""
+        """Insert a label before the ``at``-th, counted from 0, or at the end."""
         orders = [each.order for each in type_.labels]
         before = orders[at - 1] if at else (orders[0] - 2 if orders else 0.0)
         after = orders[at] if at < len(orders) else before + 2
@@ -148,7 +149,8 @@ class PgType:
 
 
 def _array_name(name: str, taken: Collection[str]) -> str:
-    """makeArrayTypeName: an underscore in front, and a number at the end where that is taken."""
+    """Return the name with an underscore before it, and a number after it if that is taken
+    (makeArrayTypeName)."""
     for number in itertools.count():
         suffix = f"_{number}" if number else ""
         room = _NAME_BYTES - 1 - len(suffix)

@@ -1,9 +1,9 @@
 """Prepared transactions of the node's own sessions (twophase.c).
 
-In: a connection inside a transaction. Out: frozen rows. A row is there from before the block is
+In: a connection inside a transaction. Out: frozen rows. A row exists from before the block is
 prepared until all its tables have their commits, in their logs and in the node's, or until its
-files are gone. What it does is JSON,
-whose meaning is the executor's. Those of publishers are ``pg_prepared_xacts``'s.
+files are gone. ``content`` is JSON that only the executor interprets. Prepared transactions of
+publishers are in ``pg_prepared_xacts``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TABLE = Table(
     Column("state", String(1), nullable=False),
     Column("relations", Text, nullable=False),
     Column("content", Text, nullable=False),
-    # NULL where the log has no PREPARE of it, or has what became of it
+    # NULL if the log has no PREPARE of it, or already has its outcome
     Column("prepare_lsn", LsnColumn),
     Column("prepare_end", LsnColumn),
     # NULL before COMMIT PREPARED
@@ -41,22 +41,23 @@ _TABLE = Table(
 
 
 class PreparedState(Enum):
-    """What a row says of its block."""
+    """The state of a block."""
 
     PREPARING = "p"
-    """Its client has no answer, and will have none where the node ends: it is rolled back then."""
+    """Its client has no answer yet. If the node ends there will be none, and it is rolled back."""
     PREPARED = "r"
     ROLLED_BACK = "d"
-    """Its files go, when no slot is to be told of it any more."""
+    """Its files are removed once no slot has to be told of it any more."""
     COMMITTED = "c"
     """Its tables have their commits; the log does not say so yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBlock:
-    """``prepared``: microseconds since 1970. ``owner``: oid of a role. ``relations``: oids of the
-    tables that it changes. ``prepare``: where the log has its PREPARE, None: it is told of it when
-    it is committed, as of any transaction. ``commit_block``: which its commits bear."""
+    """A prepared transaction. ``prepared``: microseconds since 1970. ``owner``: oid of a role.
+    ``relations``: oids of the tables that it changes. ``prepare``: the place of its PREPARE in the
+    log; None if the log has it only when it is committed, like any transaction. ``commit_block``:
+    the block id that its commits bear."""
 
     id: str
     gid: str
@@ -71,12 +72,12 @@ class PreparedBlock:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it waits for its second phase."""
+        """Tell whether it waits for its second phase."""
         return self.state is PreparedState.PREPARED
 
     @property
     def holds(self) -> bool:
-        """Whether nobody else may change its rows, nor take its name."""
+        """Tell whether it still bars others from changing its rows and from taking its name."""
         return self.state in (PreparedState.PREPARING, PreparedState.PREPARED)
 
 
@@ -87,48 +88,49 @@ class PreparedBlocks:
         self._connection = connection
 
     def all(self) -> tuple[PreparedBlock, ...]:
-        """In the order of their transaction IDs."""
+        """Return all blocks in the order of their transaction IDs."""
         query = select(_TABLE).order_by(_TABLE.c.xid)
         return tuple(map(_block, self._connection.execute(query).mappings()))
 
     def get(self, block_id: str) -> PreparedBlock | None:
-        """The one of that id."""
+        """Return the block of that id, or None."""
         return next((block for block in self.all() if block.id == block_id), None)
 
     def find(self, gid: str) -> PreparedBlock | None:
-        """The one of that name that holds it."""
+        """Return the block that holds that name, or None."""
         return next((block for block in self.all() if block.gid == gid and block.holds), None)
 
     def holding(self, relations: Collection[int]) -> tuple[PreparedBlock, ...]:
-        """Those that change any of these tables."""
+        """Return the blocks that hold rows of any of these tables."""
         wanted = set(relations)
         return tuple(b for b in self.all() if b.holds and not wanted.isdisjoint(b.relations))
 
     def xids(self) -> frozenset[int]:
-        """Transaction IDs that are given out and are in no log."""
+        """Return the transaction IDs that are given out and are in no log."""
         return frozenset(block.xid for block in self.all() if block.holds)
 
     def committed_by(self, block: str) -> PreparedBlock | None:
-        """The one whose commits bear that id."""
+        """Return the block whose commits bear that id, or None."""
         return next((found for found in self.all() if found.commit_block == block), None)
 
     def put(self, block: PreparedBlock) -> None:
-        """Insert one, or replace the one of that id."""
+        """Insert a block, or replace the one of the same id."""
         self.delete(block.id)
         self._connection.execute(_TABLE.insert().values(**_values(block)))
 
     def set_state(self, block_id: str, state: PreparedState) -> None:
-        """No effect when it is gone."""
+        """Set a block's state; no effect when it is gone."""
         same = _TABLE.c.id == block_id
         self._connection.execute(_TABLE.update().where(same).values(state=state.value))
 
     def begin_commit(self, block_id: str, block: str) -> None:
-        """Its commits bear ``block`` from now on."""
+        """Record the id that the block's commits bear."""
         same = _TABLE.c.id == block_id
         self._connection.execute(_TABLE.update().where(same).values(commit_block=block))
 
     def end_commit(self, block_id: str) -> None:
-        """It has its commits: nothing is left to do but to say so in the log, where that has it."""
+        """Record that the block has its commits. Only the log has still to say so, if it has the
+        PREPARE; otherwise the row is deleted."""
         found = self.get(block_id)
         if found is not None and found.prepare is not None:
             self.set_state(block_id, PreparedState.COMMITTED)
@@ -136,7 +138,8 @@ class PreparedBlocks:
             self.delete(block_id)
 
     def told(self, block_id: str, prepare: PrepareRecord | None) -> None:
-        """The log has its PREPARE; None: it has also what became of it, and no more of it comes."""
+        """Record that the log has the block's PREPARE; None: it has the outcome, too, and nothing
+        more is to come."""
         values: dict[str, Any] = {"prepare_lsn": None, "prepare_end": None}
         if prepare is not None:
             values = {
@@ -148,19 +151,19 @@ class PreparedBlocks:
         self._connection.execute(_TABLE.update().where(same).values(**values))
 
     def delete(self, block_id: str) -> None:
-        """No effect when it is gone."""
+        """Delete a block and its messages; no effect when it is gone."""
         BlockMessages(self._connection).delete(block_id)
         self._connection.execute(_TABLE.delete().where(_TABLE.c.id == block_id))
 
 
 def first_prepare(connection: Connection) -> Lsn | None:
-    """The first PREPARE in the log of those that are prepared."""
+    """Return the place of the first PREPARE in the log whose outcome is still open, or None."""
     first = connection.execute(select(func.min(_TABLE.c.prepare_lsn))).scalar_one_or_none()
     return None if first is None else Lsn(first)
 
 
 def last_prepared_xid(connection: Connection) -> int | None:
-    """The last transaction ID of those that are prepared."""
+    """Return the last transaction ID of the blocks here, or None."""
     query = select(func.max(_TABLE.c.xid))
     last = connection.execute(query).scalar_one()
     return None if last is None else int(last)

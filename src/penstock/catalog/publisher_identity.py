@@ -1,10 +1,10 @@
-"""Which publisher a subscription follows, and whether a server is that one.
+"""The identity of a subscription's publisher, and the check that a server is that publisher.
 
-In: what IDENTIFY_SYSTEM said to CREATE SUBSCRIPTION, a first worker, or ALTER SUBSCRIPTION after
-pg_upgrade, and what it says now. Out: nothing, or the error with the ways on. Who believes what a
-server says asks on the same connection: a worker on each of its own, and REFRESH PUBLICATION. DROP
-SUBSCRIPTION does not, as in PostgreSQL: it drops the slot of that name on the server that the
-connection string leads to.
+In: the answer of IDENTIFY_SYSTEM that CREATE SUBSCRIPTION, the first worker, or ALTER SUBSCRIPTION
+after pg_upgrade has recorded, and the answer of now. Out: nothing, or an error that names the ways
+to go on. Whoever relies on a server's answers checks its identity on the same connection: a worker
+on each of its connections, and REFRESH PUBLICATION. DROP SUBSCRIPTION does not, as in PostgreSQL:
+it drops the slot of that name on whichever server the connection string leads to.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from penstock.sql.text.quoting import quote_identifier
 
 @dataclass(frozen=True, slots=True)
 class PublisherIdentity:
-    """Which cluster and database a subscription follows, as IDENTIFY_SYSTEM tells them.
+    """The cluster and database that a subscription follows, as IDENTIFY_SYSTEM tells them.
 
-    Databases are told by OID, since they can be renamed. The timeline changes with a promotion.
-    ``standby``: whether it was a standby whose timeline could not be watched (``TimelineWatch``),
-    so that the subscription may have followed it to another one.
+    A database is identified by OID, since it can be renamed. The timeline changes with a promotion.
+    ``standby``: it was a standby whose timeline could not be watched (``TimelineWatch``), so the
+    subscription may have followed it to another timeline.
     """
 
     system_id: str
@@ -34,8 +34,8 @@ class PublisherIdentity:
 
 @dataclass(frozen=True, slots=True)
 class PublisherUpgrade:
-    """Where pg_upgrade has put a publisher. ``lsn``: of its new WAL, where its slot was made again;
-    ``xid``: the first transaction after those that have restored its catalogs."""
+    """The positions of a publisher after pg_upgrade. ``lsn``: the place in its new WAL where its
+    slot was made again; ``xid``: the first transaction after those that restored its catalogs."""
 
     lsn: Lsn
     xid: int
@@ -44,7 +44,7 @@ class PublisherUpgrade:
 def check_identity(
     subscription: str, known: PublisherIdentity | None, server: PublisherIdentity
 ) -> None:
-    """Raises StateMismatch unless the server is the one that is known; None: none is."""
+    """Raise StateMismatch unless the server is the known one. Any is, if ``known`` is None."""
     if known is None:
         return
     upgraded = ""
@@ -68,8 +68,8 @@ def check_identity(
 
 
 def copy_anew(subscription: str, slot: str | None = None) -> str:
-    """The last way on, which leads out of everything: for hints. ``slot``: its name, where that is
-    not the subscription's."""
+    """Return a hint to copy everything again, the last resort that always works. ``slot``: the
+    slot's name, if it is not the subscription's."""
     command, name = alter(subscription), simple_quote_literal(slot or subscription)
     return (
         f"To copy its tables again: {command} DISABLE; {command} SET (slot_name = NONE); DROP "
@@ -81,5 +81,5 @@ def copy_anew(subscription: str, slot: str | None = None) -> str:
 
 
 def alter(subscription: str) -> str:
-    """How statements on a subscription begin, for hints."""
+    """Return the beginning of ALTER SUBSCRIPTION statements, for hints."""
     return f"ALTER SUBSCRIPTION {quote_identifier(subscription)}"

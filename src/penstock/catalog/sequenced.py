@@ -1,7 +1,7 @@
-"""How far the commits of each table are in the node's WAL (``pg_transactions``).
+"""The place that each table's commits have reached in the node's WAL (``pg_transactions``).
 
-In: a connection inside a transaction. Out: frozen ``Sequenced`` rows by the table's oid. What comes
-after them is left to the sequencer (walsender).
+In: a connection inside a transaction. Out: frozen ``Sequenced`` rows by the table's oid. Finding
+later commits is left to the sequencer (walsender).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _TABLE: Final = Table(
 )
 _ALL: Final = select(_TABLE)
 _PARAMETERS: Final = 500
-"""Of a statement; who asks for more rows gets all of them."""
+"""The most parameters of a statement; a caller that asks for more tables gets all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequenced:
-    """How far a table's commits are in the log. ``table_id``: which Delta table that is
-    (``metaData.id``), None where an older node did not record it."""
+    """The last version of a table that is in the log. ``table_id``: the id of the Delta table
+    (``metaData.id``), None if an older node did not record it."""
 
     version: int
     table_id: str | None = None
 
 
 def sequenced(connection: Connection, relations: Collection[int] | None) -> Mapping[int, Sequenced]:
-    """By table oid; ``relations`` None: of all tables, else of these at least."""
+    """Return rows by table oid: of all tables if ``relations`` is None, else at least of these."""
     few = relations is not None and len(relations) <= _PARAMETERS
     query = _ALL.where(_TABLE.c.relid.in_(relations or ())) if few else _ALL
     rows = connection.execute(query).mappings()
@@ -44,7 +44,8 @@ def sequenced(connection: Connection, relations: Collection[int] | None) -> Mapp
 
 
 def advance(connection: Connection, relid: int, version: int, table_id: str | None) -> None:
-    """Record how far a table is; also the first time. ``table_id`` None: the recorded one."""
+    """Record how far a table is, also for the first time. ``table_id`` None keeps the recorded
+    one."""
     same = _TABLE.c.relid == relid
     values: dict[str, Any] = {"version": version}
     if table_id is not None:
@@ -55,5 +56,5 @@ def advance(connection: Connection, relid: int, version: int, table_id: str | No
 
 
 def forget(connection: Connection, relid: int) -> None:
-    """A table is gone; no effect when it is not known."""
+    """Forget a table that is gone; no effect when it is not known."""
     connection.execute(_TABLE.delete().where(_TABLE.c.relid == relid))

@@ -1,9 +1,9 @@
 """Values of sequences (sequence.c, nextval_internal): each is given out once, whatever happens.
 
-In: the state store. Out: values, in the order of their sequence. A row of the store is ahead of
-what was given out by some values (SEQ_LOG_VALS), so that it is not written for each; what a process
-that was killed had left of them is a gap, as in PostgreSQL. One that is closed leaves none. Of
-several processes with one store, who finds the row changed begins behind it.
+In: the state store. Out: values, in the order of their sequence. The store's row is some values
+(SEQ_LOG_VALS) ahead of those given out, so that not every value needs a write. A process that is
+killed leaves the rest of them as a gap, as in PostgreSQL; one that is closed leaves none. If
+another process with the same store has changed the row, a process goes on after the new row.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ _LOGGED_AHEAD: Final = 32
 
 @dataclass
 class SessionSequences:
-    """What one session has got: the last value of each sequence by its oid, and of which one it got
-    the last of all."""
+    """The values that one session has got: the last one of each sequence, by its oid, and the oid
+    of the sequence that gave the very last (``last``)."""
 
     values: dict[int, int] = field(default_factory=dict)
     last: int | None = None
 
     def got(self, oid: int, value: int) -> None:
-        """A value of nextval."""
+        """Record a value of nextval."""
         self.values[oid], self.last = value, oid
 
     def forget(self) -> None:
-        """DISCARD SEQUENCES."""
+        """Forget all values (DISCARD SEQUENCES)."""
         self.values.clear()
         self.last = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """``row``: as it is in the store. ``last_value``, ``is_called``: as they are; ``left``: how
-    many more values the row is good for."""
+    """A sequence whose row in the store is ahead. ``row``: the store's row. ``last_value``,
+    ``is_called``: the real ones; ``left``: the number of values until the row must be written
+    again."""
 
     row: Sequence
     last_value: int
@@ -63,7 +64,7 @@ class _Ahead:
 
 
 class Sequences:
-    """Of one node; for several threads."""
+    """The sequences of one node, for several threads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -71,8 +72,8 @@ class Sequences:
         self._ahead: dict[int, _Ahead] = {}
 
     def take(self, oid: int, count: int, session: SessionSequences) -> abc.Sequence[int]:
-        """The next values. Raises UndefinedTable (42P01), SequenceGeneratorLimitExceeded (2200H):
-        none is taken then."""
+        """Take the next values. Raises UndefinedTable (42P01), SequenceGeneratorLimitExceeded
+        (2200H), and then takes none."""
         with self._lock:
             with self._store.read() as connection:
                 known = self._known(_row(connection, oid))
@@ -87,7 +88,8 @@ class Sequences:
         return values
 
     def next_values(self, table: TableName, column: str, count: int) -> abc.Sequence[int]:
-        """Of the sequence of a table's column, for rows of no session. Raises as ``take``."""
+        """Take values from the sequence of a table's column, for rows that no session writes.
+        Raises as ``take``."""
         owned = self._of_table(table)
         oid = next((each.oid for each in owned if each.column == column), None)
         if oid is None:
@@ -95,7 +97,7 @@ class Sequences:
         return self.take(oid, count, SessionSequences())
 
     def set(self, oid: int, value: int, session: SessionSequences, *, is_called: bool) -> int:
-        """setval. Raises UndefinedTable (42P01), NumericValueOutOfRange (22003)."""
+        """Set a value (setval). Raises UndefinedTable (42P01), NumericValueOutOfRange (22003)."""
         with self._lock, self._store.write() as connection:
             row = _row(connection, oid)
             if not row.minimum <= value <= row.maximum:
@@ -110,14 +112,14 @@ class Sequences:
         return value
 
     def restart(self, oid: int) -> None:
-        """ResetSequence: as when it was made. Raises UndefinedTable (42P01)."""
+        """Reset a sequence to its start (ResetSequence). Raises UndefinedTable (42P01)."""
         with self._lock, self._store.write() as connection:
             row = _row(connection, oid)
             PgSequence(connection).save(replace(row, last_value=row.start, is_called=False))
             self._ahead.pop(oid, None)
 
     def restart_all(self, table: TableName) -> None:
-        """Those of a table's columns."""
+        """Reset the sequences of a table's columns."""
         for sequence in self._of_table(table):
             self.restart(sequence.oid)
 
@@ -127,7 +129,8 @@ class Sequences:
             return () if found is None else PgSequence(connection).of_table(found.oid)
 
     def current(self, oid: int, session: SessionSequences) -> int:
-        """currval. Raises UndefinedTable (42P01), NotInPrerequisiteState (55000)."""
+        """Return the session's last value of a sequence (currval). Raises UndefinedTable (42P01),
+        NotInPrerequisiteState (55000)."""
         with self._store.read() as connection:
             row = _row(connection, oid)
         if oid not in session.values:
@@ -137,7 +140,8 @@ class Sequences:
         return session.values[oid]
 
     def last(self, session: SessionSequences) -> int:
-        """lastval. Raises NotInPrerequisiteState (55000): of a sequence that was dropped, too."""
+        """Return the session's very last value (lastval). Raises NotInPrerequisiteState (55000),
+        also if the sequence was dropped."""
         if session.last is not None:
             with self._store.read() as connection:
                 if PgSequence(connection).find_oid(session.last) is not None:
@@ -145,14 +149,14 @@ class Sequences:
         raise NotInPrerequisiteState("lastval is not yet defined in this session")
 
     def state(self, oid: int) -> tuple[int, bool]:
-        """The last value, and whether it was given out. Raises UndefinedTable (42P01)."""
+        """Return the last value, and whether it was given out. Raises UndefinedTable (42P01)."""
         with self._lock, self._store.read() as connection:
             known = self._known(_row(connection, oid))
         return known.last_value, known.is_called
 
     def close(self) -> None:
-        """Leave no gaps, if the store can be reached. Values that are asked for after this are
-        behind those before it."""
+        """Write the exact values back so that no gaps remain, if the store can be reached. Values
+        may still be taken afterwards, and follow the earlier ones."""
         with self._lock, suppress(PenstockError):
             ahead, self._ahead = self._ahead, {}
             if not any(known.left for known in ahead.values()):
@@ -172,7 +176,7 @@ class Sequences:
         return known
 
     def _logged(self, oid: int, count: int) -> tuple[abc.Sequence[int], _Ahead]:
-        """Values with more behind them, all of which the store knows of first."""
+        """Take values and reserve some more. The store records all of them first."""
         with self._store.write() as connection:
             known = self._known(_row(connection, oid))
             values = _next(known, count)
@@ -184,7 +188,8 @@ class Sequences:
 
 
 def no_sequence(table: str, column: str, hint: str) -> UndefinedTable:
-    """Of a column that takes its values from one, in a table that another node has made."""
+    """Return the error for a column whose sequence this node lacks, as another node made the
+    table."""
     return UndefinedTable(
         f'the sequence of column "{column}" of table "{table}" does not exist',
         hint=f"The table was made by another node. {hint}",
@@ -214,13 +219,13 @@ def _next(known: _Ahead, count: int) -> abc.Sequence[int]:
 
 
 def values_after(row: Sequence, count: int) -> abc.Sequence[int]:
-    """The next values of a sequence that is nobody else's. Raises SequenceGeneratorLimitExceeded
-    (2200H)."""
+    """Return the next values of a sequence that nobody else uses. Raises
+    SequenceGeneratorLimitExceeded (2200H)."""
     return _next(_Ahead(row, row.last_value, row.is_called), count)
 
 
 def _following(known: _Ahead) -> Iterator[int]:
-    """What comes after the last value; it ends where there is no more."""
+    """Yield the values after the last one, until the sequence is exhausted."""
     row, value = known.row, known.last_value
     if not known.is_called:
         yield value

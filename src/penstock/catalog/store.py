@@ -1,8 +1,8 @@
 """The state store: its schema and version, its transactions, its change counter.
 
-In: an SQLAlchemy URL. Out: connections inside transactions, for the catalogs to work on. Writers
-run one after the other (the row of ``pg_control`` is their lock); readers see one state and never
-wait. Rows are on disk when a writing transaction ends.
+In: an SQLAlchemy URL. Out: connections inside transactions, on which the catalogs work. Writers run
+one after the other (the row of ``pg_control`` is their lock); readers see one state and never wait.
+Rows are on disk when a writing transaction ends.
 """
 
 from __future__ import annotations
@@ -55,39 +55,39 @@ def _add_what_is_missing(connection: Connection) -> None:
 
 
 _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
-    # Catalogs of publishing came, then the log of transactions: create_all makes what is missing.
+    # The catalogs of publishing, then the log of transactions: create_all makes missing tables.
     1: METADATA.create_all,
     2: METADATA.create_all,
-    # What tells things apart: identities of publishers, relations and Delta tables.
+    # Identities of publishers, relations and Delta tables.
     3: _add_what_is_missing,
     # Tables that have left a subscription.
     4: _add_what_is_missing,
-    # And which relations they were.
+    # The OIDs of their relations.
     5: _add_what_is_missing,
-    # Unique indexes, tables that were given another schema, what tables were before, enum types.
+    # Unique indexes, tables moved to another schema, former states of tables, enum types.
     6: _add_what_is_missing,
     # Requests for cuts.
     7: METADATA.create_all,
-    # Slots that were dropped, and may be asked for again.
+    # Dropped slots that can be brought back.
     8: _add_what_is_missing,
     # More options of subscriptions, prepared transactions.
     9: _add_what_is_missing,
-    # Whether an error disables a subscription, and what it is to skip.
+    # Options of subscriptions: disable_on_error, and SKIP.
     10: _add_what_is_missing,
-    # The options of subscriptions that came with PostgreSQL 16 and 17.
+    # Options of subscriptions that PostgreSQL 16 and 17 added.
     11: _add_what_is_missing,
-    # What becomes of tables whose columns change at the publisher.
+    # The option for tables whose columns change at the publisher.
     12: _add_what_is_missing,
-    # Whether tables have a history, and whether messages are taken.
+    # The options for histories of tables and for messages.
     13: _add_what_is_missing,
-    # Whether rows tell which change wrote them.
+    # The option for columns that tell which change wrote a row.
     14: _add_what_is_missing,
-    # What becomes of values that are out of range.
+    # The option for values that are out of range.
     15: _add_what_is_missing,
-    # Owners and origins of subscriptions, whether rows that the publisher deletes stay, how new
-    # tables are laid out.
+    # Owners and origins of subscriptions, and the options for soft deletes and the layout of new
+    # tables.
     16: _add_what_is_missing,
-    # What columns of jsonb become.
+    # The option for columns of jsonb.
     17: _add_what_is_missing,
     # Messages that sessions emit.
     18: _add_what_is_missing,
@@ -95,26 +95,25 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     19: METADATA.create_all,
     # Sequences of columns.
     20: METADATA.create_all,
-    # Transaction blocks that are prepared.
+    # Prepared transaction blocks.
     21: _add_what_is_missing,
     # Tables that transaction blocks make.
     22: _add_what_is_missing,
-    # Where the log has what is prepared.
+    # Places of prepared blocks in the log.
     23: _add_what_is_missing,
     # Messages of transaction blocks.
     24: _add_what_is_missing,
-    # Of which tables such a block is.
+    # The tables of such a block.
     25: _add_what_is_missing,
-    # How far tables are compared in the background, and how often they are.
-    # What is known of dropped subscriptions, and whether a publisher was a standby,
-    # and where it went on after pg_upgrade.
-    # What the rows of followed tables depend on at the publisher.
-    # Where the PREPARE of a publisher's transaction finishes, and whether its rows are left out.
-    # Since when publications are what they are, and what they were.
-    # What a copy does where its target has rows.
+    # Comparisons in the background, and their interval.
+    # Dropped subscriptions, publishers that were a standby, and positions after pg_upgrade.
+    # Definitions at the publisher on which the rows of followed tables depend.
+    # The end of the PREPARE of a publisher's transaction, and whether its rows are left out.
+    # Former publications, and the places from which on publications are valid.
+    # The option for copies into a target that has rows.
     26: _add_what_is_missing,
 }
-"""By version: what makes a schema of that version one of the next."""
+"""The step, by version, that upgrades a schema of that version to the next."""
 
 _TABLES: Final = (
     block_commits,
@@ -135,18 +134,18 @@ _TABLES: Final = (
     prepared_blocks,
     verifications,
 )
-"""Importing them has put their tables into METADATA."""
+"""Modules whose import puts their tables into METADATA."""
 
 
 class Store:
-    """An open state store. ``close`` it; it may be used by several threads."""
+    """An open state store, for several threads. The owner must call ``close``."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     @classmethod
     def create(cls, url: str) -> Store:
-        """Make the tables of a new node. Raises DuplicateObject when there is a node already."""
+        """Make the tables of a new node. Raises DuplicateObject when the store holds one."""
         parsed = parse_url(url)
         path = sqlite_path(parsed)
         if path is not None:
@@ -175,7 +174,7 @@ class Store:
     def open(cls, url: str) -> Store:
         """Open a node's store and bring its schema up to date.
 
-        Raises ConfigurationError: no node there, or one of a newer Penstock.
+        Raises ConfigurationError if it holds no node, or one of a newer Penstock.
         """
         parsed = parse_url(url)
         path = sqlite_path(parsed)
@@ -195,17 +194,17 @@ class Store:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state."""
+        """Begin a transaction that sees one state."""
         with transaction(self.engine, write=False) as connection:
             yield connection
 
     @contextlib.contextmanager
     def write(self, *, counted: bool = True) -> Iterator[Connection]:
-        """A transaction that changes the catalog; counts as a change even if it changes nothing,
-        unless it is not to be ``counted``."""
+        """Begin a transaction that changes the catalog. Unless ``counted`` is False it counts as a
+        change even if it changes nothing."""
         with transaction(self.engine, write=True) as connection:
-            # First: its row is the lock of all writers, so that what follows reads the newest
-            # state.
+            # This comes first: the row is the lock of all writers, so that the rest of the
+            # transaction reads the newest state.
             if counted:
                 pg_control.advance_generation(connection)
             else:
@@ -213,22 +212,23 @@ class Store:
             yield connection
 
     def generation(self) -> int:
-        """The change counter: two equal answers mean that nothing has changed. Cheap."""
+        """Return the change counter: two equal answers mean that nothing has changed. It is
+        cheap."""
         with self.read() as connection:
             return pg_control.generation(connection)
 
     def node_info(self) -> NodeInfo:
-        """Who this node is."""
+        """Return this node's identity."""
         with self.read() as connection:
             return pg_control.node_info(connection)
 
     def warehouse(self) -> str | None:
-        """Where the node's id was written."""
+        """Return the URI of the warehouse that bears the node's id; None before it is written."""
         with self.read() as connection:
             return pg_control.warehouse(connection)
 
     def record_warehouse(self, uri: str) -> None:
-        """Keep where the node's id was written."""
+        """Record the URI of the warehouse that bears the node's id."""
         with self.write() as connection:
             pg_control.set_warehouse(connection, uri)
 
@@ -246,7 +246,7 @@ class Store:
                 hint="Install the version of Penstock that used it last, or a newer one.",
             )
         with self.write() as connection:
-            # Asked again under the lock of writers: another process may have done it meanwhile.
+            # Read the version again under the writers' lock: another process may have upgraded.
             for step in range(pg_control.schema_version(connection), SCHEMA_VERSION):
                 _UPGRADES[step](connection)
             pg_control.set_schema_version(connection, SCHEMA_VERSION)

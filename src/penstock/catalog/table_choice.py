@@ -1,7 +1,7 @@
-"""Which tables of a subscription an option is for (history).
+"""The choice of a subscription's tables to which an option applies (history).
 
 In: a text, ``true``, ``false`` or ``schema.table, table``, names at the publisher. Out: a value to
-keep, and the text again. Names of tables that are not there are no mistake: tables come later.
+keep, and the text again. Names of tables that do not exist are no error: tables may come later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.sql.text.quoting import quote_identifier
 
 @dataclass(frozen=True, slots=True)
 class TableChoice:
-    """``every`` table, or those of ``names``."""
+    """A choice of ``every`` table, or of those in ``names``."""
 
     every: bool = False
     names: frozenset[TableName] = frozenset()
@@ -39,7 +39,8 @@ NONE: Final = TableChoice()
 
 
 def read_choice(option: str, value: object) -> TableChoice:
-    """Of an option's value, None: it is written without one. Raises InvalidParameterValue."""
+    """Read an option's value; None if the option is written without one. Raises
+    InvalidParameterValue."""
     every = option_bool(value)
     if every is not None:
         return TableChoice(every)
@@ -65,7 +66,7 @@ def _names(option: str, text: str) -> list[TableName]:
 
 
 def _items(text: str) -> list[str]:
-    """What is between the commas that are not in quotes."""
+    """Split a text at the commas that are not in quotes."""
     items, inside = [""], False
     for character in text:
         inside ^= character == '"'

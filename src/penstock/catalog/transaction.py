@@ -1,7 +1,7 @@
 """All catalogs within one transaction of the state store.
 
-In: a connection inside a transaction. Out: ``CatalogTransaction``, with what concerns several of
-the catalogs.
+In: a connection inside a transaction. Out: ``CatalogTransaction``, with the operations that concern
+several catalogs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CatalogTransaction:
     block_messages: BlockMessages
 
     def generation(self) -> int:
-        """How many changes were counted (``Catalog.generation``)."""
+        """Return the change counter (``Catalog.generation``)."""
         return pg_control.generation(self.tables.connection)
 
     def members(
@@ -61,7 +61,7 @@ class CatalogTransaction:
         publications: Sequence[Publication] | None = None,
         tables: Sequence[LakeTable] | None = None,
     ) -> Members:
-        """What is in publications; None: in all, of all tables."""
+        """Return the members of publications; None: of all publications, among all tables."""
         return Members(
             self.publications.all() if publications is None else publications,
             self.publications.relations(),
@@ -70,15 +70,16 @@ class CatalogTransaction:
         )
 
     def is_taken(self, schema: str, name: str) -> bool:
-        """Whether a table, an index or a sequence of the schema has the name, or is about to."""
+        """Tell whether a table, an index or a sequence of the schema has the name, or is about to
+        get it."""
         tables = {table.oid: table for table in self.tables.all() if table.schema == schema}
         sequences = (s.name for s in self.sequences.all() if s.table in tables)
         known = name in sequences or any(name in table.own_names for table in tables.values())
         return known or self.block_commits.makes(schema, name)
 
     def delete_table(self, table: LakeTable) -> None:
-        """A table, with its grants, sequences, its place in publications and in the log of
-        transactions (dependency.c). Its Delta table is left to the caller."""
+        """Delete a table with its grants, its sequences, and its places in publications and in the
+        log of transactions (dependency.c). The Delta table is left to the caller."""
         for rel in self.publications.relations():
             if rel.relation == table.oid:
                 self.publications.remove_relation(rel.publication, table.oid)
@@ -89,7 +90,7 @@ class CatalogTransaction:
 
 
 def catalog_transaction(connection: Connection) -> CatalogTransaction:
-    """Over one connection."""
+    """Return all catalogs over one connection."""
     return CatalogTransaction(
         PgSubscription(connection),
         PgSubscriptionRel(connection),

@@ -1,6 +1,6 @@
 """Records of two-phase commit in the node's log (xact.h, xl_xact_prepare, xl_xact_twophase).
 
-In: nothing. Out: frozen values, and the JSON that a row of the log keeps of them.
+In: nothing. Out: frozen values, and their JSON in a row of the log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.lsn import Lsn
 
 
 class TwoPhaseKind(StrEnum):
-    """Which of the three records it is."""
+    """The kinds of records."""
 
     PREPARE = "prepare"
     COMMIT_PREPARED = "commit"
@@ -22,7 +22,7 @@ class TwoPhaseKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PrepareRecord:
-    """Where PREPARE TRANSACTION stands in the log, where its record ends, and when it was:
+    """The record of a PREPARE TRANSACTION: its place in the log, its end, and its time in
     microseconds since the Unix epoch."""
 
     lsn: Lsn
@@ -32,7 +32,8 @@ class PrepareRecord:
 
 @dataclass(frozen=True, slots=True)
 class TwoPhaseRecord:
-    """``prepare``: of what is committed or rolled back; None in a PREPARE itself."""
+    """A record of two-phase commit. ``prepare``: the PREPARE that is committed or rolled back; None
+    in a PREPARE itself."""
 
     kind: TwoPhaseKind
     gid: str
@@ -40,14 +41,14 @@ class TwoPhaseRecord:
 
 
 def to_text(record: TwoPhaseRecord) -> str:
-    """As a row keeps it."""
+    """Return the record as a row keeps it."""
     at = record.prepare
     prepare = None if at is None else [at.lsn, at.end, at.time]
     return json.dumps([record.kind.value, record.gid, prepare])
 
 
 def from_text(text: str) -> TwoPhaseRecord:
-    """The reverse."""
+    """Return the record that ``to_text`` has written."""
     kind, gid, prepare = json.loads(text)
     at = None
     if prepare is not None:

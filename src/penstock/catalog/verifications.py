@@ -1,8 +1,8 @@
-"""How far the tables of subscriptions are compared with their publishers in the background.
+"""The progress of comparing subscriptions' tables with their publishers in the background.
 
-In: a connection inside a transaction. Out: frozen rows. A table is compared range by range; one
-*pass* is all ranges of it. A row is of one membership of the table (``sync_id``): a table that is
-copied again, or comes back, begins anew. Details of each range are in the lake's table
+In: a connection inside a transaction. Out: frozen rows. A table is compared range by range; a
+*pass* covers all its ranges. A row belongs to one membership of the table (``sync_id``): a table
+that is copied again, or comes back, begins anew. Details of each range are in the lake's table
 ``verifications``.
 """
 
@@ -33,11 +33,11 @@ _TABLE = Table(
 
 @dataclass(frozen=True, slots=True)
 class TableVerification:
-    """Times are seconds since 1970. ``began``: the pass under way, None between two; ``next_key``:
-    where its next range begins, by the values of ``key_column``; ``partial``: 1 where it has left
-    columns out so far. ``result`` of the last comparison: ``equal``, ``partial`` or ``different``,
-    at ``lsn``. ``checked`` and ``verified``: when the last pass that has ended, and the last that
-    found all equal, began."""
+    """The progress of one table. Times are seconds since 1970. ``began``: the begin of the pass
+    under way, None between two. ``next_key``: the value of ``key_column`` at which the pass's next
+    range begins. ``partial``: 1 if the pass has left columns out so far. ``result``: the last
+    comparison's, ``equal``, ``partial`` or ``different``, at ``lsn``. ``checked``, ``verified``:
+    the begin of the last finished pass, and of the last one that found all equal."""
 
     sync_id: str
     subid: int
@@ -58,18 +58,18 @@ class Verifications:
         self._connection = connection
 
     def all(self) -> dict[str, TableVerification]:
-        """Those of all subscriptions, by the sync ids of their tables."""
+        """Return the rows of all subscriptions, by the sync ids of their tables."""
         names = [field.name for field in fields(TableVerification)]
         rows = self._connection.execute(select(*(_TABLE.c[name] for name in names)))
         return {row[0]: TableVerification(*row) for row in rows}
 
     def save(self, row: TableVerification) -> None:
-        """Write a row, in the place of that of its membership."""
+        """Write a row, replacing the one of the same membership."""
         self._connection.execute(_TABLE.delete().where(_TABLE.c.sync_id == row.sync_id))
         self._connection.execute(_TABLE.insert().values(**asdict(row)))
 
     def forget(self, subid: int) -> None:
-        """Take all tables of a subscription as never compared."""
+        """Treat all tables of a subscription as never compared."""
         self._connection.execute(_TABLE.delete().where(_TABLE.c.subid == subid))
 
     def forget_others(self, sync_ids: frozenset[str]) -> None:
