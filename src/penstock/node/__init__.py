@@ -1,4 +1,4 @@
-"""A node: the one place that constructs everything (postmaster.c has that part in PostgreSQL).
+"""A node: the one place that constructs everything (postmaster.c plays that part in PostgreSQL).
 
 In: a folder with parameters and state. Out: ``Node``, the public object of the library.
 """

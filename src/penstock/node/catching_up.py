@@ -1,8 +1,8 @@
-"""How far a subscription is on its way to a position (``Node.wait_for``, ``penstock run
+"""Waiting until a subscription has reached a position (``Node.wait_for``, ``penstock run
 --until-caught-up``).
 
-In: what ``Node`` knows of it. Out: a value that says so in a line, whether or not it got there; or
-the error that stopped it.
+In: a ``Node``, which knows the subscriptions' states and cuts. Out: a value that tells in a line
+how far a subscription is, whether or not it got there; or the error that stopped it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from penstock.node.status import SubscriptionStatus
 
 _POLL: Final = 0.05
 _STEP: Final = 1.0
-"""Seconds between two looks at whether to stop waiting."""
+"""Seconds between two checks whether to stop waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """``wanted``: the publisher's position at the start; ``cut``: the last cut, if there is one.
+    """The progress of a subscription. ``wanted``: the publisher's position at the start; ``cut``:
+    the last cut's, if there is one.
 
-    ``waiting``: tables that are in no cut yet; ``parked``: those that an error keeps out of them.
+    ``waiting``: tables that are in no cut yet; ``parked``: tables that an error keeps out of them.
     """
 
     subscription: str
@@ -38,11 +39,11 @@ class CaughtUp:
 
     @property
     def reached(self) -> bool:
-        """Whether a cut at or after the position holds every table that is not parked."""
+        """Tell whether a cut at or after the position holds every table that is not parked."""
         return self.cut is not None and self.cut >= self.wanted and not self.waiting
 
     def text(self) -> str:
-        """A line for people."""
+        """Return a line for people."""
         at = "has no cut yet" if self.cut is None else f"has a cut at {self.cut}"
         if self.reached:
             parked = f", without parked tables: {', '.join(self.parked)}" if self.parked else ""
@@ -52,7 +53,7 @@ class CaughtUp:
 
 
 def caught_up(status: SubscriptionStatus, wanted: Lsn, cut: Cut | None) -> CaughtUp:
-    """How far a subscription is. ``cut``: its last one."""
+    """Return the progress of a subscription. ``cut``: its last one."""
     return CaughtUp(
         status.name,
         wanted,
@@ -63,7 +64,7 @@ def caught_up(status: SubscriptionStatus, wanted: Lsn, cut: Cut | None) -> Caugh
 
 
 class Following(Protocol):
-    """``Node``."""
+    """The part of ``Node`` that is used here."""
 
     def wait_for(
         self, lsn: Lsn | str, *, subscription: str | None = None, timeout: float = 60.0
@@ -77,8 +78,8 @@ class Following(Protocol):
 def wait_for_cut(
     node: Following, name: str, wanted: Lsn, timeout: float, check: Callable[[str], None]
 ) -> Cut:
-    """``check`` raises what has stopped the subscription. Raises NotInPrerequisiteState after
-    ``timeout`` seconds."""
+    """Wait until a subscription has a cut at or after ``wanted``. ``check`` raises the error that
+    has stopped it. Raises NotInPrerequisiteState after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         cut = node.cut(name)
@@ -97,7 +98,8 @@ def wait_for_cut(
 def wait_for_all(
     node: Following, wanted: Mapping[str, Lsn], timeout: float, stop: threading.Event | None
 ) -> Sequence[CaughtUp]:
-    """Wait for a cut of each subscription at its position, or ``stop``. Raises as ``wait_for``."""
+    """Wait until each subscription has a cut at or after its position, or until ``stop``. Raises as
+    ``wait_for``."""
     deadline = time.monotonic() + timeout
     for name, lsn in wanted.items():
         while not (stop is not None and stop.is_set()):
@@ -113,12 +115,12 @@ def wait_for_all(
 
 
 def all_ready(statuses: Iterable[SubscriptionStatus], name: str) -> bool:
-    """Whether the cuts of a subscription hold every table that is not parked."""
+    """Tell whether the cuts of a subscription hold every table that is not parked."""
     return all(t.ready or t.parked for s in statuses if s.name == name for t in s.tables)
 
 
 def check_not_stopped(statuses: Iterable[SubscriptionStatus], name: str) -> None:
-    """Raises the error that has stopped a subscription: it will not get any further."""
+    """Raise the error that has stopped a subscription, if any: it will not get any further."""
     for status in statuses:
         if status.name == name and status.stopped:
             raise PenstockError(

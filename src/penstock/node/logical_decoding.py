@@ -1,4 +1,4 @@
-"""What logical decoding by output plugins needs of the node, put together.
+"""Logical decoding by output plugins, put together from the node's parts.
 
 In: the node's lake, log, slots and parameters. Out: ``LogicalReading`` for SQL functions, sources
 for streams, plugins by name.
@@ -27,14 +27,14 @@ from penstock.walsender.wanted import Wanted
 
 
 def plugin_finder(parameters: Callable[[], Parameters]) -> Callable[[str], OutputPlugin]:
-    """Plugins that ``output_plugin_libraries`` names now."""
+    """Return a function that finds the plugins that ``output_plugin_libraries`` names now."""
     return lambda name: find_plugin(name, parameters().output_plugin_libraries)
 
 
 def subscriber_source(
     spark: Spark, warehouse: Warehouse, catalog: Catalog, parameters: Callable[[], Parameters]
 ) -> Callable[[PgoutputOptions, Lsn | None], Decoding]:
-    """What decodes for one stream of pgoutput."""
+    """Return a function that makes the decoding for one stream of pgoutput."""
     version = parameters().server_version
     return lambda options, two_phase_at: Decoding(
         spark,
@@ -54,7 +54,7 @@ def logical_reading(
     slots: Slots,
     parameters: Callable[[], Parameters],
 ) -> LogicalReading:
-    """``parameters``: now."""
+    """Return the reading of slots for SQL functions. ``parameters`` returns the present ones."""
 
     def work_mem() -> int:
         return parameters().logical_decoding_work_mem

@@ -1,7 +1,7 @@
 """``/metrics``: a node's numbers, put together and served over HTTP.
 
-In: the catalog, and the publishing half where there is one. Out: a server with its thread, from
-``start`` to ``stop``. What Prometheus is told is left to ``stats``.
+In: the catalog, and the publishing half if there is one. Out: a server with its thread, from
+``start`` to ``stop``. The format for Prometheus is left to ``stats``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S: Final = 10
 _CONFLICT: Final = "confl_"
-"""How columns of pg_stat_subscription_stats begin that count conflicts of a type."""
+"""The prefix of columns of pg_stat_subscription_stats that count conflicts of a type."""
 
 
 class Monitoring:
@@ -51,7 +51,7 @@ class Monitoring:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen. Raises ConfigurationError: the port is taken, the address is not ours."""
+        """Listen. Raises ConfigurationError if the port is taken or the address is not ours."""
         try:
             self._server = make_server(
                 self._address,
@@ -71,7 +71,7 @@ class Monitoring:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop serving."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._thread.join()
@@ -92,7 +92,7 @@ class _Handler(WSGIRequestHandler):
 def node_report(
     catalog: Catalog, statuses: Sequence[SubscriptionStatus], serving: ServingNode | None
 ) -> NodeReport:
-    """All numbers now. Raises what the catalog raises."""
+    """Return all numbers of now. Raises what the catalog raises."""
     tables = tuple(_table(s.name, table) for s in statuses for table in s.tables)
     known, counts = catalog.subscriptions(), catalog.statistics.counts()
     stats = {str(row["subname"]): row for row in stat_subscription_stats(known, counts)}
@@ -174,7 +174,7 @@ def _age(transaction: LakeTransaction | None, now: float) -> float:
 def _subscription(
     status: SubscriptionStatus, stats: Mapping[str, object], out_of_range: int
 ) -> SubscriptionReport:
-    """``stats``: its row of pg_stat_subscription_stats."""
+    """Return a subscription's numbers. ``stats``: its row of pg_stat_subscription_stats."""
     counts = {name: value for name, value in stats.items() if isinstance(value, int)}
     return SubscriptionReport(
         name=status.name,
@@ -229,5 +229,5 @@ def _table(subscription: str, table: TableStatus) -> TableReport:
 def _version() -> str:
     try:
         return version("penstock")
-    except PackageNotFoundError:  # run from its source
+    except PackageNotFoundError:  # Penstock runs from its source, not installed
         return "unknown"

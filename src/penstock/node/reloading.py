@@ -1,8 +1,8 @@
-"""Parameters that hold now, and reading them again (guc-file.l, ProcessConfigFile).
+"""The present parameters, and reading them again (guc-file.l, ProcessConfigFile).
 
-In: a node's folder. Out: its ``Parameters``, other ones after a reload; whoever works with them
-asks each time. A file with a mistake changes nothing. What needs a restart (``guc.RELOADED``) is
-told of and stays as it is; the rest holds at once.
+In: a node's folder. Out: its ``Parameters``, which a reload may replace: their users ask for them
+each time. A file with a mistake changes nothing. A parameter that needs a restart (not in
+``guc.RELOADED``) is logged and keeps its value; the others take effect at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ RECEIVED: Final = "received SIGHUP, reloading configuration files"
 
 
 class LiveParameters:
-    """``now``: those that hold. Raises ConfigurationError: the folder is no node's."""
+    """The parameters of a node; ``now`` has the present ones. Raises ConfigurationError if the
+    folder is no node's."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -37,7 +38,8 @@ class LiveParameters:
         self.now: Parameters = guc.load(folder)
 
     def reload(self) -> None:
-        """Read the file again. Raises PenstockError: it has a mistake, and nothing has changed."""
+        """Read the file again. Raises PenstockError if it has a mistake; nothing has changed
+        then."""
         with self._lock:
             wanted = guc.load(self._folder)
             parse_rules(wanted.hba)
@@ -57,7 +59,7 @@ class LiveParameters:
 
 
 def reload_told(folder: Path, reload: Callable[[], None]) -> None:
-    """As a server that was told to by a signal: what is wrong is in the log."""
+    """Reload as a server does on SIGHUP: errors go to the log."""
     log.info("%s", RECEIVED)
     try:
         reload()
@@ -70,8 +72,8 @@ def reload_told(folder: Path, reload: Callable[[], None]) -> None:
 
 
 def signal_running(folder: Path) -> None:
-    """Have the process that runs the node do it (pg_reload_conf). Raises OSError: there is none, or
-    the signal would end it."""
+    """Have the process that runs the node reload (pg_reload_conf). Raises OSError if there is none,
+    or if the signal would end it."""
     process = running_process(folder)
     if process is None:
         raise ProcessLookupError("No such process")
@@ -81,7 +83,7 @@ def signal_running(folder: Path) -> None:
 
 
 def _differences(now: Parameters, wanted: Parameters) -> Iterator[tuple[str, str]]:
-    """Names and new values, those of ``[spark]`` as ``spark.master``."""
+    """Yield names and new values; names in ``[spark]`` look like ``spark.master``."""
     yield from _of(now, wanted, "")
     yield from _of(now.spark, wanted.spark, "spark.")
 

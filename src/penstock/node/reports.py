@@ -1,8 +1,8 @@
-"""What workers tell of themselves, and publishers of their slots, as rows of pg_stat_subscription.
+"""Reports of workers about themselves, and of publishers about slots, for pg_stat_subscription.
 
-In: every subscription, the workers that run, and what was reported before. Out: one row for each
-subscription, also for one without a worker: its publisher goes on and keeps WAL for it. Numbers of
-earlier runs are kept where this one knows none yet.
+In: every subscription, the running workers, and the earlier reports. Out: one row for each
+subscription, also for one without a worker, as its publisher goes on and keeps WAL for it. Numbers
+of earlier runs are kept until this run knows its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_WORKER: Final = "stopped"
 
 
 class Reports:
-    """Writes one round after the other."""
+    """Writes the reports, one round after the other."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -42,7 +42,7 @@ class Reports:
         self._known = False
 
     def write(self, workers: Mapping[int, ApplyWorker]) -> None:
-        """One round; a failure is logged, the numbers are worth no more."""
+        """Write one round. A failure is only logged: the numbers are not worth more."""
         try:
             if not self._known:
                 self._before = self._catalog.statistics.all()
@@ -82,14 +82,15 @@ class Reports:
 
 
 def nothing_known(oid: int) -> SubscriptionStatistics:
-    """Of a subscription that no worker has told of."""
+    """Return the numbers of a subscription about which no worker has reported."""
     return SubscriptionStatistics(oid, None, NO_WORKER, 0.0)
 
 
 def statistics_of(
     before: SubscriptionStatistics, snapshot: WorkerSnapshot, now: float, rate: float
 ) -> SubscriptionStatistics:
-    """A worker's numbers; positions and times that it does not know yet are those of before."""
+    """Return a worker's numbers. Positions and times that it does not know yet are taken from
+    ``before``."""
     tables = {table.name: table for table in before.tables}
     held = snapshot.held
     return SubscriptionStatistics(
@@ -127,7 +128,8 @@ def statistics_of(
 
 
 def with_told(numbers: SubscriptionStatistics, told: Told | None) -> SubscriptionStatistics:
-    """The numbers with what the publisher tells of itself, and since when a cut has everything."""
+    """Return the numbers with the publisher's answer, and with the time at which a cut last had
+    everything."""
     if told is None:
         numbers = replace(numbers, retained_bytes=None, wal_status=None, slot_at=None)
     else:
@@ -138,7 +140,7 @@ def with_told(numbers: SubscriptionStatistics, told: Told | None) -> Subscriptio
             retained_bytes=told.retained_bytes,
             wal_status=told.wal_status,
             slot_at=told.at,
-            # A walsender tells how far it is, which may be far behind its server.
+            # A walsender tells its own position, which may be far behind its server's.
             waiting=numbers.waiting or (numbers.received_lsn or INVALID) < told.position,
         )
     known = [numbers.caught_up_at, numbers.commit_time if numbers.cut_lsn else None]
@@ -158,7 +160,7 @@ def _newest(*times: float | None) -> float | None:
 
 
 def _table(now: TableCounts, before: TableStatistics | None) -> TableStatistics:
-    """A table's numbers; those of a copy are kept after it, in later runs too."""
+    """Return a table's numbers. Those of a copy are kept after it, also in later runs."""
     values = {name: getattr(now, name) for name in _TABLE_FIELDS}
     if before is not None and not now.units_total:
         values |= {name: getattr(before, name) for name in _COPY_FIELDS}
@@ -168,7 +170,7 @@ def _table(now: TableCounts, before: TableStatistics | None) -> TableStatistics:
 
 
 def _earlier(before: TableStatistics) -> TableStatistics:
-    """What is known of a table that the worker has not opened; its counts begin again."""
+    """Return the earlier numbers of a table that the worker has not opened; its counts restart."""
     kept = {name: getattr(before, name) for name in ("name", "version", "unfilled", *_COPY_FIELDS)}
     return TableStatistics(**kept)
 

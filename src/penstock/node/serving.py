@@ -1,8 +1,8 @@
-"""The publishing half of a node: its port, and what the sessions behind it share.
+"""The publishing half of a node: its port, and the services that its sessions share.
 
-In: parameters, a Spark session, the warehouse, the catalog. Out: a server that PostgreSQL's clients
-connect to, and the thread that puts the lake's commits in order, from ``start`` to ``stop``; what
-of it parameters change that were read again (``reload``).
+In: parameters, a Spark session, the warehouse, the catalog. Out: a server to which PostgreSQL's
+clients connect, and the thread that puts the lake's commits in order, from ``start`` to ``stop``.
+``reload`` applies parameters that were read again.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class ServingNode:
         indexes: KeyIndexes,
         connections: Connections,
     ) -> None:
-        """``sessions``: where they are shown, beside workers; ``indexes``: of keys of files, which
-        workers use as well; ``connections``: for catalog queries. Raises ConfigurationError: rules,
-        certificate or version make no sense."""
+        """Prepare the server. ``sessions``: the list that shows them, beside workers; ``indexes``:
+        the indexes of keys in files, which workers use as well; ``connections``: for catalog
+        queries. Raises ConfigurationError if rules, certificate or version are invalid."""
         self._connections, self._indexes = connections, indexes
         self._catalog = catalog
         self._folder, self._live = folder, parameters
@@ -115,11 +115,11 @@ class ServingNode:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return self._server.port
 
     def start(self) -> None:
-        """Put in order what there is, then accept clients. Raises ConfigurationError."""
+        """Put existing commits in order, then accept clients. Raises ConfigurationError."""
         self._blocks.finish()
         self._prepared.finish()
         self.sequencer.step(discover=True)
@@ -136,7 +136,7 @@ class ServingNode:
         return self._live.now
 
     def reload(self) -> None:
-        """Read the parameters again. Raises PenstockError: nothing has changed."""
+        """Read the parameters again. If it raises PenstockError nothing has changed."""
         with self._reloading:
             self._live.reload()
             now, tls = self._parameters, self._options.tls
@@ -153,14 +153,15 @@ class ServingNode:
             self.sync_rep.tell()
 
     def _keep_up(self) -> None:
-        """Logs with gaps are found, slots that are too old given up, what none needs forgotten."""
+        """Find logs with gaps, give up slots that are too old, and forget transactions that no slot
+        needs."""
         # An unmounted warehouse has no logs at all, which says nothing about the slots.
         self._warehouse.check_there()
         self._blocks.finish()
         self._prepared.finish()
         self.sequencer.check_logs()
         self._retention.check()
-        # The end comes first: a slot that is made meanwhile begins there, or later.
+        # Read the end first: a slot that is made meanwhile begins there, or later.
         with self._catalog.read() as t:
             end = t.transactions.end()
         oldest = self.slots.oldest()
@@ -245,7 +246,7 @@ class ServingNode:
 
 
 def _settings(parameters: Parameters) -> Mapping[str, str]:
-    """What SHOW gives of them, by lower-case name: those that a server has, too."""
+    """Return the parameters that a server has, too, as SHOW prints them, by lower-case name."""
     version = parameters.server_version
     known = settings(version)
     shown = {
@@ -263,13 +264,14 @@ def _settings(parameters: Parameters) -> Mapping[str, str]:
 
 
 def _system_identifier(node_id: str) -> str:
-    """A positive 64-bit number, as pg_control's."""
+    """Return a positive 64-bit number like the one in pg_control."""
     digest = hashlib.sha256(node_id.encode()).digest()
     return str(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def server_tls(folder: Path, parameters: Parameters) -> ssl.SSLContext | None:
-    """Of clients' connections; None: without TLS. Raises ConfigurationError."""
+    """Return the TLS context for clients' connections; None: without TLS. Raises
+    ConfigurationError."""
     if not parameters.ssl_cert_file:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -285,7 +287,7 @@ def server_tls(folder: Path, parameters: Parameters) -> ssl.SSLContext | None:
 
 
 def _no_passphrase() -> str:
-    """Instead of OpenSSL's prompt, for which a reload would wait."""
+    """Raise ConfigurationError instead of OpenSSL's prompt, for which a reload would wait."""
     raise ConfigurationError(
         "private key file is protected by a passphrase, and nobody is there to be asked for it",
         hint="Take the passphrase off: openssl pkey -in server.key -out server.key",

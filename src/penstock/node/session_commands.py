@@ -1,8 +1,8 @@
 """Commands from the port: ``backend``, ``commands`` and ``walreceiver`` joined.
 
 In: a parsed statement and the role that sent it. Out: its command tag and notices; sessions on a
-publisher, which answer what ``commands.PublisherFactory`` declares. What a statement does is left
-to ``commands``.
+publisher, as ``commands.PublisherFactory`` declares them. The effects of a statement are left to
+``commands``.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ class SessionCommands:
     def __call__(
         self, statement: Statement, role: Role, check: Callable[[], None]
     ) -> CommandOutcome:
-        """Execute one. ``check`` raises when it is to end. Raises PenstockError."""
+        """Execute a statement. ``check`` raises when it has to end. Raises PenstockError."""
         connect = partial(connect_publisher, check=check)
-        # What was committed before has its place in the log before what the statement changes.
+        # Earlier commits must have their places in the log before the statement changes anything.
         self._sequencer.step()
         result = execute(statement, self._catalog, connect, self._scope(role))
-        # Tables that have become known are followed from here on.
+        # Tables that the statement has made known are followed from here on.
         self._sequencer.step(discover=True)
         return CommandOutcome(result.tag, result.notices)
 
     def takes(self, statement: Statement) -> bool:
-        """Whether a transaction block may have it."""
+        """Tell whether a transaction block may contain the statement."""
         return takes(statement)
 
     def run(self, statements: Sequence[Statement], role: Role, *, commit: bool) -> CommandOutcome:
-        """Execute those of a transaction block. Raises PenstockError."""
+        """Execute the statements of a transaction block. Raises PenstockError."""
         result = execute_block(statements, self._catalog, self._scope(role), commit=commit)
         return CommandOutcome(result.tag, result.notices)
 
     def defines(self, statement: Statement) -> bool:
-        """Whether it is about tables that a block may make."""
+        """Tell whether the statement is about tables that a block may make."""
         return defines(statement)
 
     def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
-        """Execute one of those, for a block. Raises PenstockError."""
+        """Execute such a statement for a block. Raises PenstockError."""
 
         def run(catalog: BlockCatalog, warehouse: Warehouse) -> CommandResult:
             scope = replace(self._scope(role), warehouse=warehouse)
@@ -96,7 +96,7 @@ class SessionCommands:
 
 
 _ASK_S: Final = 0.1
-"""Seconds between two questions whether the publisher is still wanted."""
+"""Seconds between two checks whether the connection is still wanted."""
 
 
 def connect_publisher(
@@ -104,7 +104,8 @@ def connect_publisher(
 ) -> Publisher:
     """Open a session on the publisher. Raises AuthenticationFailure, ConnectionFailure.
 
-    ``check`` is asked while the publisher is waited for, now and later; what it raises ends that.
+    ``check`` is called while we wait for the publisher, now and later; an exception from it ends
+    the wait.
     """
     parsed = ConnInfo.parse(conninfo)
     if check is None:
@@ -115,7 +116,8 @@ def connect_publisher(
 
 
 def _while_wanted(connect: Callable[[], Publisher], check: Callable[[], None]) -> Publisher:
-    """libpq connects for as long as it takes: on a thread of its own, which may be left alone."""
+    """Connect on a thread of its own, which we can abandon: libpq's connect cannot be
+    interrupted."""
     attempt: Future[Publisher] = Future()
 
     def run() -> None:

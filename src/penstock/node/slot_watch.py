@@ -1,7 +1,7 @@
-"""What publishers tell of their WAL and of the slots that keep it, for the numbers.
+"""Questions to publishers about their WAL and the slots that keep it, for the statistics.
 
-In: subscriptions, again and again. Out: what each publisher has told last. Each is asked on a
-thread of its own, so that one that does not answer keeps nobody else's numbers waiting.
+In: subscriptions, again and again. Out: each publisher's last answer. Each is asked on a thread of
+its own, so that one that does not answer does not delay the numbers of the others.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ _INTERVAL: Final = 10.0
 """Seconds between two questions to a publisher."""
 
 _PAUSE: Final = 60.0
-"""As long where it has refused: a server may count failed logins."""
+"""Seconds after a failed question if the subscription is stopped: a server may count failed
+logins."""
 
 _APPLICATION_NAME: Final = "penstock status"
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """``at``: when, in seconds since 1970. ``wal_status``: as in pg_replication_slots, or
-    ``missing`` where there is no such slot; None for a subscription without one. ``in_danger``: the
-    slot as it was seen, where it may be lost soon."""
+    """A publisher's answer. ``at``: its time, in seconds since 1970. ``wal_status``: as in
+    pg_replication_slots, or ``missing`` if there is no such slot; None for a subscription without
+    one. ``in_danger``: the slot, if it may be lost soon."""
 
     at: float
     position: Lsn
@@ -45,7 +46,7 @@ class Told:
 
 
 class SlotWatch:
-    """Asks in the background; at most one question to a publisher at a time."""
+    """Asks publishers in the background, with at most one question at a time to each."""
 
     def __init__(self) -> None:
         self._known: dict[int, Told] = {}
@@ -53,7 +54,7 @@ class SlotWatch:
         self._asking: set[int] = set()
 
     def told(self, subscription: Subscription) -> Told | None:
-        """What was told last; None while nothing is known. Never waits."""
+        """Return the publisher's last answer, None while there is none. Never waits."""
         oid, now = subscription.oid, time.monotonic()
         if now >= self._due.get(oid, 0.0) and oid not in self._asking:
             self._asking.add(oid)
@@ -101,7 +102,8 @@ def ask(subscription: Subscription) -> Told:
 
 
 def ask_all(subscriptions: Iterable[Subscription], patience: float) -> Mapping[int, Told]:
-    """Ask all publishers side by side; those that answer within ``patience`` seconds, by oid."""
+    """Ask all publishers side by side. Return the answers that come within ``patience`` seconds, by
+    the subscription's oid."""
     found: dict[int, Told] = {}
 
     def one(subscription: Subscription) -> None:

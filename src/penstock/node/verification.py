@@ -1,6 +1,6 @@
-"""What a comparison with the publisher has found (``verify``): values and their one JSON form.
+"""Results of a comparison with the publisher (``verify``), and their one JSON form.
 
-In: what ``pipeline.compare_tables`` has found. Out: frozen values; what is shown of them is left to
+In: results of ``pipeline.compare_tables``. Out: frozen values. Showing them is left to
 ``cli.verify``.
 """
 
@@ -15,15 +15,16 @@ from penstock.pipeline.compare_tables import CompareProgress, RowDifference, Tab
 
 EQUAL: Final = "equal"
 PARTIAL: Final = "partial"
-"""Equal in the columns that were compared, which were not all."""
+"""Equal in the columns that were compared, but not all columns were."""
 DIFFERENT: Final = "different"
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTable:
-    """``reason``: why it was not compared, None where it was. ``lacking``: published columns that
-    the node's table does not have (yet), or that were left out for another reason. ``by_design``:
-    rows differ as the publications leave out operations, and are not told of."""
+    """The result for one table. ``reason``: why it was not compared, None if it was. ``lacking``:
+    published columns that the node's table does not have (yet), or that were left out for another
+    reason. ``by_design``: differences that arise because the publications leave out operations were
+    dropped."""
 
     name: str
     reason: str | None = None
@@ -33,7 +34,7 @@ class VerifiedTable:
 
     @property
     def result(self) -> str | None:
-        """One of EQUAL, PARTIAL and DIFFERENT; None where it was not compared."""
+        """One of EQUAL, PARTIAL and DIFFERENT; None if the table was not compared."""
         if self.difference is None:
             return None
         if self.difference.kinds:
@@ -42,18 +43,18 @@ class VerifiedTable:
 
     @property
     def equal(self) -> bool:
-        """Whether it was compared whole and nothing differs."""
+        """Tell whether it was compared whole and nothing differs."""
         return self.result == EQUAL
 
     @property
     def partial(self) -> bool:
-        """Whether nothing differs in what was compared, and that was not all."""
+        """Tell whether nothing differs, but not all of the table was compared."""
         return self.result == PARTIAL
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Of a subscription's tables at ``lsn``."""
+    """The results for a subscription's tables at ``lsn``."""
 
     subscription: str
     lsn: Lsn
@@ -61,18 +62,19 @@ class Verification:
 
     @property
     def equal(self) -> bool:
-        """Whether all tables were compared whole and are equal."""
+        """Tell whether all tables were compared whole and are equal."""
         return all(table.equal for table in self.tables)
 
     @property
     def partial(self) -> bool:
-        """Whether nothing differs in any table, and some were not compared whole."""
+        """Tell whether nothing differs in any table, but some were not compared whole."""
         return not self.equal and all(table.equal or table.partial for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyProgress:
-    """``doing``: in words; ``rows``: how far the comparison is, once it has begun."""
+    """The progress of a comparison. ``doing``: the present step, in words; ``rows``: the rows
+    compared so far, once that has begun."""
 
     subscription: str
     doing: str
@@ -80,7 +82,7 @@ class VerifyProgress:
 
 
 def as_json(verification: Verification) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return the whole result as JSON, for programs."""
     return {
         "subscription": verification.subscription,
         "lsn": str(verification.lsn),
@@ -110,7 +112,7 @@ def _example_json(example: RowDifference) -> dict[str, Any]:
 
 
 def row_text(example: RowDifference) -> str:
-    """A row by its key, and the columns in which it differs, for people."""
+    """Return a row's key and the columns in which it differs, for people."""
     key = ", ".join(f"{name} = {_value(text)}" for name, text in example.key)
     times = f" ({example.count:,} times)" if example.count > 1 else ""
     columns = f" in {', '.join(example.columns)}" if example.columns else ""

@@ -1,16 +1,17 @@
-"""``Node.verify``: each table of a subscription against the publisher's, at one LSN.
+"""``Node.verify``: compare each table of a subscription with the publisher's, at one LSN.
 
-In: a subscription that a running node follows. Out: for each table the rows of both sides, and what
-differs. Four steps make both sides the same moment:
+In: a subscription that a running node follows. Out: for each table the counts of rows of both
+sides, and the differences. Four steps bring both sides to the same moment:
 
-1. the worker is asked to go no further than the publisher is now (``subscription.cut_requests``);
+1. the worker is asked to go no further than the publisher's present position
+   (``subscription.cut_requests``);
 2. a temporary slot gives a snapshot of the publisher, and the LSN that it shows;
 3. the worker is asked for a cut there, and waits behind it;
 4. the newest versions of the tables are noted, and the worker goes on.
 
-Rows are compared afterwards, at that snapshot and those versions, while both sides are written. The
-newest versions, not those of the cut: what somebody else has written to a table since is damage
-that the next cut has. What a subscription should have is what its initial copy would bring:
+Rows are compared afterwards, at that snapshot and those versions, while both sides are written. We
+take the newest versions, not those of the cut: if somebody else has written to a table since, that
+is damage which the next cut will have. A table should hold what its initial copy would bring:
 columns, row filters and partitions are those of the publications (``walreceiver.table_info``).
 """
 
@@ -74,7 +75,7 @@ _MESSAGES: Final = LockMessages(
 _LOCK_PATIENCE: Final = "1s"
 _POLL_S: Final = 0.1
 _SLOT_S: Final = LONGEST_HOLD_S - 10
-"""Seconds that the publisher has to make the slot, while the worker waits."""
+"""Seconds within which the publisher must make the slot, as the worker waits meanwhile."""
 
 _NOT_READY: Final[Mapping[SubscriptionRelState, str]] = {
     SubscriptionRelState.PARKED: "it is parked: an error keeps it from following",
@@ -87,15 +88,16 @@ _BY_DESIGN: Final[Mapping[str, frozenset[str]]] = {
     "delete": frozenset({"extra", "doubled"}),
     "truncate": frozenset({"extra", "doubled"}),
 }
-"""Kinds of differences that come of an operation which no publication publishes."""
+"""The kinds of differences that arise when no publication publishes an operation."""
 _NOT_A_MEMBER: Final = "the subscription does not have it yet"
 _NOT_IN_CUTS: Final = "it is in no cut yet"
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """``examples``: of each kind of difference that are named, for each table. ``timeout``: seconds
-    that the node has to reach the publisher's position. ``connections``: that read there."""
+    """Options of a comparison. ``examples``: the number of rows named for each kind of difference
+    and table. ``timeout``: seconds within which the node must reach the publisher's position.
+    ``connections``: sessions that read at the publisher."""
 
     examples: int = 10
     timeout: float = 300.0
@@ -104,16 +106,18 @@ class VerifyOptions:
 
 
 Ranges = Mapping[TableName, KeyRange | None]
-"""Tables that are compared, with the range of their rows; None: all rows."""
+"""The tables to compare, with the range of their rows; None: all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class InBackground:
-    """What differs where nobody waits for the answer. ``choose``: of the tables that can be
-    compared those that are, and which of their rows. ``request``: the id of the cut request, by
-    which one that a crash has left is found. ``slot_s``: seconds that the publisher has to make
-    the slot. Columns of which it is known that rows lack values are left out, and so are rows that
-    differ because publications leave out operations."""
+    """The differences of a comparison in the background, where nobody waits for the answer.
+
+    ``choose``: selects tables and ranges of rows among the tables that can be compared.
+    ``request``: the id of the cut request, so that one that a crash has left can be found.
+    ``slot_s``: seconds within which the publisher must make the slot. Columns that are known to
+    lack values are left out, and so are differences that arise because publications leave out
+    operations."""
 
     choose: Callable[[Publisher, Mapping[TableName, RemoteTable]], Ranges]
     request: str
@@ -121,7 +125,8 @@ class InBackground:
 
 
 class Verifier:
-    """Of one subscription; ``run`` once. ``check``: raises where the node does not work on it."""
+    """Compares one subscription; call ``run`` once. ``check`` raises if the node does not work on
+    the subscription."""
 
     def __init__(
         self,
@@ -134,7 +139,8 @@ class Verifier:
         copy: CopyOptions,
         background: InBackground | None = None,
     ) -> None:
-        """``copy``: how tables are divided into parts, as for an initial copy."""
+        """Prepare a comparison. ``copy``: how tables are divided into parts, as for an initial
+        copy."""
         self._background = background
         self._subscription = subscription
         self._catalog = catalog
@@ -145,8 +151,8 @@ class Verifier:
         self._copy = copy
 
     def run(self, wanted: Sequence[TableName] = ()) -> Verification:
-        """``wanted``: tables, () for all. Raises UndefinedObject, NotInPrerequisiteState (the node
-        does not follow, or not fast enough), ConnectionFailure, PublisherError ..."""
+        """Compare the tables ``wanted``, () for all. Raises UndefinedObject, NotInPrerequisiteState
+        (the node does not follow, or not fast enough), ConnectionFailure, PublisherError ..."""
         rels = self._rels(wanted)
         self._check()
         try:
@@ -226,7 +232,8 @@ class Verifier:
         locks: TableLocks,
         results: dict[TableName, VerifiedTable],
     ) -> dict[TableName, RemoteTable]:
-        """What the publisher says of the tables that can be compared; why others cannot."""
+        """Return the publisher's definitions of the tables that can be compared. The reasons why
+        others cannot go into ``results``."""
         published = publisher.tables(self._subscription.publications)
         if not wanted and self._background is None:
             for name in set(published) - {rel.table_name for rel in rels}:
@@ -259,7 +266,7 @@ class Verifier:
         holder: SnapshotHolder,
         results: dict[TableName, VerifiedTable],
     ) -> tuple[str, Cut, dict[TableName, CopySource]]:
-        """A snapshot, the cut at its LSN, and the tables as they were there."""
+        """Return a snapshot, the cut at its LSN, and the tables as they were there."""
         self._say("waiting for a slot on the publisher")
         began = time.monotonic()
         most = _SLOT_S if self._background is None else self._background.slot_s
@@ -326,8 +333,8 @@ class Verifier:
             time.sleep(_POLL_S)
 
     def _source(self, name: TableName, info: RemoteTable, cut: Cut) -> CopySource:
-        """A table, and its partitions, at the newest versions. Raises what opening raises,
-        NotInPrerequisiteState where it holds what the publisher does not know."""
+        """Return a table, with its partitions, at the newest versions. Raises what opening raises,
+        and NotInPrerequisiteState if the table cannot be compared."""
         if name not in cut.tables:
             raise NotInPrerequisiteState(_NOT_IN_CUTS)
         app_id = self._subscription.app_id
@@ -356,7 +363,7 @@ class Verifier:
         return source
 
     def _check_nothing_since(self, cut: Cut, sources: Mapping[TableName, CopySource]) -> None:
-        """The worker has waited, so nothing is in the tables that is not in the snapshot."""
+        """Check that the worker has waited, so that the tables hold nothing beyond the snapshot."""
         self._wait_for_cut(cut.lsn)
         for source in sources.values():
             for table in source.tables:
@@ -373,7 +380,7 @@ class Verifier:
 
 
 def check_follows(subscription: Subscription, *, running: bool) -> None:
-    """Raises NotInPrerequisiteState where nobody could make a cut."""
+    """Raise NotInPrerequisiteState if nobody could make a cut."""
     if not running:
         raise NotInPrerequisiteState(
             "the node does not run",
@@ -389,8 +396,8 @@ def check_follows(subscription: Subscription, *, running: bool) -> None:
 
 
 def _present(publisher: Publisher) -> Lsn:
-    """A position that no slot will begin before: on a standby, which has received more than it
-    decodes, just stay where you are."""
+    """Return a position before which no slot will begin. On a standby, which has received more than
+    it decodes, it is INVALID: the worker then stays where it is."""
     _, in_recovery = publisher.database()
     return INVALID if in_recovery else publisher.current_wal_lsn()
 
@@ -408,7 +415,8 @@ def _not_compared(name: TableName, error: PenstockError) -> VerifiedTable:
 
 
 def _without(info: RemoteTable, table: DeltaTable) -> RemoteTable:
-    """Without the columns in which rows lack the publisher's values, as the log has told."""
+    """Return the definition without columns in which rows lack the publisher's values; the log has
+    told of them."""
     unfilled = {column.source for column in table.schema.columns if column.name in table.unfilled}
     kept = tuple(each for each in info.relation.attributes if each.name not in unfilled)
     return replace(info, relation=replace(info.relation, attributes=kept))
@@ -431,7 +439,7 @@ def _verified(
 
 
 def _without_kinds(table: VerifiedTable, left_out: frozenset[str]) -> VerifiedTable:
-    """Without differences that come of these operations."""
+    """Return the result without differences that these operations explain."""
     found = table.difference
     ignored = {kind for operation in left_out for kind in _BY_DESIGN[operation]}
     if found is None or not ignored.intersection(found.kinds):
