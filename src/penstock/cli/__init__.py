@@ -1,4 +1,5 @@
-"""The command line: arguments in, node's public functions, text out. Nothing is decided here.
+"""The command line: it turns arguments into calls of ``Node``, and results into text. Nothing is
+decided here.
 
 Out: the option that the commands share.
 """
@@ -16,4 +17,4 @@ NodeDir = Annotated[
         "--dir", "-D", envvar="PENSTOCK_DIR", help="The node's folder.", show_default=True
     ),
 ]
-"""``-D DIR``, by default the current folder or $PENSTOCK_DIR (as PGDATA)."""
+"""The option ``-D DIR``, by default $PENSTOCK_DIR (like PGDATA) or the current folder."""

@@ -1,4 +1,4 @@
-"""``penstock``: its commands; those that run a node or show one are in files of their own.
+"""``penstock`` and its commands. Those that run a node or show one are in files of their own.
 
 In: arguments. Out: exit status 0, or 1 with ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines on standard
 error, as psql prints them; 2 for wrong arguments.
@@ -91,9 +91,9 @@ app.command("doctor")(doctor)
 
 
 def main() -> None:
-    """Entry point of the console script."""
-    # The receiving thread is in Python all the time, the applying one mostly in C: at the default
-    # of 5 ms the latter would wait that long after each of its calls.
+    """Run the command line: the entry point of the console script."""
+    # The receiving thread is always in Python, the applying one mostly in C. At the default of 5 ms
+    # the applying thread would wait that long after each of its calls.
     sys.setswitchinterval(0.0005)
     log_to_standard_error()
     try:
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def log_to_standard_error() -> None:
-    """As the command line does, at the level of $PENSTOCK_LOG."""
+    """Log to standard error, at the level of $PENSTOCK_LOG."""
     logging.basicConfig(
         level=os.environ.get("PENSTOCK_LOG", "INFO"),
         format="%(asctime)s %(levelname)s  %(message)s",
@@ -115,7 +115,7 @@ def log_to_standard_error() -> None:
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to whatever ``sys.stderr`` is at the moment: a progress display stands for it."""
+    """Writes to whatever ``sys.stderr`` is at the moment: a progress display may replace it."""
 
     @property
     def stream(self) -> TextIO:

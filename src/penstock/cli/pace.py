@@ -1,7 +1,7 @@
-"""Amounts for people: bytes as pg_size_pretty prints them (dbsize.c), and how fast copies go.
+"""Amounts for people: bytes as pg_size_pretty prints them (dbsize.c), and the speed of copies.
 
-In: the bytes and rows of each copy as they were seen, with the time. Out: rates over the last half
-minute, and the time left at that rate. Clocks are passed in.
+In: the bytes and rows of each copy, with the time at which they were seen. Out: rates over the last
+half minute, and the time left at that rate. Clocks are passed in.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _UNIT: Final = 1024
 _AS_THEY_ARE: Final = 10 * _UNIT
-"""Below ten of the next unit a number is told in its own."""
+"""A number changes to the next unit at ten of that unit."""
 
 
 def amount(size: int | None) -> str:
-    """As pg_size_pretty prints them; - when unknown."""
+    """Return a size as pg_size_pretty prints it; - when unknown."""
     if size is None:
         return "-"
     value, unit = float(size), 0
@@ -27,12 +27,13 @@ def amount(size: int | None) -> str:
 
 
 _WINDOW_S: Final = 30.0
-"""Parts of a copy end in bursts: a rate over less would jump."""
+"""Seconds over which a rate is taken. Parts of a copy end in bursts: over less it would jump."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """``bytes``, ``rows``: a second; ``left``: seconds to the end, None while nobody can tell."""
+    """The speed of a copy. ``bytes``, ``rows``: per second; ``left``: seconds to the end, None
+    while unknown."""
 
     bytes: float
     rows: float
@@ -40,14 +41,15 @@ class Speed:
 
 
 class Pace:
-    """What was seen of one copy."""
+    """The recent progress of one copy."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, int]] = deque()
 
     def see(self, at: float, done: int, total: int, rows: int) -> Speed:
-        """``done`` of ``total`` bytes, and ``rows``, at a time in seconds."""
-        if self._seen and done < self._seen[-1][1]:  # it has begun again
+        """Record ``done`` of ``total`` bytes, and ``rows``, at a time in seconds; return the
+        speed."""
+        if self._seen and done < self._seen[-1][1]:  # the copy has begun again
             self._seen.clear()
         self._seen.append((at, done, rows))
         while len(self._seen) > 2 and self._seen[1][0] <= at - _WINDOW_S:

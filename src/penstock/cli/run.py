@@ -1,8 +1,8 @@
 """``penstock start`` and ``penstock run``: a node in the foreground, until a signal or its goal.
 
-In: a node's folder; SIGINT, SIGTERM and SIGHUP. Out: a node that works, with its progress on the
+In: a node's folder; SIGINT, SIGTERM and SIGHUP. Out: a running node, with its progress on the
 terminal, and the exit status. The first signal asks for an end after the current cut; the second
-ends the process at once, as a crash would. SIGHUP makes it read its parameters again.
+ends the process at once, as a crash would. SIGHUP makes the node read its parameters again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.node.status import SubscriptionStatus, TableStatus
 _STDERR: Final = 2
 
 SIGNALLED: Final = 128
-"""The exit status of a process that a signal has ended is this and the signal's number."""
+"""The exit status of a process that a signal has ended is this plus the signal's number."""
 
 
 _STOP: Final = b"s"
@@ -45,11 +45,11 @@ _RELOAD: Final = b"r"
 
 
 class StopSignals:
-    """``stop`` is set by the first signal; ``number`` is that signal then, None before.
-    ``reload``: what SIGHUP calls.
+    """Handles signals. The first one sets ``stop``, and ``number`` to its number, which is None
+    before. SIGHUP calls ``reload``.
 
-    A handler runs in the main thread between two of its steps, whatever lock that holds. So it
-    takes none, and another thread sets the event and says so, or reloads.
+    A handler runs in the main thread between two of its steps, whatever lock that thread holds. So
+    it takes none: another thread sets the event and prints a line, or reloads.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class StopSignals:
         self._read, self._write = os.pipe()
 
     def listen(self) -> None:
-        """From now on, in this process. The main thread's to call."""
+        """Handle the signals of this process from now on. Only the main thread may call it."""
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
         signal.signal(signal.SIGINT, self._handle)
         signal.signal(signal.SIGTERM, self._handle)
@@ -92,8 +92,8 @@ def start(directory: NodeDir = Path()) -> None:
     signals.listen()
     with Node(directory) as node:
         node.start()
-        # What is imported by now stays. Looking through it for garbage again and again would stop
-        # all threads for a tenth of a second each time.
+        # Everything imported by now stays alive. Each search through it for garbage would stop all
+        # threads for a tenth of a second.
         gc.collect()
         gc.freeze()
         signals.reload = partial(reload_told, node.folder, node.reload)
@@ -139,17 +139,17 @@ def run(
     typer.echo("caught up" if reached else "no subscription is enabled")
 
 
-# Progress of copies and the stream while a node runs in the foreground.
+# Progress of copies and of the stream while a node runs in the foreground.
 #
-# In: a function that gives the node's status. Out: on a terminal bars below the log lines, which
-# go away when a copy is done, and all of them at the end; elsewhere a plain line now and then, as
-# long as something is copied, and when a state changes. It only reads; a failing read is left out.
+# On a terminal bars stand below the log lines: each disappears when its copy is done, and all at
+# the end. Elsewhere a plain line is printed now and then while tables are copied, and when a state
+# changes. The display only reads the node's status; a failing read is skipped.
 
 _TERMINAL_INTERVAL: Final = 0.5
 _PLAIN_INTERVAL: Final = 10.0
 _BAR_WIDTH: Final = 20
 _GAPS: Final = 2
-"""Between a line's name, its bar and its text."""
+"""Characters between a line's name, its bar and its text."""
 _BARS: Final = 8
 """Tables that have a bar of their own; more would not fit below the log."""
 
@@ -177,7 +177,7 @@ class ProgressDisplay:
         self._thread.join()
 
     def _run(self) -> None:
-        console = Console(file=sys.stderr)  # not what stands for it later
+        console = Console(file=sys.stderr)  # the real one, which ``AboveBars`` replaces later
         if console.is_terminal:
             self._draw(console)
             return
@@ -219,7 +219,7 @@ class ProgressDisplay:
 
 
 class _Copies:
-    """The copies that run, with their speeds."""
+    """The running copies, with their speeds."""
 
     def __init__(self) -> None:
         self._paces: dict[str, Pace] = {}
@@ -237,7 +237,7 @@ class _Copies:
 
 
 class Bars:
-    """One line for each subscription, one for its copies together, and some for single ones."""
+    """A line for each subscription, one for its copies together, and some for single copies."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -245,7 +245,7 @@ class Bars:
         self._copies = _Copies()
 
     def show(self, subscriptions: Sequence[SubscriptionStatus], at: float) -> None:
-        """Draw what there is now, and take away what is done."""
+        """Draw the present lines, and remove those of finished copies."""
         groups = {s.name: _bars_of(s) for s in subscriptions}
         shown = {*groups, *(name for bars in groups.values() for name in bars)}
         room = self._progress.console.width - _BAR_WIDTH - _GAPS - max(map(len, shown), default=0)
@@ -276,7 +276,8 @@ _DONE_TOTAL: Final = ("copied", "total")
 
 
 def _bars_of(subscription: SubscriptionStatus) -> dict[str, list[TableStatus]]:
-    """The bars of its copies by name: one for all together, if there are several, and each."""
+    """Return the bars of copies by name: one for all together, if there are several, and one for
+    each, up to ``_BARS``."""
     copied = copied_tables(subscription)
     together = {f"{subscription.name} copy": copied} if len(copied) > 1 else {}
     running = [table for table in copied if table.state == "d"]
@@ -284,15 +285,15 @@ def _bars_of(subscription: SubscriptionStatus) -> dict[str, list[TableStatus]]:
 
 
 class PlainLines:
-    """What a log has of it."""
+    """The progress as lines of a log."""
 
     def __init__(self) -> None:
         self._copies = _Copies()
         self._states: dict[str, str] = {}
 
     def of(self, subscriptions: Sequence[SubscriptionStatus], at: float) -> list[str]:
-        """A line for each table that is being copied, and for each subscription that copies or has
-        another state than before."""
+        """Return a line for each table that is being copied, and for each subscription that copies
+        or whose state has changed."""
         lines = []
         shown: set[str] = set()
         for s in subscriptions:
@@ -310,14 +311,14 @@ class PlainLines:
 
 
 def copied_tables(subscription: SubscriptionStatus) -> list[TableStatus]:
-    """Those of the copies that run, and those that they have finished."""
+    """Return the tables of the running copies, with those that are finished; () if none runs."""
     tables = [table for table in subscription.tables if table.units_total]
     return tables if any(table.state == "d" for table in tables) else []
 
 
 def copy_text(tables: Sequence[TableStatus], speed: Speed, room: int | None = None) -> str:
-    """How much is copied of how much, how fast, and the time left; in ``room`` characters what
-    fits of it, the first and the last first."""
+    """Return the amount copied, the total, the speed, and the time left. ``room``: the most
+    characters; amount and time left take precedence."""
     done, total = (sum(getattr(t, f"bytes_{what}") for t in tables) for what in _DONE_TOTAL)
     rows = sum(table.rows_copied for table in tables)
     parts = [f"{amount(done)} of {amount(total)}", f"{rows:,} rows"]
@@ -330,7 +331,7 @@ def copy_text(tables: Sequence[TableStatus], speed: Speed, room: int | None = No
 
 
 def _fitting(parts: Sequence[str], by_use: Sequence[int], room: int) -> str:
-    """As many of the parts as fit, the most useful ones first, in their order."""
+    """Return as many of the parts as fit, in their order; ``by_use`` has the most useful first."""
     shown: list[int] = []
     for index in by_use:
         wider = sorted([*shown, index])
@@ -341,7 +342,7 @@ def _fitting(parts: Sequence[str], by_use: Sequence[int], room: int) -> str:
 
 
 def streaming_text(subscription: SubscriptionStatus, room: int | None = None) -> str:
-    """State, position and lag in a few words; in ``room`` characters what fits of them."""
+    """Return state, position and lag in a few words. ``room``: the most characters."""
     parts = [
         subscription.state,
         f"cut at {subscription.cut_lsn or 'none'}",
@@ -354,17 +355,15 @@ def streaming_text(subscription: SubscriptionStatus, room: int | None = None) ->
     return ", ".join(parts) if room is None else _fitting(parts, by_use, room)
 
 
-# Lines for standard error while something is drawn in place at the end of the terminal.
-#
-# In: whatever is written to ``sys.stderr``: log lines, notices. Out: whole lines above the
-# drawing, as they are: not wrapped, coloured or cut, so that they can be read and copied.
+# Standard error while bars are drawn in place at the end of the terminal. Log lines and notices go
+# above the bars as whole lines: not wrapped, coloured or cut, so that they can be read and copied.
 
 
 class AboveBars(io.TextIOBase):
-    """Stands for ``sys.stderr`` from ``__enter__`` to ``__exit__``.
+    """Replaces ``sys.stderr`` from ``__enter__`` to ``__exit__``.
 
-    ``drawing``: to be held by the one that draws. rich places a line above what it drew last, and
-    writes it a moment later: what is drawn in between would stay on the screen.
+    Whoever draws must hold ``drawing``. rich places a line above its last drawing, and writes it a
+    moment later: anything drawn in between would stay on the screen.
     """
 
     def __init__(self, console: Console) -> None:
@@ -374,15 +373,15 @@ class AboveBars(io.TextIOBase):
         self._begun = ""
 
     def writable(self) -> bool:
-        """As of a file."""
+        """Return True, as a file that can be written."""
         return True
 
     def isatty(self) -> bool:
-        """As of a file."""
+        """Tell whether the console is a terminal."""
         return self._console.is_terminal
 
     def write(self, text: str) -> int:
-        """Print the lines that are whole; keep what is begun."""
+        """Print whole lines; keep an unfinished one until its end comes."""
         with self.drawing:
             *lines, self._begun = (self._begun + text).split("\n")
             for line in lines:

@@ -18,7 +18,7 @@ from penstock.node import Node
 
 
 def align(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns under their centred names, NULL as nothing, and the count of rows."""
+    """Return columns under their centred names, NULL as nothing, and the count of rows."""
     cells = [[_text(value) for value in row] for row in rows]
     widths = [
         max(len(name), *(len(row[i]) for row in cells)) if cells else len(name)

@@ -23,7 +23,7 @@ from penstock.node.status import SubscriptionStatus, TableStatus, as_json, healt
 
 _WATCH_INTERVAL: Final = 1.0
 _PATIENCE: Final = 3.0
-"""Seconds that publishers of a node that does not run have to answer."""
+"""Seconds within which publishers must answer if the node does not run."""
 
 
 def status(
@@ -50,7 +50,7 @@ def status(
 
 
 def _watch(node: Node, found: Sequence[SubscriptionStatus]) -> Sequence[SubscriptionStatus]:
-    """Draw until Ctrl-C; what was drawn last."""
+    """Draw until Ctrl-C. Return the last status drawn."""
     with Live(picture(found), auto_refresh=False) as live:
         try:
             while True:
@@ -62,7 +62,7 @@ def _watch(node: Node, found: Sequence[SubscriptionStatus]) -> Sequence[Subscrip
 
 
 def picture(subscriptions: Sequence[SubscriptionStatus]) -> RenderableType:
-    """A table of subscriptions, and one of tables for each."""
+    """Return an overview of each subscription, with its tables, errors and warnings."""
     if not subscriptions:
         return Text('no subscriptions; make one with: penstock sql "CREATE SUBSCRIPTION ..."')
     parts: list[RenderableType] = []

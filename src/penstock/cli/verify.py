@@ -1,7 +1,7 @@
-"""``penstock verify``: the tables of subscriptions against their publishers', as text or JSON.
+"""``penstock verify``: compare tables of subscriptions with their publishers', as text or JSON.
 
-In: which tables. Out: a line for each table, those that differ with some of their rows, and the
-exit status. On a terminal a bar shows how far it is.
+In: the tables. Out: a line for each table, with some rows of those that differ, and the exit
+status. On a terminal a bar shows the progress.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _KINDS: Final = {
 }
 _BAR_WIDTH: Final = 20
 _PARTIAL: Final = 3
-"""The exit status; 2 is click's, for wrong arguments."""
+"""The exit status if nothing differs, but not everything was compared. 2 is click's, for wrong
+arguments."""
 
 
 def verify(
@@ -78,7 +79,7 @@ def verify(
 
 
 def lines(verification: Verification) -> Iterator[str]:
-    """What people read."""
+    """Yield the lines for people."""
     yield f"subscription {verification.subscription} at {verification.lsn}"
     for table in verification.tables:
         yield from _table_lines(table)
@@ -114,7 +115,7 @@ def _table_lines(table: VerifiedTable) -> Iterator[str]:
 
 
 class _Shown:
-    """A bar on standard error, where that is a terminal; gone at the end."""
+    """A bar on standard error, if that is a terminal. It disappears at the end."""
 
     def __init__(self) -> None:
         console = Console(file=sys.stderr)

@@ -1,6 +1,7 @@
 """``python -m penstock.demo``: the shop, or with SOURCE and PUBLICATION the user's own database.
 
-SOURCE is a libpq connection string; it comes in the environment, where no process list shows it.
+SOURCE is a libpq connection string. It is read from the environment, as process lists would show an
+argument.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main() -> int:
     options = _parser().parse_args()
     source, publication = os.environ.get("SOURCE", ""), os.environ.get("PUBLICATION", "")
     console = Console(highlight=False, soft_wrap=True)
-    # As Ctrl-C does: whatever was started is ended, and the publisher's slot dropped.
+    # SIGTERM acts like Ctrl-C: whatever was started is ended, and the publisher's slot dropped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if bool(source) != bool(publication):
         console.print("SOURCE and PUBLICATION go together; neither of them: the shop.")

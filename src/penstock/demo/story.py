@@ -1,7 +1,7 @@
 """The two stories that the demo tells: the shop with a crash, and the user's own database.
 
-In: a console, a folder, a publisher. Out: whether every table was equal at the end. Each step says
-what it does; whatever was started is ended, in any case.
+In: a console, a folder, a publisher. Out: whether every table was equal at the end. Each step
+prints what it does, and whatever was started is ended in any case.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Scene:
-    """What both stories stand on."""
+    """The stage of both stories: a console, a node, its watch and its publisher."""
 
     console: Console
     node: NodeProcess
@@ -67,7 +67,8 @@ class Scene:
 
 
 def shop(console: Console, folder: Path, *, seconds: float, per_second: float) -> bool:
-    """PostgreSQL 18 with a shop, live traffic, one SIGKILL of the node; compares at the end."""
+    """Run PostgreSQL 18 with a shop, live traffic and one SIGKILL of the node. Tell whether all
+    tables are equal at the end."""
     with contextlib.ExitStack() as stack:
         began = time.monotonic()
         server = stack.enter_context(EmbeddedPostgres(18, fsync=True, notice=console.print))
@@ -118,7 +119,8 @@ def shop(console: Console, folder: Path, *, seconds: float, per_second: float) -
 def own_database(
     console: Console, folder: Path, conninfo: str, publication: str, *, seconds: float
 ) -> bool:
-    """Follows a publication of the user's own for a while; drops its slot at the end."""
+    """Follow a publication of the user's own for a while, and drop the slot at the end. Tell
+    whether all tables are equal."""
     _require_publisher(conninfo, publication)
     slot = f"penstock_demo_{secrets.token_hex(4)}"
     with _scene(console, folder, conninfo, publication, slot) as scene:
@@ -146,7 +148,8 @@ def own_database(
 
 
 def _drop_slot(scene: Scene) -> None:
-    """A slot that nobody reads would keep WAL on the user's server for ever."""
+    """Drop the subscription: a slot that nobody reads would keep WAL on the user's server for
+    ever."""
     try:
         scene.node.sql(f"DROP SUBSCRIPTION {SUBSCRIPTION}")
     except ConfigurationError as error:
@@ -206,7 +209,7 @@ def _require_publisher(conninfo: str, publication: str) -> None:
 
 
 def _unless_stopped(done: Callable[[Sample], bool]) -> Callable[[Sample], bool]:
-    """``done``, but a subscription that an error has stopped ends the demo with that error."""
+    """Return ``done`` with a check: an error that has stopped the subscription ends the demo."""
 
     def look(sample: Sample) -> bool:
         status = sample.status
@@ -235,7 +238,8 @@ def _copy(scene: Scene, seconds: float) -> None:
 
 
 def _live_with_a_crash(scene: Scene, seconds: float) -> float:
-    """Half the time before and half after a SIGKILL; seconds until the next cut after the kill."""
+    """Look on, half the time before and half after a SIGKILL. Return the seconds from the kill to
+    the next cut."""
     guard = scene.node.require_running
     scene.watch.look_on("live", _unless_stopped(_never), seconds / 2, guard)
     scene.node.kill9()
@@ -262,7 +266,7 @@ def _live_with_a_crash(scene: Scene, seconds: float) -> float:
 
 
 def _catch_up(scene: Scene) -> None:
-    """Waits until the publisher has heard that everything up to now is durable."""
+    """Wait until the publisher has heard that everything up to now is durable."""
     target = scene.watch.sample().publisher_lsn
     done = scene.watch.look_on(
         "catching up",
@@ -294,7 +298,8 @@ def _compare_once(scene: Scene) -> list[Result]:
 
 
 def _compare_until_equal(scene: Scene) -> list[Result]:
-    """A database in use differs by what happens between the two reads; a few tries may hit."""
+    """Compare a few times: a database in use differs by changes between the two reads, but one try
+    may succeed."""
     for _ in range(_ATTEMPTS):
         _catch_up(scene)
         results = _compare_once(scene)
@@ -328,11 +333,11 @@ def _since(began: float) -> str:
     return f"{time.monotonic() - began:.1f} s"
 
 
-# Whether a Delta table at a cut holds the publisher's rows: every row, every column, as multisets.
+# Comparison of Delta tables at a cut with the publisher's: every row, every column, as multisets.
 #
-# In: a connection to the publisher, the tables of a cut. Out: one result per table, with examples
-# of rows that differ. Each side is read by a program that is not ours (libpq, delta-rs). Memory is
-# a few bytes per row; tables beyond ``limit`` rows are compared by their number of rows only.
+# Each side is read by a program that is not ours (libpq, delta-rs). There is one result per table,
+# with examples of rows that differ. Memory is a few bytes per row; of tables beyond ``limit`` rows
+# only the numbers of rows are compared.
 
 Row = tuple[Any, ...]
 
@@ -343,7 +348,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class ComparedTable:
-    """A table as a publication gives it: ``columns`` empty means all, ``where`` its row filter."""
+    """A published table. ``columns``: its column list, () for all; ``where``: its row filter."""
 
     schema: str
     name: str
@@ -357,7 +362,8 @@ class ComparedTable:
 
 @dataclass(frozen=True)
 class Result:
-    """``missing``: rows that only the publisher has; ``extra``: rows that only Delta has."""
+    """The result for a table. ``missing``: rows that only the publisher has; ``extra``: rows that
+    only Delta has."""
 
     table: str
     publisher_rows: int
@@ -373,7 +379,7 @@ class Result:
 
 
 def published_tables(connection: Connection, publication: str) -> list[ComparedTable]:
-    """The tables of a publication, with column lists and row filters where there are any."""
+    """Return the tables of a publication, with their column lists and row filters."""
     # PostgreSQL 14 has neither column lists nor row filters.
     extra = ", attnames, rowfilter" if connection.info.server_version >= 150000 else ""
     query = (
@@ -390,7 +396,7 @@ def published_tables(connection: Connection, publication: str) -> list[ComparedT
 def compare(
     connection: Connection, table: ComparedTable, uri: str, version: int, *, limit: int
 ) -> Result:
-    """Compares one table with its Delta table at a version."""
+    """Compare one table with its Delta table at a version."""
     delta = open_at(uri, version)
     condition = sql.SQL(table.where or "true")
     name = sql.Identifier(table.schema, table.name)
@@ -430,7 +436,7 @@ class _Field:
 
 
 def _source_fields(delta: Any, table: ComparedTable) -> list[_Field]:
-    """The lake's columns that the publication still has."""
+    """Return the lake's columns that the publication still has."""
     sources = {f.name: f.metadata.get("penstock.source", f.name) for f in delta.schema().fields}
     schema = pa.schema(delta.schema().to_arrow())
     fields = [_Field(sources[f.name], f.name, f.type) for f in schema]
@@ -465,7 +471,8 @@ def _column_types(connection: Connection, table: ComparedTable) -> Mapping[str, 
 
 
 def _expression(field: _Field, type_name: str) -> sql.Composable:
-    """The column, as text where the lake holds PostgreSQL's text, and no rounding of real."""
+    """Return the column's expression: text if the lake holds PostgreSQL's text, and real without
+    rounding."""
     column = sql.Identifier(field.source)
     element = type_name.removesuffix("[]")
     if pa.types.is_list(field.type) or pa.types.is_large_list(field.type):
@@ -474,7 +481,7 @@ def _expression(field: _Field, type_name: str) -> sql.Composable:
         kept, dimensions = field.type, ""
     if _is_string(kept) and element not in _TEXT_TYPES:
         if not dimensions:
-            # The type's output function; a cast to text differs from it for inet, for one.
+            # format() uses the type's output function; a cast to text differs, as for inet.
             output = "CASE WHEN {0} IS NOT NULL THEN pg_catalog.format('%s', {0}) END"
             return sql.SQL(output).format(column)
         return sql.SQL("{}::text[]").format(column)
@@ -497,7 +504,7 @@ def _delta_rows(delta: Any, fields: Iterable[_Field]) -> Iterator[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """One form for a value, whichever driver it came from."""
+    """Return one form for a value, whichever driver it came from."""
     if isinstance(value, list):
         return tuple(map(_plain, value))
     if isinstance(value, decimal.Decimal):
@@ -536,11 +543,9 @@ def _examples(
                 shown += 1
 
 
-# What is going on, about once a second, on the terminal.
-#
-# In: the node's status, the newest cut, the publisher's position, the traffic's counter. Out: a
-# live table on a terminal, otherwise a plain line every few seconds. It reads only; the story
-# decides when to look on and when to go on.
+# The view of the demo, about once a second: the node's status, the newest cut, the publisher's
+# position, the traffic's counter. It is a live table on a terminal, otherwise a plain line every
+# few seconds. It only reads; the story decides when to look on and when to go on.
 
 _INTERVAL = 1.0
 _PLAIN_INTERVAL = 5.0
@@ -550,7 +555,7 @@ _STATES = {"i": "waiting", "d": "copying", "f": "copied", "s": "catching up", "r
 
 @dataclass(frozen=True)
 class Sample:
-    """What is known at one moment."""
+    """The state of node, publisher and traffic at one moment."""
 
     at: float
     transactions: int
@@ -561,18 +566,18 @@ class Sample:
 
     @property
     def ready(self) -> bool:
-        """Whether every table has its copy and is in a cut."""
+        """Tell whether every table has its copy and is in a cut."""
         tables = self.status.tables if self.status else ()
         return self.cut is not None and bool(tables) and all(t.state == "r" for t in tables)
 
     @property
     def behind(self) -> int | None:
-        """Bytes of WAL between the newest cut and the publisher."""
+        """The bytes of WAL between the newest cut and the publisher."""
         return None if self.cut is None else max(0, self.publisher_lsn - self.cut.lsn)
 
 
 class Watch:
-    """Takes samples and shows them. ``transactions``: the traffic's counter."""
+    """Takes samples and shows them. ``transactions`` returns the traffic's counter."""
 
     def __init__(
         self,
@@ -604,7 +609,7 @@ class Watch:
         seconds: float,
         guard: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Shows what happens until ``until`` holds, at most ``seconds``; whether it held.
+        """Show samples until ``until`` holds, for at most ``seconds``. Tell whether it held.
 
         ``guard`` is called each time and raises when waiting has become pointless.
         """
@@ -719,32 +724,31 @@ class Watch:
         return facts
 
     def _applied_per_second(self) -> float:
-        """Over the last samples, since batches come in lumps; a new process counts from 0 again."""
+        """Return the rate over the last samples, since batches come in lumps. It is never negative:
+        a new process counts from 0 again."""
         (began, before), (ended, after) = self._applied[0], self._applied[-1]
         return max(0, after - before) / (ended - began) if ended > began else 0.0
 
 
 def _age(cut: NewestCut) -> float:
-    """Seconds since the newest transaction in the cut was committed."""
+    """Return the seconds since the newest transaction in the cut was committed."""
     if cut.commit_time is None:
         return 0.0
     return max(0.0, (datetime.now(UTC) - cut.commit_time).total_seconds())
 
 
-# Live traffic of the shop: many small transactions, some large ones, every kind of change.
-#
-# In: a connection string. Out: transactions at a pace, counted. Runs in threads of its own until
-# it is told to stop, and ends between two transactions.
+# Live traffic of the shop: many small transactions, some large ones, every kind of change. It runs
+# in threads of its own at a pace, counts transactions, and ends between two of them when stopped.
 
 Cursor = psycopg.Cursor[tuple[object, ...]]
 
 
 class Rollback(Exception):
-    """Ends a transaction that the shop changed its mind about."""
+    """Rolls back a transaction about which the shop has changed its mind."""
 
 
 def place_order(cursor: Cursor, chance: random.Random) -> None:
-    """An order with its items, the customer's balance, an event: one transaction."""
+    """Place an order in one transaction: its items, the customer's balance, an event."""
     customer = chance.randint(1, 20_000)
     cursor.execute(
         "INSERT INTO orders (id, customer_id, note)"
@@ -793,7 +797,7 @@ def pay(cursor: Cursor, chance: random.Random) -> None:
 
 
 def cancel_order(cursor: Cursor, chance: random.Random) -> None:
-    """Deletes an order; its items and payments go with it."""
+    """Delete an order; its items and payments are deleted with it."""
     cursor.execute(
         "DELETE FROM orders WHERE id = (SELECT id FROM orders WHERE customer_id = %s LIMIT 1)",
         (chance.randint(1, 20_000),),
@@ -801,7 +805,7 @@ def cancel_order(cursor: Cursor, chance: random.Random) -> None:
 
 
 def change_price(cursor: Cursor, chance: random.Random) -> None:
-    """An update that leaves the long columns alone: they are not sent."""
+    """Update a product without its long columns: they are not sent."""
     cursor.execute(
         "UPDATE products SET price = price + 0.01, updated_at = now() WHERE sku = %s",
         (_sku(chance),),
@@ -809,14 +813,14 @@ def change_price(cursor: Cursor, chance: random.Random) -> None:
 
 
 def change_picture(cursor: Cursor, chance: random.Random) -> None:
-    """A new value for one long column, the other one stays."""
+    """Change one long column; the other one stays."""
     cursor.execute(
         "UPDATE products SET picture = %s WHERE sku = %s", (chance.randbytes(4000), _sku(chance))
     )
 
 
 def rename_product(cursor: Cursor, chance: random.Random) -> None:
-    """A change of the key, with long columns that are not sent, and of rows that refer to it."""
+    """Change a key, and rows that refer to it. The long columns are not sent."""
     cursor.execute(
         "UPDATE products SET sku = CASE WHEN sku LIKE 'SKU-%%' THEN replace(sku, 'SKU-', 'NEW-')"
         " ELSE replace(sku, 'NEW-', 'SKU-') END WHERE sku IN (%s, %s)",
@@ -841,7 +845,7 @@ def edit_customer(cursor: Cursor, chance: random.Random) -> None:
 
 
 def fill_cart(cursor: Cursor, chance: random.Random) -> None:
-    """Equal rows come and go in a table without a key."""
+    """Insert and delete equal rows in a table without a key."""
     customer = chance.randint(1, 900)
     cursor.execute(
         "INSERT INTO carts VALUES (%s, %s, 1), (%s, 'SKU-000007', 1)",
@@ -854,7 +858,7 @@ def fill_cart(cursor: Cursor, chance: random.Random) -> None:
 
 
 def import_events(cursor: Cursor, chance: random.Random) -> None:
-    """One large transaction."""
+    """Insert many events in one large transaction."""
     cursor.execute(
         "INSERT INTO events (session, kind, payload)"
         " SELECT gen_random_uuid(), 'import', jsonb_build_object('n', n)"
@@ -875,7 +879,7 @@ def clear_carts(cursor: Cursor, chance: random.Random) -> None:
 
 
 def change_mind(cursor: Cursor, chance: random.Random) -> None:
-    """Work that nobody may ever see."""
+    """Change rows and roll back: nobody may ever see it."""
     cursor.execute("DELETE FROM payments WHERE id %% 100 = %s", (chance.randint(0, 99),))
     raise Rollback
 
@@ -897,18 +901,18 @@ MIX: dict[Work, int] = {
     reprice_all: 1,
     clear_carts: 1,
 }
-"""What happens, and how often in relation to each other."""
+"""The kinds of transactions, with their relative frequencies."""
 
 
 @dataclass
 class Counts:
-    """What the traffic has done so far; written by its threads, read by the view."""
+    """The traffic's counters. Its threads write them, the view reads them."""
 
     transactions: int = 0
 
 
 class Traffic:
-    """Threads that run transactions at a pace until ``stop``."""
+    """Runs transactions in threads, at a pace, until ``stop``."""
 
     def __init__(self, conninfo: str, *, per_second: float, threads: int = 2) -> None:
         self.counts = Counts()
@@ -928,7 +932,7 @@ class Traffic:
             thread.start()
 
     def stop(self) -> None:
-        """Ends every thread after its current transaction; raises what one of them failed with."""
+        """End every thread after its current transaction. Raises the error of one that failed."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -942,7 +946,7 @@ class Traffic:
                 due = time.monotonic()
                 while not self._stop.wait(max(0.0, due - time.monotonic())):
                     self._one(connection, chance)
-                    # A pace that slowness of the machine does not pile up.
+                    # On a slow machine the backlog of due transactions is limited to a second.
                     due = max(due + self._pause, time.monotonic() - 1.0)
         except BaseException as error:
             self._failure = error
@@ -961,7 +965,8 @@ class Traffic:
 
 
 def rows_written(connection: psycopg.Connection[tuple[object, ...]]) -> int:
-    """Rows that PostgreSQL has inserted, updated and deleted in user tables so far."""
+    """Return the number of rows that PostgreSQL has inserted, updated and deleted in user tables so
+    far."""
     query = sql.SQL(
         "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint"
         " FROM pg_catalog.pg_stat_user_tables"
@@ -974,10 +979,8 @@ def _sku(chance: random.Random) -> str:
     return f"SKU-{chance.randint(1, 2_000):06d}"
 
 
-# The newest cut of a subscription, read as anybody can without Penstock: with delta-rs alone.
-#
-# In: a warehouse's folder. Out: the LSN, the age and the Delta versions of the newest cut, and how
-# many there are; rows of a table at such a version.
+# The newest cut of a subscription, and rows of a table at its version, read without Penstock: with
+# delta-rs alone, as anybody can.
 
 _NEWEST = """
 SELECT lsn, commit_time, table_schema, table_name, uri, version,
@@ -990,7 +993,8 @@ WHERE subscription = '{0}'
 
 @dataclass(frozen=True)
 class NewestCut:
-    """``tables``: ``schema.table`` -> (uri, version). ``count``: cuts in the table by now."""
+    """The newest cut. ``tables``: (uri, version) by ``schema.table``. ``count``: the number of cuts
+    so far."""
 
     lsn: Lsn
     commit_time: datetime | None
@@ -999,7 +1003,7 @@ class NewestCut:
 
 
 def newest_cut(warehouse: Path, subscription: str) -> NewestCut | None:
-    """The newest cut, or None while there is none."""
+    """Return the newest cut, or None while there is none."""
     uri = warehouse / "_penstock" / "cuts"
     if not DeltaTable.is_deltatable(str(uri)):
         return None
@@ -1024,7 +1028,7 @@ def open_at(uri: str, version: int) -> DeltaTable:
 
 
 def batches(table: DeltaTable) -> Iterator[pa.RecordBatch]:
-    """All live rows, deletion vectors applied."""
+    """Yield all live rows, with deletion vectors applied."""
     found = QueryBuilder().register("t", table).execute("SELECT * FROM t")
     for batch in found:
         yield pa.record_batch(batch)

@@ -1,11 +1,11 @@
 """Values of parameters as PostgreSQL reads and shows them.
 
-After guc.c: parse_bool, parse_int, parse_real, convert_to_base_unit, ShowGUCOption; and define.c:
-defGetBoolean.
+The code follows guc.c (parse_bool, parse_int, parse_real, convert_to_base_unit, ShowGUCOption) and
+define.c (defGetBoolean).
 
 In: a value as text, and the parameter's base unit as pg_settings has it ("ms", "8kB", "" for none).
-Out: the number in that unit, or PostgreSQL's error for it. Which parameters there are and what they
-may be is left to their owners.
+Out: the number in that unit, or PostgreSQL's error for it. The parameters and their limits are left
+to their owners.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMES: Final[Mapping[str, Decimal]] = {
     "h": Decimal(3600),
     "d": Decimal(86400),
 }
-"""Seconds."""
+"""Units of time, in seconds."""
 SIZES: Final[Mapping[str, Decimal]] = {
     "B": Decimal(1),
     "kB": Decimal(1 << 10),
@@ -36,7 +36,7 @@ SIZES: Final[Mapping[str, Decimal]] = {
     "GB": Decimal(1 << 30),
     "TB": Decimal(1 << 40),
 }
-"""Bytes."""
+"""Units of size, in bytes."""
 _BASE: Final = re.compile(r"([0-9]*)([a-zA-Z]+)")
 
 _DECIMAL: Final = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -47,12 +47,12 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("t", "tr", "tru", "true", "y", "ye", "yes", "on", "1"), True),
     **dict.fromkeys(("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0"), False),
 }
-"""parse_bool_with_len: unique prefixes."""
+"""Words of booleans and their unique prefixes (parse_bool_with_len)."""
 _OPTION_WORDS: Final = {"true": True, "on": True, "false": False, "off": False}
 
 
 def read_bool(name: str, text: str) -> bool:
-    """Raises InvalidParameterValue."""
+    """Read a boolean parameter. Raises InvalidParameterValue."""
     found = parse_bool(text)
     if found is None:
         raise InvalidParameterValue(f'parameter "{name}" requires a Boolean value')
@@ -60,13 +60,13 @@ def read_bool(name: str, text: str) -> bool:
 
 
 def parse_bool(text: str) -> bool | None:
-    """A boolean in words, or their unique beginnings; None for none."""
+    """Read a boolean's word or its unique prefix; None if the text is neither."""
     return _BOOLEANS.get(text.lower())
 
 
 def option_bool(value: object) -> bool | None:
-    """The value of an option of a statement or a command, where none means true; None for what is
-    no boolean."""
+    """Return the boolean value of an option of a statement or a command. An option without a value
+    means true. None if the value is no boolean."""
     if value is None or value == 1:
         return True
     if value == 0:
@@ -75,7 +75,7 @@ def option_bool(value: object) -> bool | None:
 
 
 def def_get_boolean(name: str, value: object) -> bool:
-    """defGetBoolean. Raises SqlSyntaxError."""
+    """Return an option's boolean value (defGetBoolean). Raises SqlSyntaxError."""
     found = option_bool(value)
     if found is None:
         raise SqlSyntaxError(f"{name} requires a Boolean value")
@@ -83,7 +83,8 @@ def def_get_boolean(name: str, value: object) -> bool:
 
 
 def read_integer(name: str, text: str, base: str) -> int:
-    """Hexadecimal and octal numbers, fractions and units, rounded to the base unit.
+    """Read an integer, which may be hexadecimal, octal, a fraction, or have a unit. It is rounded
+    to the base unit.
 
     Raises InvalidParameterValue.
     """
@@ -98,7 +99,7 @@ def read_integer(name: str, text: str, base: str) -> int:
 
 
 def read_real(name: str, text: str, base: str) -> float:
-    """Never NaN. Raises InvalidParameterValue."""
+    """Read a real number, never NaN. Raises InvalidParameterValue."""
     match, word = _NUMBER.fullmatch(text), _REAL_WORDS.fullmatch(text)
     if match is None:
         if word is None:
@@ -110,7 +111,7 @@ def read_real(name: str, text: str, base: str) -> float:
 
 
 def check_range(name: str, value: float, low: float, high: float, base: str) -> None:
-    """Raises InvalidParameterValue."""
+    """Raise InvalidParameterValue if a number is outside the range."""
     if low <= value <= high:
         return
     after = f" {base}" if base else ""
@@ -121,7 +122,7 @@ def check_range(name: str, value: float, low: float, high: float, base: str) -> 
 
 
 def shown(value: float, base: str) -> str:
-    """As SHOW prints it: in the largest unit that leaves it whole."""
+    """Return a number as SHOW prints it: in the largest unit that leaves it whole."""
     units = _units(base)
     if not units or value <= 0:
         return number_text(value)  # 0 and -1 have meanings of their own
@@ -131,19 +132,19 @@ def shown(value: float, base: str) -> str:
 
 
 def number_text(number: float) -> str:
-    """As printf's %d and %g in PostgreSQL."""
+    """Return a number as printf's %d and %g give it in PostgreSQL."""
     if isinstance(number, int):
         return str(number)
     return f"{number:g}".replace("inf", "Infinity")
 
 
 def invalid(name: str, text: str, hint: str | None = None) -> InvalidParameterValue:
-    """The error of a value that a parameter does not take."""
+    """Return the error for a value that a parameter does not accept."""
     return InvalidParameterValue(f'invalid value for parameter "{name}": "{text}"', hint=hint)
 
 
 def _c_integer(digits: str) -> Decimal:
-    """strtol with base 0, or a fraction by strtod."""
+    """Read an integer as strtol with base 0 does, or a fraction as strtod does."""
     if "x" in digits.lower():
         return Decimal(int(digits, 16))
     octal = _OCTAL.fullmatch(digits) is not None
@@ -151,7 +152,8 @@ def _c_integer(digits: str) -> Decimal:
 
 
 def _in_base_unit(name: str, text: str, number: Decimal, unit: str, base: str) -> Decimal:
-    """convert_to_base_unit: a fraction is rounded to the next smaller unit first (30.1GB)."""
+    """Convert a number to the base unit (convert_to_base_unit). A fraction is first rounded to the
+    next smaller unit (30.1GB)."""
     if not unit:
         return number
     units = _units(base)
@@ -176,7 +178,7 @@ def _units(base: str) -> Mapping[str, Decimal]:
 
 
 def _factor(base: str) -> Decimal:
-    """Seconds or bytes of a unit such as ms or 8kB."""
+    """Return the seconds or bytes of a unit such as ms or 8kB."""
     match = _BASE.fullmatch(base)
     if match is None:
         return Decimal(1)
@@ -184,5 +186,5 @@ def _factor(base: str) -> Decimal:
 
 
 def in_seconds_or_bytes(value: float, base: str) -> Decimal:
-    """A value in its base unit; without one the value itself."""
+    """Return the seconds or bytes of a value in its base unit; without a unit the value itself."""
     return Decimal(str(value)) * _factor(base)

@@ -1,8 +1,8 @@
-"""PostgreSQL's settings: which there are, who may set them when, to what (guc.c, guc_tables.c).
+"""PostgreSQL's settings, with their contexts and values (guc.c, guc_tables.c).
 
 In: ``settings.tsv``, read from servers of 14 to 18. Out: ``Setting`` by lower-case name for one
-major version, values checked and printed as SHOW does. Most have no effect on a node: clients set
-them all the same, and are told what they have set.
+major version, values checked and printed as SHOW does. Most have no effect on a node, but clients
+may set them all the same, and SHOW returns what they have set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.guc import check_range, number_text, read_bool, read_integer, read
 from penstock.sqlstate import CantChangeRuntimeParam
 
 _SWITCHES: Final = {"true": "on", "yes": "on", "1": "on", "false": "off", "no": "off", "0": "off"}
-"""What enums with on and off take for them."""
+"""Words that enums with on and off accept for them."""
 _AT_START: Final = frozenset(("backend", "superuser-backend"))
 _SUPERUSERS: Final = frozenset(("superuser", "superuser-backend"))
 _SESSION: Final = _AT_START | _SUPERUSERS | {"user", "internal"}
@@ -26,8 +26,8 @@ _SESSION: Final = _AT_START | _SUPERUSERS | {"user", "internal"}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of pg_settings. ``unit``: of numbers, "" for none; ``low``, ``high``: "" for none;
-    ``choices``: of an enum; ``boot``: the built-in value, numbers in ``unit``.
+    """A row of pg_settings. ``unit``: for numbers, "" for none; ``low``, ``high``: "" for none;
+    ``choices``: for an enum; ``boot``: the built-in value, numbers in ``unit``.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Setting:
 
     @property
     def of_sessions(self) -> bool:
-        """Whether it is a session's own; the others are a server's, which a node is not."""
+        """Tell whether it belongs to a session; others belong to a server, which a node is not."""
         return self.context in _SESSION
 
     def check_context(self, name: str, *, starting: bool, superuser: bool) -> None:
-        """Whether a client may set it now. Raises PenstockError (55P02, 42501)."""
+        """Raise PenstockError (55P02, 42501) unless a client may set it now."""
         if self.context == "internal":
             raise _cannot(f'parameter "{name}" cannot be changed')
         if self.context == "postmaster":
@@ -58,7 +58,7 @@ class Setting:
             raise InsufficientPrivilege(f'permission denied to set parameter "{name}"')
 
     def read(self, text: str) -> str:
-        """A value as pg_settings.setting has it. Raises InvalidParameterValue (22023)."""
+        """Return a value as pg_settings.setting has it. Raises InvalidParameterValue (22023)."""
         match self.kind:
             case "bool":
                 return "on" if read_bool(self.name, text) else "off"
@@ -69,7 +69,7 @@ class Setting:
         return text
 
     def shown(self, value: str) -> str:
-        """``value`` as SHOW prints it: in the largest unit that leaves it whole."""
+        """Return ``value`` as SHOW prints it: in the largest unit that leaves it whole."""
         if self.kind not in ("integer", "real"):
             return value
         number = int(value) if self.kind == "integer" else float(value)
@@ -105,7 +105,7 @@ _HIDDEN_CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
 
 @functools.cache
 def settings(version: int) -> Mapping[str, Setting]:
-    """All settings of a major version by lower-case name."""
+    """Return all settings of a major version by lower-case name."""
     out = {}
     text = resources.files(__package__).joinpath("settings.tsv").read_text("utf-8")
     for line in text.splitlines():

@@ -1,8 +1,8 @@
 """A node's parameters, with PostgreSQL's names, units and limits (guc_tables.c, postgresql.conf).
 
 In: ``penstock.toml`` in the node's folder. Out: one frozen ``Parameters``; every default and every
-limit stands here and nowhere else. Times are seconds and sizes are bytes once read; how they are
-written, and what is said of wrong values, is ``guc_values``'s.
+limit stands here and nowhere else. Times are seconds and sizes are bytes once read. Parsing numbers
+and units, and PostgreSQL's errors for wrong values, are left to ``penstock.guc``.
 """
 
 from __future__ import annotations
@@ -38,46 +38,45 @@ FILE_NAME: Final = "penstock.toml"
 _T = TypeVar("_T")
 
 _MAX_BACKENDS: Final = 0x3FFFF
-"""postmaster.h; limits of connections and slots."""
+"""MAX_BACKENDS (postmaster.h), the limit of connections and slots."""
 _MAX_PORT: Final = 65535
 _NAMEDATALEN: Final = 64
 
 
-# What a parameter may be, and how a value is read (guc.c, parse_and_validate_value).
+# Kinds of parameters, which read values of the TOML file (guc.c, parse_and_validate_value).
 #
-# In: a value as it stands in a TOML file. Out: the parameter's value, or PostgreSQL's error for
-# it. A number has a base unit, that of PostgreSQL's parameter of the name: without a unit of its
-# own it is in that one, and its range is told in it. Once read, times are seconds and sizes are
+# A number has a base unit, that of PostgreSQL's parameter of the same name. A value without a unit
+# is in the base unit, and errors print the range in it. Once read, times are seconds and sizes are
 # bytes.
 
 
 class ParameterKind(Protocol):
-    """What a parameter may be."""
+    """A kind of parameters, which reads and shows their values."""
 
     def read(self, name: str, value: Any) -> Any:
-        """The value. Raises InvalidParameterValue with PostgreSQL's message."""
+        """Read a value. Raises InvalidParameterValue with PostgreSQL's message."""
 
     def show(self, value: Any) -> str:
-        """The value as the parameter file has it."""
+        """Return the value as the parameter file has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """config_int. ``unit``: ms, s, kB or nothing; the limits are in it."""
+    """An integer (config_int). ``unit``: ms, s, kB or nothing; the limits are in it."""
 
     minimum: int
     maximum: int = INT_MAX
     unit: str = ""
 
     def read(self, name: str, value: Any) -> Any:
-        """As the Protocol says; seconds (float), bytes (int) or the number itself."""
+        """Read seconds (float), bytes (int) or a plain number."""
         number = read_integer(name, _text(value), self.unit)
         check_range(name, number, self.minimum, self.maximum, self.unit)
         exact = in_seconds_or_bytes(number, self.unit)
         return float(exact) if self.unit in TIMES else int(exact)
 
     def show(self, value: Any) -> str:
-        """As the Protocol says: with the greatest unit that gives a whole number."""
+        """Show the number with the greatest unit that gives a whole number."""
         if not self.unit:
             return str(value)
         return f'"{shown(int(Decimal(str(value)) / in_seconds_or_bytes(1, self.unit)), self.unit)}"'
@@ -85,45 +84,45 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """config_real without a unit."""
+    """A real number without a unit (config_real)."""
 
     minimum: float
     maximum: float
 
     def read(self, name: str, value: Any) -> float:
-        """As the Protocol says."""
+        """Read a number within the limits."""
         number = read_real(name, _text(value), "")
         check_range(name, number, self.minimum, self.maximum, "")
         return number
 
     def show(self, value: Any) -> str:
-        """As the Protocol says."""
+        """Show the number."""
         return str(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    """config_bool."""
+    """A boolean (config_bool)."""
 
     def read(self, name: str, value: Any) -> bool:
-        """As the Protocol says."""
+        """Read a boolean in any of PostgreSQL's words."""
         return read_bool(name, _text(value))
 
     def show(self, value: Any) -> str:
-        """As the Protocol says."""
+        """Show the boolean as TOML."""
         return str(value).lower()
 
 
 @dataclass(frozen=True, slots=True)
 class String:
-    """config_string. ``pattern``: what the whole text must be; ``hint``: how it is written."""
+    """A text (config_string). ``pattern`` must match all of it; ``hint`` tells how to write it."""
 
     pattern: str = r".*"
     hint: str | None = None
 
     def read(self, name: str, value: Any) -> str:
-        """As the Protocol says. Numbers and booleans must be quoted, so that none is meant for
-        another parameter."""
+        """Read a text. Numbers and booleans must be quoted: unquoted, they may be meant for another
+        parameter."""
         if not isinstance(value, str):
             raise _invalid(name, value, f'Put it in quotes: {name} = "{_text(value)}".')
         if "\0" in value or not re.fullmatch(self.pattern, value, re.DOTALL):
@@ -131,24 +130,24 @@ class String:
         return value
 
     def show(self, value: Any) -> str:
-        """As the Protocol says."""
+        """Show the text in quotes."""
         return json.dumps(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """config_string with a check of its own, which raises PostgreSQL's error."""
+    """A text (config_string) with a check of its own, which raises PostgreSQL's error."""
 
     check: Callable[[str], object]
 
     def read(self, name: str, value: Any) -> str:
-        """As the Protocol says."""
+        """Read a text and check it."""
         text = String().read(name, value)
         self.check(text)
         return text
 
     def show(self, value: Any) -> str:
-        """As the Protocol says."""
+        """Show the text in quotes."""
         return json.dumps(value)
 
 
@@ -157,22 +156,22 @@ class Strings:
     """A list of texts."""
 
     def read(self, name: str, value: Any) -> tuple[str, ...]:
-        """As the Protocol says."""
+        """Read a list of texts."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise _invalid(name, value, f'Write a list of texts: {name} = ["...", "..."].')
         return tuple(value)
 
     def show(self, value: Any) -> str:
-        """As the Protocol says."""
+        """Show the list as TOML."""
         return json.dumps(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A table of settings for somebody else, who checks them: Spark."""
+    """A table of settings for Spark, which checks them itself."""
 
     def read(self, name: str, value: Any) -> dict[str, str]:
-        """As the Protocol says."""
+        """Read a table; each value becomes text."""
         if not isinstance(value, dict):
             raise _invalid(name, value, f"Write a table: [spark.{name}].")
         found = {}
@@ -183,7 +182,7 @@ class Settings:
         return found
 
     def show(self, value: Any) -> str:
-        """As the Protocol says."""
+        """Show the table as JSON."""
         return json.dumps(value)
 
 
@@ -192,7 +191,7 @@ def _invalid(name: str, value: Any, hint: str | None = None) -> InvalidParameter
 
 
 def _text(value: Any) -> str:
-    """As it would stand in postgresql.conf."""
+    """Return the value as postgresql.conf would have it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -242,26 +241,26 @@ RELOADED: Final = frozenset(
         "output_plugin_libraries",
     )
 )
-"""What a reload changes (PGC_SIGHUP); the others need a restart (PGC_POSTMASTER)."""
+"""Parameters that a reload changes (PGC_SIGHUP); the others need a restart (PGC_POSTMASTER)."""
 
 
 def parameter(default: Any, kind: ParameterKind) -> Any:
-    """A parameter with its default, as it is once read, and what it may be."""
+    """Declare a parameter with its default, in the form of a value once read, and its kind."""
     return field(default=default, metadata={"kind": kind})
 
 
 def milliseconds(default: float, minimum: int = 0) -> Any:
-    """A time in seconds, written in milliseconds where it has no unit (GUC_UNIT_MS)."""
+    """Declare a time in seconds; a value without a unit is in milliseconds (GUC_UNIT_MS)."""
     return parameter(default, Integer(minimum, INT_MAX, "ms"))
 
 
 def size(default: int, minimum: int) -> Any:
-    """A size in bytes, written in kilobytes where it has no unit (GUC_UNIT_KB)."""
+    """Declare a size in bytes; a value without a unit is in kilobytes (GUC_UNIT_KB)."""
     return parameter(default, Integer(minimum, INT_MAX, "kB"))
 
 
 def number(default: int, minimum: int, maximum: int = INT_MAX) -> Any:
-    """An integer."""
+    """Declare an integer."""
     return parameter(default, Integer(minimum, maximum))
 
 
@@ -290,9 +289,9 @@ class Parameters:
     wal_receiver_status_interval: float = parameter(10.0, Integer(0, INT_MAX // 1000, "s"))
     wal_retrieve_retry_interval: float = milliseconds(5.0, 1)
     max_logical_replication_workers: int = number(4, 0, _MAX_BACKENDS)
-    """Subscriptions that have a worker at once; their copies do not count."""
+    """Subscriptions that have a worker at once; workers that copy do not count."""
     max_sync_workers_per_subscription: int = number(2, 0, _MAX_BACKENDS)
-    """Tables that a subscription copies at once beside its stream; 0: none, and none before."""
+    """Tables that a subscription copies at once beside its stream; 0: it copies none at all."""
     max_active_replication_origins: int = number(10, 0, _MAX_BACKENDS)
     """Subscriptions that can have a position, whether they run or not."""
     logical_decoding_work_mem: int = size(64 << 20, 64)
@@ -302,23 +301,25 @@ class Parameters:
     apply_batch_rows: int = number(1_000_000, 1)
     """Messages in one batch."""
     apply_batch_delay: float = milliseconds(0.2)
-    """How long a finished transaction waits for others."""
+    """Seconds for which a finished transaction waits for others."""
     apply_batch_idle: float = milliseconds(0.01)
     """A batch is closed when nothing has come for this long."""
     apply_backlog_delay: float = milliseconds(5.0)
-    """How long it waits instead of apply_batch_delay when megabytes come at once."""
+    """Seconds for which it waits instead of apply_batch_delay when megabytes come at once."""
     backlog_copy_threshold: int = size(16 << 20, -1)
-    """So far behind, a backlog is fetched by a slot function, not streamed; -1: never."""
+    """Bytes behind from which on a backlog is fetched by a slot function, not streamed; -1:
+    never."""
     copy_unit_size: int = size(64 << 20, 8)
     """Heap that one Spark task copies in the initial snapshot."""
     copy_snapshot_timeout: float = milliseconds(0.0)
-    """A snapshot that is held for so long gets no further table to copy; 0: for ever."""
+    """A snapshot that is held for longer gets no further table to copy; 0: no limit."""
     maintenance_work_mem: int = size(64 << 20, 64)
-    """Rows that a task of compaction holds: those it has read, and those it is to write."""
+    """Bytes of rows that a task of compaction holds: those it has read, and those still to
+    write."""
     key_index_size: int = size(4 << 30, 0)
-    """Indexes of keys in the node's folder; 0: large files are searched themselves."""
+    """Bytes of key indexes in the node's folder; 0: large files are searched instead."""
     track_commit_timestamp: bool = parameter(False, _ON_OFF)
-    """Tell of changes of rows that others than the subscription have written last."""
+    """Report changes to rows that somebody other than the subscription has written last."""
     default_unsent_changes: str = parameter(
         UNSENT_CHANGES[0],
         String("|".join(UNSENT_CHANGES), f"Available values: {', '.join(UNSENT_CHANGES)}."),
@@ -329,11 +330,11 @@ class Parameters:
     checkpoint_commits: int = number(100, 1)
     cuts_kept: int = number(1000, 1)
     cuts_kept_for: float = parameter(0.0, Integer(0, INT_MAX, "s"))
-    """Cuts that are younger than this stay too, and the versions of tables that they name."""
+    """Younger cuts stay, too, and the versions of tables that they name."""
     verifications_kept_for: float = parameter(90 * 86400.0, Integer(0, INT_MAX, "s"))
-    """Rows of ``_penstock/verifications`` that are older go; 0: none do."""
+    """Older rows of ``_penstock/verifications`` are removed; 0: none are."""
     port: int = number(0, 0, _MAX_PORT)
-    """Where clients of PostgreSQL connect; 0: the node publishes nothing."""
+    """The port to which clients of PostgreSQL connect; 0: the node publishes nothing."""
     listen_addresses: str = parameter("127.0.0.1", _NOT_EMPTY)
     """The address to listen on; beyond loopback ``hba`` must allow clients, too."""
     hba: tuple[str, ...] = parameter(DEFAULT_HBA, Strings())
@@ -352,27 +353,28 @@ class Parameters:
     max_wal_senders: int = number(10, 0, _MAX_BACKENDS)
     max_replication_slots: int = number(10, 0, _MAX_BACKENDS)
     max_prepared_transactions: int = number(0, 0, _MAX_BACKENDS)
-    """Those of sessions that can be prepared at once; 0: none."""
+    """Transactions of sessions that can be prepared at once; 0: none."""
     max_slot_keep_age: float = parameter(0.0, Integer(0, INT_MAX, "s"))
     """A slot that nobody reads is given up when its oldest commit is older; 0: never."""
     output_plugin_libraries: tuple[str, ...] = parameter(tuple(BUNDLED), Strings())
-    """Output plugins that slots may have, by the names of their entry points."""
+    """Output plugins that slots may use, by the names of their entry points."""
     wal_sender_timeout: float = milliseconds(60.0)
     synchronous_standby_names: str = parameter("", Checked(syncrep_gram.parse))
-    """Subscribers that have to confirm what a session commits before it goes on; empty: none."""
+    """Subscribers that must confirm a session's commit before it goes on; empty: none."""
     authentication_timeout: float = parameter(60.0, Integer(1, 600, "s"))
     idle_session_timeout: float = milliseconds(0.0)
     sequencer_interval: float = milliseconds(0.1, 1)
-    """How often the logs of published tables are looked at."""
+    """Seconds between two looks at the logs of published tables."""
     metrics_port: int = number(0, 0, _MAX_PORT)
-    """Where Prometheus scrapes /metrics; 0: nowhere."""
+    """The port on which Prometheus scrapes /metrics; 0: none."""
     metrics_address: str = parameter("127.0.0.1", _NOT_EMPTY)
-    """The address of it. Everybody who reaches it reads it: there is no login."""
+    """The address of that port. Whoever reaches it can read the metrics: there is no login."""
     spark: SparkParameters = field(default_factory=SparkParameters)
 
 
 def load(folder: Path) -> Parameters:
-    """Read ``penstock.toml``. Raises ConfigurationError: no node there, unknown name, bad value."""
+    """Read ``penstock.toml``. Raises ConfigurationError if there is no node, a name is unknown, or
+    a value is invalid."""
     path = folder / FILE_NAME
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -395,7 +397,8 @@ def load(folder: Path) -> Parameters:
 
 
 def default_text() -> str:
-    """The file that ``penstock init`` writes: every parameter with its default, commented out."""
+    """Return the file that ``penstock init`` writes: every parameter with its default, as a
+    comment."""
     lines = [
         "# Penstock node. Names and units are PostgreSQL's (without a unit: ms and kB, some s);",
         "# SIGHUP and SELECT pg_reload_conf() make a running node read them again; those for which",
@@ -416,7 +419,7 @@ def default_text() -> str:
 
 
 def with_value(text: str, name: str, value: str) -> str:
-    """A parameter file's text with one parameter set to a string."""
+    """Return a parameter file's text with one parameter set to a string."""
     written = f"{name} = {json.dumps(value)}"
     lines = [
         written if line.removeprefix("# ").partition(" = ")[0] == name else line
@@ -426,13 +429,13 @@ def with_value(text: str, name: str, value: str) -> str:
 
 
 def shown_default(known: dataclasses.Field[Any]) -> str:
-    """A parameter's default as the file has it."""
+    """Return a parameter's default as the file has it."""
     kind: ParameterKind = known.metadata["kind"]
     return kind.show({} if known.default is dataclasses.MISSING else known.default)
 
 
 def numbers(parameters: Parameters) -> Iterator[tuple[str, str]]:
-    """Names and values of those that are whole numbers, as the file has them."""
+    """Yield names and values of integer parameters, as the file has them."""
     for known in dataclasses.fields(parameters):
         kind = known.metadata.get("kind")
         if isinstance(kind, Integer):
@@ -463,5 +466,5 @@ def _in_file(error: InvalidParameterValue, path: Path, hint: str | None) -> Conf
 
 
 def state_url(folder: Path, parameters: Parameters) -> str:
-    """Where a node in ``folder`` keeps its state."""
+    """Return the URL of the state store of a node in ``folder``."""
     return parameters.state or f"sqlite:///{folder / 'state.db'}"

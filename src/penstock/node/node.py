@@ -1,8 +1,8 @@
 """``Node``: the public object of the library, and the one place that joins the rooms.
 
-In: a node's folder, and the caller's SparkSession where there is one. Out: statements run, workers
-started and stopped, tables read at a cut. What the rooms need from one another they declare; here
-it is handed to them.
+In: a node's folder, and the caller's SparkSession if there is one. Out: statements run, workers
+started and stopped, tables read at a cut. Each room declares what it needs from others; ``Node``
+hands it to them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _VERIFY_OPTIONS: Final = VerifyOptions()
 
 
 class Node:
-    """A node in a folder. A context manager that stops and closes it.
+    """A node in a folder, and a context manager that stops and closes it.
 
     ``spark``: a session with Delta, as in a notebook; without one the node builds its own when it
     needs it. Raises ConfigurationError when the folder is not a node.
@@ -103,7 +103,7 @@ class Node:
         self._warehouse = self._make_warehouse()
         self._connections = Connections()
         self._asked: NodeQueries | None = None
-        """Of the last call of ``execute``: its caller may not have the rows."""
+        """The queries of the last call of ``execute``, whose caller may not have the rows yet."""
 
     @classmethod
     def init(
@@ -123,7 +123,7 @@ class Node:
             text = guc.with_value(text, "warehouse", warehouse)
         if state is not None:
             text = guc.with_value(text, "state", state)
-            make_private_file(file)  # a password may be in it
+            make_private_file(file)  # the URL may contain a password
         file.write_text(text, encoding="utf-8")
         try:
             Catalog.create(guc.state_url(folder, guc.load(folder))).close()
@@ -134,12 +134,12 @@ class Node:
 
     @property
     def parameters(self) -> Parameters:
-        """Those that hold now."""
+        """The present parameters."""
         return self._live.now
 
     def reload(self) -> None:
-        """Read ``penstock.toml`` again. What holds from now on, and what needs a restart, is in the
-        log. Raises PenstockError: the file has a mistake, and nothing has changed."""
+        """Read ``penstock.toml`` again. The log tells which parameters have changed, and which need
+        a restart. Raises PenstockError if the file has a mistake; nothing has changed then."""
         (self._live if self.serving is None else self.serving).reload()
 
     def _warehouse_uri(self) -> str:
@@ -157,8 +157,8 @@ class Node:
     def execute(self, text: str) -> list[CommandResult]:
         """Run one or more SQL statements, separated by semicolons; each result has its notices.
 
-        Raises PenstockError with PostgreSQL's message and SQLSTATE; statements before it hold, but
-        slots that they have read give the rows again.
+        Raises PenstockError with PostgreSQL's message and SQLSTATE. Earlier statements keep their
+        effects, but slots that they have read will return the rows again.
         """
         self._heard()
         try:
@@ -171,7 +171,8 @@ class Node:
             raise
 
     def _heard(self, *, nothing: bool = False) -> None:
-        """The caller goes on, and so has the rows of the last call; or ``nothing``."""
+        """Note that the caller goes on and thus has the rows of the last call; or ``nothing`` of
+        them."""
         asked, self._asked = self._asked, None
         if asked is not None:
             asked.failed() if nothing else asked.heard()
@@ -188,7 +189,7 @@ class Node:
             running=self.running,
             unsent_changes=self.parameters.default_unsent_changes,
         )
-        if self.serving is not None:  # what was committed before stands in the log before it
+        if self.serving is not None:  # earlier commits must precede the statement in the log
             self.serving.sequencer.step()
         return execute(statement, self._catalog, connect_publisher, scope)
 
@@ -207,8 +208,9 @@ class Node:
     def changes(
         self, slot: str, options: Mapping[str, str] | None = None, *, follow: bool = False
     ) -> SlotChanges:
-        """What has been committed since a slot of the plugin ``arrow`` was confirmed, as record
-        batches; ``follow``: and what will be. Use it in a ``with``, and ``confirm`` what is safe.
+        """Return the changes that were committed since a slot of the plugin ``arrow`` was last
+        confirmed, as record batches; with ``follow`` also those to come. Use it in a ``with``, and
+        ``confirm`` the changes that are safe.
 
         Raises UndefinedObject, ObjectInUse, NotInPrerequisiteState.
         """
@@ -219,7 +221,7 @@ class Node:
 
     @property
     def spark(self) -> SparkSession:
-        """The session that the node works with. Raises ConfigurationError."""
+        """The node's Spark session. Raises ConfigurationError."""
         return self._cluster.session
 
     def _session(self) -> SparkSession:
@@ -233,7 +235,7 @@ class Node:
         )
 
     def _check_spark(self) -> None:
-        """What can be said of Spark before it is needed. Raises ConfigurationError."""
+        """Check Spark as far as possible before it is needed. Raises ConfigurationError."""
         if self._given_spark is not None:
             check_session(self._given_spark, self._warehouse_uri())
             return
@@ -336,10 +338,10 @@ class Node:
     def wait_for(
         self, lsn: Lsn | str, *, subscription: str | None = None, timeout: float = 60.0
     ) -> Cut:
-        """Wait until the last cut is at or after ``lsn``; the cut.
+        """Wait until the last cut is at or after ``lsn``, and return it.
 
-        Works beside the process that runs the node too. Raises the error that has stopped the
-        subscription or the node, NotInPrerequisiteState after ``timeout`` seconds.
+        This works in other processes than the one that runs the node, too. Raises the error that
+        has stopped the subscription or the node, NotInPrerequisiteState after ``timeout`` seconds.
         """
         wanted = Lsn.parse(lsn) if isinstance(lsn, str) else lsn
         name = self._subscription(subscription).name
@@ -350,8 +352,9 @@ class Node:
     ) -> Sequence[CaughtUp]:
         """Wait until every enabled subscription has a cut at its publisher's present position.
 
-        How far each is: all have got there, unless ``stop`` was set before. Raises the error that
-        has stopped a subscription or the node, NotInPrerequisiteState after ``timeout`` seconds.
+        Return how far each is: all have got there, unless ``stop`` was set before. Raises the error
+        that has stopped a subscription or the node, NotInPrerequisiteState after ``timeout``
+        seconds.
         """
         wanted = {}
         for subscription in self._catalog.subscriptions():
@@ -373,11 +376,11 @@ class Node:
         return CutChoice(self._catalog, self._warehouse)
 
     def cut(self, subscription: str | None = None) -> Cut | None:
-        """The last cut of a subscription; of the only one when none is named."""
+        """Return the last cut of a subscription, by default of the only one."""
         return self._cut_choice.last(self._subscription(subscription))
 
     def cuts(self, subscription: str | None = None) -> Sequence[Cut]:
-        """All cuts of a subscription that are kept (``cuts_kept``), the oldest first."""
+        """Return all cuts of a subscription that are kept (``cuts_kept``), the oldest first."""
         return self._cut_choice.all(self._subscription(subscription))
 
     def read(
@@ -387,10 +390,10 @@ class Node:
         subscription: str | None = None,
         as_of: AsOf | None = None,
     ) -> DataFrame:
-        """A table at the last cut: ``schema.table`` as SQL reads it (``sales."Order Items"``), or
-        the two names. While a table is copied again, at the last cut that holds it.
+        """Return a table at the last cut, or while it is copied again at the last cut that holds
+        it. ``table``: ``schema.table`` as SQL reads it (``sales."Order Items"``), or the two names.
 
-        ``as_of``: at the newest cut up to an LSN or a time instead, or at a Cut. Raises
+        ``as_of``: read at the newest cut up to an LSN or a time instead, or at a Cut. Raises
         UndefinedObject, SqlSyntaxError, NotInPrerequisiteState (no such cut any more)."""
         name = parse_name(table)
         cut = self._cut_choice.wanted(subscription, name, as_of)
@@ -403,14 +406,14 @@ class Node:
         subscription: str | None = None,
         as_of: AsOf | None = None,
     ) -> dict[TableName, str]:
-        """Register every table of one cut as a temporary view; (schema, table) -> view name.
-        ``as_of``: as of ``read``."""
+        """Register every table of one cut as a temporary view. Return the views' names by (schema,
+        table). ``as_of``: as in ``read``."""
         cut = self._cut_choice.wanted(subscription, None, as_of)
         return register_views(spark or self.spark, cut, self._cut_choice.leaves)
 
     def statistics_views(self, spark: SparkSession | None = None) -> tuple[str, ...]:
-        """Register the catalogs' views about subscriptions as temporary views, with the rows of
-        now; their names, pg_stat_subscription and others."""
+        """Register the catalogs' views about subscriptions as temporary views, with the present
+        rows. Return their names, pg_stat_subscription and others."""
         return register_statistics(spark or self.spark, self._queries())
 
     def verify(
@@ -420,8 +423,8 @@ class Node:
         subscription: str | None = None,
         options: VerifyOptions = _VERIFY_OPTIONS,
     ) -> Verification:
-        """Compare the tables of a subscription, or some, with the publisher's at one LSN, while the
-        node runs, in this process or another. Raises as ``Verifier.run``."""
+        """Compare the tables of a subscription, or some of them, with the publisher's at one LSN.
+        The node must run, in this process or another. Raises as ``Verifier.run``."""
         chosen = self._subscription(subscription)
 
         def check() -> None:
@@ -434,13 +437,13 @@ class Node:
 
     @property
     def running(self) -> bool:
-        """Whether a process runs the node, this one or another."""
+        """Tell whether a process runs the node, this one or another."""
         return running_process(self.folder) is not None
 
     def status(self, *, patience: float = 0.0) -> Sequence[SubscriptionStatus]:
-        """Every subscription and its tables, from any process.
+        """Return every subscription and its tables. It works in any process.
 
-        While nobody runs the node nobody asks the publishers: they are asked now, and have
+        A node that does not run does not ask the publishers: they are asked now, and have
         ``patience`` seconds to answer.
         """
         running = self.running
@@ -454,32 +457,31 @@ class Node:
         return find_subscription(self._catalog, name)
 
 
-# Which cut a reader gets: the last one, or the one that shows a moment.
-#
-# In: a subscription, a table, an LSN or a time. Out: a cut. Reading tables at it is ``reading``'s.
+# The choice of a reader's cut: the last one, or the one that shows an LSN or a time. ``read``,
+# below, reads tables at it.
 
 AsOf = Cut | Lsn | int | str | datetime
 """An LSN as a number or as PostgreSQL writes it (``16/B374D848``), or a time with its zone."""
 
 
 class CutChoice:
-    """For the subscriptions of a node."""
+    """The choice among the cuts of a node's subscriptions."""
 
     def __init__(self, catalog: Catalog, warehouse: Warehouse) -> None:
         self._catalog = catalog
         self._warehouse = warehouse
 
     def last(self, subscription: Subscription) -> Cut | None:
-        """The newest one."""
+        """Return the newest cut, or None."""
         return self._warehouse.cuts.last(_owner(subscription))
 
     def all(self, subscription: Subscription) -> tuple[Cut, ...]:
-        """Those that are kept, the oldest first."""
+        """Return the cuts that are kept, the oldest first."""
         return self._warehouse.cuts.all(_owner(subscription))
 
     def wanted(self, subscription: str | None, table: TableName | None, as_of: AsOf | None) -> Cut:
-        """For a reader of a table, or of all. Raises NotInPrerequisiteState where there is none,
-        InvalidParameterValue, UndefinedObject, ConfigurationError."""
+        """Return the cut for a reader of a table, or of all tables. Raises NotInPrerequisiteState
+        if there is none, InvalidParameterValue, UndefinedObject, ConfigurationError."""
         if isinstance(as_of, Cut):
             return as_of
         if as_of is not None:
@@ -491,7 +493,7 @@ class CutChoice:
         return cut
 
     def leaves(self, table: TableName) -> tuple[TableName, ...]:
-        """The partitions that hold a table's rows."""
+        """Return the partitions that hold a table's rows."""
         return leaves(self._catalog, table)
 
     def _newest(self, subscription: str | None, table: TableName | None) -> Cut:
@@ -533,26 +535,28 @@ def _moment(as_of: Lsn | int | str | datetime) -> Lsn | datetime:
     return Lsn.parse(as_of) if isinstance(as_of, str) else Lsn(as_of)
 
 
-# A slot read by a Python program, as Arrow record batches: ``Node.changes``.
+# ``Node.changes``: a Python program reads a slot of the plugin ``arrow``, as Arrow record batches.
 #
-# In: a slot of the plugin ``arrow``. Out: its record batches in order, from where the slot is. The
-# slot is held meanwhile, and moves only to where the program has confirmed.
+# The batches come in order and begin at the slot's position. The slot is held meanwhile, and moves
+# only to positions that the program has confirmed.
 
 PLUGIN: Final = "arrow"
 _END: Final = b"end_lsn"
-"""Of a commit's metadata."""
+"""The key of a commit's end in a batch's metadata."""
 _PID: Final = 0
 _WAIT_S: Final = 1.0
-"""Seconds after which a program that follows looks again whether it is to end."""
+"""Seconds after which a reader that follows checks again whether it has to end."""
 
 
 class SlotChanges:
-    """An iterator and a context manager. ``stop`` ends the iteration, from any thread."""
+    """An iterator over a slot's changes, and a context manager. ``stop`` ends the iteration, from
+    any thread."""
 
     def __init__(
         self, reading: LogicalReading, slot: str, options: Mapping[str, str], *, follow: bool
     ) -> None:
-        """Raises UndefinedObject, ObjectInUse, NotInPrerequisiteState (another plugin's slot)."""
+        """Open the slot. Raises UndefinedObject, ObjectInUse, NotInPrerequisiteState (another
+        plugin's slot)."""
         self._reading = reading
         self._follow = follow
         self._stopping = threading.Event()
@@ -571,8 +575,8 @@ class SlotChanges:
         self._batches = self._drawn()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Batches as the plugin writes them; with ``follow`` without an end. Every iterator goes on
-        where the last one stopped."""
+        """Return the batches as the plugin writes them; with ``follow`` they do not end. Every
+        iterator goes on where the last one stopped."""
         return self
 
     def __next__(self) -> pa.RecordBatch:
@@ -593,19 +597,19 @@ class SlotChanges:
             self._stream.go_on()
 
     def confirm(self, lsn: Lsn | int | str) -> Lsn:
-        """Everything up to ``lsn`` is safe: the slot begins there the next time, also after a
-        crash. Where it is now; never behind what has been given. ``end_lsn`` of a commit's
-        metadata is such a place."""
+        """Confirm that everything up to ``lsn`` is safe: the slot begins there the next time, also
+        after a crash. ``end_lsn`` in a commit's metadata is such a place. Return the slot's new
+        position, which is never beyond the batches that were given."""
         wanted = Lsn.parse(lsn) if isinstance(lsn, str) else Lsn(lsn)
         return self._reading.slots.confirm(self._slot, min(wanted, self._given))
 
     def stop(self) -> None:
-        """Have the iteration end soon; from any thread."""
+        """Have the iteration end soon. Any thread may call it."""
         self._stopping.set()
         self._reading.sequencer.wake()
 
     def close(self) -> None:
-        """Give the slot back."""
+        """Release the slot."""
         self._stream.close()
 
     def __enter__(self) -> Self:
@@ -631,10 +635,8 @@ def _batch(data: pa.Buffer) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=reader.schema)
 
 
-# What the catalogs tell of subscriptions, as temporary views of Spark.
-#
-# In: a way to ask the catalogs, a Spark session. Out: views of the catalogs' names, with the rows
-# of now. Positions are text, as SQL prints them; oids are numbers, times are timestamps.
+# The catalogs' views about subscriptions as temporary views of Spark, under the same names and with
+# the present rows. Positions are text, as SQL prints them; oids are numbers, times are timestamps.
 
 STATISTICS_VIEWS: Final = (
     "pg_subscription",
@@ -649,7 +651,7 @@ _NUMBERS: Final = (OID, XID)
 
 
 def register_statistics(spark: SparkSession, queries: NodeQueries) -> tuple[str, ...]:
-    """Register all of them, in the place of former ones; their names."""
+    """Register all of these views, replacing former ones. Return their names."""
     for name in STATISTICS_VIEWS:
         rows = _table(queries.rows(f"SELECT * FROM {name}"))
         spark.createDataFrame(rows).createOrReplaceTempView(name)
@@ -657,7 +659,7 @@ def register_statistics(spark: SparkSession, queries: NodeQueries) -> tuple[str,
 
 
 def _table(rows: Rows) -> pa.Table:
-    """Columns of the types that PostgreSQL's types have in tables."""
+    """Return the rows as Arrow, in the types that PostgreSQL's types have in the lake."""
     cells = list(zip(*rows.rows, strict=True)) or [()] * len(rows.fields)
     arrays = {}
     for field, values in zip(rows.fields, cells, strict=True):
@@ -669,13 +671,13 @@ def _table(rows: Rows) -> pa.Table:
 
 # SELECT on PostgreSQL's catalogs and views for the library and the command line.
 #
-# In: the text of a query, the node's catalog. Out: a result with Python values: numbers, booleans
-# and None where PostgreSQL has them, and PostgreSQL's text for everything else. The answers are
-# the ones that sessions on the port get. Which process uses a slot is known to that process only:
-# beside it, slots show no ``active_pid`` and ``pg_stat_replication`` is empty.
+# Results have Python values: numbers, booleans and None where PostgreSQL has them, and PostgreSQL's
+# text for everything else. They are the answers that sessions on the port get, but for one thing:
+# only the process that runs the node knows who uses a slot. In other processes slots show no
+# ``active_pid`` and ``pg_stat_replication`` is empty.
 
 _OWNER: Final = "penstock"
-"""Who may write the node's folder is its superuser."""
+"""The superuser of these queries: whoever may write the node's folder is one."""
 _PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
     BOOL: lambda text: text == "t",
     **dict.fromkeys((*INTEGERS, OID, XID), int),
@@ -684,7 +686,7 @@ _PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
 
 
 class NodeQueries:
-    """Answers without a session."""
+    """Answers queries without a session."""
 
     def __init__(
         self,
@@ -696,8 +698,8 @@ class NodeQueries:
         reload: Callable[[], None],
         spark: Spark,
     ) -> None:
-        """``serving``: the publishing half, where this process runs it. ``reload``: has the
-        parameters read again (pg_reload_conf)."""
+        """Prepare the answers. ``serving``: the publishing half, if this process runs it.
+        ``reload`` has the parameters read again (pg_reload_conf)."""
         sequencer = Sequencer(catalog, warehouse) if serving is None else serving.sequencer
         self._slots = slots = (
             Slots(
@@ -731,7 +733,7 @@ class NodeQueries:
         self._parameters = parameters
 
     def answers(self, text: str) -> bool:
-        """Whether the query reads nothing but catalogs."""
+        """Tell whether the query reads nothing but catalogs."""
         return self._catalogs.reads_catalog_only(text)
 
     def rows(self, text: str) -> Rows:
@@ -739,7 +741,7 @@ class NodeQueries:
         return self._catalogs.query(text, (), self._facts())
 
     def query(self, text: str) -> CommandResult:
-        """As ``rows``, with Python values."""
+        """Run one SELECT as ``rows`` does, with Python values in the result."""
         found = self.rows(text)
         readers = [_PYTHON.get(field.type_oid, str) for field in found.fields]
         rows = tuple(
@@ -755,11 +757,12 @@ class NodeQueries:
         )
 
     def heard(self) -> None:
-        """The caller has the rows: slots that they were read from do not give them again."""
+        """Note that the caller has the rows: slots from which they were read will not return them
+        again."""
         self._slots.heard(_PID)
 
     def failed(self) -> None:
-        """The caller has got nothing of what was asked."""
+        """Note that the caller has got no rows: slots will return them again."""
         self._slots.take_back(_PID, sent=True)
 
     def _facts(self) -> SessionFacts:
@@ -777,18 +780,16 @@ class NodeQueries:
         )
 
 
-# Tables at a cut as Spark DataFrames and views.
-#
-# In: a cut. Out: DataFrames pinned to the cut's Delta versions, so that all of them show the
-# publisher at one LSN. Readers without Penstock do the same with the cuts table
-# (docs/reading-at-a-cut.md).
+# Tables at a cut as Spark DataFrames and views. They are pinned to the cut's Delta versions, so
+# that all of them show the publisher at one LSN. Readers without Penstock do the same with the cuts
+# table (docs/reading-at-a-cut.md).
 
 _NOT_A_WORD: Final = re.compile(r"\W")
 _IN_CUTS: Final = (SubscriptionRelState.READY, SubscriptionRelState.SYNCDONE)
 
 
 def parse_name(table: str | TableName) -> TableName:
-    """A table's name as PostgreSQL reads it: folded to lower case unless in quotes.
+    """Read a table's name as PostgreSQL does: it is folded to lower case unless in quotes.
 
     Without a schema it is in "public". Raises SqlSyntaxError.
     """
@@ -799,7 +800,8 @@ def parse_name(table: str | TableName) -> TableName:
 
 
 def find_subscription(catalog: Catalog, name: str | None) -> Subscription:
-    """That of a name, or the only one. Raises UndefinedObject, ConfigurationError."""
+    """Return the subscription of a name, or the only one. Raises UndefinedObject,
+    ConfigurationError."""
     known = catalog.subscriptions()
     if name is not None:
         if (found := next((s for s in known if s.name == name), None)) is None:
@@ -814,7 +816,7 @@ def find_subscription(catalog: Catalog, name: str | None) -> Subscription:
 
 
 def existing(cut: Cut | None, subscription: Subscription) -> Cut:
-    """A subscription's last cut. Raises NotInPrerequisiteState where there is none."""
+    """Return a subscription's last cut. Raises NotInPrerequisiteState if there is none."""
     if cut is None:
         raise NotInPrerequisiteState(
             f'subscription "{subscription.name}" has no cut yet',
@@ -825,7 +827,7 @@ def existing(cut: Cut | None, subscription: Subscription) -> Cut:
 
 
 def leaves(catalog: Catalog, table: TableName) -> tuple[TableName, ...]:
-    """The partitions that hold a partitioned table's rows; none of any other table."""
+    """Return the partitions that hold a partitioned table's rows; () for any other table."""
     tree = catalog.partition_tree(table)
     return tuple((t.schema, t.name) for t in tree if t.partition_key is None)
 
@@ -833,7 +835,7 @@ def leaves(catalog: Catalog, table: TableName) -> tuple[TableName, ...]:
 def read(
     spark: SparkSession, cut: Cut, table: TableName, partitions: Sequence[TableName] = ()
 ) -> DataFrame:
-    """A table as of the cut; ``partitions``: its leaves (``leaves``). Raises UndefinedObject
+    """Return a table as of the cut. ``partitions``: its leaves (``leaves``). Raises UndefinedObject
     (42P01)."""
     rows = _read(spark, cut, table)
     for leaf in partitions:
@@ -857,7 +859,7 @@ def _read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
 def older_cut(
     catalog: Catalog, warehouse: Warehouse, subscription: Subscription, table: TableName
 ) -> Cut | None:
-    """The last cut that holds a table which the newest ones do not while it is copied again."""
+    """Return the last cut that holds a table, if newer ones lack it because it is copied again."""
     for rel in catalog.relations(subscription.oid):
         if rel.table_name == table and rel.state not in _IN_CUTS and rel.table_id is not None:
             owner = CutOwner(subscription.name, subscription.app_id)
@@ -866,7 +868,8 @@ def older_cut(
 
 
 def _check_same(name: str, cut: Cut, pinned: CutTable) -> None:
-    """Versions begin again when a table is made again in its place, and show other rows."""
+    """Raise NotInPrerequisiteState if the table was made again in its place: its versions began
+    again then, and show other rows."""
     found = None if pinned.id is None else newest_table_id(Storage(pinned.uri), pinned.uri)
     if found != pinned.id:
         raise NotInPrerequisiteState(
@@ -878,7 +881,8 @@ def _check_same(name: str, cut: Cut, pinned: CutTable) -> None:
 
 
 def view_name(table: TableName) -> str:
-    """``public.t`` becomes ``t``, ``schema.t`` becomes ``schema_t``; other characters ``_``."""
+    """Return a table's view name: ``t`` for ``public.t``, ``schema_t`` for ``schema.t``. Characters
+    other than those of words become ``_``."""
     schema, name = table
     return _NOT_A_WORD.sub("_", name if schema == "public" else f"{schema}_{name}")
 
@@ -908,5 +912,5 @@ def register_views(
 
 
 def _write_name(table: TableName) -> str:
-    """As ``named`` reads it."""
+    """Return a table's name as ``parse_name`` reads it."""
     return ".".join(map(quote_identifier, table))

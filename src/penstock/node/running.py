@@ -1,8 +1,8 @@
-"""A node that runs: the launcher's loop and the reports about its workers.
+"""A running node: the launcher's loop and the reports about its workers.
 
 In: parameters, a session, a warehouse, a catalog. Out: threads that keep workers in step with the
-catalog and write their numbers down about once a second, until ``stop``. Each room declares its
-own options; here they are made of the node's parameters.
+catalog and record their numbers about once a second, until ``stop``. Each package declares its own
+options; this file builds them from the node's parameters.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ from penstock.subscription.worker_status import WorkerSnapshot, WorkerStatus
 
 
 def copy_options(parameters: Parameters) -> CopyOptions:
-    """For the initial copy."""
+    """Return the options of the initial copy."""
     return CopyOptions(unit_bytes=parameters.copy_unit_size)
 
 
 def sync_options(parameters: Parameters) -> SyncOptions:
-    """For all copies of a subscription."""
+    """Return the options of all copies of a subscription."""
     return SyncOptions(
         copy=copy_options(parameters),
         retry_interval=parameters.wal_retrieve_retry_interval,
@@ -76,7 +76,8 @@ def sync_options(parameters: Parameters) -> SyncOptions:
 
 
 def stream_options(parameters: Parameters, spool: Path, indexes: KeyIndexes) -> StreamOptions:
-    """For the stream and the upkeep beside it."""
+    """Return the options of the stream and the upkeep beside it, and apply the size of
+    ``indexes``."""
     indexes.disk_bytes = parameters.key_index_size
     return StreamOptions(
         apply=ApplyOptions(indexes=indexes),
@@ -110,20 +111,20 @@ _LOOK_INTERVAL: Final = 0.2
 """Seconds between two looks at the catalog's change counter."""
 
 _STEP_INTERVAL: Final = 5.0
-"""Seconds after which the launcher looks even where the catalog's change counter stands still."""
+"""Seconds after which the launcher looks even if the catalog's change counter has not moved."""
 _REPORT_INTERVAL: Final = 1.0
-"""Seconds between two writings of the workers' numbers; so long it waits, too, after a failed
+"""Seconds between two reports of the workers' numbers. The launcher waits as long after a failed
 look."""
 _LONGEST_CONNECT: Final = 15.0
-"""Seconds that the node's stop waits for a publisher that does not answer; more than libpq takes by
-default (``DEFAULT_CONNECT_TIMEOUT_S``)."""
+"""Seconds for which the node's stop waits for a publisher that does not answer: more than libpq
+takes by default (``DEFAULT_CONNECT_TIMEOUT_S``)."""
 
 _OLDEST_JOB: Final = timedelta(hours=1)
-"""No Spark job of a batch takes longer; what is left of older ones was left by a crash."""
+"""No Spark job of a batch takes longer: files of older ones are leftovers of a crash."""
 
 
 class RunningNode:
-    """Threads of a started node."""
+    """The threads of a started node."""
 
     def __init__(
         self,
@@ -135,9 +136,10 @@ class RunningNode:
         sessions: Sessions,
         indexes: KeyIndexes,
     ) -> None:
-        """``sessions``: where workers are shown. ``indexes``: closed by ``stop``."""
+        """Prepare the threads. ``sessions``: the list that shows workers. ``indexes``: closed by
+        ``stop``."""
         self.ended: Callable[[], None] = lambda: None
-        """Called where an error ends the launcher: another process may run the node now."""
+        """Called when an error ends the launcher: another process may run the node now."""
         self._live = parameters
         self._spark = spark
         self._warehouse = warehouse
@@ -151,7 +153,7 @@ class RunningNode:
             lambda: self._parameters.max_logical_replication_workers,
         )
         self._unanswered: defaultdict[int, Unanswered] = defaultdict(Unanswered)
-        """By the subscription."""
+        """Unanswered commits by the subscription's oid: they outlive its workers."""
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
@@ -190,7 +192,7 @@ class RunningNode:
         self._indexes.close()
 
     def check(self) -> None:
-        """Raise what has ended the launcher, if anything has."""
+        """Raise the error that has ended the launcher, if any."""
         if self._error is not None:
             raise self._error
 
@@ -203,7 +205,7 @@ class RunningNode:
                 except ObjectInUse:
                     raise  # another process has taken the node over meanwhile
                 except PenstockError as error:
-                    # The workers go on; what they are told later they are told late.
+                    # The workers go on; they only hear of changes late.
                     log.warning("could not look at the subscriptions: %s", error.message)
                     self._stopping.wait(_REPORT_INTERVAL)
         except BaseException as error:
@@ -215,7 +217,7 @@ class RunningNode:
             self._launcher.join(_LONGEST_CONNECT)
 
     def _look(self, before: tuple[int, float] | None) -> tuple[int, float]:
-        """Bring the workers in step where the catalog has changed, and now and then."""
+        """Bring the workers in step when the catalog has changed, and now and then."""
         now, at = self._catalog.generation(), time.monotonic()
         recent = before is not None and now == before[0] and at - before[1] < _STEP_INTERVAL
         if before is not None and recent and not self._launcher.has_work:
@@ -338,7 +340,7 @@ class RunningNode:
         try:
             self._catalog.set_state(rel, state, lsn)
         except UndefinedObject as gone:
-            # REFRESH has removed the table meanwhile; the worker is told, and looks again.
+            # REFRESH has removed the table meanwhile; the worker hears of it, and looks again.
             log.info("%s", gone.message)
 
     def _park(self, rel: SubscriptionRel, error: BaseException) -> None:
@@ -357,19 +359,18 @@ class RunningNode:
         self._reports.write(self._launcher.told_of)
 
 
-# What ``schema_change = follow`` does about a change that a table cannot follow by itself.
-#
-# In: a table of a subscription, and the error that has ended its worker's session. Out: the table
-# is copied again, as by the statement that a user would run: REFRESH TABLE, or REFRESH PUBLICATION
-# where its name at the publisher means another relation now, or none. What is committed by then is
-# in the copy; what comes later follows. Each try is recorded with the copy: a node that is killed
-# before meets the change again.
+# ``schema_change = follow``: a table that cannot follow a change by itself is copied again, as by
+# the statement that a user would run. That is REFRESH TABLE, or REFRESH PUBLICATION if the name at
+# the publisher now means another relation, or none. The copy has everything that is committed by
+# then; later changes follow. Each try is recorded with the copy: a node that is killed before that
+# meets the change again.
 
 
 def follow_change(
     catalog: Catalog, warehouse: Warehouse, rel: SubscriptionRel, error: BaseException
 ) -> None:
-    """Raises what the statements raise; NotInPrerequisiteState where the table has left."""
+    """Copy a table again after ``error``. Raises what the statements raise, and
+    NotInPrerequisiteState if the table has left its subscription."""
     now = next((r for r in catalog.relations(rel.subid) if r.table_name == rel.table_name), None)
     with catalog.read() as transaction:
         subscription = transaction.subscriptions.find_oid(rel.subid)
@@ -388,24 +389,22 @@ def follow_change(
         try:
             refresh_tables(refresh, catalog, connect_publisher, scope)
             return
-        except NotInPrerequisiteState:  # renamed since, or taken out of the publications
+        except NotInPrerequisiteState:  # it was renamed, or removed from the publications
             log.info('table "%s" is not published under its name', rel.qualified_name)
     alter_refresh(AlterSubscriptionRefresh(subscription.name), catalog, connect_publisher, scope)
 
 
-# Workers of subscriptions among the sessions of the port (pg_stat_activity).
-#
-# In: workers as they begin and end, and what they tell of themselves. Out: sessions of their own,
-# with pids, which ``pg_terminate_backend`` ends: the next worker begins at once.
+# Workers of subscriptions, shown among the sessions of the port (pg_stat_activity). Each worker is
+# a session with a pid. ``pg_terminate_backend`` ends it, and the next worker begins at once.
 
 _NO_NAME: Final = ""
-"""A worker's application_name; it has one at its publisher."""
+"""A worker's application_name here; it has a real one at its publisher."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownWorkers:
-    """``subscription.worker_status.Shown``. ``subid``: the subscription's oid; ``owner``: its
-    owner's when a worker begins, None for the node itself."""
+    """The ``subscription.worker_status.Shown`` of one subscription. ``subid``: its oid; ``owner``
+    returns its owner's oid when a worker begins, None for the node itself."""
 
     sessions: Sessions
     database: str
@@ -414,7 +413,7 @@ class ShownWorkers:
 
     @contextmanager
     def apply(self, status: WorkerStatus, end: Callable[[], None]) -> Iterator[int]:
-        """The apply worker."""
+        """Show the apply worker; yields its pid."""
         session = self._session(BackendType.APPLY, end)
         session.look = lambda activity: _now(activity, status.snapshot())
         with self._open(session) as pid:
@@ -422,7 +421,7 @@ class ShownWorkers:
 
     @contextmanager
     def copies(self, tables: Sequence[TableName], end: Callable[[], None]) -> Iterator[int]:
-        """The worker that copies tables."""
+        """Show the worker that copies tables; yields its pid."""
         session = self._session(BackendType.TABLESYNC, end)
         session.activity = replace(session.activity, tables=tuple(tables))
         with self._open(session) as pid:
@@ -442,7 +441,7 @@ class ShownWorkers:
             state=None,
             subscription=self.subid,
         )
-        # A server's worker that is cancelled ends, too, with an error.
+        # A server's worker also ends, with an error, when it is cancelled.
         return Session(activity, cancel=end, terminate=end)
 
     @contextmanager
@@ -455,7 +454,7 @@ class ShownWorkers:
 
 
 def _now(activity: Activity, worker: WorkerSnapshot) -> Activity:
-    """Without a state before it streams, as on a server."""
+    """Return the worker's activity. It has no state before it streams, as on a server."""
     if worker.state != STREAMING:
         return replace(activity, state=None)
     state = ACTIVE if worker.transactions_behind else IDLE

@@ -1,13 +1,13 @@
-"""The standing proof: the background compares tables with their publishers' again and again.
+"""The standing proof: tables are compared with their publishers' in the background, for ever.
 
-In: subscriptions with ``verify_interval``. Out: rows of ``_penstock/verifications``, how far each
-table is (``catalog.verifications``), and the error of a table that differs. A round compares some
-ranges of tables at one LSN, as ``penstock verify`` does it (``verify``): its snapshot at the
-publisher lives as long as reading some megabytes takes, and the pause after it keeps the pace that
-``verify_rate`` allows. New tables come first, then those of which a range was compared longest ago.
+In: subscriptions with ``verify_interval``. Out: rows of ``_penstock/verifications``, the progress
+of each table (``catalog.verifications``), and the error of a table that differs. A round compares
+some ranges of tables at one LSN, as ``penstock verify`` does (``verify``). Its snapshot at the
+publisher lives only while some megabytes are read, and the pause after it keeps the pace that
+``verify_rate`` allows. New tables come first, then those whose last range was compared longest ago.
 
-A difference is looked at twice, at two LSNs. One that stays is an error of the table, and
-``on_table_error`` says what becomes of it.
+A difference is checked a second time, at another LSN. One that stays is an error of the table,
+which is handled as ``on_table_error`` says.
 """
 
 from __future__ import annotations
@@ -54,34 +54,35 @@ from penstock.walreceiver.table_info import RemoteTable
 log = logging.getLogger(__name__)
 
 RANGE_BYTES: Final = 64 << 20
-"""At the publisher: so much is read at one snapshot, in a second, unless a table has no integer
-that its key begins with, and is read whole."""
+"""Bytes at the publisher that are read at one snapshot, which takes about a second. A table whose
+key does not begin with an integer is read whole."""
 _TABLES: Final = 50
-"""Of which one round asks the publisher at most."""
+"""The most tables about which one round asks the publisher."""
 _LOOK_INTERVAL_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
-"""After errors in a row: of the publisher, or a cut that did not come."""
+"""The longest pause after errors in a row, of the publisher or because a cut did not come. A table
+that could not be compared rests as long."""
 _CUT_S: Final = 30.0
 _EXAMPLES: Final = 10
 _LOOKED_AFTER: Final = 64
-"""Ranges."""
+"""Ranges that are recorded between two removals of old rows."""
 
 
 @dataclass(slots=True)
 class _Pace:
-    """Of a subscription: when its next round is due (``time.monotonic``)."""
+    """The pace of a subscription. ``due``: the time of its next round (``time.monotonic``)."""
 
     due: float = 0.0
     failures: int = 0
     told: str = ""
     later: dict[str, float] = field(default_factory=dict)
-    """By sync id: tables that could not be compared, and when they are tried again."""
+    """The times of the next try for tables that could not be compared, by sync id."""
     turns: dict[str, float] = field(default_factory=dict)
-    """By sync id: when a range of a table was compared last."""
+    """The times of the last comparison of a range, by sync id."""
 
 
 class StandingProof:
-    """A thread for all subscriptions of a node; one round at a time."""
+    """A thread for all subscriptions of a node, which runs one round at a time."""
 
     def __init__(
         self,
@@ -93,8 +94,9 @@ class StandingProof:
         parked: Callable[[int], None],
         kept_for: Callable[[], float],
     ) -> None:
-        """``parked``: a table of the subscription was; its worker is to leave it out.
-        ``kept_for``: seconds that rows of the lake's table stay; 0: they all do."""
+        """Prepare the thread. ``parked`` is called when a table of a subscription was parked, so
+        that its worker leaves it out. ``kept_for``: seconds for which rows of the lake's table
+        stay; 0: for ever."""
         self._catalog = catalog
         self._warehouse = warehouse
         self._spark = spark
@@ -112,11 +114,11 @@ class StandingProof:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it, amid a round as well."""
+        """Have the thread end, even in the middle of a round."""
         self._stopping.set()
 
     def join(self) -> None:
-        """Wait for its end."""
+        """Wait until the thread has ended."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -133,7 +135,8 @@ class StandingProof:
                 log.warning("could not compare tables in the background: %s", error)
 
     def _forget_what_a_crash_left(self) -> None:
-        """Else the workers would wait at a cut that nobody comes for."""
+        """Remove cut requests and progress that a crash has left. The workers would otherwise wait
+        at a cut that nobody comes for."""
         for subscription in self._catalog.subscriptions():
             left = {request.id for request in self._catalog.cut_requests(subscription.oid)}
             if _request(subscription) in left:
@@ -142,7 +145,7 @@ class StandingProof:
             t.verifications.forget_others(frozenset(rel.sync_id for rel in t.relations.all()))
 
     def _step(self, subscription: Subscription) -> None:
-        """A round, if one is due."""
+        """Run a round, if one is due."""
         pace = self._paces.setdefault(subscription.oid, _Pace())
         if time.monotonic() < pace.due or self._stopping.is_set():
             return
@@ -167,7 +170,7 @@ class StandingProof:
                 pace.told = told
 
     def check(self, subscription: Subscription) -> None:
-        """Raise where a round has to end."""
+        """Raise NotInPrerequisiteState if a round has to end."""
         if self._stopping.is_set():
             raise NotInPrerequisiteState("the node stops")
         with self._catalog.read() as transaction:
@@ -178,7 +181,8 @@ class StandingProof:
     def verify(
         self, subscription: Subscription, names: Sequence[TableName], background: InBackground
     ) -> Verification:
-        """By the code of ``penstock verify``, with one session that reads at the publisher."""
+        """Compare tables by the code of ``penstock verify``, with one session that reads at the
+        publisher."""
         options = VerifyOptions(examples=_EXAMPLES, timeout=_CUT_S, connections=1)
         return Verifier(
             subscription,
@@ -192,7 +196,7 @@ class StandingProof:
         ).run(names)
 
     def save(self, row: TableVerification) -> bool:
-        """Write it; False where the table's membership has ended meanwhile."""
+        """Save a table's progress. False if the table's membership has ended meanwhile."""
         with self._catalog.write(counted=False) as transaction:
             rels = transaction.relations.all(row.subid)
             if there := any(rel.sync_id == row.sync_id for rel in rels):
@@ -202,7 +206,7 @@ class StandingProof:
     def refuse(
         self, subscription: Subscription, rel: SubscriptionRel, error: PenstockError
     ) -> None:
-        """What ``on_table_error`` says."""
+        """Handle a table's error as ``on_table_error`` says."""
         parking = Parking(subscription, self._warehouse, self._catalog.park, self._primary_key_name)
         try:
             parking.refuse(rel, error)
@@ -217,7 +221,7 @@ class StandingProof:
             )
 
     def add(self, rows: pa.Table) -> None:
-        """Into the lake's table. Now and then what is old goes from it."""
+        """Add rows to the lake's table, and now and then remove old ones."""
         self._warehouse.verifications.add(rows)
         self._added += 1
         if self._added % _LOOKED_AFTER == 0:
@@ -229,13 +233,13 @@ class StandingProof:
                 log.warning("could not remove old verifications: %s", error.message)
 
     def states(self, subid: int) -> tuple[Sequence[SubscriptionRel], dict[str, TableVerification]]:
-        """Tables of a subscription, and how far each is, by sync ids."""
+        """Return the tables of a subscription, and the progress of all tables by sync id."""
         with self._catalog.read() as transaction:
             return transaction.relations.all(subid), transaction.verifications.all()
 
 
 class _Round:
-    """Some ranges of a subscription's tables at one LSN."""
+    """A round: it compares some ranges of a subscription's tables at one LSN."""
 
     def __init__(self, proof: StandingProof, subscription: Subscription, pace: _Pace) -> None:
         self._proof = proof
@@ -245,7 +249,7 @@ class _Round:
         self._bytes = 0
 
     def run(self) -> int:
-        """Bytes that were read at the publisher, 0 where nothing is due."""
+        """Run the round. Return the bytes that were read at the publisher, 0 if nothing is due."""
         subscription = self._subscription
         rels, states = self._proof.states(subscription.oid)
         due = self._due(rels, states)
@@ -257,7 +261,7 @@ class _Round:
                 if rel.table_name in infos and self._bytes < RANGE_BYTES:
                     info, state = infos[rel.table_name], states.get(rel.sync_id)
                     if state is not None and not _goes_on(state, info):
-                        # What is left of the pass are rows by another column: it begins anew.
+                        # The key has changed, so the rest of the pass is unknown: begin anew.
                         states[rel.sync_id] = state = replace(state, began=None, next_key=None)
                     low = None if state is None else state.next_key
                     self._ranges[rel.table_name] = _range(publisher, info, low)
@@ -272,7 +276,7 @@ class _Round:
         failpoint(INSIDE_VERIFICATION)
         found = {table.name: table for table in first.tables}
         compared = [(rel, found[rel.qualified_name]) for rel in due if rel.qualified_name in found]
-        # Last what has to be looked at again: an error then costs no other table's result.
+        # Tables that have to be checked again come last: an error then costs no other's result.
         self._pace.turns.update((rel.sync_id, time.monotonic()) for rel, _ in compared)
         for rel, table in sorted(compared, key=lambda each: each[1].result == DIFFERENT):
             if table.result is None:
@@ -293,7 +297,7 @@ class _Round:
             if rel.state is not SubscriptionRelState.READY or rel.sync_id in self._pace.later:
                 continue
             last = state.checked or 0.0
-            # A clock that was put back makes what was compared since due again.
+            # If the clock was put back, tables that were compared in its future are due again.
             rests = 0 <= wall - last < self._subscription.verify_interval
             if state.began is not None or not rests:
                 # A large table takes turns with others: they do not wait for the end of its pass.
@@ -322,7 +326,7 @@ class _Round:
         partial = int(table.result == PARTIAL or bool(state.began is not None and state.partial))
         state = replace(state, began=state.began or began, lsn=lsn, partial=partial)
         if table.result == DIFFERENT:
-            # Found again an interval later at the latest, where nobody has mended it.
+            # Unless somebody mends it, it is found again an interval later at the latest.
             ended = replace(state, began=None, next_key=None, checked=began, result=DIFFERENT)
             if self._proof.save(ended):
                 self._proof.refuse(self._subscription, rel, _difference(table, lsn))
@@ -340,7 +344,7 @@ class _Round:
         )
 
     def _again(self, rel: SubscriptionRel, part: KeyRange | None) -> Verification:
-        """The same rows at another LSN."""
+        """Compare the same rows at another LSN."""
         self._bytes += self._bytes
         return self._proof.verify(
             self._subscription,
@@ -372,12 +376,12 @@ class _Round:
 
 
 def _request(subscription: Subscription) -> str:
-    """The id of its cut request."""
+    """Return the id of a subscription's cut request."""
     return f"standing-proof-{subscription.oid}"
 
 
 def _goes_on(state: TableVerification, info: RemoteTable) -> bool:
-    """Whether the next range of a pass begins where its last one has ended."""
+    """Tell whether the next range of a pass can begin at the end of the last one."""
     return state.next_key is None or state.key_column in info.primary_key[:1]
 
 
@@ -386,7 +390,7 @@ def _size(part: KeyRange | None, info: RemoteTable) -> int:
 
 
 def _range(publisher: Publisher, info: RemoteTable, low: int | None) -> KeyRange | None:
-    """The next range of a table from ``low`` on; None: the whole table."""
+    """Return the next range of a table, from ``low`` on; None: the whole table."""
     key = info.primary_key[0] if info.primary_key else ""
     types = {attribute.name: attribute.type_oid for attribute in info.relation.attributes}
     if low is None and (info.size <= RANGE_BYTES or types.get(key) not in INTEGERS):
@@ -407,7 +411,7 @@ def _range(publisher: Publisher, info: RemoteTable, low: int | None) -> KeyRange
         f"SELECT {name} FROM {table}{after} ORDER BY {name} OFFSET {count} LIMIT 1"
     )
     high = int(str(found[0][0])) if found else None
-    if high is not None and low is not None and high <= low:  # more rows of one value than a range
+    if high is not None and low is not None and high <= low:  # one value has more rows than a range
         found = publisher.connection.query(f"SELECT min({name}) FROM {table} WHERE {name} > {low}")
         high = None if found[0][0] is None else int(str(found[0][0]))
     return KeyRange(key, low, high, min(RANGE_BYTES, max(1, info.size)))

@@ -1,8 +1,8 @@
 """The state of every subscription of a node, for ``penstock status`` and the library.
 
-In: rows of the catalog, the numbers that a running node has written there, and what publishers tell
-where no node asks them. Out: frozen values that are true now, and one JSON form of them; None is
-what nobody knows.
+In: rows of the catalog, the numbers that a running node has written there, and answers of
+publishers if no node asks them. Out: frozen values that are true now, and one JSON form of them;
+unknown values are None.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from penstock.walreceiver.slots import LOST, MISSING
 @dataclass(frozen=True, slots=True)
 class TableStatus:
     """One table. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked; ``lsn``: its
-    srsublsn. ``bytes_copied``, ``bytes_total``: of the publisher's heap, in whole units.
+    srsublsn. ``bytes_copied``, ``bytes_total``: bytes of the publisher's heap, in whole units.
 
-    ``error``: why it is parked, or why its copy, which is tried again and again, has failed last.
-    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there.
-    ``unfilled``: columns in which rows from before they were added lack the publisher's values.
-    ``verify_result``: what the last comparison in the background found; ``verified_seconds``: how
-    long ago the last one began that found the whole table equal.
+    ``error``: why it is parked, or why its copy, which is retried, has failed last.
+    ``update_missing``, ``delete_missing``: changes that were skipped because their rows are
+    missing. ``unfilled``: columns in which rows from before they were added lack the publisher's
+    values. ``verify_result``: the result of the last comparison in the background;
+    ``verified_seconds``: seconds since the begin of the last one that found the whole table equal.
     """
 
     name: str
@@ -63,25 +63,25 @@ class TableStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether it follows, and is part of the cuts."""
+        """Tell whether it follows, and is part of the cuts."""
         return self.state == SubscriptionRelState.READY.value
 
     @property
     def parked(self) -> bool:
-        """Whether an error of its own keeps it out of the cuts."""
+        """Tell whether an error of its own keeps it out of the cuts."""
         return self.state == SubscriptionRelState.PARKED.value
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatus:
-    """One subscription. ``state``: what the worker does, or disabled, stopped, not running.
+    """One subscription. ``state``: the worker's activity, or disabled, stopped, not running.
 
-    ``lag_bytes``: from the last cut to the publisher's position. ``lag_seconds``: how far readers
-    are behind at most; 0 while it streams and nothing waits, else since when nobody knows that a
-    cut has everything. ``cut_age_seconds``: how long ago the last cut was written, also where
-    nothing was to be written since. ``publisher_age_seconds``: how long ago the publisher was heard
-    of. ``retained_wal_bytes``: what the slot keeps on the publisher; ``wal_status``: whether it
-    still has all of it, as in pg_replication_slots, or ``missing``.
+    ``lag_bytes``: bytes from the last cut to the publisher's position. ``lag_seconds``: seconds by
+    which readers are behind at most; 0 while it streams and nothing waits, else the time since a
+    cut last was known to have everything. ``cut_age_seconds``: seconds since the last cut was
+    written, even if there was nothing to write since. ``publisher_age_seconds``: seconds since the
+    publisher was last heard. ``retained_wal_bytes``: WAL that the slot keeps on the publisher;
+    ``wal_status``: whether it still has all of it, as in pg_replication_slots, or ``missing``.
     """
 
     name: str
@@ -111,18 +111,18 @@ class SubscriptionStatus:
 
     @property
     def stopped(self) -> bool:
-        """Whether an error has stopped it for good."""
+        """Tell whether an error has stopped it for good."""
         return self.state == "stopped" and self.error is not None
 
     @property
     def needs_a_person(self) -> bool:
-        """Whether it does not go on by itself, wholly or with one of its tables."""
+        """Tell whether it, or one of its tables, does not go on by itself."""
         parked = any(table.parked for table in self.tables)
         return self.stopped or parked or self.wal_status in SLOT_GONE
 
 
 class Health(IntEnum):
-    """What a script wants to know of a node; the exit status of ``penstock status``."""
+    """The health of a node, for scripts: the exit status of ``penstock status``."""
 
     FOLLOWS = 0
     NOT_RUNNING = 3
@@ -135,8 +135,8 @@ SLOT_GONE: Final = (LOST, MISSING)
 
 
 def health(subscriptions: Iterable[SubscriptionStatus], *, running: bool) -> Health:
-    """The worst of all subscriptions that are enabled, or were until an error: what no retry heals
-    comes first."""
+    """Return the worst health of all subscriptions that are enabled, or were until an error. Errors
+    that no retry heals come first."""
     enabled = [s for s in subscriptions if s.enabled or s.stopped]
     if any(s.needs_a_person for s in enabled):
         return Health.NEEDS_A_PERSON
@@ -147,7 +147,7 @@ def health(subscriptions: Iterable[SubscriptionStatus], *, running: bool) -> Hea
 
 
 def as_json(subscriptions: Sequence[SubscriptionStatus]) -> list[dict[str, Any]]:
-    """LSNs as text, everything else as it is."""
+    """Return the subscriptions as JSON: LSNs as text, everything else as it is."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Lsn):
@@ -164,8 +164,8 @@ def as_json(subscriptions: Sequence[SubscriptionStatus]) -> list[dict[str, Any]]
 def read_status(
     catalog: Catalog, *, running: bool, told: Mapping[int, Told] = MappingProxyType({})
 ) -> list[SubscriptionStatus]:
-    """Every subscription in the order of creation. ``running``: whether a process runs the node.
-    ``told``: what publishers have just told, by the subscription's oid."""
+    """Return every subscription in the order of creation. ``running``: a process runs the node.
+    ``told``: recent answers of publishers, by the subscription's oid."""
     with catalog.read() as transaction:
         subscriptions = transaction.subscriptions.all()
         rels = transaction.relations.all()
@@ -240,7 +240,7 @@ def _state(
         return "disabled"
     if not running:
         return "not running"
-    # A worker's last word outlives it: after ENABLE it is the next one's turn.
+    # The last worker's state may still be stored: after ENABLE the next worker is starting.
     return numbers.state if numbers is not None and numbers.state != NO_WORKER else "starting"
 
 

@@ -334,7 +334,8 @@ class Verifier:
 
     def _source(self, name: TableName, info: RemoteTable, cut: Cut) -> CopySource:
         """Return a table, with its partitions, at the newest versions. Raises what opening raises,
-        and NotInPrerequisiteState if the table cannot be compared."""
+        StateMismatch if it is not the cut's table, and NotInPrerequisiteState if it is in no cut,
+        another subscription fills it too, or none of its columns is published."""
         if name not in cut.tables:
             raise NotInPrerequisiteState(_NOT_IN_CUTS)
         app_id = self._subscription.app_id
