@@ -87,7 +87,7 @@ def _not_made(what: str) -> FeatureNotSupported:
 
 
 class _Tables(PgClass):
-    """Tables with those of the block, which are found first."""
+    """The node's tables and the block's, of which the latter are found first."""
 
     def __init__(self, connection: Connection, made: dict[int, LakeTable]) -> None:
         super().__init__(connection)

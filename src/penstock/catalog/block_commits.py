@@ -34,8 +34,9 @@ class BlockCommit:
 
     ``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: none
     of its commits may remain. ``prepared``: the id of the prepared transaction that it commits.
-    ``made``: tables that it makes, which are in no catalog while the row exists. ``noted``: whether
-    it is, or has to become, a row here; a block with messages (``block_messages``) always does."""
+    ``made``: tables that it makes, which are in no catalog while the row exists. ``noted``: the
+    commit is a row here or has to become one, as that of a block with messages
+    (``block_messages``) always does."""
 
     block: str
     relations: tuple[int, ...]

@@ -2,7 +2,7 @@
 
 In: a connection inside a transaction. Out: frozen values. They are kept by the id of a block whose
 commits are under way, or of a prepared transaction, until the log has them together with the rows
-of the block, or until the block is rolled back and nobody may see them.
+of the block, or until it is certain that nobody will get them.
 """
 
 from __future__ import annotations

@@ -267,8 +267,8 @@ class Catalog:
         return (INVALID, INVALID) if found is None else (found.skip_lsn, found.skipping_lsn)
 
     def begin_skipping(self, subid: int, lsn: Lsn) -> bool:
-        """Begin to skip a transaction: a later SKIP no longer changes that. False if the
-        transaction must not be skipped any more."""
+        """Record that a transaction is being skipped, which a later SKIP no longer changes. False
+        if it must not be skipped any more."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is None or subscription.skip_lsn != lsn:

@@ -49,7 +49,7 @@ class PreparedXact:
     """A prepared transaction. ``xid`` and ``gid`` are the publisher's. ``prepare_time``:
     microseconds since 1970. ``runs``: the number of frames in each file of the folder;
     ``relations``: OIDs of the relations that these frames define. ``prepare_lsn``: the end of its
-    PREPARE, for SKIP; None if an older node wrote the row. ``commit_lsn``, ``finish_lsn``: begin
+    PREPARE, for SKIP; None if an older node wrote the row. ``commit_lsn``, ``finish_lsn``: start
     and end of its COMMIT PREPARED, once that has arrived. ``skipped``: its rows are left out."""
 
     subid: int

@@ -111,8 +111,8 @@ class SubscriptionStatistics:
     error_detail: str | None = None
     error_hint: str | None = None
     copy_snapshot_at: float | None = None
-    """The time since which a running copy holds its snapshot. The two fields below are what the
-    snapshot holds back, as told by the publisher."""
+    """The time since which a running copy holds its snapshot. The two fields below are the xmin and
+    the bytes of WAL that the snapshot holds back, as the publisher tells them."""
     copy_snapshot_xmin: int | None = None
     copy_retained_bytes: int | None = None
     tables: tuple[TableStatistics, ...] = ()

@@ -120,8 +120,8 @@ table is copied again. WIDEN: as FOLLOW, but a type that only became wider needs
 KEEP: Final = "keep"
 UNSENT_CHANGES: Final = ("error", KEEP)
 """Values of the option unsent_changes, for changes of rows that the publisher does not send.
-``error``: treat them as ``schema_change`` says. KEEP: leave the rows here as they are, and log
-it."""
+``error``: treat them as ``schema_change`` says. KEEP: leave the rows here as they are, and say so
+in the log."""
 FOLLOWING: Final = (FOLLOW, WIDEN)
 """Values of schema_change with which no change stops."""
 

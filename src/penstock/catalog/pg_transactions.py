@@ -40,7 +40,7 @@ from penstock.catalog.two_phase_records import TwoPhaseKind, TwoPhaseRecord, fro
 from penstock.lsn import Lsn
 
 FIRST_LSN: Final = Lsn(0x0100_0000)
-"""The begin of a node's WAL: the second segment, as in PostgreSQL."""
+"""The start of a node's WAL: the second segment, as in PostgreSQL."""
 _FIRST_XID: Final = 3  # FirstNormalTransactionId (transam.h)
 _LAST_XID: Final = (1 << 32) - 1
 _COMMIT_RECORD: Final = 48
@@ -144,7 +144,7 @@ class LakeTransaction:
 
     @property
     def is_transaction(self) -> bool:
-        """Tell whether it has a begin and a commit."""
+        """Tell whether it is a transaction, with a beginning and a commit."""
         return self.message is None or self.message.transactional
 
     @property
@@ -302,7 +302,7 @@ class PgTransactions:
         return lsn if row is None or row.commit_lsn >= lsn else Lsn(row.end_lsn)
 
     def oldest(self) -> Lsn:
-        """Return the begin of the log, which has every transaction that ends after it."""
+        """Return the start of the log, which has every transaction that ends after it."""
         begin = self._connection.execute(select(func.min(_TRANSACTION.c.begin_lsn))).scalar_one()
         return FIRST_LSN if begin is None else Lsn(begin)
 

@@ -44,12 +44,13 @@ class PreparedState(Enum):
     """The state of a block."""
 
     PREPARING = "p"
-    """Its client has no answer yet. If the node ends there will be none, and it is rolled back."""
+    """The client has no answer yet. If the node ends there will be none: the block is rolled back
+    then."""
     PREPARED = "r"
     ROLLED_BACK = "d"
-    """Its files are removed once no slot has to be told of it any more."""
+    """The block's files are removed once no slot has to be told of it any more."""
     COMMITTED = "c"
-    """Its tables have their commits; the log does not say so yet."""
+    """The block's tables have their commits, but the log does not say so yet."""
 
 
 @dataclass(frozen=True, slots=True)

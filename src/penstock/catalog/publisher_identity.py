@@ -1,7 +1,7 @@
 """The identity of a subscription's publisher, and the check that a server is that publisher.
 
 In: the answer of IDENTIFY_SYSTEM that CREATE SUBSCRIPTION, the first worker, or ALTER SUBSCRIPTION
-after pg_upgrade has recorded, and the answer of now. Out: nothing, or an error that names the ways
+after pg_upgrade has recorded, and the present answer. Out: nothing, or an error that names the ways
 to go on. Whoever relies on a server's answers checks its identity on the same connection: a worker
 on each of its connections, and REFRESH PUBLICATION. DROP SUBSCRIPTION does not, as in PostgreSQL:
 it drops the slot of that name on whichever server the connection string leads to.
@@ -44,7 +44,7 @@ class PublisherUpgrade:
 def check_identity(
     subscription: str, known: PublisherIdentity | None, server: PublisherIdentity
 ) -> None:
-    """Raise StateMismatch unless the server is the known one. Any is, if ``known`` is None."""
+    """Raise StateMismatch unless the server is the known one. ``known`` None: accept any."""
     if known is None:
         return
     upgraded = ""

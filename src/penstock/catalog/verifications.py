@@ -33,11 +33,11 @@ _TABLE = Table(
 
 @dataclass(frozen=True, slots=True)
 class TableVerification:
-    """The progress of one table. Times are seconds since 1970. ``began``: the begin of the pass
+    """The progress of one table. Times are seconds since 1970. ``began``: the start of the pass
     under way, None between two. ``next_key``: the value of ``key_column`` at which the pass's next
     range begins. ``partial``: 1 if the pass has left columns out so far. ``result``: the last
     comparison's, ``equal``, ``partial`` or ``different``, at ``lsn``. ``checked``, ``verified``:
-    the begin of the last finished pass, and of the last one that found all equal."""
+    the start of the last finished pass, and of the last one that found all equal."""
 
     sync_id: str
     subid: int

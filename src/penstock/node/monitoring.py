@@ -92,7 +92,7 @@ class _Handler(WSGIRequestHandler):
 def node_report(
     catalog: Catalog, statuses: Sequence[SubscriptionStatus], serving: ServingNode | None
 ) -> NodeReport:
-    """Return all numbers of now. Raises what the catalog raises."""
+    """Return all present numbers. Raises what the catalog raises."""
     tables = tuple(_table(s.name, table) for s in statuses for table in s.tables)
     known, counts = catalog.subscriptions(), catalog.statistics.counts()
     stats = {str(row["subname"]): row for row in stat_subscription_stats(known, counts)}

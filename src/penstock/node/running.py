@@ -348,7 +348,7 @@ class RunningNode:
             self._catalog.park(rel, error)
         except UndefinedObject as gone:
             # REFRESH was first: the subscription has other tables now, and so there is no cut
-            # without these changes (``membership``).
+            # without these changes (``subscription.worker.Membership``).
             log.info("%s", gone.message)
 
     def _report_all(self) -> None:

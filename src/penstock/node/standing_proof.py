@@ -297,7 +297,7 @@ class _Round:
             if rel.state is not SubscriptionRelState.READY or rel.sync_id in self._pace.later:
                 continue
             last = state.checked or 0.0
-            # If the clock was put back, tables that were compared in its future are due again.
+            # If the clock was put back, a comparison in its future does not count.
             rests = 0 <= wall - last < self._subscription.verify_interval
             if state.began is not None or not rests:
                 # A large table takes turns with others: they do not wait for the end of its pass.

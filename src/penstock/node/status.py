@@ -39,7 +39,7 @@ class TableStatus:
     ``update_missing``, ``delete_missing``: changes that were skipped because their rows are
     missing. ``unfilled``: columns in which rows from before they were added lack the publisher's
     values. ``verify_result``: the result of the last comparison in the background;
-    ``verified_seconds``: seconds since the begin of the last one that found the whole table equal.
+    ``verified_seconds``: seconds since the start of the last one that found the whole table equal.
     """
 
     name: str
@@ -240,7 +240,7 @@ def _state(
         return "disabled"
     if not running:
         return "not running"
-    # The last worker's state may still be stored: after ENABLE the next worker is starting.
+    # A worker's last report outlives it: NO_WORKER means that the next one has not reported yet.
     return numbers.state if numbers is not None and numbers.state != NO_WORKER else "starting"
 
 
