@@ -58,7 +58,7 @@ class Artifact:
 
 
 def cache_home() -> Path:
-    """The folder of what was fetched: $PENSTOCK_CACHE, else penstock in the user's cache."""
+    """Return the folder of fetched files: $PENSTOCK_CACHE, else penstock in the user's cache."""
     own = os.environ.get("PENSTOCK_CACHE")
     if own:
         return Path(own).expanduser().absolute()
@@ -72,7 +72,7 @@ def sha256_of(path: Path) -> str:
 
 
 def is_intact(path: Path, artifact: Artifact) -> bool:
-    """Whether the file is there with the pinned checksum."""
+    """Tell whether the file exists and has the pinned checksum."""
     return path.is_file() and sha256_of(path) == artifact.sha256
 
 
@@ -84,11 +84,11 @@ def fetch(
     notice: Notice = logger.info,
     offline_hint: str = "",
 ) -> list[Path]:
-    """Paths of the artifacts in ``folder``, fetched when missing.
+    """Return the paths of the artifacts in ``folder``; fetch those that are missing.
 
-    ``what`` names them in messages ("the jars of Delta Lake 4.4.0"). A file that is there is
-    trusted by its name: it got the name only after its checksum was right (``is_intact`` looks
-    again, for the doctor).
+    ``what`` names them in messages ("the jars of Delta Lake 4.4.0"). An existing file is trusted by
+    its name: it got the name only after its checksum was right (``is_intact`` looks again, for the
+    doctor).
 
     Raises ConfigurationError when Ivy, Java or the network is missing or a checksum is wrong.
     """
@@ -105,7 +105,7 @@ def fetch(
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a lock file in the folder, so that one process at a time changes its content."""
+    """Hold a lock file in the folder, so that one process at a time changes its content."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = (folder / ".lock").open("w")
@@ -144,7 +144,7 @@ def _fetch_missing(missing: Sequence[Artifact], folder: Path, what: str, offline
 
 
 def _run_ivy(artifacts: Sequence[Artifact], scratch: Path) -> str:
-    """Lets Ivy put the jars into ``scratch``; returns its complaint, empty when there is none."""
+    """Let Ivy put the jars into ``scratch``; return its complaint, empty when there is none."""
     module = scratch / "ivy.xml"
     module.write_text(_ivy_module(artifacts), encoding="utf-8")
     command = [java_executable(), "-jar", str(_ivy_jar()), "-warn"]
@@ -167,7 +167,7 @@ def _run_ivy(artifacts: Sequence[Artifact], scratch: Path) -> str:
 
 
 def _ivy_module(artifacts: Sequence[Artifact]) -> str:
-    """An ivy.xml of exact pins: nothing transitive, no ranges, only the jar itself."""
+    """Return an ivy.xml of exact pins: nothing transitive, no ranges, only the jar itself."""
     dependencies = "\n".join(
         f"    <dependency org={quoteattr(a.organisation)} name={quoteattr(a.name)}"
         f' rev={quoteattr(a.revision)} transitive="false" conf="default->master"/>'
@@ -202,7 +202,7 @@ def _settings_file(scratch: Path) -> Path | None:
 
 
 def java_executable() -> str:
-    """Java as Spark finds it: $JAVA_HOME/bin/java, else java on the PATH.
+    """Return Java as Spark finds it: $JAVA_HOME/bin/java, else java on the PATH.
 
     Raises ConfigurationError when there is none.
     """
@@ -221,7 +221,9 @@ def java_executable() -> str:
 
 
 def _ivy_jar() -> Path:
-    """The Ivy in PySpark's wheel; found through the package's path, PySpark is not imported."""
+    """Return the Ivy jar of PySpark's wheel, found by the package's path: PySpark is not
+    imported.
+    """
     package = importlib.util.find_spec("pyspark")
     places = list(package.submodule_search_locations or []) if package else []
     for place in places:

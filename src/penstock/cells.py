@@ -1,7 +1,7 @@
-"""Where the values of one column lie in a buffer, before anybody knows their type.
+"""Cells of a column: where its values lie in a buffer, before anybody knows their type.
 
 In: what a decoder found out about framing. Out: one value that the decoders hand to the type
-families. Bytes are never copied here; reading them is ``penstock.pgtypes``.
+families. Bytes are never copied here; reading them is left to ``penstock.pgtypes``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 class Cells:
     """One column of ``n`` cells; cell i is ``buffer[start[i]:start[i] + length[i]]``.
 
-    ``start`` and ``length`` have shape (n,); where ``null`` (shape (n,), or None for no NULL at
-    all) is true, they mean nothing and may hold anything.
+    ``start`` and ``length`` have shape (n,). ``null`` has shape (n,), or is None if no cell is
+    NULL. Where it is true, ``start`` and ``length`` may hold anything.
     """
 
     buffer: NDArray[np.uint8]
@@ -30,7 +30,7 @@ class Cells:
         return len(self.start)
 
     def raw(self, index: int) -> bytes | None:
-        """The bytes of one cell, None for NULL. For messages and slow paths."""
+        """Return the bytes of one cell, None for NULL. Meant for messages and slow paths."""
         if self.null is not None and self.null[index]:
             return None
         begin = int(self.start[index])
@@ -38,7 +38,7 @@ class Cells:
 
 
 def window(buffer: NDArray[np.uint8], dtype: Any) -> NDArray[Any]:
-    """View in which element i is the ``dtype`` that starts at byte i, aligned or not.
+    """Return a view in which element i is the ``dtype`` that starts at byte i, aligned or not.
 
     Index it with an array only: ``take`` and arithmetic on the whole would copy it many times over.
     """

@@ -1,8 +1,9 @@
 """Dates, times and intervals as PostgreSQL counts, prints and reads them (datetime.c).
 
-In: days or microseconds since the Unix epoch, or what date_out and timestamp_out print with
-``datestyle=ISO``, any year of PostgreSQL's range. Out: the other. The calendar is proleptic
-Gregorian, as PostgreSQL's; year 0 is 1 BC. Python's own dates end at the years 1 and 9999.
+In: days or microseconds since the Unix epoch, or the text that date_out and timestamp_out print
+with ``datestyle=ISO``, for any year of PostgreSQL's range. Out: the other of the two. The calendar
+is proleptic Gregorian, as PostgreSQL's; year 0 is 1 BC. Python's own dates would not do: they end
+at the years 1 and 9999.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _TIMESTAMP = re.compile(
 
 
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 of a proleptic Gregorian date; years start in March to end on leap."""
+    """Return the days since 1970-01-01 of a proleptic Gregorian date.
+
+    Years are taken to start in March, so that the leap day is their last.
+    """
     year -= month <= 2
     era, of_era = divmod(year, 400)
     of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
@@ -41,7 +45,7 @@ def days_from_civil(year: int, month: int, day: int) -> int:
 
 
 def civil_from_days(days: int) -> tuple[int, int, int]:
-    """Year (0 is 1 BC), month, day of a number of days since 1970-01-01."""
+    """Return year (0 is 1 BC), month and day of a number of days since 1970-01-01."""
     era, of_era = divmod(days + 719_468, 146_097)
     year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)
@@ -51,7 +55,7 @@ def civil_from_days(days: int) -> tuple[int, int, int]:
 
 
 def parse_date(raw: bytes) -> int | None:
-    """Days since 1970-01-01; None where the text is no date."""
+    """Return the days since 1970-01-01; None if the text is no date."""
     match = _DATE.fullmatch(raw)
     if match is None:
         return None
@@ -63,9 +67,9 @@ def parse_date(raw: bytes) -> int | None:
 
 
 def parse_timestamp(raw: bytes, zone: bool) -> int | None:
-    """Microseconds since the epoch (UTC where there is a zone); None where it is no timestamp.
+    """Return the microseconds since the epoch (UTC if there is a zone); None if it is no timestamp.
 
-    A zone may have seconds: local mean time of the years before standard time.
+    A zone may have seconds: local mean time was used in the years before standard time.
     """
     match = _TIMESTAMP.fullmatch(raw)
     if match is None or bool(match[6]) != zone:
@@ -82,13 +86,13 @@ def parse_timestamp(raw: bytes, zone: bool) -> int | None:
 
 
 def print_date(days: int) -> str:
-    """Days since 1970-01-01 as date_out prints them."""
+    """Print days since 1970-01-01 as date_out does."""
     year, month, day = civil_from_days(days)
     return _date_text(year, month, day) + _era_text(year)
 
 
 def print_timestamp(microseconds: int, zone: bool) -> str:
-    """Microseconds since the epoch as timestamp_out prints them, in UTC."""
+    """Print microseconds since the epoch as timestamp_out does, in UTC."""
     days, clock = divmod(microseconds, DAY)
     year, month, day = civil_from_days(days)
     date = _date_text(year, month, day)
@@ -96,14 +100,14 @@ def print_timestamp(microseconds: int, zone: bool) -> str:
 
 
 def print_time(microseconds: int) -> str:
-    """Microseconds since midnight as time_out prints them."""
+    """Print microseconds since midnight as time_out does."""
     seconds, fraction = divmod(microseconds, MICROSECONDS)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return f"{clock}.{fraction:06}".rstrip("0") if fraction else clock
 
 
 def print_interval(months: int, days: int, microseconds: int) -> str:
-    """As interval_out prints it with ``intervalstyle=postgres``: EncodeInterval."""
+    """Print an interval as interval_out does with ``intervalstyle=postgres`` (EncodeInterval)."""
     years = abs(months) // 12 * (-1 if months < 0 else 1)
     parts, before = [], False
     for count, unit in ((years, "year"), (months - 12 * years, "mon"), (days, "day")):
@@ -122,5 +126,5 @@ def _date_text(year: int, month: int, day: int) -> str:
 
 
 def _era_text(year: int) -> str:
-    """What stands at the end of a date or timestamp."""
+    """Return the end of a date's or timestamp's text: " BC" for years before 1."""
     return "" if year > 0 else " BC"

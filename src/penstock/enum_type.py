@@ -1,7 +1,7 @@
-"""An enum type of the node (pg_type.h, pg_enum.h).
+"""Enum types of the node (pg_type.h, pg_enum.h).
 
-In: nothing. Out: frozen values that every room knows. Where they are kept is ``catalog``, what they
-mean in a statement is ``sql.enum_types``.
+In: nothing. Out: frozen values that every room knows. ``catalog`` keeps them; ``sql.enum_types``
+knows what they mean in a statement.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ class EnumLabel:
 
 @dataclass(frozen=True, slots=True)
 class EnumType:
-    """A row of pg_type. ``array_oid``: of the type of its arrays, which bears ``array_name``.
+    """A row of pg_type. ``array_oid``: the type of its arrays, whose name is ``array_name``.
 
-    ``labels``: in the type's order. ``owner``: oid of a role, None: the node's own.
+    ``labels``: in the type's order. ``owner``: oid of a role; None if the node itself owns the
+    type.
     """
 
     oid: int

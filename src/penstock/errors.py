@@ -1,8 +1,8 @@
-"""What can go wrong, as one tree with PostgreSQL's fields (elog.c, ErrorData).
+"""Errors of Penstock, as one tree with PostgreSQL's fields (elog.c, ErrorData).
 
 In: message, detail, hint and SQLSTATE, kept apart. Out: exceptions that pickle, so that they cross
-from Spark's executors to the driver whole. What to do about an error (retry, stop, disable) is
-decided in ``penstock.subscription.retry``, never here. No message may hold a password (law 9).
+from Spark's executors to the driver whole. ``penstock.subscription.retry`` decides what to do about
+an error (retry, stop, disable), never this module. No message may hold a password (law 9).
 
 ::
 
@@ -23,15 +23,15 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
     ├── ConfigurationError            F0000
     ├── ConfigurationLimitExceeded    53400   a limit of the node's
     ├── ValueNotRepresentable         22003   a value that the target type cannot hold
-    │   └── UnknownLabel              22P02   that the target's enum does not have
+    │   └── UnknownLabel              22P02   a label that the target's enum does not have
     ├── ConnectionFailure             08006   publisher out of reach, connection broken
     │   └── AuthenticationFailure     28P01   a retry cannot heal it
     ├── PublisherError                (the server's own SQLSTATE)
     ├── ProtocolViolation             08P01
     ├── ReplicationConflict           40001   rows of the target and the stream disagree
     │   └── KeyExists                 23505
-    │       ├── InsertExists          23505   a key that is inserted is there
-    │       └── UpdateExists          23505   a key that a row is given is there
+    │       ├── InsertExists          23505   an inserted key exists already
+    │       └── UpdateExists          23505   a key that an UPDATE sets exists already
     ├── CommitConflict                40001   another writer took a table's next version
     ├── ApplierReplaced               55P03   another applier is ahead of us
     └── StorageError                  58030   warehouse refuses (disk full: 53100)
@@ -47,11 +47,11 @@ from typing import Any, ClassVar, Self
 class PenstockError(Exception):
     """An error with PostgreSQL's fields: message, detail, hint, SQLSTATE (five characters).
 
-    ``alter``: for errors that do not know which subscription they are of, how the statement that
-    helps goes on after ALTER SUBSCRIPTION and its name (``with_statement``). ``context``: what was
-    being done, for the log. ``objects``: names of what it is about, by "schema", "table", "column"
-    and "constraint" (errtable, errtablecol, errtableconstraint). ``column``: the publisher's, whose
-    value it is about.
+    ``alter``: the rest of the statement that helps, after ALTER SUBSCRIPTION and the name; for
+    errors that do not know their subscription (``with_statement``). ``context``: what was being
+    done, for the log. ``objects``: names of the objects concerned, by "schema", "table", "column"
+    and "constraint" (errtable, errtablecol, errtableconstraint). ``column``: the publisher's column
+    whose value the error is about.
     """
 
     default_sqlstate: ClassVar[str] = "XX000"
@@ -94,11 +94,14 @@ class PenstockError(Exception):
         }
 
     def changed(self, **fields: str | None) -> Self:
-        """The same error with other fields."""
+        """Return the same error with other fields."""
         return type(self)(**{**self._fields(), **fields})
 
     def with_statement(self, begun: str) -> Self:
-        """The error with its statement in the hint. ``begun``: how it begins, with the name."""
+        """Return the error with its statement in the hint.
+
+        ``begun``: how the statement begins, with the subscription's name.
+        """
         if self.alter is None:
             return self
         statement = f"Run {begun} {self.alter}."
@@ -106,7 +109,7 @@ class PenstockError(Exception):
         return self.changed(hint=hint, alter=None)
 
     def report(self) -> str:
-        """The error as psql prints it."""
+        """Return the error as psql prints it."""
         return report("ERROR", self.message, self.detail, self.hint, self.context)
 
 
@@ -117,8 +120,8 @@ def report(
     hint: str | None,
     context: str | None = None,
 ) -> str:
-    """An error or a notice as psql prints it: ``ERROR:``, ``DETAIL:``, ``HINT:`` and ``CONTEXT:``
-    lines."""
+    """Return an error or a notice as psql prints it: ``ERROR:``, ``DETAIL:``, ``HINT:`` and
+    ``CONTEXT:`` lines."""
     lines = [f"{severity}:  {message}"]
     if detail:
         lines.append(f"DETAIL:  {detail}")
@@ -146,7 +149,7 @@ class InvalidParameterValue(PenstockError):
 
 
 class FeatureNotSupported(PenstockError):
-    """Something that PostgreSQL may have and this version of Penstock has not."""
+    """Something that PostgreSQL may have and this version of Penstock does not."""
 
     default_sqlstate = "0A000"
 
@@ -158,7 +161,7 @@ class UndefinedObject(PenstockError):
 
 
 class UndefinedPublication(UndefinedObject):
-    """A publication that the publisher did not have at the time of a change that it sends."""
+    """A publication that did not exist at the publisher when a change that it sends was made."""
 
 
 class DuplicateObject(PenstockError):
@@ -196,11 +199,15 @@ class RelationChanged(NotInPrerequisiteState):
 
 
 class SchemaChanged(RelationChanged):
-    """One that the publisher has made, and that a new copy of the table follows."""
+    """A change that the publisher has made to a relation, and that a new copy of the table
+    follows.
+    """
 
 
 class StateMismatch(NotInPrerequisiteState):
-    """Publisher, slot, cuts or tables are not those that were followed, or one went back."""
+    """Publisher, slot, cuts or tables are not those that were followed, or one of them went
+    back.
+    """
 
 
 class ConfigurationError(PenstockError):
@@ -210,13 +217,13 @@ class ConfigurationError(PenstockError):
 
 
 class SparkUnavailable(PenstockError):
-    """Spark cannot be started; it may be another time."""
+    """Spark cannot be started now; another attempt may succeed."""
 
     default_sqlstate = "58000"
 
 
 class ConfigurationLimitExceeded(PenstockError):
-    """More of something than a parameter allows at once."""
+    """A limit that a parameter sets is exceeded."""
 
     default_sqlstate = "53400"
 
@@ -232,7 +239,7 @@ class ValueNotRepresentable(PenstockError):
 
 
 class UnknownLabel(ValueNotRepresentable):
-    """A value for which the enum of a column here has no label. It may get one."""
+    """A value for which the enum of the column here has no label yet."""
 
     default_sqlstate = "22P02"
 
@@ -266,8 +273,10 @@ class ReplicationConflict(PenstockError):
 
 
 class KeyExists(ReplicationConflict):
-    """A row gets a key that another one has. ``met``: what is known of them, for whoever catches
-    it first; it does not cross processes, and a changed error has it no more."""
+    """A row gets a key that another row has.
+
+    ``met``: what is known of the rows, for the first handler only: it does not cross processes, and
+    ``changed`` drops it."""
 
     default_sqlstate = "23505"
     met: object = None
@@ -300,10 +309,10 @@ class StorageError(PenstockError):
 
 
 class VersionGone(StorageError):
-    """A version of a table, or a file of it, that retention or VACUUM has removed."""
+    """A version of a table, or a file of it, was removed by retention or VACUUM."""
 
     default_sqlstate = "58P01"
 
 
 class RequiredChangesRemoved(NotInPrerequisiteState):
-    """What a replication slot still has to send is no longer there: the slot is lost."""
+    """A replication slot has lost changes that it still has to send."""

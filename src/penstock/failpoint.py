@@ -1,9 +1,10 @@
-"""Named places where a fault test may kill or stop the process (as PostgreSQL's injection points).
+"""Failpoints: named places where a fault test may kill or stop the process (as PostgreSQL's
+injection points).
 
 In: the environment variable ``PENSTOCK_FAILPOINT=name[:n[:stop]]``, read once at import. Out: at
 the n-th pass (default 1) SIGKILL to ourselves, or with ``stop`` SIGSTOP to our process group, Spark
-included, once: SIGCONT lets it go on. Unset, a failpoint costs one comparison. Names
-live here, so that tests can go through all.
+included, once: SIGCONT lets it go on. If it is unset, a failpoint costs one comparison. Names live
+here, so that tests can go through all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ BETWEEN_COMMITS: Final = "between-commits"
 BEFORE_CUT: Final = "before-cut"
 AFTER_CUT: Final = "after-cut"
 BEFORE_COMMITS: Final = "before-commits"
-"""All tables of a batch are as they were loaded; none of them has it."""
+"""All tables of a batch are as they were loaded; none of them has the batch."""
 AFTER_REVERSAL: Final = "after-reversal"
 """A batch that not all tables can get was taken back from one of its tables."""
 INSIDE_COPY: Final = "inside-copy"
@@ -38,9 +39,9 @@ AFTER_MESSAGES: Final = "after-messages"
 AFTER_WRITING_AHEAD: Final = "after-writing-ahead"
 """Rows of an open transaction are in files that no commit names."""
 AFTER_EMIT: Final = "after-emit"
-"""A message is in the log; who has emitted it has no answer yet."""
+"""A message is in the log; its sender has no answer yet."""
 AFTER_SLOT_DROP: Final = "after-slot-drop"
-"""The client has no answer yet."""
+"""A slot is dropped; the client has no answer yet."""
 AFTER_SLOT_CREATE: Final = "after-slot-create"
 """A slot is durable; the client has no answer yet."""
 AFTER_SLOT_READ: Final = "after-slot-read"
@@ -48,37 +49,37 @@ AFTER_SLOT_READ: Final = "after-slot-read"
 AFTER_SLOT_ANSWER: Final = "after-slot-answer"
 """All rows that a statement has read from a slot are sent; the client may not go on yet."""
 AFTER_SLOT_SAVED: Final = "after-slot-saved"
-"""The position that statements have read a slot up to is durable."""
+"""The position up to which statements have read the slot is durable."""
 BEFORE_ARRIVAL: Final = "before-arrival"
-"""Rows of an UPDATE have left their partition, and have not come to another one."""
+"""Rows of an UPDATE have left their partition, and have not reached another one."""
 AFTER_BLOCK_INTENT: Final = "after-block-intent"
-"""It is written down what a transaction block commits; none of its tables has it."""
+"""The intent of a transaction block is written down; none of its tables has its commit."""
 AFTER_BLOCK_TABLE: Final = "after-block-table"
 """A table that a transaction block has made has its log, without rows; no catalog has it."""
 BETWEEN_BLOCK_COMMITS: Final = "between-block-commits"
-"""A table of a transaction block has its commit."""
+"""One table of a transaction block has its commit."""
 AFTER_BLOCK_COMMITS: Final = "after-block-commits"
-"""All of them have; the log of transactions does not know it, and the intent is still there."""
+"""All tables have their commit; the log of transactions does not, and the intent still exists."""
 AFTER_BLOCK_UNDONE: Final = "after-block-undone"
 """A table's commit of a transaction block was taken back."""
 AFTER_PREPARE_INTENT: Final = "after-prepare-intent"
-"""What PREPARE TRANSACTION keeps is written down; whether it can be kept is not."""
+"""PREPARE TRANSACTION has written its state down, and has not checked that it can be kept."""
 AFTER_BLOCK_PREPARED: Final = "after-block-prepared"
 """A transaction block is prepared; its client has no answer."""
 AFTER_ROLLBACK_PREPARED: Final = "after-rollback-prepared"
-"""A prepared transaction is rolled back; its files are there."""
+"""A prepared transaction is rolled back; its files still exist."""
 BEFORE_COMPACTION: Final = "before-compaction"
 """A table's files are rewritten; no commit names the new ones."""
 AFTER_COMPACTION: Final = "after-compaction"
 """The table has its rows in new files, and no cut names that version."""
 
 INSIDE_VERIFICATION: Final = "inside-verification"
-"""A range of a table is compared in the background; nothing of it is written down."""
+"""A range of a table is compared in the background; nothing of the result is written down."""
 
 BLOCK_NAMES: Final = (AFTER_BLOCK_INTENT, BETWEEN_BLOCK_COMMITS, AFTER_BLOCK_COMMITS)
-"""Those that every COMMIT of a block over several tables passes."""
+"""Failpoints that every COMMIT of a block over several tables passes."""
 BLOCK_TABLE_NAMES: Final = (AFTER_BLOCK_INTENT, AFTER_BLOCK_TABLE, *BLOCK_NAMES[1:])
-"""Those that every COMMIT of a block passes that has made a table and put rows into it."""
+"""Failpoints that every COMMIT passes if its block has made a table and put rows into it."""
 NAMES: Final = (
     AFTER_RECEIVE,
     BETWEEN_COMMITS,
@@ -89,7 +90,7 @@ NAMES: Final = (
     BEFORE_COMPACTION,
     AFTER_COMPACTION,
 )
-"""Those of a node that subscribes."""
+"""Failpoints of a node that subscribes."""
 PUBLISHING_NAMES: Final = (
     BEFORE_SEQUENCE,
     AFTER_SEQUENCE,
@@ -97,7 +98,7 @@ PUBLISHING_NAMES: Final = (
     AFTER_COMMIT_SENT,
     AFTER_CONFIRM,
 )
-"""Those of a node that publishes."""
+"""Failpoints of a node that publishes."""
 
 _armed, _count, _action = [*os.environ.get("PENSTOCK_FAILPOINT", "").split(":"), "", ""][:3]
 _left = int(_count or 1)

@@ -2,8 +2,8 @@
 quote.c).
 
 In: an identifier as written, or a text with several of them. Out: the name that is stored, at most
-63 bytes of UTF-8; and names and strings in quotes. Which names need none depends on key words: that
-is ``sql.text.quoting``.
+63 bytes of UTF-8; and names and strings in quotes. Which names need no quotes depends on key words,
+so ``sql.text.quoting`` decides it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _SPACE: Final = " \t\n\r\f\v"
 
 
 def fold(identifier: str) -> str:
-    """Lower case for A-Z only, as in a UTF-8 database (downcase_identifier)."""
+    """Turn A-Z, and nothing else, into lower case, as in a UTF-8 database (downcase_identifier)."""
     return identifier.translate(_LOWER)
 
 
 def truncated(identifier: str, size: int = NAMEDATALEN - 1) -> str:
-    """Cut to 63 bytes, or another size, at a character's end."""
+    """Cut the name to 63 bytes, or another size, at a character's end."""
     return identifier.encode()[:size].decode(errors="ignore")
 
 
 def truncate(identifier: str) -> tuple[str, str | None]:
-    """The same with the text of the NOTICE (42622), if the name was cut."""
+    """Cut the name as ``truncated``; return the text of the NOTICE (42622) too, if it was cut."""
     kept = truncated(identifier)
     if kept == identifier:
         return identifier, None
@@ -41,26 +41,27 @@ def truncate(identifier: str) -> tuple[str, str | None]:
 
 
 def quoted(name: str) -> str:
-    """A name in double quotes, whether it needs them or not: for PostgreSQL, and for DuckDB."""
+    """Put a name in double quotes, needed or not. Both PostgreSQL and DuckDB read them."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def simple_quote_literal(text: str) -> str:
-    """A string constant where standard_conforming_strings is on: for DuckDB, and as PostgreSQL
+    """Return a string constant for standard_conforming_strings = on: for DuckDB, and as PostgreSQL
     prints those of expressions (ruleutils.c)."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def quote_literal(text: str) -> str:
-    """A string constant for any server, with ``E''`` where it holds a backslash."""
+    """Return a string constant that any server reads, with ``E''`` if it holds a backslash."""
     if "\\" not in text:
         return simple_quote_literal(text)
     return "E" + simple_quote_literal(text.replace("\\", "\\\\"))
 
 
 def split_identifiers(text: str, separator: str = ",") -> tuple[str, ...] | None:
-    """SplitIdentifierString: the names between the separators, folded and cut; None for a text
-    that is no list. An empty text has none.
+    """Return the names between the separators, folded and cut (SplitIdentifierString).
+
+    Returns None if the text is no list. An empty text has no names.
     """
     if not text.strip(_SPACE):
         return ()
@@ -77,7 +78,9 @@ def split_identifiers(text: str, separator: str = ",") -> tuple[str, ...] | None
 
 
 def split_qualified(text: str) -> tuple[str, ...]:
-    """stringToQualifiedNameList: the parts of ``schema.name``. Raises PenstockError (42602)."""
+    """Split ``schema.name`` into its parts (stringToQualifiedNameList). Raises PenstockError
+    (42602).
+    """
     parts = split_identifiers(text, ".")
     if not parts:
         raise InvalidName("invalid name syntax")

@@ -29,8 +29,10 @@ class Lsn(int):
         return cls((int(match[1], 16) << 32) | int(match[2], 16))
 
     def signed(self) -> int:
-        """As the signed 64-bit number that Delta's logs and state stores hold. Raises
-        FeatureNotSupported from 80000000/0 on: mapped to anything else it would compare wrong."""
+        """Return the signed 64-bit number that Delta's logs and state stores hold.
+
+        Raises FeatureNotSupported from 80000000/0 on: mapped to anything else it would compare
+        wrong."""
         if self >> 63:
             raise FeatureNotSupported(
                 f"WAL position {self} is beyond what can be kept",
@@ -42,7 +44,7 @@ class Lsn(int):
         return int(self)
 
     def storable(self) -> Lsn:
-        """Itself. Raises as ``signed``."""
+        """Return the LSN itself. Raises as ``signed``."""
         return Lsn(self.signed())
 
     def __str__(self) -> str:

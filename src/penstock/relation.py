@@ -1,8 +1,8 @@
 """Published relations as the publisher describes them (logicalproto.h, LogicalRepRelation).
 
 In: the fields of a Relation message or of the publisher's catalogs. Out: frozen values that every
-room knows. Nothing here knows Delta: what a relation becomes in the lake is
-``penstock.lakehouse.schema``.
+room knows. Nothing here knows Delta: ``penstock.lakehouse.schema`` turns a relation into a table of
+the lake.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from typing import Final
 from penstock.identifiers import quoted
 
 TableName = tuple[str, str]
-"""Schema and name. What is looked up by its name is looked up by this, never by a text."""
+"""Schema and name. Look tables up by this pair, never by a text."""
 
 _PUBLIC: Final = "public"
 _AMBIGUOUS: Final = frozenset('."')
 
 
 def qualified(schema: str, table: str) -> str:
-    """``schema.table`` for people; different tables never have the same text.
+    """Return ``schema.table`` for people; different tables never have the same text.
 
-    Unquoted, as PostgreSQL's messages print it, except for a part with a dot or a quote.
+    Parts are unquoted, as PostgreSQL's messages print them, except for those with a dot or a quote.
     """
     return f"{_part(schema)}.{_part(table)}"
 
 
 def table_of_option(parts: tuple[str, ...] | None) -> TableName | None:
-    """A table as options of subscriptions name it, without a schema in public; None: it is no
-    name of one."""
+    """Return the table that an option of a subscription names, by default in public.
+
+    Returns None if the parts are no table's name."""
     match parts:
         case (schema, table):
             return schema, table
@@ -47,7 +48,7 @@ def _part(name: str) -> str:
 
 
 class ReplicaIdentity(Enum):
-    """pg_class.relreplident; a table of the lake has INDEX by USING KEY, too."""
+    """pg_class.relreplident. A table of the lake has INDEX by USING KEY, too."""
 
     DEFAULT = "d"
     NOTHING = "n"
@@ -65,9 +66,10 @@ class AttGenerated(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table, as pg_attribute and pg_attrdef have it. ``default``: a constant as SQL
-    writes it; ``generation``: the expression where the node generates it; ``not_null``: NOT NULL
-    was said of it."""
+    """A column of a table, as pg_attribute and pg_attrdef have it.
+
+    ``default``: a constant as SQL writes it. ``generation``: the expression, if the node generates
+    the column. ``not_null``: the column was declared NOT NULL."""
 
     name: str
     type_oid: int
@@ -101,12 +103,12 @@ class Relation:
 
     @property
     def qualified_name(self) -> str:
-        """Its name for people (``qualified``)."""
+        """The relation's name for people (``qualified``)."""
         return qualified(self.schema, self.name)
 
     @property
     def table_name(self) -> TableName:
-        """Its name to look it up by."""
+        """The relation's name for look-ups."""
         return self.schema, self.name
 
     @property

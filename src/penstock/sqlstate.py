@@ -1,6 +1,7 @@
 """Errors by their SQLSTATE, with the names that psycopg has for them (errcodes.txt).
 
-Those that the product raises, and no others; what is caught by its kind stands in ``errors``.
+Only the errors that the product raises are here; those that are caught by their class stand in
+``errors``.
 """
 
 from __future__ import annotations
@@ -260,7 +261,7 @@ class QueryCanceled(PenstockError):
 
     @classmethod
     def by_user(cls) -> Self:
-        """To be raised (ProcessInterrupts)."""
+        """Return the error of a statement that its user cancelled (ProcessInterrupts)."""
         return cls("canceling statement due to user request")
 
 

@@ -1,8 +1,8 @@
 """Rows of cells as bytes, all rows of a batch at once.
 
 In: columns of cells that are in PostgreSQL's output format already, as Arrow binary arrays. Out: an
-Arrow array with the bytes of one row, or of one message, each; its data buffer is the stream. What
-the bytes around the cells mean is left to ``pgoutput`` and ``protocol``.
+Arrow array with the bytes of one row, or of one message, each; its data buffer is the stream. The
+meaning of the bytes around the cells is left to ``pgoutput`` and ``protocol``.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ Lengths = npt.NDArray[np.int64]
 
 
 def lengths(cells: pa.Array) -> Lengths:
-    """Bytes of each cell, 0 where it is null."""
+    """Return the bytes of each cell, 0 for null."""
     return np.asarray(pc.fill_null(pc.binary_length(cells), 0)).astype(np.int64)
 
 
 def valid(cells: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Which cells are not null; None: all."""
+    """Return a mask of the cells that are not null; None if no cell is null."""
     return None if cells.null_count == 0 else np.asarray(pc.is_valid(cells))
 
 
 def big_endian(numbers: Lengths) -> Bytes:
-    """(n, 4) bytes of each number."""
+    """Return the four bytes of each number, shape (n, 4)."""
     return numbers.astype(">i4").view(np.uint8).reshape(-1, _LENGTH)
 
 
 def counted_prefix(cells: pa.Array, kind: bytes, null: bytes) -> tuple[pa.Array, Lengths]:
-    """What stands in front of each cell: ``kind`` and its length, or ``null`` where it is null.
+    """Return the prefix of each cell, and the bytes of prefix and cell together.
 
-    With it, how many bytes prefix and cell are together. ``null`` is no longer than the other.
+    The prefix is ``kind`` and the cell's length, or ``null`` if the cell is null. ``null`` must be
+    no longer than the other.
     """
     size = lengths(cells)
     width = len(kind) + _LENGTH
@@ -60,7 +61,7 @@ def counted_prefix(cells: pa.Array, kind: bytes, null: bytes) -> tuple[pa.Array,
 
 
 def fixed(table: Bytes) -> pa.Array:
-    """(n, width) bytes as a binary array of n."""
+    """Turn (n, width) bytes into a binary array of n."""
     count, width = table.shape
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
     data = pa.py_buffer(np.ascontiguousarray(table))
@@ -68,10 +69,10 @@ def fixed(table: Bytes) -> pa.Array:
 
 
 def framed(head: bytes, counts_from: int, length_at: int, sizes: Lengths) -> pa.Array:
-    """``head`` once a row, with the length of the message written into it.
+    """Return ``head`` once a row, with the length of the message written into it.
 
-    ``length_at``: where in ``head`` the four bytes of the length stand; they count everything from
-    ``counts_from`` on, ``sizes`` bytes after ``head`` included.
+    ``length_at``: where in ``head`` the four bytes of the length stand. They count everything from
+    ``counts_from`` on, including the ``sizes`` bytes after ``head``.
     """
     table = np.empty((len(sizes), len(head)), np.uint8)
     table[:] = np.frombuffer(head, np.uint8)
@@ -81,7 +82,7 @@ def framed(head: bytes, counts_from: int, length_at: int, sizes: Lengths) -> pa.
 
 
 def joined(parts: Sequence[pa.Array | bytes]) -> pa.Array:
-    """The parts of each row in a row; null counts as nothing. ``parts`` has an array at least."""
+    """Join the parts of each row; null counts as nothing. ``parts`` has at least one array."""
     arrays = [
         part if isinstance(part, bytes) else (pc.fill_null(part, b"") if part.null_count else part)
         for part in parts
@@ -91,13 +92,13 @@ def joined(parts: Sequence[pa.Array | bytes]) -> pa.Array:
 
 
 def data_of(rows: pa.Array) -> bytes:
-    """The bytes of all rows, one after another."""
+    """Return the bytes of all rows, one after another."""
     return bytes_of(rows).tobytes()
 
 
 def bytes_of(cells: pa.Array) -> Bytes:
-    """The bytes of all cells, one after another, where they are; those of a null may be among
-    them."""
+    """Return the bytes of all cells, one after another, without a copy. Bytes of null cells may be
+    among them."""
     if len(cells) == 0:
         return np.empty(0, np.uint8)
     _, offsets, data = cells.buffers()

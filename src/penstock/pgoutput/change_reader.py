@@ -108,7 +108,9 @@ def expected_new(kind: str) -> ProtocolViolation:
 
 
 def unchanged_in_old_tuple() -> ProtocolViolation:
-    """An old tuple is sent with its TOAST values (heapam.c, ExtractReplicaIdentity)."""
+    """Return the error for an old tuple with an unchanged TOAST value: the server sends the values
+    in old tuples (heapam.c, ExtractReplicaIdentity).
+    """
     return ProtocolViolation("old tuple with a TOAST value that was not sent")
 
 

@@ -1,4 +1,4 @@
-"""What goes into the columnar decoder and what comes out.
+"""Chunks of messages: the input and the output of the columnar decoder.
 
 In: CopyData frames, or messages without their headers. Out: ``MessageChunk``, ``DecodedChunk`` and
 their parts. All positions of messages ("sequence") count within one chunk.
@@ -32,8 +32,8 @@ _XLOGDATA: Final = ord("w")
 class MessageChunk:
     """A run of raw messages, in order: message i is ``buffer[starts[i]:ends[i]]``.
 
-    A buffer that goes on for ``PADDING`` bytes behind the last message is decoded without a copy.
-    It is smaller than 2 GiB.
+    The buffer is smaller than 2 GiB. If it goes on for ``PADDING`` bytes behind the last message,
+    it is decoded without a copy.
     """
 
     buffer: bytes
@@ -45,9 +45,10 @@ class MessageChunk:
 
     @classmethod
     def from_copy_data(cls, frames: Sequence[bytes]) -> MessageChunk:
-        """Frames as libpq hands them out, one XLogData each. Joined once, no copy per message.
+        """Make a chunk of frames as libpq hands them out, one XLogData each.
 
-        Raises ProtocolViolation where a frame is something else or holds no message.
+        Joins them once, without a copy per message. Raises ProtocolViolation if a frame is
+        something else or holds no message.
         """
         sizes = np.fromiter(map(len, frames), np.int64, len(frames))
         ends = np.cumsum(sizes)
@@ -61,7 +62,7 @@ class MessageChunk:
 
     @classmethod
     def of_messages(cls, messages: Sequence[bytes]) -> MessageChunk:
-        """Messages without headers. Raises ProtocolViolation where one is empty."""
+        """Make a chunk of messages without headers. Raises ProtocolViolation if one is empty."""
         sizes = np.fromiter(map(len, messages), np.int64, len(messages))
         if not sizes.all():
             raise ProtocolViolation("insufficient data left in message")
@@ -70,8 +71,10 @@ class MessageChunk:
 
     @classmethod
     def of_cells(cls, cells: Cells) -> MessageChunk:
-        """Messages that lie in somebody else's buffer, in order, with anything between them; they
-        are copied. Raises ProtocolViolation where one is empty or NULL."""
+        """Make a chunk of messages that lie in another buffer, in order, with anything between
+        them.
+
+        The messages are copied. Raises ProtocolViolation if one is empty or NULL."""
         if cells.null is not None or not cells.length.all():
             raise ProtocolViolation("insufficient data left in message")
         ends = (cells.start + cells.length).astype(np.int64, copy=False)
@@ -81,7 +84,7 @@ class MessageChunk:
 
     @classmethod
     def joined(cls, parts: Sequence[MessageChunk]) -> MessageChunk:
-        """The messages of all parts, one after the other."""
+        """Return the messages of all parts, one after the other."""
         if len(parts) == 1:
             return parts[0]
         bases = np.cumsum([0, *(len(part.buffer) for part in parts)]).tolist()
@@ -105,16 +108,16 @@ class MessageChunk:
         return np.frombuffer(self.buffer, np.uint8)[self.starts]
 
     def message(self, index: int) -> bytes:
-        """One of the messages."""
+        """Return one of the messages."""
         return self.buffer[self.starts[index] : self.ends[index]]
 
     def messages(self) -> Iterator[bytes]:
-        """All of them, for what is seldom done."""
+        """Yield all messages one by one: slow, for rare uses."""
         for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
             yield self.buffer[start:end]
 
     def between(self, begin: int, end: int) -> MessageChunk:
-        """Messages ``begin`` to ``end`` as a chunk that holds no memory of the others."""
+        """Return messages ``begin`` to ``end`` as a chunk that holds no memory of the others."""
         if begin == 0 and end == len(self):
             return self
         if begin >= end:
@@ -131,10 +134,10 @@ class ChangeBatch:
     Shapes are (n,) for n changes, and n rows in ``new`` and ``old``.
 
     - ``sequence``: position of the message, ascending; ``operation``: ``I``, ``U`` or ``D``.
-    - ``new``: the new tuples in the relation's columns; NULL where there is none (``D``) and where
-      the value was not sent, which ``unchanged`` tells from a NULL: column name to mask, only for
-      columns that have any.
-    - ``old``: the old tuples, NULL where none was sent; None where no change has one.
+    - ``new``: the new tuples in the relation's columns. NULL also stands for a missing tuple, as in
+      ``D``, and for a value that was not sent; ``unchanged`` marks the latter: column name to mask,
+      only for columns that have any.
+    - ``old``: the old tuples, NULL where none was sent; None if no change has one.
       ``old_kind``: 0 for none, ``K`` (only the key's columns mean something), ``O`` (all).
     """
 
@@ -152,7 +155,9 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unreadable:
-    """Row changes of one relation that cannot be read, and why; they are not in ``changes``."""
+    """Row changes of one relation that cannot be read, with the error; they are not in
+    ``changes``.
+    """
 
     relation: Relation
     sequence: NDArray[np.int64]
@@ -161,7 +166,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class TruncateEvent:
-    """A Truncate message. ``relations``: of ``relation_oids``, as they are defined there."""
+    """A Truncate message. ``relations``: the definitions of ``relation_oids`` at this message."""
 
     sequence: int
     relation_oids: tuple[int, ...]
@@ -174,14 +179,16 @@ class TruncateEvent:
 class DecodedChunk:
     """Everything in a chunk that an applier needs.
 
-    ``begin_sequence``, ``final_lsn`` and ``xid`` are the same of each Begin message.
-    ``unreadable`` must be looked at: it is the error of whom its relations concern. ``messages``:
-    what sessions have emitted, by sequence. ``announced``: OIDs of all Relation messages, those
-    included that say again what was known; ``announced_leaves``: of partitions whose changes are
-    published as their root's, each by sequence, with the OIDs of root and partition.
-    ``changes`` are ordered by their first message. One entry per Commit message in
-    ``commit_sequence``, ``commit_lsn``, ``end_lsn`` and ``commit_time`` (microseconds since the
-    Unix epoch, UTC).
+    - ``changes``: ordered by their first message.
+    - ``commit_sequence``, ``commit_lsn``, ``end_lsn``, ``commit_time`` (microseconds since the Unix
+      epoch, UTC): one entry per Commit message.
+    - ``begin_sequence``, ``final_lsn``, ``xid``: one entry per Begin message.
+    - ``unreadable``: must be looked at; whoever follows one of these relations must raise its
+      error.
+    - ``messages``: logical messages that sessions have emitted, with their sequence.
+    - ``announced``: OIDs of all Relation messages, repeated ones included.
+    - ``announced_leaves``: partitions whose changes are published as their root's: sequence, OID of
+      the root, OID of the partition.
     """
 
     changes: tuple[ChangeBatch, ...]

@@ -1,9 +1,9 @@
-"""Runs of messages straight to Arrow columns, without Python per row: the fast decoder.
+"""Decoder of runs of messages straight to Arrow columns, without Python per row: the fast one.
 
 In: a ``MessageChunk`` of protocol version 1. Out: a ``DecodedChunk``: row changes per relation,
-truncates and commits. The relation map is kept from chunk to chunk. Whether transactions are
-complete and commits fit their Begin (``framing.check_commits``) is left to the apply worker; single
-messages in readable form are in ``decoder``, which a property test keeps equal to this (law 7).
+truncates and commits. The relation map is kept from chunk to chunk. The apply worker checks that
+transactions are complete and that commits fit their Begin (``framing.check_commits``). ``decoder``
+reads single messages in readable form; a property test keeps both equal (law 7).
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _COMMIT: Final = ord("C")
 _ORIGIN: Final = ord("O")
 
 
-# Insert, Update and Delete messages of one relation to a ChangeBatch.
+# Decode Insert, Update and Delete messages of one relation to a ChangeBatch.
 #
-# In: which messages of a buffer, and the definition that holds for them. Out: a ChangeBatch.
-# Finding those messages is left to ``columnar``.
+# In: the positions of these messages in a buffer, and the relation's definition. Out: a
+# ChangeBatch. Finding the messages is left to ``ColumnarDecoder``.
 
 INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
 DELETE: Final = ord("D")
 
 TUPLE_KIND_AT: Final = 5
-"""Behind the message's type and the relation's OID."""
+"""The offset of the tuple's kind, behind the message's type and the relation's OID."""
 
 _NEW: Final = ord("N")
 _OLD_KEY: Final = ord("K")
@@ -76,7 +76,7 @@ def change_batch(
     ends: NDArray[np.int64],
     find: Readers,
 ) -> ChangeBatch:
-    """Decode messages, all of this relation. ``starts``, ``ends``: of each message in ``buffer``.
+    """Decode messages of this relation. ``starts``, ``ends``: of each message in ``buffer``.
 
     Raises ProtocolViolation, ValueNotRepresentable.
     """
@@ -108,7 +108,7 @@ def change_batch(
 
 
 def _old_kind(operation: NDArray[np.uint8], tuple_kind: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Kind of the old tuple that each message begins with, 0 where it begins with the new one."""
+    """Return the kind of the old tuple that each message begins with, 0 if it has none."""
     old = (tuple_kind == _OLD_KEY) | (tuple_kind == _OLD_ROW)
     if (old & (operation == INSERT)).any() or (~old & (tuple_kind != _NEW)).any():
         wrong = np.where(operation == INSERT, tuple_kind != _NEW, ~old & (tuple_kind != _NEW))
@@ -124,7 +124,11 @@ def _new_tuple_behind(
     end: NDArray[np.int64],
     followed: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Where the new tuple begins behind an old one; messages that end there are checked for it."""
+    """Return the positions behind the new tuple's kind byte; check messages that end with the old
+    tuple.
+
+    ``behind``: where the old tuples end. ``followed``: which messages have a new tuple.
+    """
     _finished(behind[~followed], end[~followed])
     if (behind[followed] >= end[followed]).any():
         raise ProtocolViolation("insufficient data left in message")
@@ -154,13 +158,17 @@ _MIN_ROW_SIZE: Final = TUPLE_KIND_AT + 1 + 2
 
 
 _OF_VALUES: Final = ("22P02", "22P03")
-"""A value that its type cannot read concerns nobody who does not follow the table."""
+"""SQLSTATEs of a value that its type cannot read: only whoever follows the table must hear of
+it.
+"""
 
 
 class ColumnarDecoder:
-    """``find``: the reader of a type (``penstock.pgtypes.find``); ``find_key``: in columns of a
-    replica identity that is not FULL, where it is another; ``instead``: of columns that are read in
-    another way than their types are.
+    """The decoder, with its state from chunk to chunk.
+
+    ``find``: returns the reader of a type (``penstock.pgtypes.find``). ``find_key``: the same for
+    columns of a replica identity that is not FULL, if they need another one. ``instead``: readers
+    for columns that are read in another way than their types.
 
     ``relations``: the relation map, OID to the newest definition (LogicalRepRelMap).
     """
@@ -175,10 +183,10 @@ class ColumnarDecoder:
         self._find = Readers(find, find_key or find, instead)
 
     def decode(self, chunk: MessageChunk) -> DecodedChunk:
-        """Decode all messages of a chunk; the relation map moves on only when all of them succeed.
+        """Decode all messages of a chunk; the relation map changes only if all of them succeed.
 
-        Raises ProtocolViolation. A value that its type here cannot hold makes its relation's
-        changes ``unreadable``, and no others'.
+        Raises ProtocolViolation. A value that its type here cannot hold makes the changes of its
+        relation ``unreadable``, and no others.
         """
         buffer, starts, ends = _padded(chunk), chunk.starts, chunk.ends
         if (ends <= starts).any():
@@ -225,8 +233,8 @@ class ColumnarDecoder:
     def _rare(
         self, chunk: MessageChunk, indexes: NDArray[np.int64], definitions: _Definitions
     ) -> Iterator[TruncateEvent | tuple[int, LogicalMessage]]:
-        """Read what comes seldom one by one: learn relations, yield truncates and messages, check
-        the rest."""
+        """Read the rare messages one by one: learn relations, yield truncates and logical messages,
+        check the rest."""
         decoder = Decoder()
         for index in map(int, indexes):
             message = decoder.decode(chunk.buffer[chunk.starts[index] : chunk.ends[index]])
@@ -251,8 +259,10 @@ def _announced_leaves(
     buffer: NDArray[np.uint8],
     starts: NDArray[np.int64],
 ) -> Iterator[tuple[int, int, int]]:
-    """A server announces a relation right before its change, and a partition right after the root
-    that its changes are published as. TRUNCATE of several tables announces all of them."""
+    """Yield sequence, OID of the root and OID of the partition for each announced partition.
+
+    A server announces a relation right before its change, and a partition right after the root that
+    its changes are published as. TRUNCATE of several tables announces all of them."""
     changes = np.flatnonzero(_CHANGES[kind])
     for (before, root), (index, leaf) in itertools.pairwise(announced):
         place = int(np.searchsorted(changes, index))
@@ -266,21 +276,25 @@ def _announced_leaves(
 
 
 class _Definitions:
-    """Relations with the message from which on they hold; -1 for those of earlier chunks."""
+    """Versions of relations, each with the message that brought it; -1 for those of earlier
+    chunks.
+    """
 
     def __init__(self, known: dict[int, Relation]) -> None:
         self._of = {oid: [(-1, relation)] for oid, relation in known.items()}
         self.announced: list[tuple[int, int]] = []
 
     def learn(self, index: int, relation: Relation) -> None:
-        """A Relation message; the server repeats them, which changes nothing."""
+        """Learn a Relation message. The server repeats them; a repeated one changes nothing."""
         self.announced.append((index, relation.oid))
         versions = self._of.setdefault(relation.oid, [])
         if not versions or versions[-1][1] != relation:
             versions.append((index, relation))
 
     def require(self, oid: int) -> list[tuple[int, Relation]]:
-        """Versions so far, the oldest first."""
+        """Return the relation's versions so far, the oldest first. Raises ProtocolViolation for
+        none.
+        """
         if oid not in self._of:
             raise _unknown_relation(oid)
         return self._of[oid]
@@ -296,7 +310,7 @@ def _runs(
     rows: NDArray[np.int64],
     definitions: _Definitions,
 ) -> Iterator[tuple[Relation, NDArray[np.int64]]]:
-    """Row messages by relation and version of its definition, each in order."""
+    """Yield row messages by relation and version of its definition, each in order."""
     if (ends[rows] - starts[rows] < _MIN_ROW_SIZE).any():
         raise ProtocolViolation("insufficient data left in message")
     oids = window(buffer, ">u4")[starts[rows] + 1].astype(np.int64)
@@ -314,7 +328,7 @@ def _runs(
 def _groups(
     oids: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Rows of each OID, in order."""
+    """Yield the rows of each OID, in order."""
     if not len(oids):
         return
     if (oids == oids[0]).all():
@@ -339,11 +353,11 @@ def _unknown_relation(oid: int) -> ProtocolViolation:
     )
 
 
-# Cells of a relation's tuples to one Arrow record batch.
+# Turn cells of a relation's tuples into one Arrow record batch.
 #
-# In: what ``tuple_walk`` found, for one relation. Out: columns of the relation's types. Cells of
-# one column may come as text in one row and as binary in the next. How a type reads its bytes is
-# left to whoever offers ``ColumnReader`` (``penstock.pgtypes``), since rooms of one floor do not
+# In: the cells that ``walk_tuples`` found, for one relation. Out: columns of the relation's types.
+# Cells of one column may come as text in one row and as binary in the next. Reading a type's bytes
+# is left to whoever offers ``ColumnReader`` (``penstock.pgtypes``), since rooms of one floor do not
 # know one another. Table and column are added to its errors here.
 
 
@@ -351,13 +365,13 @@ class ColumnReader(Protocol):
     """The part of a type family that decoding needs (``penstock.pgtypes.TypeFamily``)."""
 
     def arrow(self, typmod: int) -> pa.DataType:
-        """What a column becomes."""
+        """Return the Arrow type of a column."""
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Cells in text format."""
+        """Read cells in text format."""
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Cells in binary format."""
+        """Read cells in binary format."""
 
 
 FindReader = Callable[[int], ColumnReader]
@@ -368,15 +382,17 @@ ReadersInstead = Callable[[Relation], Mapping[str, ColumnReader]]
 
 @dataclass(frozen=True)
 class Readers:
-    """Of columns that identify rows, and of all others. With REPLICA IDENTITY FULL all are among
-    the others: a row is known by what is read of it."""
+    """Readers of columns that identify rows (``key``), and of all ``others``.
+
+    With REPLICA IDENTITY FULL all columns count as others: a row is identified by its values as
+    they are read."""
 
     others: FindReader
     key: FindReader
     instead: ReadersInstead = lambda relation: {}
 
     def of(self, relation: Relation) -> Sequence[ColumnReader]:
-        """The reader of each column."""
+        """Return the reader of each column."""
         instead = self.instead(relation)
         return [instead.get(a.name) or self._usual(relation, a) for a in relation.attributes]
 
@@ -393,7 +409,7 @@ def record_batch(
     buffer: NDArray[np.uint8],
     find: Readers,
 ) -> pa.RecordBatch:
-    """One column per attribute, in the relation's order and names.
+    """Return a batch with one column per attribute, in the relation's order and names.
 
     Raises ValueNotRepresentable and ProtocolViolation with table and column as detail.
     """
@@ -430,7 +446,7 @@ def _cells(buffer: NDArray[np.uint8], column: CellColumn, present: NDArray[np.bo
 def _mixed(
     reader: ColumnReader, typmod: int, column: CellColumn, buffer: NDArray[np.uint8]
 ) -> pa.Array:
-    """Both formats in one column: read each on its own, then put the rows in order."""
+    """Read a column that has both formats: each format on its own, then put the rows in order."""
     text, binary = column.mask(TEXT), column.mask(BINARY)
     parts = [
         reader.text_column(Cells(buffer, column.start[text], column.length[text]), typmod),
@@ -450,14 +466,14 @@ def _located(
     return error.changed(detail=detail, column=attribute.name)
 
 
-# Many tuples of one relation side by side: where each cell lies (proto.c, logicalrep_read_tuple).
+# Find the cells of many tuples of one relation at once (proto.c, logicalrep_read_tuple).
 #
-# In: a buffer and where the tuples begin. Out: per column the place and kind of every row's cell.
-# A column is one step for all rows, so the cost is that of the columns, not of the rows. What the
-# cells mean is left to ``columns``.
+# In: a buffer and where the tuples begin. Out: per column the place and kind of every row's cell. A
+# column is one step for all rows, so the cost is that of the columns, not of the rows. The meaning
+# of the cells is left to ``record_batch``.
 #
-# A length that is garbage makes a row's position run beyond its message, where it is found before
-# the next field is read; positions only grow, so nothing is read out of place unnoticed.
+# A garbage length makes a row's position run beyond its message. That is found before the next
+# field is read; positions only grow, so nothing is read out of place unnoticed.
 
 NULL: Final = ord("n")
 UNCHANGED: Final = ord("u")
@@ -472,14 +488,16 @@ _KNOWN_KINDS: Final = np.isin(np.arange(256), (NULL, UNCHANGED, TEXT, BINARY))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellColumn:
-    """One column's cells, shape (rows,) each. ``kind``: one for all rows, or one per row."""
+    """The cells of one column, shape (rows,) each. ``kind``: one for all rows, or one per row."""
 
     start: NDArray[np.intp]
     length: NDArray[np.intp]
     kind: int | NDArray[np.uint8]
 
     def spread(self, where: NDArray[np.bool_]) -> CellColumn:
-        """The column for more rows: row i of this one is the i-th true of ``where``; else NULL."""
+        """Return the column for more rows: row i of this one is the i-th true of ``where``; else
+        NULL.
+        """
         start = np.zeros(len(where), np.intp)
         length = np.zeros(len(where), np.intp)
         kind = np.full(len(where), NULL, np.uint8)
@@ -487,14 +505,14 @@ class CellColumn:
         return CellColumn(start, length, kind)
 
     def mask(self, kind: int) -> NDArray[np.bool_]:
-        """Which cells are of a kind."""
+        """Return a mask of the cells of a kind."""
         return np.broadcast_to(np.equal(self.kind, kind), self.start.shape)
 
 
 def walk_tuples(
     buffer: NDArray[np.uint8], at: NDArray[np.int64], end: NDArray[np.int64], columns: int
 ) -> tuple[list[CellColumn], NDArray[np.int64]]:
-    """Cells of the tuples that begin at ``at``, and the positions behind them.
+    """Return the cells of the tuples that begin at ``at``, and the positions behind the tuples.
 
     ``end``: where each row's message ends; ``buffer`` goes on for 8 bytes behind the last one. The
     positions that come back may lie beyond ``end``: the caller knows what must be there. Raises

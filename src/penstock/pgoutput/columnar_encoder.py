@@ -29,7 +29,9 @@ _NULL: Final = b"n"
 
 @dataclass(frozen=True, slots=True)
 class EncodedColumn:
-    """Cells of one attribute: Arrow binary, null for NULL. ``binary``: of the send function."""
+    """Cells of one attribute: Arrow binary, null for NULL. ``binary``: they come from the send
+    function.
+    """
 
     cells: pa.Array
     binary: bool = False
@@ -37,13 +39,13 @@ class EncodedColumn:
 
 @dataclass(frozen=True, slots=True)
 class XLogDataHeader:
-    """What stands in front of each message. ``send_time``: microseconds since the Unix epoch."""
+    """The header in front of each message. ``send_time``: microseconds since the Unix epoch."""
 
     lsn: Lsn
     send_time: int
 
     def bytes(self) -> bytes:
-        """As the head of a CopyData message whose length is still to be written."""
+        """Return the head of a CopyData message whose length is still to be written."""
         time = self.send_time - EPOCH_MICROSECONDS
         return HEADER.pack(b"d", 0, b"w", self.lsn, self.lsn, time)
 
@@ -54,7 +56,7 @@ Tuple = Sequence[EncodedColumn]
 def insert_messages(
     oid: int, new: Tuple, rows: int, header: XLogDataHeader, xid: int | None = None
 ) -> pa.Array:
-    """``I`` messages of ``rows`` rows, as CopyData."""
+    """Return ``I`` messages of ``rows`` rows, as CopyData."""
     return _messages(_head(b"I", xid, oid), [(b"N", new)], rows, header)
 
 
@@ -66,7 +68,7 @@ def delete_messages(
     header: XLogDataHeader,
     xid: int | None = None,
 ) -> pa.Array:
-    """``D`` messages. Columns that are no part of a key are null in a ``K`` tuple."""
+    """Return ``D`` messages. Columns that are no part of a key are null in a ``K`` tuple."""
     return _messages(_head(b"D", xid, oid), [(kind.value.encode(), old)], rows, header)
 
 
@@ -80,7 +82,7 @@ def update_messages(
     kind: OldTuple | None = None,
     xid: int | None = None,
 ) -> pa.Array:
-    """``U`` messages; ``old`` with its ``kind`` where the old tuple is sent."""
+    """Return ``U`` messages; ``old`` with its ``kind`` if the old tuple is sent."""
     tuples = [] if old is None or kind is None else [(kind.value.encode(), old)]
     return _messages(_head(b"U", xid, oid), [*tuples, (b"N", new)], rows, header)
 
@@ -109,6 +111,8 @@ def _messages(
 def xlog_data_messages(
     parts: Sequence[pa.Array | bytes], sizes: Lengths, header: XLogDataHeader, head: bytes = b""
 ) -> pa.Array:
-    """A CopyData message with XLogData for each row of ``parts``, which are ``sizes`` bytes
-    together. ``head``: what the data of all begins with."""
+    """Return a CopyData message with XLogData for each row of ``parts``.
+
+    ``sizes``: bytes of a row's parts together. ``head``: the bytes that every row's data begins
+    with."""
     return joined([framed(header.bytes() + head, _LENGTH_AT, _LENGTH_AT, sizes), *parts])

@@ -1,4 +1,5 @@
-"""Messages one by one, to be read along with the protocol chapter (proto.c): the reference.
+"""Decoder of messages one by one: the reference, to be read along with the protocol chapter
+(proto.c).
 
 In: one message's payload, that is a frame without its XLogData header. Out: its value. The decoder
 keeps one bit of state: within a streamed block every change begins with an xid. Speed is left to
@@ -46,7 +47,9 @@ _OTHERS: Final[dict[str, tuple[int, Callable[[Reader], Message]]]] = {
     "r": (3, transaction.read_rollback_prepared),
     "p": (3, lambda reader: transaction.read_prepared(reader, StreamPrepare, "stream prepare")),
 }
-"""Protocol version that brought the message, and its reader. Stream Abort has a parameter."""
+"""The protocol version that brought each message, and its reader. Stream Abort is not here: its
+reader has a parameter.
+"""
 
 
 class Decoder:
@@ -58,7 +61,7 @@ class Decoder:
         self._streaming = False
 
     def decode(self, payload: bytes) -> Message:
-        """One message. Raises ProtocolViolation where it is truncated, too long or unknown."""
+        """Decode one message. Raises ProtocolViolation if it is truncated, too long or unknown."""
         reader = Reader(payload)
         message = self._read(reader.char(), reader)
         reader.finish()

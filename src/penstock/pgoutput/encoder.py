@@ -1,6 +1,6 @@
-"""Messages to bytes: the reverse of ``decoder`` (proto.c, logicalrep_write_*).
+"""Encoder of messages: the reverse of ``decoder`` (proto.c, logicalrep_write_*).
 
-In: a message. Out: its payload without the XLogData header. An xid is written where the message has
+In: a message. Out: its payload without the XLogData header. An xid is written if the message has
 one; whether it may have one is left to the caller.
 """
 
@@ -41,7 +41,7 @@ def _encode(message: object) -> bytes:
 
 
 def encode(message: Message) -> bytes:
-    """The payload of one message."""
+    """Return the payload of one message."""
     return _encode(message)
 
 

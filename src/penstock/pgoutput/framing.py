@@ -1,7 +1,7 @@
 """Messages that carry no rows, many at once: Begin, Commit, Origin (proto.c).
 
 In: a buffer and where the messages begin and end. Out: commits as columns; errors for everything
-that ``decoder`` would refuse. Rows are left to ``change_batch``.
+that ``decoder`` would refuse. Rows are left to ``columnar.change_batch``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMMIT_SIZE: Final = 1 + 1 + 8 + 8 + 8
 def read_begins(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """final_lsn and xid of each Begin. Raises ProtocolViolation."""
+    """Return final_lsn and xid of each Begin. Raises ProtocolViolation."""
     _sized(starts, ends, _BEGIN_SIZE)
     final_lsn = window(buffer, ">i8")[starts + 1].astype(np.int64, copy=False)
     if (final_lsn == 0).any():
@@ -35,7 +35,7 @@ def read_begins(
 
 
 def check_commits(chunk: DecodedChunk) -> None:
-    """A Commit is where its Begin said; of a Begin in an earlier chunk nothing is known here.
+    """Check that each Commit is where its Begin said. A Begin of an earlier chunk is unknown here.
 
     Raises ProtocolViolation (apply_handle_commit).
     """
@@ -53,7 +53,9 @@ def check_commits(chunk: DecodedChunk) -> None:
 def read_commits(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """commit_lsn, end_lsn and commit time (microseconds since the Unix epoch) of each Commit."""
+    """Return commit_lsn, end_lsn and commit time (microseconds since the Unix epoch) of each
+    Commit.
+    """
     _sized(starts, ends, _COMMIT_SIZE)
     flags = buffer[starts + 1]
     if flags.any():
@@ -68,7 +70,7 @@ def read_commits(
 def check_origins(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> None:
-    """Origin messages are well formed; behind a cascade there is one per transaction.
+    """Check that Origin messages are well formed; behind a cascade there is one per transaction.
 
     Nearly all name the same origin, so those that equal the first one need not be read.
     """

@@ -2,8 +2,8 @@
 Message Formats"), versions 1 to 4.
 
 In: nothing. Out: one frozen dataclass per message, with the fields in the order of the wire. LSNs
-are ``Lsn``, times are microseconds since 2000-01-01 UTC as sent. ``xid`` of a change is only set
-within a streamed block (version 2 on). What a message means is left to the apply worker.
+are ``Lsn``; times are microseconds since 2000-01-01 UTC as sent. ``xid`` of a change is only set
+within a streamed block (version 2 on). The meaning of a message is left to the apply worker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.relation import Relation
 
 
 class OldTuple(Enum):
-    """What an old tuple holds: the replica identity's columns, or all (REPLICA IDENTITY FULL)."""
+    """The kind of an old tuple: the replica identity's columns, or all (REPLICA IDENTITY FULL)."""
 
     KEY = "K"
     ROW = "O"
@@ -34,7 +34,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """``C``. ``end_lsn``: the end of the commit record, what a subscriber acknowledges."""
+    """``C``. ``end_lsn``: the end of the commit record, which a subscriber acknowledges."""
 
     commit_lsn: Lsn
     end_lsn: Lsn
@@ -109,7 +109,9 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """``M``: pg_logical_emit_message(); outside of a transaction where not transactional."""
+    """``M``: pg_logical_emit_message(); sent outside of a transaction if it is not
+    transactional.
+    """
 
     transactional: bool
     lsn: Lsn
@@ -143,7 +145,7 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """``A`` (version 2). LSN and time only where streaming is ``parallel`` (version 4)."""
+    """``A`` (version 2). LSN and time are set only if streaming is ``parallel`` (version 4)."""
 
     xid: int
     subxid: int

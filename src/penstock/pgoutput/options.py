@@ -18,15 +18,16 @@ _STREAMING_SINCE = {"on": 2, "parallel": 4}
 _TWO_PHASE_SINCE = 3
 
 _PROTO_VERSIONS: Final = {160000: 4, 150000: 3, 140000: 2}
-"""Publisher's version -> the newest protocol that it knows."""
+"""The publisher's version -> the newest protocol that it knows."""
 _ORIGIN_SINCE: Final = 160000
 
 
 @dataclass(frozen=True, slots=True)
 class PgoutputOptions:
-    """``streaming``: None, ``on`` or ``parallel``. ``origin``: None (not sent), ``any``, ``none``.
+    """Options of pgoutput. ``streaming``: None, ``on`` or ``parallel``. ``origin``: None (not
+    sent), ``any``, ``none``.
 
-    Raises InvalidParameterValue where the protocol version does not know what is asked for.
+    Raises InvalidParameterValue if the protocol version does not know an option.
     """
 
     proto_version: int
@@ -50,7 +51,7 @@ class PgoutputOptions:
             raise self._too_old("two-phase commit", _TWO_PHASE_SINCE)
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Names and values, as they arrive at the plugin."""
+        """Return names and values, as they arrive at the plugin."""
         options = [("proto_version", str(self.proto_version))]
         if self.streaming is not None:
             options.append(("streaming", self.streaming))
@@ -66,13 +67,15 @@ class PgoutputOptions:
         return tuple(options)
 
     def text(self) -> str:
-        """START_REPLICATION's option list without its parentheses (repl_scanner.l quoting)."""
+        """Return START_REPLICATION's option list without its parentheses (repl_scanner.l
+        quoting).
+        """
         return ", ".join(
             f"{name} '{value.replace(chr(39), 2 * chr(39))}'" for name, value in self.pairs()
         )
 
     def arguments(self) -> tuple[str, ...]:
-        """VARIADIC options of pg_logical_slot_get_binary_changes and its kin."""
+        """Return the VARIADIC options of pg_logical_slot_get_binary_changes and its kin."""
         return tuple(part for pair in self.pairs() for part in pair)
 
     def _too_old(self, what: str, since: int) -> InvalidParameterValue:
@@ -92,9 +95,11 @@ def subscriber_options(
     origin: str,
     messages: bool = False,
 ) -> PgoutputOptions:
-    """What PostgreSQL's subscriber asks a publisher of that version for (worker.c,
-    set_stream_options), who may not know all that is wanted. ``streaming``: off, on, parallel.
-    ``messages``: what no subscriber of PostgreSQL asks for."""
+    """Return the options that PostgreSQL's subscriber asks a publisher of that version for
+    (worker.c, set_stream_options).
+
+    An old publisher may not know all that is wanted; it is not asked for that. ``streaming``: off,
+    on, parallel. ``messages``: an option that PostgreSQL's subscribers never ask for."""
     proto_version = next(
         (v for since, v in _PROTO_VERSIONS.items() if publisher_version >= since), 1
     )
@@ -103,7 +108,7 @@ def subscriber_options(
         publication_names=tuple(publications),
         binary=binary,
         two_phase=two_phase and proto_version >= _TWO_PHASE_SINCE,
-        # Older ones send everything.
+        # Older publishers send everything.
         origin=origin if publisher_version >= _ORIGIN_SINCE else None,
         messages=messages,
     )
@@ -114,5 +119,7 @@ def subscriber_options(
 
 
 def committed_only(options: PgoutputOptions) -> PgoutputOptions:
-    """The same for what has committed, of which nothing need be streamed."""
+    """Return the options that read committed transactions only, so that nothing need be
+    streamed.
+    """
     return replace(options, proto_version=1, streaming=None, two_phase=False)

@@ -1,7 +1,8 @@
-"""The options that a subscriber gives to pgoutput (pgoutput.c, parse_output_parameters).
+"""The options that a subscriber gives to pgoutput (pgoutput.c, parse_output_parameters): the
+reverse of ``options``.
 
 In: the options of START_REPLICATION as sent, and the major version that the publisher reports. Out:
-``PgoutputOptions``, or PostgreSQL's error for that version. The reverse of ``options``.
+``PgoutputOptions``, or PostgreSQL's error for that version.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ Pairs = Sequence[tuple[str, str | None]]
 
 
 def parse_parameters(pairs: Pairs, version: int) -> PgoutputOptions:
-    """``version``: major, 14 to 18. Raises with PostgreSQL's SQLSTATEs: 22023, 42601, 0A000."""
+    """Read the options. ``version``: major, 14 to 18.
+
+    Raises errors with PostgreSQL's SQLSTATEs: 22023, 42601, 0A000.
+    """
     given: dict[str, str | None] = {}
     known = _known(version)
     for name, value in pairs:
@@ -70,7 +74,7 @@ def _check_given(given: dict[str, str | None], version: int, proto_version: int)
         raise InvalidParameterValue('option "proto_version" missing')
     highest = _HIGHEST.get(version, _LATEST)
     server = "server only supports" if version >= 16 else "we only support"
-    shown = proto_version - (1 << 32) if proto_version >= 1 << 31 else proto_version  # as %d
+    shown = proto_version - (1 << 32) if proto_version >= 1 << 31 else proto_version  # as %d does
     if proto_version > highest:
         raise FeatureNotSupported(
             f"client sent proto_version={shown} but {server} protocol {highest} or lower"
@@ -97,14 +101,14 @@ def _proto_version(name: str, value: str | None, version: int) -> int:
 
 
 def _scanned(text: str) -> int | None:
-    """scanint8: an int64, with blanks around it."""
+    """Read an int64, with blanks around it, as scanint8 does."""
     found = _DIGITS.fullmatch(text)
     number = int(f"{found[1]}{found[2]}") if found else None
     return number if number is not None and -(1 << 63) <= number < 1 << 63 else None
 
 
 def _unsigned_long(text: str | None) -> int | None:
-    """strtoul: no text is 0, and a sign turns the number around."""
+    """Read a number as strtoul does: no text is 0, and a sign turns the number around."""
     if text == "":
         return 0
     found = _DIGITS.fullmatch(text or "-")

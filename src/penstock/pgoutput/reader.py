@@ -11,14 +11,14 @@ from penstock.lsn import Lsn
 
 
 class Reader:
-    """Reads big-endian integers and NUL-terminated strings."""
+    """A reader of big-endian integers and NUL-terminated strings."""
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload
         self._at = 0
 
     def raw(self, size: int) -> bytes:
-        """``size`` bytes. Raises ProtocolViolation where fewer are left."""
+        """Return ``size`` bytes. Raises ProtocolViolation if fewer are left."""
         end = self._at + size
         if size < 0 or end > len(self._payload):
             raise ProtocolViolation("insufficient data left in message")
@@ -27,7 +27,7 @@ class Reader:
         return taken
 
     def char(self) -> str:
-        """One byte as a character."""
+        """Return one byte as a character."""
         return chr(self.raw(1)[0])
 
     def uint8(self) -> int:
@@ -49,7 +49,7 @@ class Reader:
         return Lsn(int.from_bytes(self.raw(8), "big"))
 
     def string(self) -> str:
-        """A NUL-terminated string in the client encoding, UTF8."""
+        """Return a NUL-terminated string in the client encoding, UTF8."""
         end = self._payload.find(b"\0", self._at)
         if end < 0:
             raise ProtocolViolation("invalid string in message")
@@ -63,6 +63,6 @@ class Reader:
             ) from None
 
     def finish(self) -> None:
-        """Raise ProtocolViolation where bytes are left."""
+        """Raise ProtocolViolation if bytes are left."""
         if self._at != len(self._payload):
             raise ProtocolViolation("invalid message format")

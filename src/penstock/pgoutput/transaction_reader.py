@@ -58,7 +58,7 @@ def read_stream_commit(reader: Reader) -> StreamCommit:
 
 
 def read_stream_abort(reader: Reader, parallel: bool) -> StreamAbort:
-    """``A`` (logicalrep_read_stream_abort): LSN and time only where ``parallel``."""
+    """``A`` (logicalrep_read_stream_abort): LSN and time are sent only if ``parallel``."""
     xid, subxid = reader.uint32(), reader.uint32()
     if not parallel:
         return StreamAbort(xid, subxid)

@@ -1,7 +1,7 @@
 """TupleData: the cells of one row version as they are sent (logicalproto.h, LogicalRepTupleData).
 
 In: nothing. Out: four kinds of cell as four types, so that "NULL" and "not sent" cannot be mixed up
-(law 4). What the bytes mean is left to the types' families.
+(law 4). The meaning of the bytes is left to the types' families.
 """
 
 from __future__ import annotations
