@@ -1,7 +1,7 @@
-"""What running a statement gives: the shapes that a session knows how to send.
+"""Answers of statements, in the shapes that a session knows how to send.
 
-In: results of whoever runs statements. Out: nothing; ``query_answers`` sends them. Rows and copies
-are iterables that are drawn as fast as the client reads.
+In: results of whoever runs statements. Out: nothing; ``backend`` sends them. Rows and copies are
+iterables that are drawn as fast as the client reads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Cells = Sequence[bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A result set. ``tag``: of CommandComplete; where ``counted`` the number of rows follows."""
+    """A result set. ``tag``: for CommandComplete; if ``counted``, the number of rows follows it."""
 
     fields: tuple[FieldDescription, ...]
     rows: Iterable[Cells]
@@ -37,7 +37,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message that is no error, on the way to an answer. ``severity``: NOTICE, WARNING ..."""
+    """A message that is no error, sent before an answer. ``severity``: NOTICE, WARNING ..."""
 
     severity: str
     message: str
@@ -46,13 +46,13 @@ class Notice:
     sqlstate: str = "00000"
 
     def report(self) -> str:
-        """The notice as psql prints it."""
+        """Return the notice as psql prints it."""
         return report(self.severity, self.message, self.detail, self.hint)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """A command has run. ``notices`` come first."""
+    """The outcome of a command. ``notices`` are sent first."""
 
     tag: str
     notices: tuple[Notice, ...] = ()
@@ -60,7 +60,7 @@ class CommandOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ParameterChange:
-    """A setting that clients are told of has another value now."""
+    """A setting that clients are told of has a new value."""
 
     name: str
     value: str
@@ -73,8 +73,9 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class CopyOut:
-    """COPY TO STDOUT. ``chunks``: (rows, CopyData messages ready to be sent) at a time; where there
-    are rows a message begins, without rows one may go on.
+    """COPY TO STDOUT. ``chunks``: pairs of a number of rows and CopyData messages ready to be sent.
+
+    A chunk with rows begins a message; a chunk without rows may continue one.
     """
 
     columns: int
@@ -86,10 +87,10 @@ class Duplex(Protocol):
     """Both sides of a COPY BOTH, for a walsender."""
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
-        """``waiting``: called while the client takes nothing, to hear what it says meanwhile."""
+        """Send data. ``waiting`` is called while the client takes nothing, to hear what it says."""
 
     def next_message(self, timeout_s: float) -> FrontendMessage | None:
-        """The client's next message, None when there was none in time."""
+        """Return the client's next message, None if none came in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +124,16 @@ class StatementRunner(Protocol):
 
     @property
     def prepared(self) -> dict[str, Prepared]:
-        """The prepared statements by name; "" is the one without."""
+        """The prepared statements by name; "" is the unnamed one."""
 
     def simple(self, text: str) -> Iterable[Answer]:
         """Run a query string, which may hold several statements."""
 
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
-        """What a statement takes and gives, without running it.
+        """Analyze a statement: return its parameters and columns, without running it.
 
-        ``types``: oids of ``$1``, ``$2`` ... as far as the client has said them; 0 where not.
+        ``types``: oids of ``$1``, ``$2`` ... as far as the client has given them; 0 for those left
+        out.
         """
 
     def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
@@ -139,16 +141,16 @@ class StatementRunner(Protocol):
 
     @property
     def transaction_status(self) -> TransactionStatus:
-        """What ReadyForQuery tells."""
+        """Return the status that ReadyForQuery tells."""
 
     def failed(self) -> Iterable[ParameterChange]:
-        """The running statement has failed, perhaps while its rows were drawn."""
+        """End the running statement, which has failed, perhaps while its rows were drawn."""
 
     def cancel(self) -> None:
-        """End the running statement soon; from any thread."""
+        """End the running statement soon. Any thread may call it."""
 
     def terminate(self) -> None:
-        """As ``cancel``, for every statement from now on."""
+        """Act as ``cancel``, for every statement from now on."""
 
     def close(self) -> None:
-        """The session ends: temporary slots and the like go."""
+        """End the session: drop temporary slots and the like."""

@@ -1,8 +1,8 @@
 """Messages of the authentication phase (Message Formats; auth.c, auth-sasl.c).
 
-In: the payload of a ``p`` message, whose meaning depends on what the server asked for. Out: what
-the client sent, kept out of every ``repr``; and the server's requests as bytes. Whether a password
-is right is left to ``scram`` and to whoever knows the roles.
+In: the payload of a ``p`` message, whose meaning depends on what the server asked for. Out: the
+client's message, kept out of every ``repr``; and the server's requests as bytes. Checking a
+password is left to ``scram`` and to whoever knows the roles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _SASL_FINAL: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class SaslInitialResponse:
-    """``data``: None where the client waits for the server's first words."""
+    """The client's first SASL message. ``data``: None if the client waits for the server to
+    begin.
+    """
 
     mechanism: str
     data: bytes | None = field(repr=False)
@@ -35,13 +37,13 @@ class SaslInitialResponse:
 
 @dataclass(frozen=True, slots=True)
 class SaslResponse:
-    """The next words of the client."""
+    """A further SASL message of the client."""
 
     data: bytes = field(repr=False)
 
 
 def decode_sasl_initial(payload: bytes) -> SaslInitialResponse:
-    """Raises ProtocolViolation."""
+    """Read a SASLInitialResponse. Raises ProtocolViolation."""
     reader = MessageReader(payload)
     mechanism = UTF8.decode(reader.raw_string())
     data = reader.counted()
@@ -54,7 +56,7 @@ def authentication_ok() -> bytes:
 
 
 def authentication_sasl(mechanisms: Sequence[str]) -> bytes:
-    """The mechanisms, the preferred one first."""
+    """Offer the mechanisms, the preferred one first."""
     names = b"".join(name.encode("ascii") + b"\0" for name in mechanisms)
     return frame(b"R", struct.pack("!I", _SASL) + names + b"\0")
 

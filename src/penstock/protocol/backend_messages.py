@@ -1,4 +1,4 @@
-"""What a server says (Message Formats; pqformat.c, printtup.c).
+"""Messages of the server (Message Formats; pqformat.c, printtup.c).
 
 In: values. Out: bytes of whole messages. Text goes out in the client's encoding; cells of rows are
 bytes already, since their types know how they are written. Errors and notices are in
@@ -23,7 +23,7 @@ _PACK_LENGTH: Final = struct.Struct("!I").pack
 
 
 class TransactionStatus(Enum):
-    """What ReadyForQuery says of the transaction."""
+    """The transaction's state as ReadyForQuery tells it."""
 
     IDLE = b"I"
     IN_TRANSACTION = b"T"
@@ -58,7 +58,9 @@ def parameter_status(name: str, value: str, encoding: ClientEncoding = UTF8) -> 
 
 
 def backend_key_data(process_id: int, key: bytes) -> bytes:
-    """What a CancelRequest has to name: 4 bytes of key in protocol 3.0, up to 256 in 3.2."""
+    """Return the key that a CancelRequest has to name: 4 bytes in protocol 3.0, up to 256 in
+    3.2.
+    """
     return frame(b"K", struct.pack("!i", process_id) + key)
 
 
@@ -68,7 +70,9 @@ def ready_for_query(status: TransactionStatus) -> bytes:
 
 
 def negotiate_protocol_version(newest: int, unrecognized: Sequence[str]) -> bytes:
-    """``newest``: protocol version that the server will speak, and ``_pq_.`` options it lacks."""
+    """``newest``: the protocol version that the server will speak. ``unrecognized``: ``_pq_.``
+    options that the server does not know.
+    """
     names = b"".join(cstring(name, UTF8) for name in unrecognized)
     return frame(b"v", struct.pack("!II", newest, len(unrecognized)) + names)
 
@@ -129,7 +133,10 @@ def copy_data(data: bytes) -> bytes:
 
 
 def cstring(text: str, encoding: ClientEncoding) -> bytes:
-    """NUL-terminated; raises ValueNotRepresentable where the encoding lacks a character."""
+    """Return the text NUL-terminated.
+
+    Raises ValueNotRepresentable if the encoding lacks a character.
+    """
     return encoding.encode(text).replace(b"\0", b"") + b"\0"
 
 

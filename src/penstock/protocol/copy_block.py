@@ -1,11 +1,12 @@
-"""Rows of COPY TO STDOUT (FORMAT binary), many at once: where rows and cells lie (copyto.c).
+"""Rows of COPY TO STDOUT (FORMAT binary), many at once: the places of rows and cells (copyto.c).
 
 In: messages as a server has sent them, one CopyData for each row. Out: where rows begin and end,
-and a column's cells. Nothing is copied and no value is read: that is ``penstock.pgtypes``.
+and a column's cells. Nothing is copied and no value is read; reading is left to
+``penstock.pgtypes``.
 
-A message tells its length only, so one would have to follow another. Instead of that each place
-that looks like a row's message is taken for one, and all of them together are held to what a chain
-of messages is: each begins where the one before ends. What is in no such chain is not taken.
+Each message only tells its own length, so a simple reader would walk from message to message.
+Instead, each place that looks like a row's message is taken for one, and those that form no chain,
+each beginning where the one before ends, are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.protocol.copy_columns import SIGNATURE
 
 COPY_DATA: Final = ord("d")
 HEAD: Final = 1 + 4
-"""Bytes of a message's type and length, which counts itself and not the type."""
+"""Bytes of a message's type and length. The length counts itself and not the type."""
 
 TRAILER: Final = b"\xff\xff"
 _FILE_HEAD: Final = struct.Struct(f"!{len(SIGNATURE)}sII")
@@ -33,7 +34,7 @@ _CRITICAL: Final = 16
 """Flags from this bit on change how rows lie."""
 
 _HEAD: Final = struct.Struct("!BiH")
-"""Of a row's message: type, length, number of fields."""
+"""The head of a row's message: type, length, number of fields."""
 _COUNT: Final = 2
 """Bytes of a row's number of fields, with which it begins."""
 _LENGTH: Final = 4
@@ -44,7 +45,10 @@ Positions = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyBlock:
-    """Row i is ``buffer[start[i]:end[i]]``, from its number of fields on; shape (n,) each."""
+    """Rows that lie in a buffer: row i is ``buffer[start[i]:end[i]]``, shape (n,) each.
+
+    A row begins with its number of fields.
+    """
 
     buffer: NDArray[np.uint8]
     start: Positions
@@ -55,12 +59,14 @@ class CopyBlock:
 
     @classmethod
     def none(cls) -> CopyBlock:
-        """Without rows."""
+        """Return a block without rows."""
         nothing = np.zeros(0, np.intp)
         return cls(np.zeros(0, np.uint8), nothing, nothing)
 
     def cells(self, fields: int) -> list[Cells]:
-        """Each column's cells. Raises ProtocolViolation for rows that are not of so many fields."""
+        """Return each column's cells. Raises ProtocolViolation if a row has another number of
+        fields.
+        """
         if (self.end - self.start < _COUNT).any():
             raise _torn()
         if (window(self.buffer, ">u2")[self.start] != fields).any():
@@ -69,7 +75,7 @@ class CopyBlock:
         at = self.start + _COUNT
         columns: list[Cells] = []
         for _ in range(fields):
-            # Positions only grow: one that leaves its row does not come to its end any more.
+            # Positions only grow: one that leaves its row cannot come back to the row's end.
             try:
                 length = lengths[at].astype(np.intp)
             except IndexError:
@@ -93,14 +99,14 @@ def _torn() -> ProtocolViolation:
 
 
 def block_of(rows: bytes, sizes: Sequence[int]) -> CopyBlock:
-    """Rows that lie one after the other, with nothing between them, and how long each is."""
+    """Return rows that lie one after the other in ``rows``. ``sizes``: how long each is."""
     length = np.array(sizes, np.intp)
     ends = np.cumsum(length)
     return CopyBlock(np.frombuffer(rows, np.uint8), ends - length, ends)
 
 
 def whole_rows(buffer: NDArray[np.uint8], at: int, end: int, fields: int) -> CopyBlock:
-    """The rows in ``buffer[at:end]`` whose messages follow one another from ``at`` on.
+    """Return the rows in ``buffer[at:end]`` whose messages follow one another from ``at`` on.
 
     They end before the first message that is not whole, or not a row of so many fields.
     """
@@ -118,7 +124,9 @@ def whole_rows(buffer: NDArray[np.uint8], at: int, end: int, fields: int) -> Cop
 
 
 def _alike(here: NDArray[np.uint8], fields: int) -> CopyBlock | None:
-    """The rows, where all of them are as long as the first one; None: look for them."""
+    """Return the rows if all of them are as long as the first one; None if they must be
+    searched.
+    """
     first = _row_at(here, 0, fields)
     if first is None:
         return None
@@ -136,7 +144,7 @@ def _alike(here: NDArray[np.uint8], fields: int) -> CopyBlock | None:
 
 
 def _row_at(here: NDArray[np.uint8], at: int, fields: int) -> int | None:
-    """Bytes of the row's message that is there; None: there is none, or it is not whole."""
+    """Return the bytes of the row's message at ``at``; None if there is none or it is not whole."""
     head = here[at : at + _HEAD.size].tobytes()
     if len(head) < _HEAD.size:
         return None
@@ -146,7 +154,9 @@ def _row_at(here: NDArray[np.uint8], at: int, fields: int) -> int | None:
 
 
 def _that_look_so(here: NDArray[np.uint8], fields: int) -> Positions:
-    """Places that may be a row's message: its type, a length that may be, the number of fields."""
+    """Return places that may be a row's message: by type, a possible length, the number of
+    fields.
+    """
     last = len(here) - HEAD - _COUNT
     if last < 0:
         return np.zeros(0, np.intp)
@@ -158,9 +168,9 @@ def _that_look_so(here: NDArray[np.uint8], fields: int) -> Positions:
 
 
 def _chain(start: Positions, following: Positions) -> NDArray[np.bool_]:
-    """Which of the messages follow one another, from 0 on.
+    """Return a mask of the messages that follow one another, from 0 on.
 
-    One step for each place that only looks like a message, which values do not have by chance.
+    Costs one step for each place that only looks like a message; few values do by chance.
     """
     kept = np.ones(len(start), np.bool_)
     if not len(start) or start[0] != 0:
@@ -179,9 +189,10 @@ def _chain(start: Positions, following: Positions) -> NDArray[np.bool_]:
 
 
 def file_header(contents: Any) -> int | None:
-    """How long the header is with which the first message's contents begin; None: it is not whole.
+    """Return the bytes of the header that begins the first message's contents; None if it is cut
+    off.
 
-    Raises ProtocolViolation (22P04) where it is no header, or says that rows lie differently.
+    Raises ProtocolViolation (22P04) if it is no header, or says that rows lie differently.
     """
     if len(contents) < _FILE_HEAD.size:
         return None

@@ -1,8 +1,8 @@
-"""What travels inside CopyBoth (Streaming Replication Protocol; walsender.c).
+"""Messages inside CopyBoth (Streaming Replication Protocol; walsender.c).
 
-In: payloads of CopyData from a receiver. Out: frozen messages; and what a walsender says as bytes.
-Times are microseconds since the Unix epoch, UTC. When to send what is left to the walsender; the
-content of XLogData is ``pgoutput``.
+In: payloads of CopyData from a receiver. Out: frozen messages; and a walsender's messages as bytes.
+Times are microseconds since the Unix epoch, UTC. The walsender decides when to send; the content of
+XLogData is ``pgoutput``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEEPALIVE: Final = struct.Struct("!cQQ?").pack
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatusUpdate:
-    """How far the receiver is; LSNs are those of the last byte + 1."""
+    """The receiver's progress; LSNs are those of the last byte + 1."""
 
     write: Lsn
     flush: Lsn
@@ -47,18 +47,20 @@ class HotStandbyFeedback:
 
 
 def xlog_data(lsn: Lsn, send_time: int, payload: bytes) -> bytes:
-    """XLogData as a whole CopyData message, as a logical walsender sends it: start = end = lsn."""
+    """Return XLogData as a whole CopyData message, as a logical walsender sends it: start = end =
+    lsn.
+    """
     size = LENGTH_SIZE + XLOG_DATA_HEADER_SIZE + len(payload)
     return _XLOG_DATA(b"d", size, b"w", lsn, lsn, _to_server_epoch(send_time)) + payload
 
 
 def keepalive(end: Lsn, send_time: int, *, reply_requested: bool = False) -> bytes:
-    """Payload of a CopyData message."""
+    """Return a keepalive as the payload of a CopyData message."""
     return _KEEPALIVE(b"k", end, _to_server_epoch(send_time), reply_requested)
 
 
 def decode_standby_message(payload: bytes) -> StandbyStatusUpdate | HotStandbyFeedback:
-    """What a receiver says. Raises ProtocolViolation (ProcessStandbyMessage)."""
+    """Read a message of a receiver. Raises ProtocolViolation (ProcessStandbyMessage)."""
     reader = MessageReader(payload)
     kind = reader.byte()
     message: StandbyStatusUpdate | HotStandbyFeedback

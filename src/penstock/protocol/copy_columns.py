@@ -35,7 +35,7 @@ BINARY_END: Final = copy_data(b"\xff\xff")
 
 _NULL: Final = b"\\N"
 _CONTROLS: Final = (ord("\b"), ord("\r"))
-"""These and all between them are escaped."""
+"""The first and the last of the characters that are escaped as controls."""
 _ESCAPES: Final = (
     (b"\\", b"\\\\"),
     (b"\b", b"\\b"),
@@ -45,16 +45,19 @@ _ESCAPES: Final = (
     (b"\f", b"\\f"),
     (b"\r", b"\\r"),
 )
-"""Backslash first, since the others bring some."""
+"""Backslash comes first, since the other escapes contain one."""
 _PACKED: Final = 32 << 10
-"""Bytes of rows in a message: two of them are what COPY FROM reads at once (RAW_BUF_SIZE)."""
+"""Bytes of rows in a packed message. COPY FROM reads two of them at once (RAW_BUF_SIZE)."""
 _HEAD: Final = b"d\0\0\0\0"
 _LENGTH_AT: Final = 1
 _BINARY_NULL: Final = b"\xff\xff\xff\xff"
 
 
 def text_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False) -> bytes:
-    """``columns``: Arrow binary, null for NULL; none at all for tables without columns."""
+    """Return rows in text format.
+
+    ``columns``: Arrow binary, null for NULL; none at all for tables without columns.
+    """
     if rows == 0:
         return b""
     parts: list[pa.Array | bytes] = []
@@ -73,7 +76,11 @@ def text_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False) -
 
 
 def binary_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False) -> bytes:
-    """As ``text_rows``, with cells of the send functions; without header and trailer."""
+    """Return rows in binary format, without header and trailer; cells are those of the send
+    functions.
+
+    ``columns`` and ``packed``: as for ``text_rows``.
+    """
     if rows == 0:
         return b""
     count = struct.pack("!H", len(columns))
@@ -87,7 +94,7 @@ def binary_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False)
 
 
 def _messages(parts: Sequence[pa.Array | bytes], sizes: Lengths, packed: bool) -> bytes:
-    """``sizes``: bytes of each row, which has these parts."""
+    """Return the rows as messages. ``sizes``: bytes of each row, the sum of its parts."""
     if not packed:
         return data_of(joined([framed(_HEAD, _LENGTH_AT, _LENGTH_AT, sizes), *parts]))
     constant = [part for part in parts if isinstance(part, bytes)]
@@ -99,8 +106,10 @@ def _messages(parts: Sequence[pa.Array | bytes], sizes: Lengths, packed: bool) -
 
 
 def binary_copy(portions: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Portions of ``binary_rows`` with header and trailer, in the messages that PostgreSQL makes:
-    the header is in the first row's, or in the trailer's where there is no row."""
+    """Yield portions of ``binary_rows`` with header and trailer, in the messages that PostgreSQL
+    makes.
+
+    The header is in the first row's message, or in the trailer's if there is no row."""
     begun = False
     for rows, messages in portions:
         if messages and not begun:
@@ -120,7 +129,8 @@ def _escaped(cells: pa.Array) -> pa.Array:
 
 
 def with_binary_header(messages: bytes) -> bytes:
-    """The first CopyData messages of a binary COPY, or its BINARY_END where it has no row.
+    """Put the header into the first CopyData message of a binary COPY, or into BINARY_END if it has
+    no row.
 
     The header shares a message with what comes first, as the server does it: psycopg cannot read
     one that comes alone.

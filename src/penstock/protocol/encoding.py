@@ -1,8 +1,8 @@
 """Client encodings: the text of messages to bytes and back (mbutils.c, encnames.c).
 
 In: a name as clients write it (``UTF8``, ``utf-8``, ``latin1``). Out: a value that encodes and
-decodes, with PostgreSQL's errors. The node itself thinks in UTF8; which encoding a client wants is
-found by ``startup`` and by whoever runs SET.
+decodes, with PostgreSQL's errors. The node itself thinks in UTF8; ``startup`` and whoever runs SET
+find out which encoding a client wants.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.errors import InvalidParameterValue, ProtocolViolation, ValueNotRe
 
 _PYTHON_CODECS: Final = {
     "UTF8": "utf-8",
-    # The server verifies what it gets from such a client as its own encoding, which is UTF8.
+    # The server checks such a client's text as its own encoding, which is UTF8.
     "SQL_ASCII": "utf-8",
     "LATIN1": "iso8859-1",
     "LATIN2": "iso8859-2",
@@ -71,13 +71,13 @@ _SHOWN_BYTES: Final = 8  # report_invalid_encoding shows no more
 
 @dataclass(frozen=True, slots=True)
 class ClientEncoding:
-    """``name``: PostgreSQL's; ``codec``: Python's."""
+    """An encoding. ``name``: PostgreSQL's; ``codec``: Python's."""
 
     name: str
     codec: str
 
     def decode(self, raw: bytes) -> str:
-        """Raises ProtocolViolation (22021) with the first bytes that are none."""
+        """Decode bytes. Raises ProtocolViolation (22021) with the first bytes that are invalid."""
         try:
             return raw.decode(self.codec)
         except UnicodeDecodeError as error:
@@ -88,7 +88,9 @@ class ClientEncoding:
             ) from None
 
     def encode(self, text: str) -> bytes:
-        """Raises ValueNotRepresentable (22P05) at a character that the encoding has not."""
+        """Encode a text. Raises ValueNotRepresentable (22P05) at a character that the encoding
+        lacks.
+        """
         try:
             return text.encode(self.codec)
         except UnicodeEncodeError as error:
@@ -100,18 +102,20 @@ class ClientEncoding:
             ) from None
 
     def encode_lossy(self, text: str) -> bytes:
-        """Never fails, for texts of errors: what has no equivalent becomes ``?``."""
+        """Encode the text of an error; never fails: a character without equivalent becomes
+        ``?``.
+        """
         return text.encode(self.codec, "replace")
 
     def _character_length(self, lead: int) -> int:
-        """pg_utf_mblen, by the lead byte."""
+        """Return the length of a character by its lead byte (pg_utf_mblen)."""
         if self.codec != "utf-8" or lead < 0xC0 or lead >= 0xF8:
             return 1
         return 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
 
 
 def find_encoding(name: str) -> ClientEncoding:
-    """The encoding of that name, in any spelling (pg_char_to_encoding).
+    """Return the encoding of that name, in any spelling (pg_char_to_encoding).
 
     Raises InvalidParameterValue as SET client_encoding does.
     """

@@ -1,8 +1,8 @@
 """ErrorResponse and NoticeResponse (Error and Notice Message Fields; elog.c).
 
-In: an error with PostgreSQL's fields, or the parts of a notice; or what a server has sent. Out:
-bytes; or the fields. Nothing here fails, since it is how failures are told: characters that the
-client's encoding lacks become ``?``.
+In: an error with PostgreSQL's fields, or the parts of a notice; or a message that a server has
+sent. Out: bytes; or the fields. Nothing here fails, since failures are told by it: characters that
+the client's encoding lacks become ``?``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SUCCESSFUL_COMPLETION: Final = "00000"
 
 
 class Severity(StrEnum):
-    """How bad it is; after FATAL the server closes the connection."""
+    """The severity of an error or notice; after FATAL the server closes the connection."""
 
     ERROR = "ERROR"
     FATAL = "FATAL"
@@ -78,7 +78,9 @@ def notice_response(
 
 
 def message_fields(payload: bytes) -> dict[int, str]:
-    """Of a message from a server, by the bytes that name them (libpq's PG_DIAG_...)."""
+    """Return the fields of a server's message, by the bytes that name them (libpq's
+    PG_DIAG_...).
+    """
     return {part[0]: part[1:].decode(errors="replace") for part in payload.split(b"\0") if part}
 
 

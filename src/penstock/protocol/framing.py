@@ -1,9 +1,9 @@
-"""Cutting a stream of bytes into messages (pqcomm.c), the same in both directions.
+"""Framing: cut a stream of bytes into messages (pqcomm.c), the same way in both directions.
 
 In: bytes, split anywhere. Out: startup packets (a length, then the body) and typed messages (a type
 byte, a length, the body). A length beyond its limit is refused as soon as the header is there, so
-that never more than one message of the allowed size is waited for. What a message says is left to
-``frontend_messages``.
+that the reader never waits for more than one message of the allowed size. The content of a message
+is left to ``frontend_messages``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Frame:
 
 
 class FrameReader:
-    """Keeps what has arrived and hands out whole messages."""
+    """A buffer of the bytes that have arrived; it hands out whole messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -43,9 +43,9 @@ class FrameReader:
         self._buffer += data
 
     def next_startup(self, limit: int) -> bytes | None:
-        """The body of a packet without a type byte, None while it is incomplete.
+        """Return the body of a packet without a type byte, None while it is incomplete.
 
-        ``limit``: bytes of the body. Raises ProtocolViolation for a length that cannot be
+        ``limit``: bytes of the body. Raises ProtocolViolation for an impossible length
         (ProcessStartupPacket).
         """
         if self.buffered < LENGTH_SIZE:
@@ -58,11 +58,11 @@ class FrameReader:
         return self._take(LENGTH_SIZE, size)
 
     def next_frame(self, limit_of: Callable[[int], int]) -> Frame | None:
-        """The next typed message, None while it is incomplete.
+        """Return the next typed message, None while it is incomplete.
 
-        ``limit_of`` is told the type as soon as it is there; it returns the largest length,
-        counted as the protocol does (with the four bytes of the length itself), or raises.
-        Raises ProtocolViolation for a length that cannot be (pq_getmessage).
+        ``limit_of`` gets the type as soon as it is there; it returns the largest length, counted as
+        the protocol does (with the four bytes of the length itself), or raises. Raises
+        ProtocolViolation for an impossible length (pq_getmessage).
         """
         if not self.buffered:
             return None
@@ -85,7 +85,8 @@ class FrameReader:
         self._at = begin + size
         with memoryview(self._buffer) as view:
             taken = bytes(view[begin : self._at])
-        # Moving the rest to the front for every small message would cost the square of them.
+        # Moving the rest to the front for every small message would cost the square of their
+        # number.
         if self._at == len(self._buffer) or self._at >= _COMPACT_AT:
             del self._buffer[: self._at]
             self._at = 0
@@ -93,5 +94,5 @@ class FrameReader:
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
-    """A typed message as it goes over the wire."""
+    """Return a typed message as it goes over the wire."""
     return kind + (len(payload) + LENGTH_SIZE).to_bytes(LENGTH_SIZE, "big") + payload

@@ -1,7 +1,7 @@
-"""What a client says after its startup packet (Message Formats; postgres.c, PostgresMain).
+"""Messages of a client after its startup packet (Message Formats; postgres.c, PostgresMain).
 
 In: a frame. Out: a frozen message, and back. Values of Bind stay bytes, since only the statement
-knows their types. Whether a message is allowed at its place is left to ``session``; startup packets
+knows their types. ``session`` decides whether a message is allowed at its place; startup packets
 are in ``startup_packets``, passwords in ``authentication``.
 """
 
@@ -22,7 +22,7 @@ PORTAL: Final = "P"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Simple query: may hold several statements."""
+    """A simple query; it may hold several statements."""
 
     text: str = field(repr=False)  # a statement may hold a password
 
@@ -38,7 +38,10 @@ class Parse:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Formats are 0 (text) or 1 (binary): none, one for all, or one each; values None for NULL."""
+    """Parameters of a statement; values are None for NULL.
+
+    Formats are 0 (text) or 1 (binary): none given (all text), one for all, or one each.
+    """
 
     portal: str
     statement: str
@@ -128,10 +131,10 @@ FrontendMessage = (
 
 
 def decode_frontend(frame: Frame, encoding: ClientEncoding = UTF8) -> FrontendMessage:
-    """The message of a frame.
+    """Read the message of a frame.
 
     Raises ProtocolViolation (08P01, or 22021 for text that is not of the encoding) and
-    InvalidParameterValue (22023) for a format code that there is not.
+    InvalidParameterValue (22023) for an unknown format code.
     """
     read = _READERS.get(frame.kind)
     if read is None:
@@ -180,7 +183,7 @@ def _target(reader: MessageReader, message: str) -> tuple[str, str]:
 
 def _copy_fail(reader: MessageReader) -> CopyFail:
     message = reader.string()
-    reader.raw(reader.left)  # the server does not look behind it
+    reader.raw(reader.left)  # as the server, which does not look behind it
     return CopyFail(message)
 
 

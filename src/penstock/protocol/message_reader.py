@@ -12,7 +12,7 @@ from penstock.protocol.encoding import UTF8, ClientEncoding
 
 
 class MessageReader:
-    """Reads big-endian integers, NUL-terminated strings and counted bytes."""
+    """A reader of big-endian integers, NUL-terminated strings and counted bytes."""
 
     def __init__(self, payload: bytes, encoding: ClientEncoding = UTF8) -> None:
         self._payload = payload
@@ -25,7 +25,7 @@ class MessageReader:
         return len(self._payload) - self._at
 
     def raw(self, size: int) -> bytes:
-        """``size`` bytes. Raises ProtocolViolation where fewer are left (pq_copymsgbytes)."""
+        """Return ``size`` bytes. Raises ProtocolViolation if fewer are left (pq_copymsgbytes)."""
         if size < 0 or size > self.left:
             raise ProtocolViolation("insufficient data left in message")
         taken = self._payload[self._at : self._at + size]
@@ -53,7 +53,7 @@ class MessageReader:
         return Lsn(int.from_bytes(self.raw(8), "big"))
 
     def raw_string(self) -> bytes:
-        """A NUL-terminated string as it came (pq_getmsgrawstring)."""
+        """Return a NUL-terminated string as it came (pq_getmsgrawstring)."""
         end = self._payload.find(b"\0", self._at)
         if end < 0:
             raise ProtocolViolation("invalid string in message")
@@ -62,15 +62,15 @@ class MessageReader:
         return text
 
     def string(self) -> str:
-        """A NUL-terminated string in the client's encoding (pq_getmsgstring)."""
+        """Return a NUL-terminated string in the client's encoding (pq_getmsgstring)."""
         return self._encoding.decode(self.raw_string())
 
     def counted(self) -> bytes | None:
-        """An int32 length and so many bytes; None for length -1."""
+        """Return bytes behind their int32 length; None for length -1."""
         size = self.int32()
         return None if size == -1 else self.raw(size)
 
     def finish(self) -> None:
-        """Raise ProtocolViolation where bytes are left (pq_getmsgend)."""
+        """Raise ProtocolViolation if bytes are left (pq_getmsgend)."""
         if self.left:
             raise ProtocolViolation("invalid message format")

@@ -1,7 +1,7 @@
-"""Where a connection is, and which messages of the client may come there (postgres.c, walsender.c).
+"""Phases of a connection, and the client's messages that each allows (postgres.c, walsender.c).
 
 In: a phase and the type of a message that begins to arrive. Out: the largest length that it may
-have, or the error for a type that has no place there. The state itself is kept by ``session``.
+have, or the error for a type that has no place there. ``session`` keeps the state itself.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Phase(Enum):
     STARTUP = auto()
     """Waiting for a startup packet."""
     ENCRYPTION = auto()
-    """SSLRequest or GSSENCRequest is to be answered."""
+    """SSLRequest or GSSENCRequest waits for our answer."""
     STARTING = auto()
-    """The startup packet is here; authentication or the session's beginning is ours to send."""
+    """The startup packet is here; we must ask for authentication, or begin the session."""
     SASL_INITIAL = auto()
     """Waiting for SASLInitialResponse."""
     SASL = auto()
@@ -62,13 +62,18 @@ _COPY_BOTH: Final = frozenset(b"dcX")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Lengths in bytes: of a startup packet's body; of large messages, with their length word."""
+    """Lengths in bytes: of a startup packet's body; of large messages, including their length
+    word.
+    """
 
     startup: int = MAX_STARTUP_PACKET_LENGTH
     large_message: int = DEFAULT_LARGE_MESSAGE_LIMIT
 
     def of(self, phase: Phase, kind: int) -> int:
-        """Raises ProtocolViolation where a message of that type cannot be."""
+        """Return the largest length of a message of a type.
+
+        Raises ProtocolViolation if no such message may come in this phase.
+        """
         match phase:
             case Phase.SASL_INITIAL | Phase.SASL:
                 if kind != ord("p"):

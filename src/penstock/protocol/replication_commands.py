@@ -1,7 +1,7 @@
 """The commands of the streaming replication protocol (replnodes.h; Streaming Replication Protocol).
 
-Frozen values as ``replication_grammar`` reads them from text. Options are kept as written; what
-those of a slot mean is read by ``slot_options``, those of a plugin by the plugin.
+In: nothing. Out: frozen values, which ``replication_grammar`` reads from text. Options are kept as
+written; ``replication_grammar`` interprets those of a slot, the plugin those of a plugin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ReplicationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """``value``: a string, a number, or None where there is none."""
+    """An option. ``value``: a string, a number, or None if the option has none."""
 
     name: str
     value: str | int | bool | None = None
@@ -80,7 +80,7 @@ class DropReplicationSlot:
 class StartReplication:
     """START_REPLICATION [SLOT slot_name] [PHYSICAL | LOGICAL] start [TIMELINE t | (options)]
 
-    ``timeline``: 0 where none is given; ``options``: of the output plugin, values strings or None.
+    ``timeline``: 0 if none is given. ``options``: of the output plugin; values are strings or None.
     """
 
     slot_name: str | None
@@ -99,14 +99,14 @@ class TimelineHistory:
 
 @dataclass(frozen=True, slots=True)
 class BaseBackup:
-    """BASE_BACKUP [(options)]; recognised, for whoever runs commands to refuse"""
+    """BASE_BACKUP [(options)]; recognised, so that whoever runs commands can refuse it"""
 
     options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UploadManifest:
-    """UPLOAD_MANIFEST; recognised, for whoever runs commands to refuse"""
+    """UPLOAD_MANIFEST; recognised, so that whoever runs commands can refuse it"""
 
 
 ReplicationCommand = (

@@ -1,8 +1,8 @@
 """Replication commands: text to values (repl_gram.y).
 
-In: what a walsender's client sent as a query. Out: whether it is a replication command at all, and
-the command, or PostgreSQL's ``syntax error``. Key words are upper case; anything else is SQL and is
-left to the SQL parser.
+In: the text that a walsender's client sent as a query. Out: whether it is a replication command at
+all, and the command, or PostgreSQL's ``syntax error``. Key words are upper case; anything else is
+SQL and is left to the SQL parser.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _Item = TypeVar("_Item")
 
 
 def is_replication_command(text: str, version: int = LATEST_VERSION) -> bool:
-    """By the first token alone (replication_scanner_is_replication_command).
+    """Tell by the first token alone (replication_scanner_is_replication_command).
 
-    Raises SqlSyntaxError where that is a string without an end.
+    Raises SqlSyntaxError if that token is a string without an end.
     """
     first = Lexer(text, version).next()
     return first.kind is TokenKind.KEYWORD and first.text in _COMMANDS
 
 
 def parse_replication_command(text: str, version: int = LATEST_VERSION) -> ReplicationCommand:
-    """``version``: major version of the server that is played, 14 to 18.
+    """Parse a command. ``version``: major version that the node reports as its own, 14 to 18.
 
     Raises SqlSyntaxError (42601).
     """
@@ -60,7 +60,7 @@ def parse_replication_command(text: str, version: int = LATEST_VERSION) -> Repli
 
 
 class _Parser:
-    """One token of look-ahead, read no sooner than PostgreSQL's parser reads it."""
+    """A parser with one token of look-ahead, read no sooner than PostgreSQL's parser reads it."""
 
     def __init__(self, text: str, version: int) -> None:
         self.version = version
@@ -99,7 +99,7 @@ class _Parser:
         return self.expect(TokenKind.IDENT).text
 
     def list_of(self, item: Callable[[_Parser], _Item]) -> tuple[_Item, ...]:
-        """One or more items with commas between them, in parentheses."""
+        """Read one or more items with commas between them, in parentheses."""
         self.expect_character("(")
         items = [item(self)]
         while self.accept_character(","):
@@ -199,7 +199,8 @@ def _timeline(parser: _Parser) -> int:
 
 def _base_backup(parser: _Parser) -> ReplicationCommand:
     if parser.version < _LISTED_OPTIONS_SINCE:
-        # Its options are a list of words there, of no interest to who refuses the command.
+        # In these versions the options are a list of words, which whoever refuses the command
+        # ignores.
         while parser.peek().kind in (TokenKind.IDENT, TokenKind.SCONST, TokenKind.UCONST):
             parser.take()
         return c.BaseBackup()
@@ -221,15 +222,15 @@ _COMMANDS: Final[dict[str, Callable[[_Parser], ReplicationCommand]]] = {
 }
 
 
-# Text of a replication command to tokens, one at a time (repl_scanner.l).
+# Cut the text of a replication command into tokens, one at a time (repl_scanner.l).
 #
 # In: the text. Out: tokens as PostgreSQL's scanner cuts them: key words in upper case only, names
-# folded and cut, the longest match first. Tokens are read when they are asked for, since
+# folded and cut, the longest match first. A token is read only when it is asked for, since
 # PostgreSQL never looks behind the first one of an SQL statement, nor behind an error.
 
 
 class TokenKind(Enum):
-    """What a token is to the grammar."""
+    """The kind of a token in the grammar."""
 
     KEYWORD = auto()
     IDENT = auto()
@@ -262,7 +263,7 @@ KEYWORDS: Final = {
     }.items()
     for word in words.split()
 }
-"""Key word -> major version that has it first."""
+"""Key words -> the major version that has each first."""
 
 _UINT32: Final = 0xFFFFFFFF
 _ULONG_MAX: Final = (1 << 64) - 1
@@ -280,7 +281,9 @@ _SPACE: Final = re.compile(r"[ \t\n\r\f\v]*")
 
 
 class Lexer:
-    """``version``: major version of the server that is played, since key words grew."""
+    """The scanner. ``version``: the major version that the node reports, since key words were
+    added.
+    """
 
     def __init__(self, text: str, version: int) -> None:
         self._text = text
@@ -288,7 +291,9 @@ class Lexer:
         self._version = version
 
     def next(self) -> Token:
-        """The next token, END at the end. Raises SqlSyntaxError for a string without an end."""
+        """Return the next token, END at the end. Raises SqlSyntaxError for a string without an
+        end.
+        """
         space = _SPACE.match(self._text, self._at)
         self._at = space.end() if space else self._at
         match = _TOKEN.match(self._text, self._at)
@@ -322,24 +327,25 @@ class Lexer:
 
 
 def _uint32(digits: str, base: int) -> int:
-    """As strtoul and sscanf leave a number in 32 bits: saturated at 64 bits, then cut."""
-    # More than 64 bits in any base here; Python refuses to read thousands of decimal digits.
+    """Read a number into 32 bits as strtoul and sscanf do: saturated at 64 bits, then cut."""
+    # More than 20 digits are more than 64 bits in any base here, and Python refuses to read
+    # thousands of decimal digits.
     if len(digits.lstrip("0")) > 20:
         return _UINT32
     return min(int(digits, base), _ULONG_MAX) & _UINT32
 
 
-# What the options of slot commands mean (walsender.c, parseCreateReplSlotOptions; define.c).
+# Interpret the options of slot commands (walsender.c, parseCreateReplSlotOptions; define.c).
 #
-# In: a command as parsed. Out: its options, checked, with PostgreSQL's errors. Whether the slot
-# exists and whether a snapshot can be exported here is left to the walsender.
+# In: a command as parsed. Out: its options, checked, with PostgreSQL's errors. The walsender finds
+# out whether the slot exists and whether a snapshot can be exported.
 
 _FAILOVER_SINCE: Final = 17
 _ALTER_TWO_PHASE_SINCE: Final = 18
 
 
 class SnapshotAction(StrEnum):
-    """What becomes of the snapshot at the slot's consistent point (CRSSnapshotAction)."""
+    """The use of the snapshot at the slot's consistent point (CRSSnapshotAction)."""
 
     EXPORT = "export"
     NOTHING = "nothing"
@@ -358,7 +364,7 @@ class CreateSlotOptions:
 
 @dataclass(frozen=True, slots=True)
 class AlterSlotOptions:
-    """Options of ALTER_REPLICATION_SLOT; None: stays as it is."""
+    """Options of ALTER_REPLICATION_SLOT; None leaves an option as it is."""
 
     failover: bool | None = None
     two_phase: bool | None = None
@@ -367,7 +373,10 @@ class AlterSlotOptions:
 def create_slot_options(
     command: CreateReplicationSlot, version: int = LATEST_VERSION
 ) -> CreateSlotOptions:
-    """Raises SqlSyntaxError (42601), InvalidParameterValue (22023), PenstockError (XX000)."""
+    """Return the checked options of CREATE_REPLICATION_SLOT.
+
+    Raises SqlSyntaxError (42601), InvalidParameterValue (22023), PenstockError (XX000).
+    """
     logical = command.kind is ReplicationKind.LOGICAL
     fitting = {"snapshot": logical, "reserve_wal": not logical, "two_phase": logical}
     if version >= _FAILOVER_SINCE:
@@ -387,7 +396,10 @@ def create_slot_options(
 def alter_slot_options(
     command: AlterReplicationSlot, version: int = LATEST_VERSION
 ) -> AlterSlotOptions:
-    """Raises SqlSyntaxError (42601), PenstockError (XX000)."""
+    """Return the checked options of ALTER_REPLICATION_SLOT.
+
+    Raises SqlSyntaxError (42601), PenstockError (XX000).
+    """
     known = {"failover", "two_phase"} if version >= _ALTER_TWO_PHASE_SINCE else {"failover"}
     options = _without_duplicates(command.options, known)
     return AlterSlotOptions(
@@ -408,7 +420,9 @@ def _snapshot_action(option: Option) -> SnapshotAction:
 
 
 def _without_duplicates(options: Iterable[Option], known: Iterable[str]) -> Iterable[Option]:
-    """One after another, so that the first error in the text is the one reported."""
+    """Yield the options one after another, so that the first error in the text is the one
+    reported.
+    """
     seen: set[str] = set()
     for option in options:
         if option.name not in known:

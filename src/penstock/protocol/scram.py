@@ -1,9 +1,9 @@
 """SCRAM-SHA-256 for the server (RFC 5802, RFC 7677; auth-scram.c), on scramp.
 
-In: a role's verifier, random bytes, and what the client says. Out: what to answer, or
-AuthenticationFailure. Randomness is passed in. Which verifier a role has is left to the catalog;
-for a role without one, ``mock_verifier`` gives one that no password fits, so that a client learns
-nothing about which roles there are.
+In: a role's verifier, random bytes, and the client's messages. Out: the answers, or
+AuthenticationFailure. Randomness is passed in. The catalog knows the roles' verifiers; for a role
+without one, ``mock_verifier`` gives one that no password fits, so that a client does not learn
+which roles exist.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ _WRONG_PROOF: Final = "invalid-proof"
 
 
 def mechanisms(certificate_hash: bytes | None) -> tuple[str, ...]:
-    """What to offer: channel binding only over TLS, where there is a certificate's hash."""
+    """Return the mechanisms to offer: channel binding only over TLS, if there is a certificate's
+    hash.
+    """
     return (MECHANISM,) if certificate_hash is None else (PLUS_MECHANISM, MECHANISM)
 
 
 class ScramExchange:
-    """One login. ``respond`` is called with every message of the client until ``finished``.
+    """The exchange of one login. Call ``respond`` with every message of the client until
+    ``finished``.
 
     ``nonce``: NONCE_SIZE random bytes, new for every exchange. ``certificate_hash``: hash of the
     server's certificate as RFC 5929 has it for tls-server-end-point, None without TLS.
@@ -45,7 +48,7 @@ class ScramExchange:
         mechanism: str = MECHANISM,
         certificate_hash: bytes | None = None,
     ) -> None:
-        """Raises ProtocolViolation for a mechanism that was not offered."""
+        """Begin an exchange. Raises ProtocolViolation for a mechanism that was not offered."""
         if mechanism not in mechanisms(certificate_hash):
             raise ProtocolViolation("client selected an invalid SASL authentication mechanism")
         self.finished = False
@@ -60,10 +63,11 @@ class ScramExchange:
         self._challenged = False
 
     def respond(self, data: bytes | None) -> bytes:
-        """The answer: for SASLContinue until ``finished``, then for SASLFinal.
+        """Return the answer: for SASLContinue until ``finished``, then for SASLFinal.
 
-        ``data`` None: the client wants us to speak first, with nothing. Raises ProtocolViolation
-        for malformed messages, AuthenticationFailure (28P01) for a wrong password.
+        ``data`` is None if the client wants the server to speak first; the answer is then empty.
+        Raises ProtocolViolation for malformed messages, AuthenticationFailure (28P01) for a wrong
+        password.
         """
         if data is None and not self._challenged:
             return b""
@@ -78,8 +82,8 @@ class ScramExchange:
     def _challenge(self, client_first: str) -> bytes:
         gs2_header, bare = self._split(client_first)
         _, comma, rest = bare.partition(",")
-        # The server goes by the startup packet's user, and libpq leaves the name here empty, which
-        # scramp would refuse; the proof is over what the client really sent.
+        # The server uses the startup packet's user. libpq leaves the name here empty, which scramp
+        # would refuse; the proof is over the message that the client really sent.
         try:
             self._server.set_client_first(f"{gs2_header}n=*{comma}{rest}")
             self._server.client_first_bare = bare
@@ -123,7 +127,7 @@ def _reason(error: ScramException) -> str | None:
 
 
 def _refusal(error: ScramException) -> PenstockError:
-    """A message that is not as it has to be (read_client_first_message and its like)."""
+    """Return the error for a malformed message (read_client_first_message and its like)."""
     match _reason(error):
         case "server-does-support-channel-binding":
             return AuthenticationFailure(
@@ -138,15 +142,15 @@ def _refusal(error: ScramException) -> PenstockError:
 
 
 def password_failure(user: str) -> AuthenticationFailure:
-    """What every failed login with a password is told, whatever the reason (auth_failed)."""
+    """Return the error of every failed login with a password, whatever the reason (auth_failed)."""
     return AuthenticationFailure(f'password authentication failed for user "{user}"')
 
 
 def mock_verifier(user: str, secret: bytes) -> ScramVerifier:
-    """A verifier that no password fits, the same for the same user (mock_scram_secret).
+    """Return a verifier that no password fits, the same for the same user (mock_scram_secret).
 
-    ``secret``: random bytes of this node, kept as long as it lives, so that a name that is asked
-    for again shows the same salt, as a role's does.
+    ``secret``: random bytes of this node, kept as long as it lives, so that an unknown name shows
+    the same salt each time, as a role does.
     """
     salt = hashlib.sha256(user.encode("utf-8") + secret).digest()
     return ScramVerifier.mocked(salt)

@@ -1,4 +1,5 @@
-"""What a node keeps of a password: salt, iterations and two keys (scram-common.c, pg_authid).
+"""Verifiers: salt, iterations and two keys, which a node keeps of a password (scram-common.c,
+pg_authid).
 
 In: a password and a random salt, or PostgreSQL's text of a verifier. Out: a value whose ``repr``
 shows none of it. The password itself is not kept.
@@ -19,7 +20,7 @@ from penstock.errors import InvalidParameterValue
 
 MECHANISM: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 4096
-"""SCRAM_SHA_256_DEFAULT_ITERATIONS, and the fewest that are taken (RFC 7677)."""
+"""SCRAM_SHA_256_DEFAULT_ITERATIONS, and the fewest that are accepted (RFC 7677)."""
 MAX_ITERATIONS: Final = 10_000_000
 SALT_SIZE: Final = 16
 """SCRAM_DEFAULT_SALT_LEN, bytes."""
@@ -30,7 +31,7 @@ _TEXT: Final = re.compile(rf"{MECHANISM}\$(\d{{1,9}}):([^$:]+)\$([^$:]+):([^$:]+
 
 @dataclass(frozen=True, slots=True)
 class ScramVerifier:
-    """``str()`` gives PostgreSQL's text; keep it out of logs all the same."""
+    """A verifier. ``str()`` gives PostgreSQL's text; keep it out of logs all the same."""
 
     iterations: int
     salt: bytes = field(repr=False)
@@ -40,10 +41,10 @@ class ScramVerifier:
 
     @classmethod
     def of_password(cls, password: str, salt: bytes, iterations: int = ITERATIONS) -> ScramVerifier:
-        """``salt``: SALT_SIZE random bytes. Costs milliseconds of CPU, by design.
+        """Make the verifier of a password. Costs milliseconds of CPU, by design.
 
-        A password that SASLprep does not allow is taken as it is, as the server and libpq do it.
-        Raises InvalidParameterValue.
+        ``salt``: SALT_SIZE random bytes. A password that SASLprep does not allow is used as it is,
+        as the server and libpq do. Raises InvalidParameterValue.
         """
         _check(iterations, salt)
         try:
@@ -56,7 +57,7 @@ class ScramVerifier:
 
     @classmethod
     def parse(cls, text: str) -> ScramVerifier:
-        """``SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>``, as of pg_authid.
+        """Read ``SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>``, as in pg_authid.
 
         Raises InvalidParameterValue, whose message does not show the text.
         """
@@ -65,7 +66,7 @@ class ScramVerifier:
             raise _invalid()
         try:
             salt, stored, server = (base64.b64decode(match[i], validate=True) for i in (2, 3, 4))
-        except ValueError:  # of base64, and for what is not ASCII
+        except ValueError:  # bad base64, or not ASCII
             raise _invalid() from None
         if len(stored) != _KEY_SIZE or len(server) != _KEY_SIZE:
             raise _invalid()
@@ -74,7 +75,7 @@ class ScramVerifier:
 
     @classmethod
     def mocked(cls, salt: bytes) -> ScramVerifier:
-        """One that no password fits."""
+        """Make a verifier that no password fits."""
         nothing = bytes(_KEY_SIZE)
         return cls(ITERATIONS, salt[:SALT_SIZE], nothing, nothing, mock=True)
 
@@ -86,12 +87,12 @@ class ScramVerifier:
         return f"{MECHANISM}${self.iterations}:{salt}${stored}:{server}"
 
     def as_tuple(self) -> tuple[bytes, bytes, bytes, int]:
-        """In scramp's order."""
+        """Return the parts in scramp's order."""
         return self.salt, self.stored_key, self.server_key, self.iterations
 
 
 def is_verifier(text: str) -> bool:
-    """Whether CREATE ROLE ... PASSWORD is given a verifier, not a password (get_password_type)."""
+    """Tell whether CREATE ROLE ... PASSWORD got a verifier, not a password (get_password_type)."""
     return _TEXT.fullmatch(text) is not None
 
 

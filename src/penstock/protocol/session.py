@@ -1,12 +1,12 @@
 """One connection as its server sees it, without its socket (Message Flow; postgres.c).
 
-In: what the client sends, and what the server decides. Out: the client's messages one by one, and
-the bytes to send. Messages without an effect on the connection's state (rows, CopyData, notices,
-ParameterStatus) go around it, straight from ``backend_messages``. Sockets, TLS, roles and
-statements are left to the walsender.
+In: the client's bytes, and the server's decisions. Out: the client's messages one by one, and the
+bytes to send. Messages without an effect on the connection's state (rows, CopyData, notices,
+ParameterStatus) are sent straight from ``backend_messages``. Sockets, TLS, roles and statements are
+left to ``backend``.
 
-A round: ``feed``, then ``next_event`` until it gives None. Where it raises a PenstockError, or
-where answering does, send what ``fail`` returns; close the connection when it is ``closed``.
+A round: ``feed``, then ``next_event`` until it returns None. If it or an answer raises a
+PenstockError, send what ``fail`` returns; close the connection once it is ``closed``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IN_COMMAND = (Phase.BUSY, Phase.COPY_IN, Phase.COPY_OUT, Phase.COPY_BOTH)
 class ServerSession(SessionInput):
     """The state machine of one connection.
 
-    ``transaction_status`` is the owner's to set, before the answer that tells it.
+    The owner sets ``transaction_status``, before the answer that tells it.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class ServerSession(SessionInput):
     # The start of a connection
 
     def refuse_encryption(self) -> bytes:
-        """No to SSLRequest or GSSENCRequest; the client goes on in the clear, or leaves."""
+        """Refuse SSLRequest or GSSENCRequest; the client goes on in the clear, or leaves."""
         self._move(Phase.ENCRYPTION, Phase.STARTUP)
         return b"N"
 
     def accept_tls(self) -> bytes:
-        """Yes to SSLRequest; what is fed from now on comes out of TLS.
+        """Accept SSLRequest; whatever is fed from now on comes out of TLS.
 
-        Raises ProtocolViolation where the client has sent more already: that was not encrypted.
+        Raises ProtocolViolation if the client has sent more already: that was not encrypted.
         """
         self._move(Phase.ENCRYPTION, Phase.STARTUP)
         if SslRequest not in self._encryption_asked:
@@ -65,7 +65,7 @@ class ServerSession(SessionInput):
         return b"S"
 
     def negotiate(self, message: StartupMessage) -> bytes:
-        """NegotiateProtocolVersion; empty where the client asks for what we speak."""
+        """NegotiateProtocolVersion; empty if the client asks for what we speak."""
         self._expect(Phase.STARTING)
         self.protocol, unknown = negotiated(message, self._latest_protocol)
         if unknown or message.protocol > self._latest_protocol:
@@ -94,7 +94,7 @@ class ServerSession(SessionInput):
     # Answers to queries
 
     def ready_for_query(self) -> bytes:
-        """The end of the session's start, of a simple query, or of Sync."""
+        """End the session's start, a simple query, or Sync."""
         self._expect(Phase.STARTING if self._phase is Phase.STARTING else Phase.BUSY)
         if not self._authenticated:
             raise PenstockError("ReadyForQuery without authentication")
@@ -111,19 +111,19 @@ class ServerSession(SessionInput):
         return self._answered(backend.CLOSE_COMPLETE)
 
     def parameter_description(self, type_oids: Sequence[int]) -> bytes:
-        """For Describe of a statement; RowDescription or NoData comes next."""
+        """Answer Describe of a statement; RowDescription or NoData comes next."""
         self._expect(Phase.BUSY)
         return backend.parameter_description(type_oids)
 
     def row_description(self, fields: Sequence[FieldDescription]) -> bytes:
-        """The answer to Describe; in a simple query rows come next."""
+        """Answer Describe; in a simple query rows come next."""
         return self._answered(backend.row_description(fields, self.client_encoding))
 
     def no_data(self) -> bytes:
         return self._answered(backend.NO_DATA)
 
     def command_complete(self, tag: str) -> bytes:
-        """The answer to Execute; in a simple query more statements may come."""
+        """Answer Execute; in a simple query more statements may come."""
         return self._answered(backend.command_complete(tag, self.client_encoding))
 
     def empty_query_response(self) -> bytes:
@@ -135,27 +135,31 @@ class ServerSession(SessionInput):
     # COPY
 
     def copy_in_response(self, columns: int, format_code: int = backend.TEXT_FORMAT) -> bytes:
-        """CopyData, then CopyDone or CopyFail come next from the client."""
+        """Start a COPY from the client: CopyData, then CopyDone or CopyFail come next."""
         self._move(Phase.BUSY, Phase.COPY_IN)
         return backend.copy_in_response(columns, format_code)
 
     def copy_out_response(self, columns: int, format_code: int = backend.TEXT_FORMAT) -> bytes:
-        """Rows go out by ``backend_messages.copy_data`` until ``copy_done``."""
+        """Start a COPY to the client: send rows by ``backend_messages.copy_data`` until
+        ``copy_done``.
+        """
         self._move(Phase.BUSY, Phase.COPY_OUT)
         return backend.copy_out_response(columns, format_code)
 
     def copy_done(self) -> bytes:
-        """The end of our rows; CommandComplete comes next."""
+        """End our rows; CommandComplete comes next."""
         self._move(Phase.COPY_OUT, Phase.BUSY)
         return backend.COPY_DONE
 
     def copy_both_response(self) -> bytes:
-        """Streaming begins; it ends with the client's CopyDone."""
+        """Begin streaming; it ends with the client's CopyDone."""
         self._move(Phase.BUSY, Phase.COPY_BOTH)
         return backend.copy_both_response()
 
     def finish_streaming(self) -> bytes:
-        """After the client's CopyDone: ours, and the two tags that libpqwalreceiver waits for."""
+        """Answer the client's CopyDone with ours, and the two tags that libpqwalreceiver waits
+        for.
+        """
         self._expect(Phase.BUSY)
         tags = (backend.command_complete(tag) for tag in ("COPY 0", "START_REPLICATION"))
         return backend.COPY_DONE + b"".join(tags) + self.ready_for_query()
@@ -165,11 +169,11 @@ class ServerSession(SessionInput):
     def fail(
         self, error: PenstockError, *, fatal: bool = False, position: int | None = None
     ) -> bytes:
-        """ErrorResponse, and where the client is to go on from.
+        """Return ErrorResponse, and move to the state from which the client goes on.
 
         Before the session has begun, and when the client's bytes make no sense, an error is FATAL
         and the connection is ``closed``. In an extended query everything up to Sync is skipped;
-        otherwise ReadyForQuery follows. Empty where the client is no client of ours.
+        otherwise ReadyForQuery follows. Returns nothing if the peer does not speak this protocol.
         """
         if self.closed or self._silent:
             self._phase = Phase.CLOSED
@@ -187,11 +191,11 @@ class ServerSession(SessionInput):
         return out + backend.ready_for_query(self.transaction_status)
 
     def close(self) -> None:
-        """The server closes the connection without a word."""
+        """Close the connection without a word to the client."""
         self._phase = Phase.CLOSED
 
     def _answered(self, answer: bytes) -> bytes:
-        """An answer that is the last one for a message of an extended query."""
+        """Return the last answer for a message of an extended query; wait for the next message."""
         self._expect(Phase.BUSY)
         if self._extended:
             self._phase = Phase.READY

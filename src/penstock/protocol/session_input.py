@@ -1,7 +1,7 @@
-"""The client's half of a connection: which message comes when (Message Flow; postgres.c).
+"""The client's half of a connection: its messages in their order (Message Flow; postgres.c).
 
-In: bytes of the client, split anywhere. Out: its messages one by one, each when its turn has come:
-while one is being answered the next waits. Answers, which move the phase on, are in ``session``.
+In: bytes of the client, split anywhere. Out: its messages one by one: while one is being answered
+the next waits. Answers, which change the phase, are in ``session``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Event = StartupPacket | auth.SaslInitialResponse | auth.SaslResponse | m.Fronten
 
 
 class SessionInput:
-    """``client_encoding`` and ``walsender`` are the owner's to set.
+    """The input of a session. The owner sets ``client_encoding`` and ``walsender``.
 
     A ``walsender`` session, known once the startup packet is read, refuses the extended query
     protocol.
@@ -48,7 +48,7 @@ class SessionInput:
         self._extended = False  # the message being answered is one of an extended query
         self._skipping = False  # after an error in one, until Sync
         self._broken = False  # the client's bytes make no sense any more
-        self._silent = False  # what has come is no packet of this protocol at all
+        self._silent = False  # the peer does not speak this protocol at all
 
     @property
     def phase(self) -> Phase:
@@ -56,21 +56,21 @@ class SessionInput:
 
     @property
     def closed(self) -> bool:
-        """Nothing more is read, and nothing sent but what was returned last."""
+        """True if nothing more is read, and nothing sent after what was returned last."""
         return self._phase is Phase.CLOSED
 
     @property
     def buffered(self) -> int:
-        """Bytes fed and not used yet; stop reading while it is high."""
+        """Bytes fed and not used yet; stop reading while the number is high."""
         return self._frames.buffered
 
     def feed(self, data: bytes) -> None:
-        """Bytes as they arrive."""
+        """Take bytes as they arrive."""
         if not self.closed:
             self._frames.feed(data)
 
     def next_event(self) -> Event | None:
-        """The client's next message, None while there is none or it is not its turn.
+        """Return the client's next message, None while there is none or it is not its turn.
 
         Raises ProtocolViolation and the other errors of the decoders; pass them to ``fail``.
         """
@@ -86,7 +86,7 @@ class SessionInput:
         return None
 
     def end_of_input(self) -> None:
-        """The client has closed its side. Raises ProtocolViolation where it was not done."""
+        """Note that the client has closed its side. Raises ProtocolViolation if it was not done."""
         phase, cut_off = self._phase, self._phase in WAITING and self._frames.buffered > 0
         self._phase = Phase.CLOSED
         if cut_off and phase is Phase.STARTUP:
@@ -101,7 +101,7 @@ class SessionInput:
             )
 
     def _startup_packet(self) -> StartupPacket | None:
-        self._silent = self._broken = True  # unless it turns out well
+        self._silent = self._broken = True  # reset below if the packet is valid
         body = self._frames.next_startup(self._limits.startup)
         self._silent = False
         if body is not None:
@@ -116,7 +116,7 @@ class SessionInput:
         elif isinstance(packet, StartupMessage):
             self._phase = Phase.STARTING
         elif type(packet) in self._encryption_asked:
-            # Asked a second time, the code is a protocol version like any other.
+            # If it is asked a second time, the code is a protocol version like any other.
             code = SSL_REQUEST_CODE if isinstance(packet, SslRequest) else GSSENC_REQUEST_CODE
             raise unsupported_protocol(code, self._latest_protocol)
         else:
@@ -131,7 +131,7 @@ class SessionInput:
             raise
 
     def _event(self, frame: Frame) -> Event | None:
-        """The message of a frame, None for one that is ignored in this phase."""
+        """Return the message of a frame, None for one that is ignored in this phase."""
         phase = self._phase
         if phase in (Phase.COPY_IN, Phase.COPY_BOTH):
             return self._copy_event(frame)
@@ -179,5 +179,7 @@ class SessionInput:
 
 
 def encryption_accepted() -> set[type[StartupPacket]]:
-    """Inside TLS neither request is one any more."""
+    """Return the requests that are no longer allowed inside TLS: there is no encryption to ask
+    for.
+    """
     return {SslRequest, GssEncRequest}

@@ -1,8 +1,8 @@
-"""What the parameters of a StartupMessage ask for (backend_startup.c, postinit.c, guc.c).
+"""Parameters of a StartupMessage (backend_startup.c, postinit.c, guc.c).
 
 In: a StartupMessage. Out: who wants which database, whether as a walsender, and the settings for
-the session, with PostgreSQL's errors. Whether the role and the database exist, and whether a
-setting may be set, is left to the session's owner.
+the session, with PostgreSQL's errors. The session's owner checks that the role and the database
+exist, and that a setting may be set.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REPORTED: Final[tuple[str, ...]] = (
 
 
 class ReplicationMode(Enum):
-    """What sort of session the client asks for."""
+    """The sort of session that the client asks for."""
 
     NONE = auto()
     PHYSICAL = auto()
@@ -50,7 +50,7 @@ class ReplicationMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartupParameters:
-    """``settings``: names as sent, in the order in which they take effect.
+    """The parameters. ``settings``: names as sent, in the order in which they take effect.
 
     ``database`` is empty for PHYSICAL. The ``_pq_.`` options are in ``negotiated``.
     """
@@ -61,25 +61,28 @@ class StartupParameters:
     settings: tuple[tuple[str, str], ...]
 
     def setting(self, name: str) -> str | None:
-        """The last value given for a name, whatever its case; None where there is none."""
+        """Return the last value given for a name, whatever its case; None if there is none."""
         wanted = name.lower()
         return next((v for n, v in reversed(self.settings) if n.lower() == wanted), None)
 
     @property
     def application_name(self) -> str:
-        """As the server keeps it: other than printable ASCII as ``\\xNN`` (pg_clean_ascii)."""
+        """The name as the server keeps it: bytes other than printable ASCII as ``\\xNN``
+        (pg_clean_ascii).
+        """
         return clean_ascii(self.setting("application_name") or "")
 
     def client_encoding(self) -> ClientEncoding:
-        """Raises InvalidParameterValue for a name that there is not."""
+        """Return the encoding. Raises InvalidParameterValue for an unknown name."""
         name = self.setting("client_encoding")
         return UTF8 if name is None else find_encoding(name)
 
 
 def read_startup(message: StartupMessage) -> StartupParameters:
-    """Raises InvalidParameterValue (22023), AuthenticationFailure (28000), SqlSyntaxError (42601).
+    """Read the parameters.
 
-    All of them are FATAL, since no session is there yet.
+    Raises InvalidParameterValue (22023), AuthenticationFailure (28000), SqlSyntaxError (42601). All
+    of them are FATAL, since there is no session yet.
     """
     named = dict(message.parameters)
     own = {"user", "database", "options", "replication"}
@@ -101,7 +104,7 @@ def read_startup(message: StartupMessage) -> StartupParameters:
 
 
 def parse_replication(value: str) -> ReplicationMode:
-    """Boolean words, or ``database``. Raises InvalidParameterValue."""
+    """Read a boolean word, or ``database``. Raises InvalidParameterValue."""
     if value == "database":
         return ReplicationMode.DATABASE
     wanted = parse_bool(value)
@@ -126,7 +129,7 @@ def require_database(parameters: StartupParameters) -> None:
 
 
 def negotiated(message: StartupMessage, latest_protocol: int) -> tuple[int, tuple[str, ...]]:
-    """The protocol version to speak, and the ``_pq_.`` options that are not known.
+    """Return the protocol version to speak, and the unknown ``_pq_.`` options.
 
     ``latest_protocol``: 3.0 for a server that reports a version up to 17, 3.2 from 18 on.
     """
@@ -136,7 +139,7 @@ def negotiated(message: StartupMessage, latest_protocol: int) -> tuple[int, tupl
 
 
 def reported_parameters(major_version: int) -> tuple[str, ...]:
-    """Settings that a server of that version reports by ParameterStatus (GUC_REPORT)."""
+    """Return the settings that a server of that version reports by ParameterStatus (GUC_REPORT)."""
     names = _REPORTED
     if major_version >= 16:
         names += ("scram_iterations",)
@@ -144,20 +147,22 @@ def reported_parameters(major_version: int) -> tuple[str, ...]:
 
 
 def clean_ascii(text: str) -> str:
-    """pg_clean_ascii: bytes other than printable ASCII as ``\\xNN``."""
+    """Write bytes other than printable ASCII as ``\\xNN`` (pg_clean_ascii)."""
     return "".join(chr(b) if 32 <= b <= 126 else f"\\x{b:02x}" for b in text.encode("utf-8"))
 
 
-# The startup parameter ``options``: arguments for the session (postinit.c, postgres.c).
+# Read the startup parameter ``options``: arguments for the session (postinit.c, postgres.c).
 #
 # In: the text. Out: settings in the order given. Only ``-c name=value`` and ``--name=value`` are
-# known, which is what PGOPTIONS and subscribers send.
+# known; PGOPTIONS and subscribers send nothing else.
 
 _SPACES: Final = " \t\n\v\f\r"
 
 
 def parse_options(text: str) -> tuple[tuple[str, str], ...]:
-    """Names (with ``_`` for ``-``) and values. Raises SqlSyntaxError for any other argument."""
+    """Return names (with ``_`` for ``-``) and values. Raises SqlSyntaxError for any other
+    argument.
+    """
     arguments = iter(split_options(text))
     settings = []
     for argument in arguments:
@@ -180,7 +185,9 @@ def parse_options(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def split_options(text: str) -> list[str]:
-    """Arguments, cut at spaces; a backslash makes the next character plain (pg_split_opts)."""
+    """Return the arguments, cut at spaces; a backslash makes the next character plain
+    (pg_split_opts).
+    """
     arguments: list[str] = []
     current: str | None = None
     escaped = False
@@ -199,7 +206,7 @@ def split_options(text: str) -> list[str]:
 
 
 def _assignment(flag: str, argument: str) -> tuple[str, str]:
-    """ParseLongOption."""
+    """Split an argument into name and value (ParseLongOption)."""
     name, equals, value = argument.partition("=")
     if not equals:
         raise SqlSyntaxError(f"{flag}{argument} requires a value")

@@ -1,7 +1,7 @@
 """The first packet of a connection (Message Formats; backend_startup.c, ProcessStartupPacket).
 
 In: the body of a packet without a type byte. Out: StartupMessage, SSLRequest, GSSENCRequest or
-CancelRequest. What the parameters mean is left to ``startup``.
+CancelRequest. The meaning of the parameters is left to ``startup``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GssEncRequest:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Cancel what the session of that id and key does; nothing is answered."""
+    """A request to cancel what the session of that id and key does; nothing is answered."""
 
     process_id: int
     key: bytes = field(repr=False)
@@ -53,7 +53,9 @@ StartupPacket = StartupMessage | SslRequest | GssEncRequest | CancelRequest
 
 
 def decode_startup(body: bytes, latest_protocol: int = PROTOCOL_3_2) -> StartupPacket:
-    """Raises ProtocolViolation, and FeatureNotSupported for another major version."""
+    """Read a packet. Raises ProtocolViolation, and FeatureNotSupported for another major
+    version.
+    """
     reader = MessageReader(body, UTF8)
     protocol = reader.uint32()
     if protocol == SSL_REQUEST_CODE:
@@ -68,7 +70,7 @@ def decode_startup(body: bytes, latest_protocol: int = PROTOCOL_3_2) -> StartupP
 
 
 def unsupported_protocol(protocol: int, latest_protocol: int) -> FeatureNotSupported:
-    """The error for a major version that is not spoken."""
+    """Return the error for a major version that the node does not speak."""
     return FeatureNotSupported(
         f"unsupported frontend protocol {protocol >> 16}.{protocol & 0xFFFF}:"
         f" server supports 3.0 to 3.{latest_protocol & 0xFFFF}"
@@ -76,7 +78,7 @@ def unsupported_protocol(protocol: int, latest_protocol: int) -> FeatureNotSuppo
 
 
 def _parameters(reader: MessageReader) -> list[tuple[str, str]]:
-    """Pairs up to an empty name, which has to be the packet's last byte."""
+    """Return the pairs up to an empty name, which has to be the packet's last byte."""
     parameters = []
     try:
         while name := reader.raw_string():
