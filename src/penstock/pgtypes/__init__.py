@@ -2,8 +2,8 @@
 
 In: cells of a column in text or binary format. Out: Arrow arrays of the type that ``arrow_type``
 names. A value that this type cannot hold raises ValueNotRepresentable, malformed bytes raise
-ProtocolViolation; table and column are added by whoever knows them. What an Arrow type becomes in
-Delta is left to ``penstock.lakehouse``.
+ProtocolViolation; whoever knows table and column adds them. ``penstock.lakehouse`` maps Arrow types
+to Delta's.
 """
 
 from penstock.cells import Cells

@@ -1,8 +1,8 @@
 """One-dimensional arrays of every type that has a family (arrayfuncs.c).
 
 An array becomes a list. PostgreSQL does not hold a column to one dimension, nor to subscripts that
-start at 1: a value with other dimensions raises ValueNotRepresentable, it is never flattened. How
-the elements lie in the bytes is left to ``array_text`` and ``array_binary``.
+start at 1. A value with other dimensions raises ValueNotRepresentable; it is never flattened. The
+two sections below find the elements in the bytes of either format.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ARRAY_SUBSCRIPT_ERROR = "2202E"
 
 
 class ArrayFamily(Family):
-    """Arrays of one element type. typmod is the element's."""
+    """Arrays of one element type. The typmod is the element's."""
 
     def __init__(self, oid: int, element: TypeFamily) -> None:
         self.name = f"{element.name}[]"
@@ -78,22 +78,22 @@ class ArrayFamily(Family):
 _EMPTY = bytes(12)
 
 
-# Arrays in binary format (array_send).
+# Read arrays in binary format (array_send).
 #
-# Int32 dimensions, Int32 flags, Int32 element type; per dimension Int32 size and Int32 lower
-# bound; per element Int32 length (-1: NULL) and the element in its binary format. An empty array
-# has no dimension. In: cells, or one value. Out: the elements as cells on the same buffer.
+# Int32 dimensions, Int32 flags, Int32 element type; per dimension Int32 size and Int32 lower bound;
+# per element Int32 length (-1: NULL) and the element in its binary format. An empty array has no
+# dimension. In: cells, or one value. Out: the elements as cells on the same buffer.
 
 _HEADER = struct.Struct("!iiI")
 _DIMENSION = struct.Struct("!ii")
 _LENGTH = struct.Struct("!i")
 _FIRST = _HEADER.size + _DIMENSION.size
 _FEW = 16
-"""Below so many rows, walking them one by one costs less than numpy's calls."""
+"""Rows below which walking them one by one costs less than numpy's calls."""
 
 
 def binary_dimensions(raw: bytes) -> str:
-    """Dimensions as array_out prints them, where they are not one that starts at 1; else empty."""
+    """Return the dimensions as array_out prints them; empty for one dimension that starts at 1."""
     if len(raw) < _HEADER.size:
         return ""
     ndim = _HEADER.unpack_from(raw)[0]
@@ -107,7 +107,7 @@ def binary_dimensions(raw: bytes) -> str:
 
 
 def binary_raws(raw: bytes, element_oids: tuple[int, ...]) -> list[bytes | None] | None:
-    """Elements of one value; None where it is malformed. The readable reference."""
+    """Return the elements of one value; None if it is malformed. The readable reference."""
     if len(raw) < _HEADER.size:
         return None
     ndim, _, element = _HEADER.unpack_from(raw)
@@ -125,9 +125,10 @@ def binary_raws(raw: bytes, element_oids: tuple[int, ...]) -> list[bytes | None]
 def binary_elements(
     cells: Cells, element_oids: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], Cells] | None:
-    """Number of elements per cell, and all elements as cells; None where a cell is no plain array.
+    """Return the number of elements per cell, and all elements as cells.
 
-    The rows are walked side by side, element by element, as long as there are many of them.
+    Returns None if a cell is no plain array. The rows are walked side by side, element by element,
+    as long as there are many of them.
     """
     counts = _counts(cells, element_oids)
     if counts is None:
@@ -167,7 +168,9 @@ def binary_elements(
 
 
 def _counts(cells: Cells, element_oids: tuple[int, ...]) -> NDArray[np.int64] | None:
-    """Elements per cell by the headers; None where a header is not that of a plain array."""
+    """Return the elements per cell by the headers; None if one is not the header of a plain
+    array.
+    """
     counts = np.zeros(len(cells), np.int64)
     present = np.arange(len(cells)) if cells.null is None else np.flatnonzero(~cells.null)
     if (cells.length[present] < _HEADER.size).any():
@@ -182,7 +185,7 @@ def _counts(cells: Cells, element_oids: tuple[int, ...]) -> NDArray[np.int64] | 
     start = cells.start[filled]
     size, lower = words[start + _HEADER.size].astype(np.int64), words[start + _HEADER.size + 4]
     known = np.isin(window(cells.buffer, ">u4")[start + 8], element_oids)
-    # Every element has a length, which bounds a size that is garbage before memory is taken.
+    # Every element has a length word. This bounds a garbage size before memory is taken for it.
     fits = size * _LENGTH.size <= cells.length[filled] - _FIRST
     if not (known & fits & (lower == 1) & (size > 0)).all():
         return None
@@ -191,7 +194,9 @@ def _counts(cells: Cells, element_oids: tuple[int, ...]) -> NDArray[np.int64] | 
 
 
 def _spans(buffer: Any, at: int, end: int, count: int) -> list[tuple[int, int]] | None:
-    """Position and length of each of ``count`` elements that fill ``buffer[at:end]``."""
+    """Return position and length of each of ``count`` elements; None if they do not fill
+    ``buffer[at:end]``.
+    """
     if count * _LENGTH.size > end - at:
         return None
     spans = []
@@ -207,12 +212,12 @@ def _spans(buffer: Any, at: int, end: int, count: int) -> list[tuple[int, int]] 
     return spans if at == end else None
 
 
-# Arrays in text format (array_out): ``{1,NULL,"a \"quoted\" one",""}``.
+# Read arrays in text format (array_out): ``{1,NULL,"a \"quoted\" one",""}``.
 #
 # In: cells, or one value. Out: the elements as cells in a buffer of their own, without quotes and
-# backslashes. An element is quoted where it is empty, says NULL, or holds braces, commas, quotes,
-# backslashes or blanks; within quotes a backslash keeps the next character. No type with another
-# delimiter than the comma (box) has a family.
+# backslashes. An element is quoted if it is empty, says NULL, or holds braces, commas, quotes,
+# backslashes or blanks; within quotes a backslash keeps the next character. The comma is the only
+# delimiter here: no type with another one (box) has a family.
 
 _QUOTE, _BACKSLASH, _COMMA = ord('"'), ord("\\"), ord(",")
 _OPEN, _CLOSE = ord("{"), ord("}")
@@ -223,14 +228,16 @@ _DECORATED = re.compile(rb"(?:\[-?\d+:-?\d+\])+=\{")
 
 
 def text_dimensions(raw: bytes) -> bool:
-    """Whether the value has subscripts of its own or is nested."""
+    """Tell whether the value is nested, or gives its subscripts."""
     if _DECORATED.match(raw):
         return True
     return _QUOTED.sub(b"", raw).startswith(b"{{")
 
 
 def text_raws(raw: bytes) -> list[bytes | None] | None:
-    """Texts of the elements of one value; None where it is malformed. The readable reference."""
+    """Return the texts of the elements of one value; None if it is malformed. The readable
+    reference.
+    """
     if raw == b"{}":
         return []
     if not (raw.startswith(b"{") and raw.endswith(b"}")):
@@ -255,11 +262,11 @@ def text_raws(raw: bytes) -> list[bytes | None] | None:
 
 
 def text_elements(cells: Cells) -> tuple[NDArray[np.int64], Cells] | None:
-    """Number of elements per cell, and all elements as cells; None where a cell is no plain array.
+    """Return the number of elements per cell, and all elements as cells.
 
-    Quotes and backslashes are found for all rows at once: a character is escaped behind an odd run
-    of backslashes, and it is within quotes where an odd number of quotes lies before it. Both hold
-    across rows, since every row ends outside of quotes.
+    Returns None if a cell is no plain array. Quotes and backslashes are found for all rows at once:
+    a character is escaped behind an odd run of backslashes, and it is within quotes if an odd
+    number of quotes lies before it. Both hold across rows, since every row ends outside of quotes.
     """
     data, ends = contiguous(cells)
     begin, end = ends[:-1], ends[1:]
@@ -279,7 +286,7 @@ def text_elements(cells: Cells) -> tuple[NDArray[np.int64], Cells] | None:
     counts = np.where(filled, 1, 0).astype(np.int64)
     row_of_comma = np.searchsorted(ends, commas, side="right") - 1
     counts += np.bincount(row_of_comma, minlength=len(cells))
-    # Where elements begin: behind an opening brace or a comma; where they end: before the next.
+    # Elements begin behind an opening brace or a comma, and end before the next one.
     starts = np.sort(np.concatenate((begin[filled], commas)), kind="stable") + 1
     stops = np.sort(np.concatenate((commas, end[filled] - 1)), kind="stable")
     quoted = data[np.minimum(starts, len(data) - 1)] == _QUOTE
@@ -289,7 +296,7 @@ def text_elements(cells: Cells) -> tuple[NDArray[np.int64], Cells] | None:
 
 
 def _unquote(data: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which characters belong to values, and which lie outside of quotes."""
+    """Return two masks: characters that belong to values, and characters outside of quotes."""
     backslash = data == _BACKSLASH
     if backslash.any():
         index = np.arange(len(data))
@@ -310,7 +317,7 @@ def _well_formed(
     stops: NDArray[np.int64],
     quoted: NDArray[np.bool_],
 ) -> bool:
-    """No empty element without quotes; quotes only as the first and the last character."""
+    """Tell whether no unquoted element is empty, and quotes only enclose whole elements."""
     if (stops <= starts).any() or (data[stops[quoted] - 1] != _QUOTE).any():
         return False
     quotes = int(((data == _QUOTE) & ~keep).sum())
@@ -324,7 +331,7 @@ def _compact(
     stops: NDArray[np.int64],
     quoted: NDArray[np.bool_],
 ) -> Cells:
-    """The elements' cells, in a buffer that has no quotes and no escaping backslashes."""
+    """Return the elements' cells, in a buffer that has no quotes and no escaping backslashes."""
     size = stops - starts
     null = ~quoted & (size == len(_NULL))
     for offset, character in enumerate(_NULL):

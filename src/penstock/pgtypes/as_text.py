@@ -1,9 +1,9 @@
-"""Columns whose target is text: each value as PostgreSQL prints it, whether or not its type here
-could hold it.
+"""Columns whose target is text: each value as PostgreSQL prints it, even if its type here could not
+hold it.
 
-In: cells. Out: strings. A publisher is asked for text where a target wants it; what has come in
-binary all the same is read as its type and printed, so that a value which that does not hold is an
-error there.
+In: cells. Out: strings. A publisher is asked for text if a target wants it. If it sends binary all
+the same, the value is read as its type and printed, so a value that the type here cannot hold is
+then an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PARTLY: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC})
 
 
 def may_not_fit(type_oid: int, typmod: int) -> bool:
-    """Whether PostgreSQL's type has values that ours has not: infinity, NaN, years before 1 and
+    """Tell whether PostgreSQL's type has values that ours lacks: infinity, NaN, years before 1 and
     after 9999, arrays of other dimensions."""
     if pa.types.is_string(find(type_oid).arrow(typmod)):
         return False
@@ -33,19 +33,19 @@ def may_not_fit(type_oid: int, typmod: int) -> bool:
 
 
 class AsText:
-    """Reads the cells of a type as text."""
+    """A reader of a type's cells as text."""
 
     def __init__(self, family: TypeFamily) -> None:
         self._family = family
 
     def arrow(self, typmod: int) -> pa.DataType:
-        """Whatever the type is."""
+        """Return string, whatever the type is."""
         return pa.string()
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Cells in text format. Raises ValueNotRepresentable (22021: no UTF-8)."""
+        """Read cells in text format. Raises ValueNotRepresentable (22021) for invalid UTF-8."""
         return OUTPUT_TEXT.text_column(cells, typmod)
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Cells in binary format. Raises as the family does."""
+        """Read cells in binary format. Raises as the family does."""
         return text_output(self._family.binary_column(cells, typmod)).cast(pa.string())

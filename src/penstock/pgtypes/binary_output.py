@@ -29,7 +29,7 @@ _BASE: Final = 10_000
 _DIGITS: Final = 4
 _NEGATIVE: Final = 0x4000
 _SPECIAL: Final = {"NaN": (0xC000, 0), "Infinity": (0xD000, 32), "-Infinity": (0xF000, 32)}
-"""Sign and display scale. The scale of infinities has no meaning; the server sends this one."""
+"""The sign and the display scale. An infinity's scale has no meaning; the server sends this one."""
 _NUMBERS: Final[dict[int, str]] = {
     pg_type.INT8: ">i8",
     pg_type.INT2: ">i2",
@@ -40,7 +40,7 @@ _NUMBERS: Final[dict[int, str]] = {
 
 
 def has_binary_output(type_oid: int, arrow: pa.DataType) -> bool:
-    """Whether ``binary_output`` knows the type of such a column."""
+    """Tell whether ``binary_output`` knows the type of such a column."""
     element = element_oid(type_oid)
     if element is not None:
         return pa.types.is_list(arrow) and has_binary_output(element, arrow.value_type)
@@ -52,7 +52,7 @@ def has_binary_output(type_oid: int, arrow: pa.DataType) -> bool:
 
 
 def binary_output(array: pa.Array, type_oid: int, typmod: int = -1) -> pa.Array:
-    """The bytes of each value, null for NULL. Raises FeatureNotSupported."""
+    """Return the bytes of each value, null for NULL. Raises FeatureNotSupported."""
     if not has_binary_output(type_oid, array.type):
         raise FeatureNotSupported(
             f"no binary output function available for type {type_oid}",
@@ -107,7 +107,9 @@ def _jsonb(array: pa.Array) -> pa.Array:
 
 
 def _numeric(value: Decimal | str | None) -> bytes | None:
-    """numeric_send: ndigits, weight, sign, dscale, and digits of base 10000."""
+    """Write a value as numeric_send does: ndigits, weight, sign, dscale, and digits of base
+    10000.
+    """
     if value is None:
         return None
     if isinstance(value, str):
@@ -133,7 +135,9 @@ def _numeric(value: Decimal | str | None) -> bytes | None:
 
 
 def _arrays(array: pa.Array, element: int) -> pa.Array:
-    """array_send: dimensions, flags, element type, length and lower bound, elements."""
+    """Write arrays as array_send does: dimensions, flags, element type, length and lower bound,
+    elements.
+    """
     values = binary_output(array.flatten(), element)
     prefix, _ = counted_prefix(values, b"", b"\xff\xff\xff\xff")
     cells = joined([prefix, values]) if len(values) else values

@@ -1,8 +1,8 @@
 """date, timestamp, timestamp with time zone (date.c, timestamp.c).
 
 The target holds the years 0001 to 9999. PostgreSQL holds more, and infinity: such values raise
-ValueNotRepresentable, they are never clamped. Text is expected with ``datestyle=ISO``; the time
-zone of the session may be any.
+ValueNotRepresentable; they are never clamped. Text is expected with ``datestyle=ISO``, in any time
+zone of the session.
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ class TimestampFamily(Family):
         return self._datetime(value)
 
     def _uncommon(self, cells: Cells, text: pa.Array, typmod: int) -> pa.Array:
-        """Some texts are not what Arrow reads: zones with seconds, years beyond 9999, garbage."""
+        """Read a column of which Arrow cannot read some texts: zones with seconds, years beyond
+        9999, garbage.
+        """
         plain = np.asarray(pc.fill_null(pc.match_substring_regex(text, _PLAIN[self._zone]), True))
         rest = np.flatnonzero(~plain)
         if not len(rest):
@@ -161,7 +163,10 @@ _LAST = (civil.LAST_DAY + 1) * DAY - 1
 
 
 def check_range(array: pa.Array) -> None:
-    """Of dates or timestamps that somebody else has made. Raises ValueNotRepresentable (22008)."""
+    """Check dates or timestamps that another writer has made.
+
+    Raises ValueNotRepresentable (22008).
+    """
     if pa.types.is_date(array.type):
         DateFamily()._check(array.view(pa.int32()).cast(pa.int64()))
     else:
@@ -174,13 +179,17 @@ def _day_fits(days: int) -> bool:
 
 
 def _out_of_range(values: pa.Array, low: int, high: int) -> tuple[int, ...]:
-    """The smallest and the largest value, as far as they are out of range; NULLs do not count."""
+    """Return the smallest and the largest value if they are out of range; NULLs do not count."""
     ends: dict[str, Any] = pc.min_max(values).as_py()
     return tuple(v for v in (ends["min"], ends["max"]) if v is not None and not low <= v <= high)
 
 
 def _infinity(since_2000: int, bits: int) -> str | None:
-    """The ends of the integers are the infinities, also where moving the epoch wrapped them."""
+    """Name the infinity that a number stands for, None for others.
+
+    The infinities are the ends of the integers. The modulus finds them even if moving the epoch
+    wrapped them.
+    """
     return {(1 << bits - 1) - 1: "infinity", 1 << bits - 1: "-infinity"}.get(
         since_2000 % (1 << bits)
     )

@@ -1,8 +1,8 @@
-"""Dates and timestamps as PostgreSQL prints them, and which of them it can hold (datetime.c).
+"""Dates and timestamps as PostgreSQL prints them, and the check that it can hold them (datetime.c).
 
 In: date32 and timestamp columns, which other writers may have filled beyond the years 0001 to 9999.
-Out: texts with ``datestyle=ISO`` and the zone UTC, or ValueNotRepresentable (22008) for what the
-server would refuse.
+Out: texts with ``datestyle=ISO`` and the zone UTC, or ValueNotRepresentable (22008) for values that
+the server would refuse.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _UTC: Final = "+00"
 
 
 def date_text(array: pa.Array) -> pa.Array:
-    """The text of each date. Raises ValueNotRepresentable."""
+    """Return the text of each date. Raises ValueNotRepresentable."""
     check_dates(array)
     days = array.cast(pa.int32())
     return _printed(array, days, FIRST_DAY, LAST_DAY, _plain_date, print_date)
 
 
 def timestamp_text(array: pa.Array) -> pa.Array:
-    """The text of each timestamp. Raises ValueNotRepresentable."""
+    """Return the text of each timestamp. Raises ValueNotRepresentable."""
     check_timestamps(array)
     zoned = array.type.tz is not None
     moments = array.cast(pa.int64())
@@ -52,12 +52,15 @@ def timestamp_text(array: pa.Array) -> pa.Array:
 
 
 def check_dates(array: pa.Array) -> None:
-    """Raises ValueNotRepresentable for a day that the server refuses."""
+    """Raise ValueNotRepresentable for a day that the server refuses."""
     _check(array.cast(pa.int32()), LOWEST_DAY, HIGHEST_DAY, "date")
 
 
 def check_timestamps(array: pa.Array) -> None:
-    """Raises ValueNotRepresentable; every later moment of 64 bits is one for the server too."""
+    """Raise ValueNotRepresentable for a moment that is too early for the server.
+
+    There is no upper check: the server holds every later moment of 64 bits.
+    """
     _check(array.cast(pa.int64()), LOWEST_DAY * DAY, (1 << 63) - 1, "timestamp")
 
 
@@ -75,7 +78,9 @@ def _printed(
     plain: Callable[[pa.Array], pa.Array],
     one: Callable[[int], str],
 ) -> pa.Array:
-    """``plain`` for the years that Arrow prints as PostgreSQL does, ``one`` for the few others."""
+    """Print with ``plain`` the years that Arrow prints as PostgreSQL does, with ``one`` the few
+    others.
+    """
     inside = pc.and_(pc.greater_equal(numbers, lowest), pc.less_equal(numbers, highest))
     if pc.all(inside, min_count=0).as_py():
         return plain(array)
@@ -91,7 +96,7 @@ def _plain_date(array: pa.Array) -> pa.Array:
 
 
 def _plain_timestamp(array: pa.Array) -> pa.Array:
-    # PostgreSQL prints a fraction of a second only where there is one, without its last zeros.
+    # PostgreSQL prints no fraction of zero, and no trailing zeros of a fraction.
     return pc.replace_substring_regex(pc.cast(array, pa.string()), _FRACTION, "")
 
 

@@ -1,4 +1,4 @@
-"""What every type family offers, and how it says that a value does not fit.
+"""The interface of every type family, and its error for a value that does not fit.
 
 In: cells or single values in PostgreSQL's text or binary format. Out: Arrow columns or Python
 values. A family never names table and column: whoever decodes a relation adds them as detail.
@@ -19,14 +19,14 @@ CORRECT: Final = (
     "publication. Or set the subscription's option out_of_range to null or clamp; or to text, and "
     "copy the table again."
 )
-"""What helps against a value that the target cannot hold."""
+"""The hint for a value that the target cannot hold."""
 
 
 class Unfit(ValueNotRepresentable):
     """A value that the type allows and the target cannot hold."""
 
     value: str = ""
-    """Its text."""
+    """The text of the value."""
 
 
 class TypeFamily(Protocol):
@@ -34,47 +34,49 @@ class TypeFamily(Protocol):
 
     @property
     def name(self) -> str:
-        """As format_type() prints it."""
+        """The name as format_type() prints it."""
 
     @property
     def oids(self) -> tuple[int, ...]:
-        """pg_type.oid of the types of this family; () for the one that takes all others."""
+        """The pg_type.oid of each type of this family; () for the family that takes all other
+        types.
+        """
 
     @property
     def binary(self) -> bool:
-        """Whether the binary format can be read."""
+        """True if the binary format can be read."""
 
     def arrow(self, typmod: int) -> pa.DataType:
-        """What a column of this type becomes."""
+        """Return the Arrow type of a column of this type."""
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Cells in text format. Raises ValueNotRepresentable, ProtocolViolation."""
+        """Read cells in text format. Raises ValueNotRepresentable, ProtocolViolation."""
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Cells in binary format (the type's send function). Raises as ``text_column``."""
+        """Read cells in binary format (the type's send function). Raises as ``text_column``."""
 
     def text_value(self, raw: bytes, typmod: int) -> Any:
-        """One value in text format; equals what ``text_column`` gives by ``as_py()``."""
+        """Read one value in text format; equals ``text_column`` with ``as_py()``."""
 
     def binary_value(self, raw: bytes, typmod: int) -> Any:
-        """One value in binary format; equals what ``binary_column`` gives by ``as_py()``."""
+        """Read one value in binary format; equals ``binary_column`` with ``as_py()``."""
 
     def copied_as_text(self, typmod: int) -> bool:
-        """Whether the initial copy takes the text, which the server makes of each value."""
+        """Tell whether the initial copy asks the server for the text of each value."""
 
     def copy_expression(self, column_sql: str, typmod: int) -> str:
-        """SELECT expression for a quoted column, whose binary format ``copy_column`` reads.
+        """Return a SELECT expression for a quoted column; ``copy_column`` reads its binary format.
 
         Some expressions yield text, so the session needs ``datestyle=ISO``,
         ``intervalstyle=postgres`` and ``extra_float_digits=3`` as every subscriber sets them.
         """
 
     def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Cells of ``copy_expression`` in binary format. Raises as ``text_column``."""
+        """Read cells of ``copy_expression`` in binary format. Raises as ``text_column``."""
 
 
 class Family:
-    """Default answers: there is a binary format, and the initial copy reads it."""
+    """Default implementation: there is a binary format, and the initial copy reads it."""
 
     name: str
     binary: bool = True
@@ -99,7 +101,9 @@ class Family:
         raise NotImplementedError
 
     def refuse_text(self, cells: Cells, typmod: int) -> NoReturn:
-        """A column could not be read as a whole: find the first bad value and raise its error."""
+        """Find the first bad value of a column that could not be read as a whole; raise its
+        error.
+        """
         for index in range(len(cells)):
             raw = cells.raw(index)
             if raw is not None:
@@ -107,19 +111,19 @@ class Family:
         raise ProtocolViolation(f"invalid input syntax for type {self.name}", sqlstate="22P02")
 
     def malformed_text(self, raw: bytes) -> ProtocolViolation:
-        """PostgreSQL's own message of an input function."""
+        """Return PostgreSQL's own error of an input function."""
         return ProtocolViolation(
             f'invalid input syntax for type {self.name}: "{shown(raw)}"', sqlstate="22P02"
         )
 
     def malformed_binary(self) -> ProtocolViolation:
-        """PostgreSQL's own message of a receive function."""
+        """Return PostgreSQL's own error of a receive function."""
         return ProtocolViolation(
             "incorrect binary data format", detail=f"Type: {self.name}.", sqlstate="22P03"
         )
 
     def unfit(self, value: object, sqlstate: str = "22003") -> Unfit:
-        """To be raised."""
+        """Return the error for a value that the target cannot hold."""
         error = Unfit(
             f'value "{shown(value)}" of type {self.name} cannot be represented in the target',
             hint=CORRECT,
@@ -130,6 +134,6 @@ class Family:
 
 
 def shown(value: object) -> str:
-    """A value for a message, shortened."""
+    """Return a value for a message, shortened."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,7 +1,7 @@
 """real, double precision (float.c, common/d2s.c, f2s.c): read, and printed as the server does.
 
-NaN, Infinity and -Infinity are values like others. The text of a number is the shortest that reads
-back as the same: plain digits while the exponent is from -4 up to 14 (5 for real), else
+NaN, Infinity and -Infinity are values like others. A number's text is the shortest that reads back
+as the same number: plain digits while the exponent is from -4 up to 14 (5 for real), else
 ``d.ddde+XX``.
 """
 
@@ -22,12 +22,13 @@ from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import fixed, primitive, strings
 
 _HALVES: Final = {pa.float32(): (2.0**24, 1e21), pa.float64(): (2.0**53, 1e41)}
-"""Where a short number can be right between two floating-point ones: they have no fraction there,
-and beyond it 5**k has too many bits."""
+"""The range in which a short decimal can lie exactly between two floating-point numbers.
+
+Below it they have fractions, above it 5**k has too many bits."""
 _LOWEST: Final = -4
 _DIGITS: Final = {pa.float32(): 6, pa.float64(): 15}
 _EXACT: Final = {pa.float32(): 1e6, pa.float64(): 1e15}
-"""Whole numbers below this one are printed as integers."""
+"""The bound below which whole numbers are printed as integers."""
 _TEXT = re.compile(rb"NaN|-?Infinity|-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|-?\.[0-9]+")
 
 
@@ -72,7 +73,7 @@ class FloatFamily(Family):
 
 
 def float_text(array: pa.Array) -> pa.Array:
-    """The text of each value."""
+    """Return the text of each value."""
     kind = array.type
     numbers = np.asarray(pc.fill_null(array, 0))
     with np.errstate(invalid="ignore"):
@@ -82,7 +83,7 @@ def float_text(array: pa.Array) -> pa.Array:
     if whole.all():
         text = integers
     else:
-        # Numbers that repeat, such as prices, are formatted once.
+        # Repeated numbers, such as prices, are formatted once.
         distinct, place = np.unique(numbers[~whole], return_inverse=True)
         texts = pa.array([_printed(v, kind) for v in distinct], pa.string())
         others = texts.take(pa.array(place.reshape(-1)))
@@ -91,7 +92,7 @@ def float_text(array: pa.Array) -> pa.Array:
 
 
 def float_out(value: float, kind: pa.DataType) -> str:
-    """The text of one value, of a real where ``kind`` is float32."""
+    """Return the text of one value; it is a real if ``kind`` is float32."""
     return _printed(np.float32(value) if kind == pa.float32() else np.float64(value), kind)
 
 
@@ -102,7 +103,7 @@ def _printed(value: np.floating, kind: pa.DataType) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "-0" if np.signbit(value) else "0"
-    # Shortest digits that read back, as numpy finds them for either size of number.
+    # numpy finds the shortest digits that read back, for either size of number.
     text = np.format_float_scientific(value, unique=True, trim="-")
     low, high = _HALVES[kind]
     if low <= abs(value) < high:
@@ -115,9 +116,9 @@ def _printed(value: np.floating, kind: pa.DataType) -> str:
 
 
 def _within_bounds(value: np.floating, text: str) -> str:
-    """Shortest digits that are nearer to the number than to any other one.
+    """Return the shortest digits that are nearer to the number than to any other one.
 
-    Digits right between two numbers are read as the even one, so numpy takes them, and d2s.c does
+    Digits exactly between two numbers are read as the even one, so numpy takes them, and d2s.c does
     not: 1e23 is 9.999999999999999e+22. Only numbers without a fraction have such digits.
     """
     number = int(value)

@@ -1,7 +1,7 @@
 """Cells to contiguous memory: the only place where bytes of a column are copied.
 
-In: ``Cells``. Out: Arrow strings or numpy numbers, aligned with the cells. What the bytes mean is
-left to the families. A buffer is smaller than 2 GiB, since Arrow's 32-bit offsets point into it.
+In: ``Cells``. Out: Arrow strings or numpy numbers, aligned with the cells. The families know what
+the bytes mean. A buffer is smaller than 2 GiB, since Arrow's 32-bit offsets point into it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MAX_BUFFER = 2**31 - 1
 
 
 def validity(null: NDArray[np.bool_] | None) -> pa.Buffer | None:
-    """Arrow's validity bitmap, None where nothing is NULL."""
+    """Return Arrow's validity bitmap, None if nothing is NULL."""
     return None if null is None else pa.array(~null).buffers()[1]
 
 
 def primitive(values: NDArray[Any], null: NDArray[np.bool_] | None, kind: pa.DataType) -> pa.Array:
-    """Fixed-width values in the machine's byte order to an Arrow array, without a copy."""
+    """Turn fixed-width values in the machine's byte order into an Arrow array, without a copy."""
     data = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(kind, len(values), [validity(null), data])
 
@@ -47,7 +47,8 @@ def strings(cells: Cells, kind: pa.DataType) -> pa.Array:
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0:-1:2] = start
     offsets[1::2] = start + length
-    # Arrow reserves memory by the mean length, that is by the last offset, which nobody reads.
+    # Arrow reserves memory by the mean length, which it takes from the last offset. Nobody reads
+    # that one.
     offsets[-1] = min(int(offsets[0]) + 2 * int(length.sum()), len(cells.buffer))
     laid = pa.Array.from_buffers(
         kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(cells.buffer)]
@@ -60,22 +61,22 @@ def strings(cells: Cells, kind: pa.DataType) -> pa.Array:
 
 
 def contiguous(cells: Cells) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The cells' bytes in a row, and n + 1 offsets into them; NULL is empty."""
+    """Return the cells' bytes in a row, and n + 1 offsets into them; NULL is empty."""
     offsets, data = _offsets_and_data(strings(cells, pa.binary()))
     return data[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 
 def cells_of(array: pa.Array) -> Cells:
-    """The cells of an Arrow array of strings, on its own memory."""
+    """Return the cells of an Arrow array of strings, on its own memory."""
     offsets, data = _offsets_and_data(array)
     null = None if array.null_count == 0 else np.asarray(array.is_null())
     return Cells(data, offsets[:-1].astype(np.intp), np.diff(offsets).astype(np.intp), null)
 
 
 def fixed(cells: Cells, dtype: Any) -> NDArray[Any] | None:
-    """Numbers of one width in the machine's byte order; 0 where NULL.
+    """Return numbers of one width in the machine's byte order; 0 for NULL.
 
-    None when a cell has another length than ``dtype``.
+    Returns None if a cell has another length than ``dtype``.
     """
     kind = np.dtype(dtype)
     wrong = cells.length != kind.itemsize

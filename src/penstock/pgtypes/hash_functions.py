@@ -2,7 +2,7 @@
 compute_partition_hash_value).
 
 In: the columns of a partition key as Arrow arrays, with their types' OIDs. Out: one 64-bit hash for
-each row, the same as PostgreSQL's, which is part of its on-disk format and changes in no version.
+each row. It equals PostgreSQL's, which is part of its on-disk format and never changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _BLOCK: Final = 12
 
 
 def row_hashes(columns: Sequence[tuple[pa.Array, int]]) -> Hashes:
-    """compute_partition_hash_value; NULLs do not count. The types must be ``hashable``."""
+    """Hash rows (compute_partition_hash_value); NULLs do not count. The types must be
+    ``hashable``.
+    """
     found = np.zeros(len(columns[0][0]), np.uint64)
     for array, oid in columns:
         hashes = _FUNCTIONS[oid](array)
@@ -42,7 +44,7 @@ def row_hashes(columns: Sequence[tuple[pa.Array, int]]) -> Hashes:
 
 
 def hashable(oid: int) -> bool:
-    """Whether values of a type can be hashed here as PostgreSQL does."""
+    """Tell whether values of a type can be hashed here as PostgreSQL does."""
     return oid in _FUNCTIONS
 
 
@@ -51,7 +53,7 @@ def _integers(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _of_int4(array: pa.Array) -> Hashes:
-    """hashint4extended, and what is made of it: int2, oid, bool."""
+    """Hash by hashint4extended, which also serves int2, oid and bool."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
     return _hash_word((_integers(array) & 0xFFFFFFFF).astype(np.uint32))
@@ -102,11 +104,13 @@ _FUNCTIONS: Final[Mapping[int, Callable[[pa.Array], Hashes]]] = {
     pg_type.TIMESTAMPTZ: _of_timestamp,
     pg_type.UUID: _of_uuid,
 }
-"""By the types' OIDs in pg_type. Not those with numbers that have several forms of one value."""
+"""Hash functions by the types' OIDs. Types of numbers that write one value in several forms are
+left out.
+"""
 
 
 def _hash_long(values: npt.NDArray[np.int64]) -> Hashes:
-    """hashint8extended: as hashint4extended for values that an int4 holds."""
+    """Hash by hashint8extended: equals hashint4extended for values that an int4 holds."""
     low = (values & 0xFFFFFFFF).astype(np.uint32)
     high = ((values >> 32) & 0xFFFFFFFF).astype(np.uint32)
     return _hash_word(low ^ np.where(values >= 0, high, ~high))
@@ -119,7 +123,7 @@ def _hash_word(k: Words) -> Hashes:
 
 
 def _hash_bytes(values: Sequence[bytes]) -> Hashes:
-    """hash_bytes_extended, the values of one length together."""
+    """Hash by hash_bytes_extended, values of one length together."""
     lengths = np.array([len(value) for value in values], np.int64)
     found = np.zeros(len(values), np.uint64)
     for length in np.unique(lengths).tolist():
@@ -139,7 +143,7 @@ def _hash_matrix(rows: npt.NDArray[np.uint8]) -> Hashes:
     rest = np.zeros((count, _BLOCK), np.uint8)
     tail = rows[:, whole:]
     rest[:, : min(tail.shape[1], 8)] = tail[:, :8]
-    # The lowest byte of c is kept for the length.
+    # The lowest byte of c is reserved for the length.
     rest[:, 9 : 9 + max(tail.shape[1] - 8, 0)] = tail[:, 8:]
     words = _words(rest)
     return _final(a + words[:, 0], b + words[:, 1], c + words[:, 2])
@@ -150,7 +154,7 @@ def _words(block: npt.NDArray[np.uint8]) -> Words:
 
 
 def _begun(length: int, count: int) -> tuple[Words, Words, Words]:
-    """The state of ``count`` hashes of so many bytes, with the seed in it."""
+    """Return the state of ``count`` hashes of so many bytes, with the seed in it."""
     start = np.full(count, (_INITIAL + length) & 0xFFFFFFFF, np.uint32)
     return _mix(start + _SEED_HIGH, start + _SEED_LOW, start)
 

@@ -107,6 +107,6 @@ class IntegerFamily(Family):
 
 
 def _has_letters(text: pa.Array) -> bool:
-    """Arrow would read hexadecimal 0x1F, which no server sends."""
+    """Tell whether a text has letters: Arrow would read hexadecimal 0x1F, which no server sends."""
     data = text.buffers()[2]
     return data is not None and bool(np.frombuffer(data, np.uint8).max(initial=0) > ord("9"))

@@ -1,8 +1,8 @@
 """numeric(p, s) up to 38 digits to decimal128; every other numeric stays text (numeric.c).
 
 A decimal has neither NaN nor infinity: they raise ValueNotRepresentable. Unconstrained numeric and
-more than 38 digits become strings, where nothing is lost. What lies in the binary format is left to
-``numeric_binary``.
+more than 38 digits become strings, so that nothing is lost. The section on the binary format below
+reads the digits.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class NumericFamily(Family):
         return self.text_value(text.encode("ascii"), typmod)
 
     def copied_as_text(self, typmod: int) -> bool:
-        # A few bytes in binary may be 131,072 digits of text.
+        # A few bytes in binary may become 131,072 digits of text.
         return precision_and_scale(typmod) is None
 
     def _decimal(self, text: str, precision: int, scale: int) -> Decimal:
@@ -106,7 +106,7 @@ class NumericFamily(Family):
 
 
 def precision_and_scale(typmod: int) -> tuple[int, int] | None:
-    """Precision and scale of the decimal that holds numeric(p, s); None where no decimal can.
+    """Return precision and scale of the decimal that holds numeric(p, s); None if no decimal can.
 
     numeric(5, -2) holds up to 7 digits before the point; numeric(2, 5) holds 5 behind it.
     """
@@ -120,11 +120,11 @@ def precision_and_scale(typmod: int) -> tuple[int, int] | None:
     return (precision, scale) if precision <= _MAX_PRECISION else None
 
 
-# numeric in binary format (numeric.c, numeric_send): base 10000 digits to numbers and to text.
+# Read numeric in binary format (numeric.c, numeric_send): base 10000 digits to numbers and to text.
 #
-# A value is Int16 ndigits, Int16 weight, Int16 sign, Int16 dscale and ndigits Int16 digits; digit
-# i counts 10000 ** (weight - i), and the first one is not 0. In: cells. Out: unscaled integers, or
-# the text of numeric_out. Whether a value fits its type is left to ``numeric``.
+# A value is Int16 ndigits, Int16 weight, Int16 sign, Int16 dscale and ndigits Int16 digits; digit i
+# counts 10000 ** (weight - i), and the first one is not 0. In: cells. Out: unscaled integers, or
+# the text of numeric_out. The family checks that a value fits its type.
 
 _HEADER = struct.Struct("!HhHH")
 _NEGATIVE = 0x4000
@@ -140,7 +140,7 @@ _MAX_DIGITS = 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digits:
-    """Numerics of a column, shape (n,) each but ``row``, ``place`` and ``digit``.
+    """Numerics of a column, shape (n,) each except ``row``, ``place`` and ``digit``.
 
     The digits of all rows lie in a row, shape (sum of ndigits,): ``digit`` 0..9999, the ``row`` it
     belongs to, and ``place``, its power of 10000. NULL is a zero without digits.
@@ -155,7 +155,7 @@ class Digits:
 
 
 def digits_of(cells: Cells) -> Digits | None:
-    """Take the numbers apart; None where a cell is malformed."""
+    """Take the numbers apart; None if a cell is malformed."""
     count = len(cells)
     present = np.arange(count) if cells.null is None else np.flatnonzero(~cells.null)
     start, length = cells.start[present], cells.length[present]
@@ -186,7 +186,9 @@ def digits_of(cells: Cells) -> Digits | None:
 
 
 def unscaled(digits: Digits, precision: int, scale: int) -> NDArray[np.int64] | None:
-    """Values times 10 ** scale, precision at most 18; None where one does not fit exactly."""
+    """Return the values times 10 ** scale, precision at most 18; None if one does not fit
+    exactly.
+    """
     if (digits.sign > _NEGATIVE).any():
         return None
     shift = _WIDTH * digits.place + scale
@@ -205,7 +207,7 @@ def unscaled(digits: Digits, precision: int, scale: int) -> NDArray[np.int64] | 
 
 
 def printed(digits: Digits, null: NDArray[np.bool_] | None) -> pa.Array:
-    """What numeric_out prints, as an Arrow string array."""
+    """Print the numbers as numeric_out does, as an Arrow string array."""
     count = len(digits.sign)
     whole = _whole_length(digits)
     fraction = np.where(digits.dscale > 0, digits.dscale + 1, 0)
@@ -232,7 +234,7 @@ def printed(digits: Digits, null: NDArray[np.bool_] | None) -> pa.Array:
 
 
 def _whole_length(digits: Digits) -> NDArray[np.int64]:
-    """Decimal digits before the point: at least one, no leading zeros."""
+    """Count the decimal digits before the point: at least one, no leading zeros."""
     first = np.zeros(len(digits.sign), np.int64)
     at_weight = digits.place == digits.weight[digits.row]
     first[digits.row[at_weight]] = digits.digit[at_weight]
@@ -262,7 +264,7 @@ def _put_digits(
 
 
 def printed_one(raw: bytes) -> str | None:
-    """What numeric_out prints of one value; None where it is malformed. The readable reference."""
+    """Print one value as numeric_out does; None if it is malformed. The readable reference."""
     if len(raw) < _HEADER.size:
         return None
     ndigits, weight, sign, dscale = _HEADER.unpack_from(raw)

@@ -1,9 +1,10 @@
-"""Values that PostgreSQL has and the target's type has not: infinity, NaN in a decimal, arrays of
+"""Values that PostgreSQL's type has and the target's lacks: infinity, NaN in a decimal, arrays of
 two dimensions.
 
-In: what is to become of them, a type's family. Out: a reader of its columns that puts NULL or the
-nearest value there, and counts. What identifies rows is read without (``find``): two keys must not
-become the same one. Only a column that its family has refused is looked at value by value.
+In: the policy for such values, and a type's family. Out: a reader of its columns that puts NULL or
+the nearest value there, and counts. Columns that identify rows are read without it (``find``): two
+keys must not become the same one. A column is looked at value by value only if its family has
+refused it.
 """
 
 from __future__ import annotations
@@ -29,27 +30,27 @@ NULL: Final = "null"
 CLAMP: Final = "clamp"
 TEXT: Final = "text"
 OUT_OF_RANGE: Final = (ERROR, NULL, CLAMP, TEXT)
-"""What becomes of them: the subscription stops; NULL; the nearest value, NULL where there is none
-(NaN, arrays); or columns that the subscription makes are text, and those that there are stop."""
+"""Policies: the subscription stops; NULL; the nearest value, NULL if there is none (NaN, arrays);
+or text. With text, the subscription makes such columns as text, and existing ones stop it."""
 
 _FIRST: Final = datetime.datetime(1, 1, 1)
 _LAST: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999)
 
 
 class OutOfRange:
-    """One way, and how many values have gone it."""
+    """One policy, and the number of values that it has replaced."""
 
     def __init__(self, policy: str = ERROR) -> None:
         self.policy: Final = policy
         self._replaced = 0
 
     def find(self, type_oid: int) -> TypeFamily | Replacing:
-        """The reader of a type."""
+        """Return the reader of a type."""
         family = find(type_oid)
         return family if self.policy in (ERROR, TEXT) else Replacing(family, self._instead)
 
     def take(self) -> int:
-        """How many values were replaced; they are forgotten."""
+        """Return how many values were replaced, and reset the count."""
         replaced, self._replaced = self._replaced, 0
         return replaced
 
@@ -61,7 +62,9 @@ class OutOfRange:
 
 
 def nearest(type_oid: int, text: str, typmod: int) -> Any:
-    """The value that stands for one that is too small or too large; None: there is none."""
+    """Return the value that stands for one that is too small or too large; None if there is
+    none.
+    """
     low = text.startswith("-") or text.endswith(" BC")
     end = _FIRST if low else _LAST
     match type_oid:
@@ -80,11 +83,13 @@ def nearest(type_oid: int, text: str, typmod: int) -> Any:
 
 
 _Instead = Callable[[int, ValueNotRepresentable, int, int], Any]
-"""Type OID, error, typmod and number of values -> what stands for them."""
+"""Type OID, error, typmod and number of values -> the value that replaces them."""
 
 
 class Replacing:
-    """A family's reader. Raises what is no matter of the value's range: ProtocolViolation."""
+    """The reader of a family with replacements. Raises errors other than the value's range:
+    ProtocolViolation.
+    """
 
     def __init__(self, family: TypeFamily, instead: _Instead) -> None:
         self._family = family
@@ -92,19 +97,19 @@ class Replacing:
         self._oid = family.oids[0] if family.oids else 0
 
     def arrow(self, typmod: int) -> pa.DataType:
-        """As the family's."""
+        """Return the family's Arrow type."""
         return self._family.arrow(typmod)
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Cells in text format."""
+        """Read cells in text format."""
         return self._column(self._family.text_column, cells, typmod)
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Cells in binary format."""
+        """Read cells in binary format."""
         return self._column(self._family.binary_column, cells, typmod)
 
     def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Cells that the initial copy has read."""
+        """Read cells of the initial copy."""
         return self._column(self._family.copy_column, cells, typmod)
 
     def _column(
@@ -117,7 +122,9 @@ class Replacing:
             return self._each(raws, lambda part: read(cells_of(part), typmod), typmod)
 
     def _each(self, raws: pa.Array, read: Callable[[pa.Array], pa.Array], typmod: int) -> pa.Array:
-        """Each different value once: as a rule it is one and the same that does not fit."""
+        """Read each different value once: usually it is one and the same value that does not
+        fit.
+        """
         encoded = raws.dictionary_encode()
         indices = encoded.indices
         counts = np.bincount(indices.drop_null().to_numpy(), minlength=len(encoded.dictionary))
@@ -130,7 +137,7 @@ class Replacing:
         read: Callable[[pa.Array], pa.Array],
         typmod: int,
     ) -> pa.Array:
-        """Those that can be read are read together."""
+        """Read the values by halves, so that those that fit are read together."""
         try:
             return read(array)
         except ValueNotRepresentable as error:

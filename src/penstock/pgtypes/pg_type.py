@@ -1,8 +1,8 @@
 """PostgreSQL 18's own types (pg_type.dat), and the row of any other type.
 
 In: ``pg_type.tsv``, written from a server by tools/dump_catalogs.py. Out: frozen rows by oid and by
-name, and the oids of types that code speaks of (pg_type_d.h). Composite types, domains and their
-arrays are not among them.
+name, and the oids of types that code names (pg_type_d.h). Composite types, domains and their arrays
+are left out.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _TRUE_ARRAYS = frozenset(("array_in", "int2vectorin", "oidvectorin"))
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A row of pg_type, functions by name. ``sql_name``: as format_type prints it; ``element``: of
-    a true array, ``typelem`` of others with subscripts, too.
+    """A row of pg_type, functions by name. ``sql_name``: as format_type prints it.
 
-    ``schema`` and ``labels``: of a type that is not PostgreSQL's own, the latter of an enum.
+    ``typelem`` is set for every type with subscripts, ``element`` for true arrays only. ``schema``
+    and ``labels`` are for types that are not PostgreSQL's own; only enums have labels.
     """
 
     oid: int
@@ -55,8 +55,8 @@ class Type:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it has elements and is a type with a name and a text of its own all the same:
-        format_type tells by typstorage."""
+        """True for a type that has elements, and yet a name and a text of its own: format_type
+        tells it by typstorage."""
         return bool(self.element) and self.storage == "p"
 
 

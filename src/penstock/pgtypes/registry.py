@@ -1,9 +1,8 @@
-"""Which family reads which type, the one place where families are registered; and which type an
-Arrow column has.
+"""Registry of the families, the only one: a family for each type, and a type for each Arrow column.
 
 In: a type's OID (pg_type.dat; built-in types have fixed ones), or an Arrow type. Out: its family,
-or OID and typmod. An OID that is not here, a domain's or an enum's for instance, is read as the
-text of the type's output function.
+or OID and typmod. An unknown OID, such as a domain's or an enum's, is read as the text of the
+type's output function.
 """
 
 from __future__ import annotations
@@ -73,32 +72,32 @@ _OF_ARROW: Final[dict[pa.DataType, int]] = {
 
 
 def find(type_oid: int) -> TypeFamily:
-    """The family of a type; that of the output function's text for every type without one."""
+    """Return the family of a type; types without one get that of the output function's text."""
     return _BY_OID.get(type_oid, OUTPUT_TEXT)
 
 
 def arrow_type(type_oid: int, typmod: int) -> pa.DataType:
-    """What a column of this type becomes. Raises nothing: the last resort is a string."""
+    """Return the Arrow type of a column. Raises nothing: the last resort is a string."""
     return find(type_oid).arrow(typmod)
 
 
 def binary_supported(type_oid: int) -> bool:
-    """Whether the type can be read when the publisher is asked for the binary format."""
+    """Tell whether the type can be read when the publisher is asked for the binary format."""
     return find(type_oid).binary
 
 
 def array_oid(type_oid: int) -> int:
-    """The type of arrays of a type (pg_type.typarray). Raises KeyError where there is no family."""
+    """Return the array type of a type (pg_type.typarray). Raises KeyError if it has no family."""
     return _ARRAYS[type_oid]
 
 
 def element_oid(type_oid: int) -> int | None:
-    """The type of an array type's elements (pg_type.typelem), None for other types."""
+    """Return the type of an array type's elements (pg_type.typelem), None for other types."""
     return _ELEMENTS.get(type_oid)
 
 
 def type_of_arrow(arrow: pa.DataType) -> tuple[int, int]:
-    """OID and typmod of a column that no PostgreSQL has made, in a table that Spark wrote.
+    """Return OID and typmod for a column of a table that Spark wrote, which PostgreSQL never saw.
 
     Subscribers see them, so they never change. Raises FeatureNotSupported for structs, maps and
     nested arrays.

@@ -1,8 +1,9 @@
 """Arrow columns as PostgreSQL prints them: the output functions of all types (utils/adt).
 
 In: an Arrow array as ``pgtypes`` makes columns, and its PostgreSQL type. Out: an Arrow binary array
-with the text of each value, as a session prints it that has datestyle ISO, intervalstyle postgres,
-bytea_output hex, extra_float_digits above 0 and the time zone UTC: what subscribers ask for.
+with the text of each value. The texts are those of a session with datestyle ISO, intervalstyle
+postgres, bytea_output hex, extra_float_digits above 0 and the time zone UTC, which subscribers ask
+for.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from penstock.pgtypes.variant import VARIANT
 from penstock.pgtypes.variant_text import variant_text
 
 _PLAIN_SCALE: Final = 6
-"""Up to here Arrow prints small decimals without an exponent."""
+"""The largest scale at which Arrow prints small decimals without an exponent."""
 _QUOTED: Final = r'^$|^(?i:null)$|[{}",\\\s\v]'
-"""RE2's blanks do not hold the vertical tab, PostgreSQL's do."""
+"""Elements that need quotes. RE2's blanks lack the vertical tab, which PostgreSQL's have."""
 
 
 def text_output(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Array:
-    """The text of each value, null for NULL. Raises FeatureNotSupported, ValueNotRepresentable.
+    """Return the text of each value, null for NULL.
 
-    Columns that are kept as PostgreSQL's text pass through; type oid and typmod decide nothing
-    today, since the Arrow type says it all.
+    Columns that are kept as PostgreSQL's text pass through. Type oid and typmod decide nothing
+    today, since the Arrow type is enough. Raises FeatureNotSupported, ValueNotRepresentable.
     """
     kind = array.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -39,7 +40,7 @@ def text_output(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Arra
 
 
 def text_cast(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Array:
-    """The text of ``value::text``, which is not the output function's for three types."""
+    """Return the text of ``value::text``, which for three types is not the output function's."""
     text = text_output(array, type_oid, typmod)
     if type_oid not in (BOOL, INET, BPCHAR):
         return text

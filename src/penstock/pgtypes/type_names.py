@@ -1,8 +1,8 @@
 """Built-in types by name, and modifiers of types, both ways (parse_type.c, typmodin, typmodout).
 
 In: a type's name, and its modifiers as a statement has them. Out: its oid and typmod, or
-PostgreSQL's error; of a typmod what stands in parentheses, and what it means. Types that have no
-family here are kept as text, as docs/types has it.
+PostgreSQL's error; for a typmod its text in parentheses, and its meaning. Types that have no family
+here are kept as text, as docs/types has it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TYPES: Final = frozenset(_NAMES.split())
 _SERIAL: Final = frozenset({"serial", "serial2", "serial4", "serial8", "bigserial", "smallserial"})
 
 _VARHDRSZ: Final = 4
-"""What modifiers of lengths and of numeric have added."""
+"""The number that PostgreSQL adds to modifiers of lengths and of numeric."""
 _MAX_NUMERIC: Final = 1000
 _MAX_PRECISION: Final = 6
 _MAX_CHARACTERS: Final = 10485760
@@ -72,13 +72,16 @@ _INTERVAL_FIELDS: Final = {
     _MINUTE | _SECOND: "minute to second",
 }
 _NEVER_SHOWN: Final = INTEGERS | {BOOL, JSON, FLOAT4, FLOAT8}
-"""as format_type.c knows them"""
+"""Types whose modifier format_type.c never prints."""
 
 
 def resolve(
     name: str, modifiers: Sequence[int] = (), *, array: bool = False, schema: str | None = None
 ) -> tuple[int, int]:
-    """(type oid, typmod). Raises UndefinedObject (42704), InvalidParameterValue, SqlSyntaxError."""
+    """Return type oid and typmod.
+
+    Raises UndefinedObject (42704), InvalidParameterValue, SqlSyntaxError.
+    """
     if schema is None and name in _SERIAL:
         raise FeatureNotSupported(
             f"type {name} is not supported, because Delta tables have no sequences",
@@ -94,7 +97,8 @@ def resolve(
 
 
 def typmod_in(name: str, modifiers: Sequence[int]) -> int:
-    """The modifier of a type (pg_type.typname), of an array its elements'; -1 without numbers.
+    """Return the modifier of a type (pg_type.typname), for an array its elements'; -1 without
+    numbers.
 
     ``modifiers``: as the grammar has them; an interval's begin with its fields. Raises
     InvalidParameterValue, SqlSyntaxError.
@@ -153,7 +157,7 @@ def _numeric(modifiers: Sequence[int]) -> int:
 
 
 def _interval_in(modifiers: Sequence[int]) -> int:
-    """intervaltypmodin: fields, and a precision."""
+    """Encode an interval's fields and precision (intervaltypmodin)."""
     fields, *precision = modifiers
     if len(precision) > 1 or (fields != _FULL_RANGE and fields not in _INTERVAL_FIELDS):
         raise InvalidParameterValue("invalid INTERVAL type modifier")
@@ -168,7 +172,9 @@ def numeric_typmod(precision: int, scale: int) -> int:
 
 
 def numeric_modifiers(typmod: int) -> tuple[int, int] | None:
-    """Precision and scale of numeric(p, s); None without them. The scale is 11 bits with sign."""
+    """Return precision and scale of numeric(p, s); None without them. The scale is 11 bits with
+    sign.
+    """
     packed = typmod - _VARHDRSZ
     if packed < 0:
         return None
@@ -176,12 +182,14 @@ def numeric_modifiers(typmod: int) -> tuple[int, int] | None:
 
 
 def length_of(typmod: int) -> int:
-    """The characters of character(n) and character varying(n), with a modifier."""
+    """Return the length n of character(n) and character varying(n); the type must have a
+    modifier.
+    """
     return typmod - _VARHDRSZ
 
 
 def typmod_out(type_: Type, typmod: int) -> str:
-    """What the typmodout function prints; types without one get the number itself."""
+    """Print a modifier as the typmodout function does; types without one get the number itself."""
     if type_.oid in _NEVER_SHOWN:
         return ""
     if type_.oid in (BPCHAR, VARCHAR):

@@ -1,4 +1,4 @@
-"""uuid (uuid.c): lower-case text with hyphens, for Delta has no type of its own."""
+"""uuid (uuid.c): lower-case text with hyphens, since Delta has no type of its own for it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class UuidFamily(Family):
 
 
 def _printed(raw: NDArray[np.uint8], null: NDArray[np.bool_] | None, count: int) -> pa.Array:
-    """``raw``: shape (values, 16), without the NULL ones."""
+    """Print uuids. ``raw``: shape (values, 16), without the NULL ones."""
     out = np.full((len(raw), _PRINTED), ord("-"), np.uint8)
     for byte in range(_SIZE):
         out[:, _DIGITS[2 * byte]] = _HEX[raw[:, byte] >> 4]

@@ -1,12 +1,12 @@
-"""jsonb as the Parquet format's VARIANT (parquet-format, VariantEncoding.md), and back.
+"""jsonb as the Parquet format's VARIANT (parquet-format, VariantEncoding.md).
 
-In: the text of jsonb values. Out: Arrow columns of ``VARIANT``, the plain struct that Delta's
-``variantType`` has; their values as jsonb's text. Bytes are those of Spark's ``parse_json``: keys
-in the dictionary as they come, fields of an object in the order in which Spark looks for them
-(UTF-16's), integers in as few bytes as they need, other numbers as decimals of up to 38 digits with
-the scale that they have. One text has one encoding, so rows are found by it. A number beyond that
-becomes a double only where the double is exactly that number; others are refused, which Spark
-rounds.
+In: the text of jsonb values. Out: Arrow columns of ``VARIANT``, the plain struct of Delta's
+``variantType``; ``variant_text`` turns them back into text. The bytes are those of Spark's
+``parse_json``: keys in the dictionary in the order of their appearance, fields of an object in the
+order in which Spark looks for them (UTF-16's), integers in as few bytes as they need, other numbers
+as decimals of up to 38 digits with their own scale. One text has one encoding, so rows can be found
+by it. A number of more digits becomes a double only if the double is exactly that number; Spark
+rounds the others, and we refuse them.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from penstock.pgtypes.family import shown
 VARIANT: Final = pa.struct(
     [pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), False)]
 )
-"""A column of variants, not shredded, its parts in Spark's order."""
+"""A column of variants, not shredded, with its parts in Spark's order."""
 
 SIZE_LIMIT: Final = 128 << 20
-"""Bytes of a value that Spark reads (VariantUtil.SIZE_LIMIT)."""
+"""The largest value in bytes that Spark reads (VariantUtil.SIZE_LIMIT)."""
 DEPTH_LIMIT: Final = 500
-"""Arrays and objects inside one another; Spark reads 1000 of them from JSON."""
+"""Levels of nested arrays and objects; Spark reads 1000 of them from JSON."""
 KEEP_TEXT: Final = (
     "Correct the value at the publisher. Or keep the table's jsonb as text: ALTER SUBSCRIPTION ... "
     "SET (jsonb_as = text), and copy the table again: ALTER SUBSCRIPTION ... REFRESH TABLE. Where "
     "somebody else has made the target table: make its column STRING."
 )
-"""What helps against a value that no variant holds."""
+"""The hint for a value that no variant holds."""
 
 _OBJECT: Final = 2
 _ARRAY: Final = 3
 _SHORT: Final = 63
-"""Bytes of a string whose length is in its first byte."""
+"""The longest string, in bytes, whose length is in its first byte."""
 _FEW: Final = 255
-"""Elements or fields whose number is one byte."""
+"""The largest number of elements or fields that is written in one byte."""
 _VERSION: Final = 1
 _NULL: Final = b"\x00"
 _TRUE: Final = b"\x04"
@@ -56,18 +56,19 @@ _FALSE: Final = b"\x08"
 _STRING: Final = 0x40
 _REMEMBERED: Final = 1024
 _REMEMBERED_CHARACTERS: Final = 2048
-"""Of keys, in all, that are remembered with what was made of them."""
+"""Characters of all keys up to which an object's keys are remembered, with the result for them."""
 _Made = TypeVar("_Made")
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Of an Arrow type, for people."""
+    """Return the name of an Arrow type for people."""
     return "variant" if kind == VARIANT else str(kind)
 
 
 def variants(texts: pa.Array) -> pa.Array:
-    """Texts of jsonb as ``VARIANT``, null for NULL. Raises ValueNotRepresentable (22003, 54000),
-    ProtocolViolation (22P02)."""
+    """Encode texts of jsonb as ``VARIANT``, null for NULL.
+
+    Raises ValueNotRepresentable (22003, 54000), ProtocolViolation (22P02)."""
     distinct = texts.dictionary_encode()
     made = [encoded(text) for text in distinct.dictionary.to_pylist()]
     made.append((b"", b""))
@@ -80,11 +81,11 @@ def variants(texts: pa.Array) -> pa.Array:
 
 
 def encoded(text: str) -> tuple[bytes, bytes]:
-    """(value, metadata) of the text of one jsonb. Raises as ``variants``."""
+    """Return (value, metadata) of the text of one jsonb. Raises as ``variants``."""
     ids: dict[str, int] = {}
     try:
         read, end = _JSON.raw_decode(text)
-        if end < len(text):  # never of jsonb
+        if end < len(text):  # jsonb never prints that
             read = _JSON.decode(text)
         value = _encoded(read, ids, DEPTH_LIMIT)
         metadata = _dictionaries.of(tuple(ids))
@@ -114,22 +115,23 @@ def _no_json(text: str) -> NoReturn:
     )
 
 
-# Numbers of jsonb in a variant's encoding.
+# Encode jsonb's numbers.
 #
-# In: integers, and texts of numbers with a point. Out: the bytes that Spark's ``parse_json``
-# makes: integers in as few as they need, other numbers as decimals of up to 38 digits with the
-# scale that they have; beyond that a double, where it is exactly the number, else ``Unfit``.
+# In: integers, and texts of numbers with a point. Out: the bytes that Spark's ``parse_json`` makes:
+# integers in as few as they need, other numbers as decimals of up to 38 digits with their own
+# scale. Beyond that a number becomes a double if the double is exactly that number, else it raises
+# ``Unfit``.
 
 _DIGITS: Final = 38
 _INTEGERS: Final = ((1, 0x0C), (2, 0x10), (4, 0x14), (8, 0x18))
-"""Bytes, and the first byte of such a value."""
+"""The sizes in bytes, each with the first byte of such a value."""
 _DOUBLE: Final = 0x1C
 _DECIMALS: Final = ((9, 4, 0x20), (18, 8, 0x24), (_DIGITS, 16, 0x28))
-"""Digits, and digits behind the point, up to which there are so many bytes."""
+"""The most digits (before and behind the point), the bytes that hold them, and the first byte."""
 
 
 class Unfit(Exception):
-    """What does not fit, in words."""
+    """A number does not fit; the text says why."""
 
 
 def integer(value: int) -> bytes:
@@ -141,7 +143,7 @@ def integer(value: int) -> bytes:
 
 @lru_cache(maxsize=_REMEMBERED)
 def fraction(text: str) -> bytes:
-    """As jsonb prints them: without an exponent."""
+    """Encode a number as jsonb prints it: without an exponent."""
     whole, _, behind = text.partition(".")
     try:
         number, scale = int(whole + behind), len(behind)
@@ -151,7 +153,9 @@ def fraction(text: str) -> bytes:
 
 
 def _decimal(number: int, scale: int) -> bytes | None:
-    """A number of so many digits behind the point; None where there is no such variant."""
+    """Encode a number with ``scale`` digits behind the point; None if no variant decimal holds
+    it.
+    """
     for digits, size, first in _DECIMALS:
         if scale <= digits and -(10**digits) < number < 10**digits:
             return bytes((first, scale)) + number.to_bytes(size, "little", signed=True)
@@ -194,7 +198,7 @@ def _too_deep(text: str) -> ValueNotRepresentable:
 
 
 def _encoded(value: Any, ids: dict[str, int], depth: int) -> bytes:
-    """One frame of Python's stack for each level. Scalars are made in the loops."""
+    """Encode a value; one frame of Python's stack for each level. Scalars are made in the loops."""
     scalar = _SCALARS.get(type(value))
     if scalar is not None:
         return scalar(value)
@@ -232,7 +236,7 @@ _SMALL: Final = {value: integer(value) for value in range(-128, 1024)}
 _SCALARS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     str: _string,
     int: lambda value: _SMALL.get(value) or integer(value),
-    bytes: lambda value: value,  # a fraction
+    bytes: lambda value: value,  # a fraction, encoded already
     bool: lambda value: _TRUE if value else _FALSE,
     type(None): lambda _: _NULL,
 }
@@ -240,9 +244,10 @@ _SCALARS: Final[Mapping[type, Callable[[Any], bytes]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What objects of the same keys have in common. ``headers``: the first byte, by the size of
-    offsets; ``fields``: how many there are, and their keys' numbers in order; ``ordered``: takes
-    something of each key into that order."""
+    """The common parts of objects with the same keys.
+
+    ``headers``: the first byte, by the size of offsets. ``fields``: the number of fields, and their
+    keys' numbers in order. ``ordered``: puts one item for each key into that order."""
 
     headers: tuple[bytes, ...]
     fields: bytes
@@ -250,7 +255,7 @@ class _Shape:
 
     @classmethod
     def of(cls, keys: tuple[str, ...], numbers: tuple[int, ...]) -> _Shape:
-        """``numbers``: the keys', in the dictionary."""
+        """Make a shape. ``numbers``: the numbers of the keys in the dictionary."""
         place = {key: at for at, key in enumerate(keys)}
         order = [place[key] for key in _in_order(keys)]
         many, id_size = len(order) > _FEW, _size_of(max(numbers, default=0))
@@ -264,14 +269,14 @@ class _Shape:
 
 
 class _Remembered(Generic[_Made]):
-    """What was made of keys before: most objects have those of another one."""
+    """A cache of what was made of keys: most objects have the keys of an earlier one."""
 
     def __init__(self, make: Callable[[tuple[str, ...], tuple[int, ...]], _Made]) -> None:
         self._make = make
         self._known: dict[tuple[tuple[str, ...], tuple[int, ...]], _Made] = {}
 
     def of(self, keys: tuple[str, ...], numbers: tuple[int, ...] = ()) -> _Made:
-        """The same as before, or new."""
+        """Return what was made of these keys before, or make it."""
         found = self._known.get((keys, numbers))
         if found is None:
             found = self._make(keys, numbers)
@@ -283,7 +288,7 @@ class _Remembered(Generic[_Made]):
 
 
 def _array(offsets: Sequence[int]) -> bytes:
-    """What comes before the elements."""
+    """Return the bytes before an array's elements."""
     count, offset_size = len(offsets) - 1, _size_of(offsets[-1])
     many = count > _FEW
     header = many << 4 | (offset_size - 1) << 2 | _ARRAY
@@ -292,7 +297,9 @@ def _array(offsets: Sequence[int]) -> bytes:
 
 
 def _in_order(keys: Collection[str]) -> list[str]:
-    """As Java compares strings, by which Spark looks for a field in a large object."""
+    """Sort keys as Java compares strings: Spark looks for a field of a large object in that
+    order.
+    """
     if "".join(keys).isascii():
         return sorted(keys)
     return sorted(keys, key=lambda key: key.encode("utf-16-be"))
@@ -307,7 +314,7 @@ def _dictionary(keys: tuple[str, ...], _numbers_of_keys: tuple[int, ...] = ()) -
 
 
 def _size_of(number: int) -> int:
-    """Bytes that hold it."""
+    """Return how many bytes hold the number."""
     return 1 if number < 1 << 8 else (number.bit_length() + 7) // 8
 
 

@@ -1,9 +1,9 @@
-"""Variants as text: what jsonb's output function prints of their values.
+"""Variants as text, as jsonb's output function prints their values.
 
-In: ``VARIANT`` columns of any writer, not shredded. Out: strings; with the digits of each number as
-they are, or so that equal numbers have one text, by which values are compared. What JSON has no
-type for (dates, times, bytes) is the string that Spark's ``to_json`` makes of it. Objects have
-jsonb's order.
+In: ``VARIANT`` columns of any writer, not shredded. Out: strings, in two forms: with the digits of
+each number as they are, or so that equal numbers have one text, for comparing values. Values
+without a JSON type (dates, times, bytes) become the strings that Spark's ``to_json`` makes of them.
+Objects have jsonb's order.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ _UUID: Final = 20
 
 
 def variant_text(column: pa.Array) -> pa.Array:
-    """Values as jsonb's text. Raises ValueNotRepresentable where the bytes are no variant."""
+    """Return the values as jsonb's text. Raises ValueNotRepresentable if the bytes are no
+    variant.
+    """
     return _each(column, lambda number: format(number, "f"))
 
 
 def compared_text(column: pa.Array) -> pa.Array:
-    """Texts that are the same where values are: 1.0 is 1, as it is to jsonb."""
+    """Return texts that are equal if the values are: 1.0 is 1, as it is to jsonb."""
     return _each(column, _shortest)
 
 
@@ -92,7 +94,7 @@ def _integer(data: bytes, at: int, size: int) -> int:
 
 
 class _Printer:
-    """One value."""
+    """The printer of one value."""
 
     def __init__(self, data: bytes, keys: list[str], number: _Number) -> None:
         self._data = data
@@ -100,7 +102,7 @@ class _Printer:
         self._number = number
 
     def printed(self) -> str:
-        """Its text, however deep it is."""
+        """Return the value's text, however deep it is."""
         pieces: list[str] = []
         waiting: list[str | int] = [0]
         while waiting:
@@ -120,7 +122,7 @@ class _Printer:
         return "".join(pieces)
 
     def _object(self, at: int, info: int) -> list[str | int]:
-        """Pieces of its text, and where values begin between them."""
+        """Return pieces of the object's text, and between them the positions where values begin."""
         count_size = 4 if info & _LARGE_OBJECT else 1
         count = _integer(self._data, at + 1, count_size)
         offset_size, id_size = (info & 3) + 1, (info >> 2 & 3) + 1
@@ -190,13 +192,13 @@ def _closed(parts: list[str | int], end: str) -> list[str | int]:
 
 
 def _of_jsonb(key: str) -> tuple[int, bytes]:
-    """Its order of keys (lengthCompareJsonbString)."""
+    """Return the sort key of jsonb's order of keys (lengthCompareJsonbString)."""
     raw = key.encode()
     return len(raw), raw
 
 
 _string: Final = json.JSONEncoder(ensure_ascii=False).encode
-"""A text as jsonb prints it (escape_json): DEL is no control character there."""
+"""Return a text as jsonb prints it (escape_json): DEL is no control character there."""
 
 
 _WORDS: Final = ("null", "true", "false")

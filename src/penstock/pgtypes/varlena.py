@@ -3,11 +3,11 @@ r"""Types of any length: characters, json, bytea, and the text of every type wit
 
 text, varchar(n), char(n) with its trailing blanks, name and json have the same bytes in text and in
 binary format. jsonb in binary is a version byte (1) and the text that its output function prints;
-both are kept as text, so that no number loses digits and no key is lost. bytea is ``\x`` and
-hexadecimal digits in text, or the old escape format: ``bytea_output`` may be ``escape`` for the
+both are kept as text, so that no number loses digits and no key is lost. bytea in text is ``\x``
+and hexadecimal digits, or the old escape format: ``bytea_output`` may be ``escape`` for the
 publisher's database or role, and no subscriber sets it. All other types (enums, domains, ranges,
-composites, network, geometric, interval, time, xml, extensions ...) stay what their output function
-prints; their binary format cannot be read here.
+composites, network, geometric, interval, time, xml, extensions ...) stay as their output function
+prints them; their binary format cannot be read here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TextFamily(Family):
 
 
 class OutputTextFamily(TextFamily):
-    """Every type that nobody else reads: the text of its output function."""
+    """Every type without a family of its own: the text of its output function."""
 
     binary = False
 
@@ -73,7 +73,7 @@ class OutputTextFamily(TextFamily):
 
 
 def utf8_column(cells: Cells) -> pa.Array:
-    """Cells as strings. Raises ValueNotRepresentable (22021) where they are not UTF-8.
+    """Return cells as strings. Raises ValueNotRepresentable (22021) if they are not UTF-8.
 
     A database with encoding SQL_ASCII sends whatever it has, unconverted.
     """
@@ -88,7 +88,7 @@ def utf8_column(cells: Cells) -> pa.Array:
 
 
 def utf8_value(raw: bytes) -> str:
-    """One string. Raises ValueNotRepresentable (22021) where it is not UTF-8."""
+    """Return one string. Raises ValueNotRepresentable (22021) if it is not UTF-8."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
