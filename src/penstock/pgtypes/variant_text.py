@@ -198,7 +198,9 @@ def _of_jsonb(key: str) -> tuple[int, bytes]:
 
 
 _string: Final = json.JSONEncoder(ensure_ascii=False).encode
-"""Return a text as jsonb prints it (escape_json): DEL is no control character there."""
+"""The function that prints a text as jsonb does (escape_json): DEL is no control character
+there.
+"""
 
 
 _WORDS: Final = ("null", "true", "false")

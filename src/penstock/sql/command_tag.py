@@ -1,8 +1,8 @@
 """Command tags of statements that change something (utility.c, CreateCommandTag).
 
 In: a statement. Out: the tag that ``cannot execute ... in a read-only transaction`` names, or None
-for what a read-only transaction may have (ClassifyUtilityCommandAsReadOnly): queries, COPY TO,
-settings, ends of transactions, VACUUM.
+for statements that a read-only transaction allows (ClassifyUtilityCommandAsReadOnly): queries, COPY
+TO, settings, ends of transactions, VACUUM.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.sql.grammar import type as types
 from penstock.sql.grammar.statements import Statement
 
 _READ_KINDS: Final = ("select", "with", "values", "table")
-"""Of queries that change no rows."""
+"""Kinds of queries that change no rows."""
 _TAGS: Final[Mapping[type[Statement], str]] = {
     alter_table.AlterTable: "ALTER TABLE",
     alter_table.CreateIndex: "CREATE INDEX",
@@ -80,7 +80,7 @@ _CHANGES_NOTHING: Final = frozenset(
 
 
 def command_tag(statement: Statement) -> str | None:
-    """None for what changes nothing."""
+    """Return the tag of a statement, None if it changes nothing."""
     match statement:
         case copy.QueryStatement(kind=kind):
             return None if kind in _READ_KINDS else kind.upper()
@@ -90,5 +90,5 @@ def command_tag(statement: Statement) -> str | None:
 
 
 def reads(statement: Statement) -> bool:
-    """Whether it changes nothing."""
+    """Tell whether the statement changes nothing."""
     return command_tag(statement) is None

@@ -46,8 +46,8 @@ class Operator:
 class Function:
     """A row of pg_proc. ``kind``: f, a, w, p; ``volatility``: i, s, v; ``variadic``: oid or 0.
 
-    ``names``: of the arguments, () where they have none; ``default_values``: of the last
-    arguments, as expressions.
+    ``names``: of the arguments, () if they have none. ``default_values``: expressions for the last
+    arguments.
     """
 
     oid: int
@@ -77,7 +77,7 @@ class Cast:
 
 @cache
 def operators() -> Mapping[str, Sequence[Operator]]:
-    """All operators by name."""
+    """Return all operators by name."""
     found: dict[str, list[Operator]] = defaultdict(list)
     for row in _rows("pg_operator"):
         operator = Operator(int(row[0]), row[1], *(int(value) for value in row[2:]))
@@ -87,7 +87,7 @@ def operators() -> Mapping[str, Sequence[Operator]]:
 
 @cache
 def functions() -> Mapping[int, Function]:
-    """All functions that an expression can call, by oid."""
+    """Return all functions that an expression can call, by oid."""
     return {
         int(r[0]): Function(
             int(r[0]),
@@ -109,7 +109,7 @@ def functions() -> Mapping[int, Function]:
 
 @cache
 def functions_by_name() -> Mapping[str, Sequence[Function]]:
-    """The same by name."""
+    """Return the same functions by name."""
     found: dict[str, list[Function]] = defaultdict(list)
     for function in functions().values():
         found[function.name].append(function)
@@ -118,7 +118,7 @@ def functions_by_name() -> Mapping[str, Sequence[Function]]:
 
 @cache
 def casts() -> Mapping[tuple[int, int], Cast]:
-    """All casts by source and target."""
+    """Return all casts by source and target."""
     rows = (Cast(int(r[0]), int(r[1]), int(r[2]), r[3], r[4]) for r in _rows("pg_cast"))
     return {(c.source, c.target): c for c in rows}
 

@@ -22,12 +22,12 @@ _ENUM_RECV: Final = 3532
 
 
 def remember_enums(enums: Sequence[EnumType]) -> None:
-    """The statements of this thread know these from here on."""
+    """Let the statements of this thread know these enums from here on."""
     type_cache.remember(_types(tuple(enums)))
 
 
 def known_enums(enums: Sequence[EnumType]) -> AbstractContextManager[None]:
-    """What runs within knows these."""
+    """Let the code within know these enums."""
     return type_cache.remembered(_types(tuple(enums)))
 
 
@@ -37,7 +37,10 @@ def _types(enums: tuple[EnumType, ...]) -> tuple[Type, ...]:
 
 
 def enum_name(enum: EnumType) -> str:
-    """format_type_be: with the schema where the name alone means another type, or none."""
+    """Return the enum's name as format_type_be prints it.
+
+    The schema is added if the name alone means another type, or none.
+    """
     name = quote_identifier(enum.name)
     if enum.schema in type_cache.SEARCH_PATH and enum.name not in builtin.types_by_name():
         return name
@@ -45,7 +48,7 @@ def enum_name(enum: EnumType) -> str:
 
 
 def type_rows(enum: EnumType) -> tuple[Type, Type]:
-    """The type and the type of its arrays."""
+    """Return the rows of the type and of the type of its arrays."""
     shown = enum_name(enum)
     own = Type(
         oid=enum.oid,

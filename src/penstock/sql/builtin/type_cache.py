@@ -1,8 +1,8 @@
-"""The types that oids and names mean in the running statement (typcache.c).
+"""Types of the running statement, by oid and by name (typcache.c).
 
-In: the rows of types that the node has beside PostgreSQL's own, said by ``enum_types`` when a
+In: the rows of types that the node has beside PostgreSQL's own, which ``enum_types`` sets when a
 statement begins. Out: all types by oid and by name. They hold for the thread, as a backend's caches
-do, so that what analyzes a statement need not hand them through every function.
+do, so that the analysis of a statement need not hand them through every function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.sql import builtin
 from penstock.sql.builtin import Type
 
 SEARCH_PATH: Final = ("public",)
-"""Schemas in which names without one are looked for, behind PostgreSQL's own."""
+"""Schemas that are searched for names without one, after PostgreSQL's own."""
 ENUM: Final = "e"
 """pg_type.typtype"""
 
@@ -33,13 +33,13 @@ _CURRENT: ContextVar[_Known | None] = ContextVar("types", default=None)
 
 
 def remember(own: Sequence[Type]) -> None:
-    """From here on the node's own types are these, in this thread."""
+    """Set the node's own types for this thread from here on."""
     _CURRENT.set(_known(tuple(own)) if own else None)
 
 
 @contextmanager
 def remembered(own: Sequence[Type]) -> Iterator[None]:
-    """They are these within."""
+    """Set the node's own types for the code within."""
     token = _CURRENT.set(_known(tuple(own)) if own else None)
     try:
         yield
@@ -54,13 +54,13 @@ def _known(own: tuple[Type, ...]) -> _Known:
 
 
 def types() -> Mapping[int, Type]:
-    """All types by oid."""
+    """Return all types by oid."""
     known = _CURRENT.get()
     return builtin.types() if known is None else known.by_oid
 
 
 def named_type(name: str, schema: str | None = None) -> Type | None:
-    """The type of that name; without a schema PostgreSQL's own comes first."""
+    """Return the type of that name; without a schema PostgreSQL's own comes first."""
     known = _CURRENT.get()
     own = {} if known is None else known.by_name
     if schema is not None:
@@ -70,6 +70,6 @@ def named_type(name: str, schema: str | None = None) -> Type | None:
 
 
 def is_enum(oid: int) -> bool:
-    """Whether it is one of the node's enum types."""
+    """Tell whether the type is one of the node's enum types."""
     type_ = types().get(oid)
     return type_ is not None and type_.kind == ENUM

@@ -1,8 +1,8 @@
 """Array literals: ``{1,2,NULL,"a b"}`` (arrayfuncs.c, array_in and array_out).
 
-In: the text, and what reads an element. Out: the text that array_out prints. One dimension; more
-of them, and bounds of their own, are refused. Columns of arrays on the wire, which array_out has
-written, are read by ``pgtypes.array``.
+In: the text, and a function that reads an element. Out: the text that array_out prints. Arrays have
+one dimension; more dimensions and explicit bounds are refused. ``pgtypes.array`` reads columns of
+arrays on the wire, which array_out has written.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _QUOTING: Final = "Incorrectly quoted array element."
 
 
 def split_array(text: str) -> list[str | None]:
-    """The elements of an array's text, None for NULL. Raises 22P02, 0A000."""
+    """Return the elements of an array's text, None for NULL. Raises 22P02, 0A000."""
     return list(_elements(text))
 
 
 def _elements(text: str) -> Iterator[str | None]:
-    """ReadArrayStr, which has each element read before it looks at the next one."""
+    """Yield elements as ReadArrayStr does: each is read before the next one is looked at."""
     at = _after_blanks(text, 0)
     if text[at : at + 1] == "[":
         raise FeatureNotSupported("array constants with bounds are not supported")
@@ -59,12 +59,12 @@ def _elements(text: str) -> Iterator[str | None]:
 
 
 def join_array(items: Iterable[str | None]) -> str:
-    """array_out: elements in quotes where they need them."""
+    """Print an array as array_out does: elements in quotes if they need them."""
     return "{" + ",".join(_NULL if item is None else _quoted(item) for item in items) + "}"
 
 
 def read_array(text: str, canonical: Callable[[str], str]) -> str:
-    """The text that array_out prints, with every element read."""
+    """Return the text that array_out prints, with every element read."""
     return join_array(None if item is None else canonical(item) for item in _elements(text))
 
 
@@ -74,7 +74,7 @@ def _after_blanks(text: str, at: int) -> int:
 
 
 def _quoted_item(text: str, at: int) -> tuple[str, int]:
-    """The element in quotes at ``at``, and where the next token begins."""
+    """Return the quoted element at ``at``, and where the next token begins."""
     match = _IN_QUOTES.match(text, at)
     if match is None or match.end() == len(text):
         raise _malformed(text, _END)
@@ -84,7 +84,10 @@ def _quoted_item(text: str, at: int) -> tuple[str, int]:
 
 
 def _plain_item(text: str, at: int) -> tuple[str | None, int]:
-    """The same without quotes; blanks at its end are no part of it."""
+    """Return the unquoted element at ``at``, and where the next token begins.
+
+    Trailing blanks are no part of the element.
+    """
     match = _PLAIN.match(text, at)
     end = at if match is None else match.end()
     stop = text[end : end + 1]

@@ -1,8 +1,8 @@
 """Dates and timestamps in literals (datetime.c), ISO forms only, time zone UTC.
 
-In: a literal's text. Out: what date_out and timestamp_out print with ``datestyle=ISO``. Forms that
-depend on settings or on the clock (``now``, ``01/02/2003``, names of zones) are refused: a row
-filter must mean the same tomorrow.
+In: a literal's text. Out: the text that date_out and timestamp_out print with ``datestyle=ISO``.
+Forms that depend on settings or on the clock (``now``, ``01/02/2003``, names of zones) are refused:
+a row filter must mean the same tomorrow.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SQL_NAMES: Final = {
 
 
 def read_date(text: str) -> str:
-    """A date literal as date_out prints it."""
+    """Return a date literal as date_out prints it."""
     fields = _fields(text, "date")
     if isinstance(fields, str):
         return fields
@@ -61,7 +61,9 @@ def read_date(text: str) -> str:
 
 
 def read_timestamp(text: str, *, zone: bool) -> str:
-    """A timestamp literal as timestamp_out prints it; a zone counts only where it is kept."""
+    """Return a timestamp literal as timestamp_out prints it; without ``zone`` its zone is
+    ignored.
+    """
     fields = _fields(text, "timestamptz" if zone else "timestamp")
     if isinstance(fields, str):
         return fields
@@ -73,7 +75,7 @@ def read_timestamp(text: str, *, zone: bool) -> str:
 
 
 def _fields(text: str, name: str) -> str | tuple[int, int, int]:
-    """Days since the epoch, microseconds of the day, seconds east; or a special value."""
+    """Return days since the epoch, microseconds of the day, seconds east; or a special value."""
     stripped = text.strip()
     if stripped.lower() in _SPECIAL:
         return _SPECIAL[stripped.lower()]

@@ -1,8 +1,9 @@
 """Intervals in literals (interval_in, DecodeInterval of datetime.c).
 
-In: a literal's text. Out: months, days and microseconds, and what interval_out prints of them with
-``intervalstyle=postgres``. Numbers with units are read, each unit once, and a time of day after
-them; other forms (ISO 8601's ``P1Y2M``, ``1-2`` years and months, infinity) are refused by name.
+In: a literal's text. Out: months, days and microseconds, and the text that interval_out prints of
+them with ``intervalstyle=postgres``. Numbers with units are read, each unit once, and a time of day
+after them. Other forms (ISO 8601's ``P1Y2M``, ``1-2`` years and months, infinity) are refused by
+name.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _MAX_BIGINT: Final = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class IntervalValue:
-    """As PostgreSQL's ``Interval``."""
+    """An interval as PostgreSQL's ``Interval``."""
 
     months: int
     days: int
@@ -62,7 +63,7 @@ class IntervalValue:
         return print_interval(self.months, self.days, self.microseconds)
 
     def plus(self, other: IntervalValue) -> IntervalValue:
-        """interval_pl. Raises DatetimeFieldOverflow (22008)."""
+        """Add an interval (interval_pl). Raises DatetimeFieldOverflow (22008)."""
         return _checked(
             self.months + other.months,
             self.days + other.days,
@@ -71,7 +72,7 @@ class IntervalValue:
         )
 
     def times(self, factor: float) -> IntervalValue:
-        """interval_mul. Raises DatetimeFieldOverflow (22008)."""
+        """Multiply the interval (interval_mul). Raises DatetimeFieldOverflow (22008)."""
         months, days = int(self.months * factor), int(self.days * factor)
         rest = _rounded((self.months * factor - months) * _DAYS_PER_MONTH)
         seconds = (self.days * factor - days + rest - int(rest)) * (DAY // 1_000_000)
@@ -84,8 +85,10 @@ class IntervalValue:
 
 
 def read_interval(text: str) -> IntervalValue:
-    """Raises InvalidDatetimeFormat (22007), DatetimeFieldOverflow (22008) and FeatureNotSupported
-    for forms that are not read here."""
+    """Read an interval.
+
+    Raises InvalidDatetimeFormat (22007), DatetimeFieldOverflow (22008) and FeatureNotSupported for
+    forms that are not read here."""
     lowered = " ".join(text.lower().split())
     if _SECONDS.fullmatch(lowered):
         lowered += " s"
@@ -115,13 +118,16 @@ def read_interval(text: str) -> IntervalValue:
 
 
 def _said(number: str, name: str) -> tuple[str, ...]:
-    """The fields that a number with its unit fills: seconds with a fraction all smaller ones."""
+    """Return the fields that a number with its unit sets: seconds with a fraction set all smaller
+    ones.
+    """
     return _SECOND_PARTS if name == "s" and "." in number else (name,)
 
 
 def _add(total: dict[str, Decimal], number: Decimal, kind: str, factor: int) -> None:
-    """AdjustFractYears, AdjustFractDays, AdjustFractMicroseconds: what is left of a unit goes to
-    smaller ones, of years to whole months."""
+    """Add a number of a unit; its fraction goes to smaller units, but for years to whole months.
+
+    Follows AdjustFractYears, AdjustFractDays, AdjustFractMicroseconds."""
     value = number * factor
     if kind == "month" and factor > 1:
         total["month"] += int(number) * factor
@@ -137,14 +143,14 @@ def _add(total: dict[str, Decimal], number: Decimal, kind: str, factor: int) -> 
 
 
 def _clock(clock: str) -> Decimal:
-    """``hours:minutes:seconds``; what has no seconds is hours and minutes."""
+    """Read ``hours:minutes[:seconds]``."""
     hours, minutes, seconds = [*clock.lstrip("+-").split(":"), "0"][:3]
     found = ((int(hours) * 60 + int(minutes)) * 60 + Decimal(seconds)) * 1_000_000
     return -found if clock.startswith("-") else found
 
 
 def _rounded(seconds: float) -> float:
-    """TSROUND"""
+    """Round to microseconds (TSROUND)."""
     return round(seconds * 1e6) / 1e6
 
 
@@ -157,7 +163,9 @@ def _checked(
 
 
 def _unread(text: str, lowered: str) -> Exception:
-    """To be raised: for what PostgreSQL may read, and for what it does not."""
+    """Return the error for a text that is not read here: PostgreSQL may read it, or refuse it,
+    too.
+    """
     if re.search(r"\d|infinity|^\.$", lowered):
         return FeatureNotSupported(
             f'"{text}" is not supported as a constant of type interval',

@@ -1,6 +1,7 @@
-"""How deep a text may be nested (check_stack_depth), how long a number, how many parameters.
+"""Limits: the depth of a nested text (check_stack_depth), the length of a number, the number of
+parameters.
 
-In: what reads or walks a tree. Out: PostgreSQL's error in place of a RecursionError.
+In: code that reads or walks a tree. Out: PostgreSQL's error in place of a RecursionError.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from typing import Final
 from penstock.sqlstate import StatementTooComplex
 
 MAX_DIGITS: Final = 3500
-"""Of a number. Python refuses to read or write more than 4300 digits of one, be it hexadecimal."""
+"""The digits of a number. Python refuses to read or write more than 4300, even hexadecimal ones."""
 
 MAX_PARAMETERS: Final = 65_535
-"""What Bind can give: nothing is counted out up to a number that a client makes up."""
+"""The most parameters that Bind can give. Nothing counts up to a larger number that a client makes
+up.
+"""
 
 
 @contextmanager
 def limited_depth() -> Iterator[None]:
-    """Raises PenstockError (54001) where what runs within is nested too deeply."""
+    """Raise PenstockError (54001) if the code within is nested too deeply."""
     try:
         yield
     except RecursionError:

@@ -1,7 +1,7 @@
 """Numbers in literals (int.c, int8.c, numutils.c, float.c, numeric.c): the input functions.
 
-In: a literal's text. Out: what the output function prints. Raises PostgreSQL's errors (22P02,
-22003), FeatureNotSupported for more digits than we read.
+In: a literal's text. Out: the text that the output function prints. Raises PostgreSQL's errors
+(22P02, 22003), FeatureNotSupported for more digits than we read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def integer_reader(bits: int, name: str) -> Callable[[str], str]:
         if match is None:
             begun = _DIGITS.match(text.strip(SPACE))
             if begun and int(begun[1][:-1] or 0) > (1 << bits - 1) // 10:
-                # too many digits are noticed before what follows them
+                # PostgreSQL notices too many digits before it looks at what follows them.
                 raise NumericValueOutOfRange(f'value "{text}" is out of range for type {name}')
             raise invalid(name, text)
         digits = match[2]
@@ -120,7 +120,7 @@ def float_reader(sql_name: str, kind: pa.DataType) -> Callable[[str], str]:
 
 
 def unsigned_reader(bits: int, name: str) -> Callable[[str], str]:
-    """oidin, xidin (strtoul): negative numbers are what they are as unsigned ones."""
+    """Return a reader as oidin and xidin (strtoul): negative numbers are read as unsigned ones."""
 
     def read(text: str) -> str:
         match = _UNSIGNED.fullmatch(text.strip(SPACE))
@@ -138,5 +138,5 @@ def unsigned_reader(bits: int, name: str) -> Callable[[str], str]:
 
 
 def invalid(name: str, text: str) -> PenstockError:
-    """``invalid input syntax for type integer: "x"``; to be raised."""
+    """Return the error ``invalid input syntax for type integer: "x"``."""
     return InvalidTextRepresentation(f'invalid input syntax for type {name}: "{text}"')

@@ -1,7 +1,7 @@
 """Names of tables and roles in statements (parsenodes.h: RangeVar, RoleSpec).
 
-In: what was written. Out: frozen values. Which table or role a name means is left to
-``penstock.commands``.
+In: names as written. Out: frozen values. ``penstock.commands`` finds the tables and roles that they
+mean.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class RangeVar:
-    """A table's name; ``only``: written with ONLY, so without its partitions."""
+    """A table's name. ``only``: it was written with ONLY, so without its partitions."""
 
     name: str
     schema: str | None = None
@@ -20,7 +20,7 @@ class RangeVar:
     only: bool = False
 
     def __str__(self) -> str:
-        """As written, without quotes."""
+        """Return the name as written, without quotes."""
         return ".".join(part for part in (self.catalog, self.schema, self.name) if part)
 
 

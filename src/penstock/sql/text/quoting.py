@@ -1,7 +1,7 @@
 """Names and types as PostgreSQL prints them (ruleutils.c, format_type.c).
 
-In: names, texts, type oids. Out: SQL text that PostgreSQL's own functions would print:
-quote_identifier, format_type_with_typemod.
+In: names, texts, type oids. Out: SQL text as PostgreSQL's own quote_identifier and
+format_type_with_typemod print it.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from penstock.sql.text.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_N
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME
 _WITHOUT_LENGTH: Final = {BPCHAR: "bpchar", BIT: '"bit"'}
-"""The names that mean any length; SQL's mean the length 1."""
+"""The names that mean any length; SQL's names mean the length 1."""
 _TIMES: Final = frozenset((TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ))
 
 
 def quote_identifier(name: str) -> str:
-    """A name, in quotes where it needs them."""
+    """Return a name, in quotes if it needs them."""
     if _PLAIN.fullmatch(name) and name not in _KEY_WORDS:
         return name
     return quoted(name)
 
 
 def format_type(type_: Type, typmod: int | None = -1) -> str:
-    """format_type_extended: ``numeric(10,2)``, ``character varying(20)[]``. ``typmod``: None where
-    none is given, which is not the same as -1 for two types.
+    """Print a type as format_type_extended: ``numeric(10,2)``, ``character varying(20)[]``.
+
+    ``typmod``: None if none is given, which is not the same as -1 for two types.
     """
     if type_.element and not type_.is_vector:
         element = types().get(type_.element)
-        # An array of an enum that the thread does not know has its name all the same.
+        # The thread may not know the enum of an array; the array has its own name all the same.
         name = (
             type_.sql_name.removesuffix("[]") if element is None else format_type(element, typmod)
         )
@@ -60,12 +61,12 @@ def format_type(type_: Type, typmod: int | None = -1) -> str:
 
 
 def type_text(oid: int, typmod: int | None = -1) -> str:
-    """The same of an oid, ``???`` for one that is no type's."""
+    """Print the type of an oid as ``format_type``, ``???`` if there is none."""
     type_ = types().get(oid)
     return "???" if type_ is None else format_type(type_, typmod)
 
 
 def type_name(oid: int) -> str:
-    """format_type_be: the name in messages, without a modifier."""
+    """Return the type's name for messages, without a modifier (format_type_be)."""
     type_ = types().get(oid)
     return type_.sql_name if type_ else "???"

@@ -1,1 +1,3 @@
-"""From raw trees to typed ones (analyze.c, parse_*.c): names, types and functions are found."""
+"""Analysis of raw trees to typed ones (analyze.c, parse_*.c): names, types and functions are
+found.
+"""

@@ -1,7 +1,7 @@
 """Aggregates and window functions (parse_agg.c, ParseFuncOrColumn of parse_func.c).
 
-In: a call with its typed arguments, and where it stands. Out: an Aggref or a WindowFunc. Which of
-PostgreSQL's aggregates can be computed is left to whoever runs them.
+In: a call with its typed arguments, and its clause. Out: an Aggref or a WindowFunc. Whoever runs
+PostgreSQL's aggregates knows which of them can be computed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def aggregate(
     order: tuple[SortKey, ...],
     filter_: Node | None,
 ) -> Aggref:
-    """The typed call. Raises PenstockError (42803, 42809, 42883), FeatureNotSupported."""
+    """Return the typed call. Raises PenstockError (42803, 42809, 42883), FeatureNotSupported."""
     function, nodes, result = found_function(raw, arguments)
     nested = raw.over is None and any(_has_aggregate(node) for node in arguments)
     if function.kind == AGGREGATE and nested:
@@ -63,7 +63,7 @@ def window(
     order: tuple[SortKey, ...],
     offsets: tuple[Node | None, Node | None],
 ) -> WindowFunc:
-    """The typed call with OVER. Raises FeatureNotSupported."""
+    """Return the typed call with OVER. Raises FeatureNotSupported."""
     if function.distinct:
         raise FeatureNotSupported("DISTINCT is not implemented for window functions")
     if function.order:
@@ -108,7 +108,7 @@ def _has_window(node: Node) -> bool:
 
 
 def contains_aggregate(nodes: tuple[Node, ...]) -> bool:
-    """Whether one of them is computed over groups of rows."""
+    """Tell whether one of the nodes is computed over groups of rows."""
     return any(_computes(node) for node in nodes)
 
 

@@ -1,4 +1,4 @@
-"""Which operator or function is meant (parse_oper.c, parse_func.c).
+"""Look-up of operators and functions (parse_oper.c, parse_func.c).
 
 In: a name and the types of the arguments. Out: the row of pg_operator or pg_proc, or PostgreSQL's
 error with its hint.
@@ -25,8 +25,10 @@ _CASTS_HINT: Final = "You might need to add explicit type casts."
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A row with the types that its arguments are matched against. ``places``: of arguments by
-    names, which of the function's each of the call's is; () where they are in its order."""
+    """A row with the types that its arguments are matched against.
+
+    ``places``: for each argument of a call with named arguments, its place in the function's; () if
+    they are in order."""
 
     row: Operator | Function
     arguments: tuple[int, ...]
@@ -37,7 +39,7 @@ _T = TypeVar("_T")
 
 
 def find_operator(name: str, left: int | None, right: int) -> Operator:
-    """The operator; ``left`` None: a prefix. Raises 42883 and 42725."""
+    """Return the operator; ``left`` None: a prefix operator. Raises 42883 and 42725."""
     wanted = (right,) if left is None else (left, right)
     if left is None:
         candidates = [Candidate(o, (o.right,)) for o in operators().get(name, ()) if not o.left]
@@ -72,7 +74,7 @@ def _operator(candidate: Candidate) -> Operator:
 
 
 def _same_for_unknown(wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """binary_oper_exact: a literal takes the type of the other side."""
+    """Give a literal the type of the other side (binary_oper_exact)."""
     known = [oid for oid in wanted if oid != UNKNOWN]
     return tuple(known[0] if oid == UNKNOWN and known else oid for oid in wanted)
 
@@ -80,11 +82,11 @@ def _same_for_unknown(wanted: tuple[int, ...]) -> tuple[int, ...]:
 def find_function(
     name: str, wanted: Sequence[int], *, variadic: bool = False, names: Sequence[str] = ()
 ) -> Candidate | None:
-    """The function with the types of its arguments; None where no name and number fits.
+    """Return the function with the types of its arguments; None if no name and number fits.
 
-    Raises 42725 where several fit equally well. Variadic arguments are repeated, defaults left out;
-    ``variadic``: the last argument is the array of them. ``names``: of the last arguments, where
-    the call names them.
+    Raises 42725 if several fit equally well. Variadic arguments are repeated, defaults left out;
+    ``variadic``: the last argument is the array of them. ``names``: names of the last arguments, if
+    the call gives them.
     """
     candidates = []
     for function in functions_by_name().get(name, ()):
@@ -113,7 +115,7 @@ def find_function(
 
 
 def signature(name: str, wanted: Sequence[int], names: Sequence[str] = ()) -> str:
-    """func_signature_string: a call as errors show it."""
+    """Return a call as errors show it (func_signature_string)."""
     shown = [type_name(oid) for oid in wanted]
     first = len(wanted) - len(names)
     shown[first:] = [f"{n} => {type_}" for n, type_ in zip(names, shown[first:], strict=True)]
@@ -123,8 +125,9 @@ def signature(name: str, wanted: Sequence[int], names: Sequence[str] = ()) -> st
 def _places(
     function: Function, count: int, variadic: bool, names: Sequence[str]
 ) -> tuple[int, ...]:
-    """MatchNamedCall: where each argument goes, () where the function does not have them so.
-    Arguments that are repeated have no names."""
+    """Return the place of each argument, () if the function lacks such arguments (MatchNamedCall).
+
+    Repeated arguments have no names."""
     if (function.variadic and not variadic) or count > len(function.arguments):
         return ()
     places = list(range(count - len(names)))
@@ -147,7 +150,7 @@ def _arguments(function: Function, count: int, variadic: bool) -> tuple[int, ...
 
 
 def select_candidate(wanted: Sequence[int], candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """func_select_candidate: one candidate, or those that cannot be told apart."""
+    """Return one candidate, or those that cannot be told apart (func_select_candidate)."""
     best = _best(candidates, lambda c: _exact(wanted, c))
     if len(best) == 1:
         return best
@@ -185,7 +188,7 @@ def _exact_or_preferred(wanted: Sequence[int], candidate: Candidate) -> int:
 
 
 def _by_category(wanted: Sequence[int], candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Narrow by the category that the candidates have where a literal stands; [] if it fails."""
+    """Narrow by the category that the candidates have in the place of a literal; [] if it fails."""
     categories: dict[int, tuple[str, bool]] = {}
     for position, oid in enumerate(wanted):
         if oid != UNKNOWN:
@@ -206,7 +209,7 @@ def _by_category(wanted: Sequence[int], candidates: Sequence[Candidate]) -> Sequ
 
 
 def _slot_category(oids: Sequence[int]) -> tuple[str, bool] | None:
-    """The category of a slot, and whether a preferred type is among its types."""
+    """Return the category of a slot, and whether a preferred type is among its types."""
     slot, preferred = category(oids[0]), is_preferred(category(oids[0]), oids[0])
     conflict = False
     for oid in oids[1:]:

@@ -1,8 +1,8 @@
 """INSERT, UPDATE and DELETE to typed plans (analyze.c, transformInsertStmt and its kin).
 
-In: a raw statement, the columns of its target, and who knows other tables. Out: values with the
-coercions of assignments, or PostgreSQL's error. Which rows find their partition, and who may write,
-is left to whoever runs them.
+In: a raw statement, the columns of its target, and look-ups of other tables. Out: values with the
+coercions of assignments, or PostgreSQL's error. Whoever runs the plans finds the partition of each
+row, and checks who may write.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _CAST_HINT = "You will need to rewrite or cast the expression."
 
 @dataclass(frozen=True, slots=True)
 class InsertPlan:
-    """``columns``: names of those that are written; ``query``: their values, in that order, and
-    behind them a boolean for each of ``drawn`` with a number: whether a row takes the next value.
+    """The plan of an INSERT. ``columns``: names of the written columns. ``query``: their values.
 
-    ``drawn``: columns that take values from their sequences, in whose place the query has NULL,
-    with the place of that boolean in the query, None where every row does. Generated columns are
-    not made then: they may be made of those values.
+    ``drawn``: columns that take values from their sequences, for which the query has NULL. Each
+    comes with the place in the query of a boolean that tells whether a row takes the next value,
+    None if every row does. These booleans follow the values. With ``drawn``, the query makes no
+    generated columns: they may depend on the drawn values.
     """
 
     columns: tuple[str, ...]
@@ -72,7 +72,9 @@ class InsertPlan:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """UPDATE, or DELETE without ``settings``: (column, value) over the columns of ``target``."""
+    """The plan of an UPDATE, or of a DELETE without ``settings``: (column, value) over the columns
+    of ``target``.
+    """
 
     target: TableScan
     settings: tuple[tuple[str, Node], ...]
@@ -82,7 +84,7 @@ class ChangePlan:
 def analyze_insert(
     raw: InsertStmt, target: Sequence[OutputColumn], around: FindTable | Surroundings
 ) -> InsertPlan:
-    """Raises PenstockError (42601, 42703, 42804, ...), FeatureNotSupported."""
+    """Return the plan. Raises PenstockError (42601, 42703, 42804, ...), FeatureNotSupported."""
     if raw.query is None and not target:
         raise FeatureNotSupported("INSERT ... DEFAULT VALUES without columns is not supported")
     if raw.query is None:
@@ -117,7 +119,7 @@ def _given(raw: InsertStmt, wanted: list[OutputColumn], analysis: SelectAnalysis
 def analyze_change(
     raw: UpdateStmt | DeleteStmt, target: Sequence[OutputColumn], around: FindTable | Surroundings
 ) -> ChangePlan:
-    """Raises as ``analyze_insert``."""
+    """Return the plan. Raises as ``analyze_insert``."""
     analysis = SelectAnalysis(around)
     scan = TableScan(analysis.relations.name(), tuple(target), raw.relation)
     scope = Scope(None, _names(scan, raw.alias))
@@ -171,7 +173,7 @@ def _check_width(width: int, wanted: int, named: bool) -> None:
 def _values(
     raw: SelectStmt, wanted: list[OutputColumn], analysis: SelectAnalysis, *, named: bool
 ) -> Query:
-    """VALUES: each value takes the type of its column at once."""
+    """Analyze VALUES: each value takes the type of its column at once."""
     if len({len(row) for row in raw.values}) > 1:
         raise SqlSyntaxError("VALUES lists must all be the same length")
     if raw.ctes:
@@ -209,7 +211,7 @@ def _rows(
 def _type_parameters(
     raw: SelectStmt, wanted: list[OutputColumn], types: dict[int, int] | None
 ) -> None:
-    """A parameter of the SELECT list takes the type of the column, as a string does."""
+    """Give each parameter of the SELECT list the type of its column, as a string gets it."""
     if types is None or raw.operation is not None:
         return
     for target, column in zip(raw.targets, wanted, strict=False):
@@ -218,7 +220,7 @@ def _type_parameters(
 
 
 def _literal(raw: SelectStmt, position: int) -> Const | None:
-    """A string of the SELECT list, which takes the type of the column, not text."""
+    """Return a string of the SELECT list, which takes the type of the column, not text."""
     if raw.operation is not None or position >= len(raw.targets) or raw.distinct is not None:
         return None
     if any(isinstance(target.value, Star) for target in raw.targets):
@@ -232,7 +234,7 @@ def _literal(raw: SelectStmt, position: int) -> Const | None:
 
 
 def _with_defaults(plan: InsertPlan, target: Sequence[OutputColumn]) -> InsertPlan:
-    """Columns that are left out get their default (rewriteTargetListIU)."""
+    """Give columns that are left out their default (rewriteTargetListIU)."""
     more = [c for c in target if c.default is not None and c.name not in plan.columns]
     if not more:
         return plan
@@ -259,8 +261,9 @@ def _with_sequences(
     given: Sequence[OutputColumn],
     target: Sequence[OutputColumn],
 ) -> InsertPlan:
-    """Which rows take values from sequences. ``given``: the columns that the statement has values
-    for, in its order."""
+    """Find the rows that take values from sequences.
+
+    ``given``: the columns for which the statement has values, in its order."""
     assert raw.query is not None
     rows = raw.query.values if is_values_list(raw.query) else ()
     places = {column.name: place for place, column in enumerate(given)}
@@ -278,7 +281,7 @@ def _with_sequences(
 
 
 def _with_marks(plan: InsertPlan, column: str, marks: Sequence[bool]) -> InsertPlan:
-    """With a boolean for each row of VALUES."""
+    """Add a boolean for each row of VALUES: whether the row takes the next value of the column."""
     (scan,) = plan.query.from_
     assert isinstance(scan, ValuesScan)
     mark = OutputColumn("", BOOL)
@@ -338,7 +341,7 @@ def _assigned_raw(raw: Expression, column: OutputColumn, expressions: QueryExpre
 
 
 def assigned(node: Node, column: OutputColumn) -> Node:
-    """transformAssignedExpr. Raises PenstockError (42804)."""
+    """Coerce a value to its column (transformAssignedExpr). Raises PenstockError (42804)."""
     found = to_target(node, column.type, column.typmod, "a", Form.IMPLICIT)
     if found is None:
         raise DatatypeMismatch(

@@ -1,7 +1,7 @@
-"""Which type becomes which, and by what (parse_coerce.c).
+"""Coercions: which type can become which, and how (parse_coerce.c).
 
-In: type oids and typed expressions. Out: verdicts, and expressions with their coercions. Literals
-of unknown type are read by ``literals``.
+In: type oids and typed expressions. Out: verdicts, and expressions with their coercions.
+``literals`` reads literals of unknown type.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _NONARRAY: Final = frozenset({ANYNONARRAY, ANYCOMPATIBLENONARRAY})
 _COMPATIBLE: Final = frozenset({ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYCOMPATIBLENONARRAY})
 _CONTEXTS: Final = "iae"
 _VECTORS: Final = frozenset({INT2VECTOR, OIDVECTOR})
-"""int2vector and oidvector, which no array becomes."""
+"""int2vector and oidvector: no array is coerced to them."""
 
 
 class Path(Enum):
@@ -73,31 +73,34 @@ class Path(Enum):
 
 
 def category(oid: int) -> str:
-    """typcategory; X for what is not known."""
+    """Return typcategory; X for an unknown type."""
     type_ = types().get(oid)
     return type_.category if type_ else "X"
 
 
 def element(oid: int) -> int:
-    """get_element_type: 0 where it is no array."""
+    """Return the element type, 0 if the type is no array (get_element_type)."""
     type_ = types().get(oid)
     return type_.element if type_ else 0
 
 
 def array_of(oid: int) -> int:
-    """get_array_type: 0 where there is none."""
+    """Return the array type, 0 if there is none (get_array_type)."""
     type_ = types().get(oid)
     return type_.array if type_ else 0
 
 
 def is_preferred(category_: str, oid: int) -> bool:
-    """IsPreferredType."""
+    """Tell whether the type is preferred in its category (IsPreferredType)."""
     type_ = types().get(oid)
     return bool(type_ and type_.preferred and type_.category == category_)
 
 
 def pathway(target: int, source: int, context: str) -> tuple[Path, int]:
-    """find_coercion_pathway: how a value is cast in a context (i, a, e), and by which function."""
+    """Return how a value is cast in a context (i, a, e), and by which function.
+
+    Follows find_coercion_pathway.
+    """
     if source == target:
         return Path.RELABEL, 0
     cast = casts().get((source, target))
@@ -116,7 +119,7 @@ def pathway(target: int, source: int, context: str) -> tuple[Path, int]:
 
 
 def can_coerce(sources: Sequence[int], targets: Sequence[int], context: str = "i") -> bool:
-    """can_coerce_type."""
+    """Tell whether the types can be coerced (can_coerce_type)."""
     polymorphic = False
     for source, target in zip(sources, targets, strict=True):
         if source == target or target == ANY:
@@ -129,7 +132,7 @@ def can_coerce(sources: Sequence[int], targets: Sequence[int], context: str = "i
 
 
 def resolve_polymorphic(sources: Sequence[int], targets: Sequence[int]) -> tuple[int, int] | None:
-    """The types that anyelement and anycompatible stand for; None where they do not fit."""
+    """Return the types that anyelement and anycompatible stand for; None if they do not fit."""
     exact: set[int] = set()
     compatible: list[int] = []
     for source, target in zip(sources, targets, strict=True):
@@ -155,7 +158,7 @@ def resolve_polymorphic(sources: Sequence[int], targets: Sequence[int]) -> tuple
 
 
 def concrete(target: int, resolved: tuple[int, int]) -> int:
-    """A declared type with polymorphic ones replaced."""
+    """Return a declared type with polymorphic ones replaced."""
     if target not in POLYMORPHIC:
         return target
     scalar = resolved[1] if target in _COMPATIBLE else resolved[0]
@@ -163,7 +166,7 @@ def concrete(target: int, resolved: tuple[int, int]) -> int:
 
 
 def common_type(oids: Sequence[int]) -> int | None:
-    """select_common_type; None where the types cannot be matched."""
+    """Return the common type (select_common_type); None if the types cannot be matched."""
     chosen = oids[0]
     if chosen != UNKNOWN and all(oid == chosen for oid in oids):
         return chosen
@@ -184,7 +187,9 @@ def common_type(oids: Sequence[int]) -> int | None:
 
 
 def select_common_type(nodes: Sequence[Node], context: str) -> int:
-    """The type that all can take. Raises 42804 ``CASE types integer and text cannot ...``."""
+    """Return the type that all can take. Raises 42804 ``CASE types integer and text cannot
+    ...``.
+    """
     oids = [node.type for node in nodes]
     found = common_type(oids)
     if found is not None:
@@ -198,7 +203,7 @@ def select_common_type(nodes: Sequence[Node], context: str) -> int:
 
 
 def to_common_type(node: Node, target: int, context: str) -> Node:
-    """coerce_to_common_type. Raises 42846."""
+    """Coerce to the common type (coerce_to_common_type). Raises 42846."""
     if node.type == target:
         return node
     if can_coerce([node.type], [target]):
@@ -209,7 +214,7 @@ def to_common_type(node: Node, target: int, context: str) -> Node:
 
 
 def to_boolean(node: Node, construct: str) -> Node:
-    """coerce_to_boolean. Raises 42804."""
+    """Coerce to boolean (coerce_to_boolean). Raises 42804."""
     if node.type != BOOL:
         found = to_target(node, BOOL, -1, "a", Form.IMPLICIT)
         if found is None:
@@ -221,7 +226,7 @@ def to_boolean(node: Node, construct: str) -> Node:
 
 
 def to_target(node: Node, target: int, typmod: int, context: str, form: Form) -> Node | None:
-    """coerce_to_target_type; None where there is no cast."""
+    """Coerce to a type and modifier (coerce_to_target_type); None if there is no cast."""
     if not can_coerce([node.type], [target], context):
         return None
     inner = node.argument if isinstance(node, CollateExpr) else node
@@ -235,7 +240,7 @@ def to_target(node: Node, target: int, typmod: int, context: str, form: Form) ->
 
 
 def coerce(node: Node, target: int, context: str, form: Form) -> Node:
-    """coerce_type: the pathway is there."""
+    """Coerce (coerce_type). The caller knows that there is a pathway."""
     if node.type == target or target in (ANY, *POLYMORPHIC):
         return node
     if isinstance(node, Const) and node.type == UNKNOWN:
@@ -261,7 +266,7 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
 
 
 def _typed_parameter(node: Param, target: int) -> Node:
-    """variable_coerce_param_hook: it takes the type that is wanted first."""
+    """Give a parameter the type that is asked for first (variable_coerce_param_hook)."""
     known = node.types.setdefault(node.number, target)
     if known != target:
         raise AmbiguousParameter(
@@ -272,7 +277,7 @@ def _typed_parameter(node: Param, target: int) -> Node:
 
 
 def _to_typmod(node: Node, target: int, typmod: int, form: Form, *, hide: bool) -> Node:
-    """coerce_type_typmod: the length coercion, or a label where there is nothing to do."""
+    """Apply the length coercion, or a label if there is nothing to do (coerce_type_typmod)."""
     if typmod == typmod_of(node):
         return node
     if hide:
@@ -287,7 +292,9 @@ def _to_typmod(node: Node, target: int, typmod: int, form: Form, *, hide: bool) 
 
 
 def _relabelled(node: Node, target: int, typmod: int, form: Form) -> Node:
-    """applyRelabelType: a label on a label is one, a constant takes the label itself."""
+    """Label with a type (applyRelabelType): labels are merged, a constant takes the label
+    itself.
+    """
     while isinstance(node, RelabelType):
         node = node.argument
     if isinstance(node, Const):
@@ -298,7 +305,7 @@ def _relabelled(node: Node, target: int, typmod: int, form: Form) -> Node:
 
 
 def _hidden(node: Node) -> Node:
-    """hide_coercion_node."""
+    """Mark a coercion as not written by the user (hide_coercion_node)."""
     if isinstance(node, FuncExpr | RelabelType | CoerceViaIO | ArrayCoerceExpr):
         return replace(node, form=Form.IMPLICIT)
     return node

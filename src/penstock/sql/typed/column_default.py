@@ -1,8 +1,8 @@
 """The default of a column: its type, and the value that it gives (heap.c, cookDefault).
 
-In: a default as ``default_grammar`` keeps it, the column's type. Out: PostgreSQL's error where the
+In: a default as ``default_grammar`` keeps it, the column's type. Out: PostgreSQL's error if the
 column cannot have it, or the value in PostgreSQL's text, coerced as by an assignment. A constant
-is worth the same wherever it is used, so there is one place that computes it. As in PostgreSQL, a
+has the same value wherever it is used, so there is one place that computes it. As in PostgreSQL, a
 value that does not fit (22001, 22003) is an error of whoever uses the default, not of its
 definition.
 """
@@ -66,25 +66,27 @@ _WORDS: Final = {"t": "true", "f": "false"}
 
 
 def check_default(column: str, default: str, type_oid: int, typmod: int) -> None:
-    """Raises PenstockError (42804, 22P02, ...), FeatureNotSupported for types whose values we do
-    not read."""
+    """Check a default.
+
+    Raises PenstockError (42804, 22P02, ...), FeatureNotSupported for types whose values we do not
+    read."""
     _cooked(column, default, type_oid, typmod, None)
 
 
 def coerced_default(
     column: str, default: str, type_oid: int, typmod: int, now: datetime | None = None
 ) -> str | None:
-    """The value in its type's text. ``now``: the time; it may be None for a constant.
+    """Return the value in its type's text. ``now``: the time; it may be None for a constant.
 
     Raises PenstockError (22001, 22003, ...), and as ``check_default``.
     """
-    if type_oid not in types():  # an enum, where no statement is executed
+    if type_oid not in types():  # an enum, outside of any statement
         return default_text(default)
     return _value(_cooked(column, default, type_oid, typmod, now))
 
 
 def _cooked(column: str, default: str, type_oid: int, typmod: int, now: datetime | None) -> Node:
-    """The default with its coercions."""
+    """Return the default with its coercions."""
     given = _constant(default, now)
     if type_oid in REG_TYPES:
         raise FeatureNotSupported(f"constants of type {type_name(type_oid)} are not supported")
@@ -100,7 +102,7 @@ def _cooked(column: str, default: str, type_oid: int, typmod: int, now: datetime
 
 
 def _constant(default: str, now: datetime | None) -> Const:
-    """make_const"""
+    """Return the default as a constant (make_const)."""
     text = default_text(default, now)
     if default.startswith("'"):
         return Const(UNKNOWN, text)
@@ -117,7 +119,7 @@ def _in_range(whole: str, type_oid: int) -> bool:
 
 
 def _value(node: Node) -> str | None:
-    """What the coercions of a constant give."""
+    """Compute the value of a constant under its coercions."""
     match node:
         case Const():
             return node.text
@@ -148,7 +150,7 @@ def _array(node: ArrayCoerceExpr) -> str | None:
 
 
 def _converted(text: str, source: int, target: int) -> str:
-    """A cast by a function, of the types that constants have."""
+    """Apply a cast by a function, between types that constants have."""
     if target in _BITS:
         whole = rounded(text, 0)
         if not _in_range(whole, target):

@@ -1,6 +1,6 @@
 """Arguments that a call leaves out (add_function_defaults of clauses.c).
 
-In: a function, a call of it. Out: the values that pg_proc says, typed; each is a constant.
+In: a function, a call of it. Out: the default values of pg_proc, typed; each is a constant.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.sql.typed.primnodes import Const, Form, FuncExpr, Node
 
 
 def default_argument(function: Function, place: int) -> Node:
-    """The value of an argument that has a default."""
+    """Return the value of an argument that has a default."""
     first = len(function.arguments) - function.defaults
     text = function.default_values[place - first].partition("::")[0]
     value = None if text == "NULL" else text.strip("'")
@@ -22,7 +22,7 @@ def default_argument(function: Function, place: int) -> Node:
 
 
 def with_defaults(call: FuncExpr) -> FuncExpr:
-    """The call with every argument of its function."""
+    """Return the call with every argument of its function."""
     function = functions().get(call.oid)
     given = len(call.arguments)
     if function is None or not function.defaults or function.variadic:

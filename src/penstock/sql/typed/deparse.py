@@ -1,7 +1,7 @@
 """Typed expressions as pg_get_expr prints them (ruleutils.c, get_rule_expr).
 
-In: a typed tree over one table. Out: SQL text with all parentheses, casts and types that
-PostgreSQL shows; parsed again it gives the same tree.
+In: a typed tree over one table. Out: SQL text with all parentheses, casts and types that PostgreSQL
+shows; parsed again it gives the same tree.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from penstock.sql.typed.primnodes import (
 
 _INDENT: Final = "    "
 _BREAK: Final = "\0"
-"""Where a line ends, as opposed to a line end in a string."""
+"""The end of a line, as opposed to a line end in a string."""
 
 
 def deparse(node: Node) -> str:
-    """The text of a whole expression."""
+    """Return the text of a whole expression."""
     return re.sub(f" *{_BREAK}", "\n", _show(node, False))
 
 
 def _show(node: Node, implicit: bool) -> str:
-    """get_rule_expr: ``implicit`` shows coercions that nobody wrote."""
+    """Print a node (get_rule_expr). ``implicit``: show coercions that nobody wrote."""
     if isinstance(node, Coercion | FuncExpr) and node.form is Form.IMPLICIT and not implicit:
         return _show(_argument(node), False)
     return _text(node)
@@ -91,7 +91,7 @@ def _labelled(node: Const) -> str:
 
 
 def _bare(node: Const) -> str:
-    """A constant without its type (showtype -1)."""
+    """Print a constant without its type (showtype -1)."""
     text = node.text
     if text is None:
         return "NULL"
@@ -106,7 +106,7 @@ def _coercion(node: Coercion) -> str:
 
 
 def _cast(argument: Node, type_: int, typmod: int) -> str:
-    """get_coercion_expr."""
+    """Print a coercion (get_coercion_expr)."""
     if isinstance(argument, Const) and argument.type == type_ and argument.typmod == -1:
         return f"{_bare(argument)}::{type_text(type_, typmod)}"
     return f"({_show(argument, False)})::{type_text(type_, typmod)}"
@@ -124,7 +124,7 @@ def _function(node: FuncExpr) -> str:
 
 
 def _sql_syntax(node: FuncExpr) -> str | None:
-    """get_func_sql_syntax."""
+    """Print a call in SQL's own syntax, None if it has none (get_func_sql_syntax)."""
     shown = [_show(argument, False) for argument in node.arguments]
     first = node.arguments[0]
     match node.name:
@@ -197,7 +197,7 @@ def _case(node: CaseExpr) -> str:
 
 
 def _compared(condition: Node) -> Node:
-    """What stands behind WHEN in ``CASE x WHEN y``: the right side of the comparison."""
+    """Return the expression behind WHEN in ``CASE x WHEN y``: the right side of the comparison."""
     if isinstance(condition, OpExpr) and len(condition.arguments) == 2:
         left = condition.arguments[0]
         while isinstance(left, Coercion | FuncExpr | CollateExpr):

@@ -1,8 +1,8 @@
 """Raw expressions to typed ones, over the columns of one table (parse_expr.c, parse_func.c).
 
 In: a raw tree and the columns that names can mean. Out: a typed tree (``primnodes``) with the
-coercions that PostgreSQL puts in, or its error: 42703, 42883, 42804 and so on. What is allowed
-where is left to whoever asked.
+coercions that PostgreSQL puts in, or its error: 42703, 42883, 42804 and so on. Callers decide which
+expressions their clause allows.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ _VALUE_FUNCTIONS: Final = {
     "localtime": TIME,
     "localtimestamp": TIMESTAMP,
 }
-"""Types of SQLValueFunctions; those that are not here are names."""
+"""Types of SQLValueFunctions; words that are missing here are read as names."""
 _INT4_LIMIT: Final = 1 << 31
 _INT8_LIMIT: Final = 1 << 63
 SYSTEM_COLUMNS: Final = {
@@ -124,10 +124,10 @@ BINARY_COLLATIONS: Final = frozenset({"C", "POSIX", "default", "ucs_basic"})
 
 
 class ExpressionAnalysis:
-    """Resolves names and types. ``columns``: name to (type oid, typmod)."""
+    """The analysis of names and types. ``columns``: name to (type oid, typmod)."""
 
     clause: str = "WHERE"
-    """Where the expression stands, as messages name it."""
+    """The clause of the expression, as messages name it."""
 
     def __init__(self, columns: Mapping[str, tuple[int, int]], table: str) -> None:
         self._columns = columns
@@ -135,7 +135,7 @@ class ExpressionAnalysis:
 
     @singledispatchmethod
     def transform(self, raw: Expression) -> Node:
-        """The typed tree of a raw one."""
+        """Return the typed tree of a raw one."""
         raise FeatureNotSupported(f"{type(raw).__name__} is not supported in expressions")
 
     @transform.register
@@ -276,7 +276,7 @@ class ExpressionAnalysis:
         return ArrayExpr(array_of(type_), elements)
 
     def _array_of(self, raw: AArray, target: int, element_type: int, typmod: int) -> Node:
-        """ARRAY[...]::type: every element is cast, and none needs a type of its own."""
+        """Analyze ARRAY[...]::type: every element is cast, and none needs a type of its own."""
         elements = []
         for item in raw.elements:
             node = self._element(item)
@@ -328,7 +328,7 @@ class ExpressionAnalysis:
 
 
 def find_type(name: TypeName) -> tuple[int, int]:
-    """Oid and typmod of a type as written. Raises 42704 and what typmodin raises."""
+    """Return oid and typmod of a type as written. Raises 42704, and as typmodin."""
     *schema, last = name.names
     type_ = None if len(schema) > 1 else named_type(last, *schema)
     if type_ is None:
@@ -339,7 +339,7 @@ def find_type(name: TypeName) -> tuple[int, int]:
 
 
 def number(text: str) -> Const:
-    """make_const: of the least type that holds it, integer, bigint or numeric."""
+    """Make a constant of the least type that holds it: integer, bigint or numeric (make_const)."""
     digits = text[1:] if text[:1] == "-" else text
     if digits.isdigit() or digits[:2].lower() in ("0x", "0o", "0b"):
         value = int(text, 0 if not digits.isdigit() else 10)

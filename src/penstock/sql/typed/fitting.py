@@ -22,7 +22,10 @@ _MICROSECOND_DIGITS: Final = 6
 
 
 def fitted(text: str, type_oid: int, typmod: int) -> str:
-    """Raises PenstockError (22001, 22003), FeatureNotSupported for types with other modifiers."""
+    """Return the value that a column holds.
+
+    Raises PenstockError (22001, 22003), FeatureNotSupported for types with other modifiers.
+    """
     if type_oid in (BPCHAR, VARCHAR):
         return _string(text, type_oid, length_of(typmod))
     if type_oid == NUMERIC:
@@ -35,7 +38,7 @@ def fitted(text: str, type_oid: int, typmod: int) -> str:
 
 
 def _string(text: str, type_oid: int, length: int) -> str:
-    """varchar and bpchar: trailing blanks do not count."""
+    """Fit a varchar or bpchar: trailing blanks do not count."""
     if len(text) > length and text[length:].strip(" "):
         raise StringDataRightTruncation(f"value too long for type {type_name(type_oid)}({length})")
     text = text[:length]
@@ -43,7 +46,9 @@ def _string(text: str, type_oid: int, length: int) -> str:
 
 
 def rounded(text: str, scale: int) -> str:
-    """A numeric with so many digits after the point, halves away from zero; negative: before it."""
+    """Round a numeric to ``scale`` digits after the point, halves away from zero; negative: before
+    it.
+    """
     with localcontext() as context:
         context.prec = _MAX_DIGITS
         exact = Decimal(text).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
@@ -51,7 +56,7 @@ def rounded(text: str, scale: int) -> str:
 
 
 def _numeric(text: str, typmod: int) -> str:
-    """apply_typmod"""
+    """Fit a numeric (apply_typmod)."""
     modifiers = numeric_modifiers(typmod)
     if modifiers is None:
         return text
@@ -75,7 +80,7 @@ def _overflow(detail: str) -> PenstockError:
 
 
 def _timestamp(text: str, type_oid: int, digits: int) -> str:
-    """AdjustTimestampForTypmod"""
+    """Fit a timestamp (AdjustTimestampForTypmod)."""
     zone = type_oid == TIMESTAMPTZ
     moment = parse_timestamp(text.encode(), zone)
     if moment is None:  # infinity

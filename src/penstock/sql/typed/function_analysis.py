@@ -1,7 +1,7 @@
 """Function calls to typed nodes (ParseFuncOrColumn of parse_func.c).
 
-In: a raw call and its typed arguments. Out: a FuncExpr, or a coercion where the name is a type's;
-of any call the function that it means. Where aggregates may be is left to ``query``.
+In: a raw call and its typed arguments. Out: a FuncExpr, or a coercion if the name is a type's; for
+any call the function that it means. ``query_expression`` decides which clauses allow aggregates.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ _HINT: Final = (
 def call(
     raw: FuncCall, arguments: Sequence[Node], clause: str = "WHERE", *, sets: bool = False
 ) -> Node:
-    """The typed call of a plain function. ``clause``: where it stands, in which there are no
-    aggregates; ``sets``: it may return them. Raises 42883, 42725, 42803, 42809, 42P20, 0A000."""
+    """Return the typed call of a plain function.
+
+    ``clause``: the clause of the call, which allows no aggregates. ``sets``: the call may return a
+    set. Raises 42883, 42725, 42803, 42809, 42P20, 0A000."""
     name = function_name(raw)
     plain = len(arguments) == 1 and not names_of(raw)
     if plain and _exact(name, [arguments[0].type]) is None:
@@ -55,7 +57,9 @@ def call(
 
 
 def function_name(raw: FuncCall) -> str:
-    """Without a schema, which pg_catalog alone would be. Raises PenstockError (3F000)."""
+    """Return the name without a schema; only pg_catalog is allowed. Raises PenstockError
+    (3F000).
+    """
     if len(raw.name) > 1:
         raise InvalidSchemaName(f'schema "{raw.name[0]}" does not exist')
     return raw.name[0]
@@ -64,8 +68,9 @@ def function_name(raw: FuncCall) -> str:
 def found_function(
     raw: FuncCall, arguments: Sequence[Node]
 ) -> tuple[Function, tuple[Node, ...], int]:
-    """The function of any kind, its coerced arguments in its order, its result (func_get_detail).
-    Raises PenstockError (42601, 42883, 42725, 42809)."""
+    """Return the function of any kind, its coerced arguments in its order, and its result type.
+
+    Follows func_get_detail. Raises PenstockError (42601, 42883, 42725, 42809)."""
     name, names = function_name(raw), names_of(raw)
     wanted = [argument.type for argument in arguments]
     found = find_function(name, wanted, variadic=raw.variadic, names=names)
@@ -84,8 +89,9 @@ def found_function(
 
 
 def names_of(raw: FuncCall) -> tuple[str, ...]:
-    """Of the last arguments. Raises SqlSyntaxError (42601): one comes twice, or before others that
-    have none."""
+    """Return the names of the last arguments.
+
+    Raises SqlSyntaxError (42601) if one comes twice, or before arguments without a name."""
     names: list[str] = []
     for argument in raw.arguments:
         if not isinstance(argument, NamedArg):
@@ -99,7 +105,7 @@ def names_of(raw: FuncCall) -> tuple[str, ...]:
 
 
 def _in_order(function: Function, found: Candidate, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """reorder_function_arguments, up to the last that was given."""
+    """Put the arguments in order, up to the last that was given (reorder_function_arguments)."""
     if not found.places:
         return nodes
     given = dict(zip(found.places, nodes, strict=True))
@@ -109,14 +115,14 @@ def _in_order(function: Function, found: Candidate, nodes: tuple[Node, ...]) -> 
 
 
 def not_allowed(raw: FuncCall, clause: str) -> PenstockError:
-    """An aggregate or window function where none may be."""
+    """Return the error for an aggregate or window function in a clause that allows none."""
     if raw.over is None:
         return GroupingError(f"aggregate functions are not allowed in {clause}")
     return WindowingError(f"window functions are not allowed in {clause}")
 
 
 def kinds(name: str) -> frozenset[str]:
-    """Which kinds of functions have a name (prokind)."""
+    """Return the kinds of functions that have a name (prokind)."""
     return frozenset(function.kind for function in functions_by_name().get(name, ()))
 
 
@@ -128,7 +134,7 @@ def _exact(name: str, wanted: list[int]) -> Function | None:
 
 
 def _as_coercion(name: str, argument: Node) -> Node | None:
-    """func_get_detail: ``int8(x)`` is a cast where there is no such function."""
+    """Read ``int8(x)`` as a cast if there is no such function (func_get_detail)."""
     type_ = named_type(name)
     if type_ is None:
         return None
@@ -140,7 +146,7 @@ def _as_coercion(name: str, argument: Node) -> Node | None:
 
 
 def _check_decorations(raw: FuncCall, name: str, kind: str) -> None:
-    """What only aggregates and window functions have."""
+    """Refuse syntax that only aggregates and window functions allow."""
     if kind == WINDOW and raw.over is None:
         raise WrongObjectType(f"window function {name} requires an OVER clause")
     if kind in (AGGREGATE, WINDOW):

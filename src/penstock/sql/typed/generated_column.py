@@ -1,9 +1,9 @@
-"""Generated columns: what may stand in GENERATED ALWAYS AS (...) (heap.c, cookDefault), and rows
-that a statement writes (rewriteHandler.c, nodeModifyTable.c).
+"""Generated columns: the expressions that GENERATED ALWAYS AS (...) allows (heap.c, cookDefault),
+and the rows that a statement writes (rewriteHandler.c, nodeModifyTable.c).
 
-In: the text of an expression, as written or as stored, and the columns of its table; what INSERT
-and UPDATE give to them. Out: a typed expression with the type of its column; the same values with
-generated columns made of the new ones; or PostgreSQL's error.
+In: the text of an expression, as written or as stored, and the columns of its table; the values
+that INSERT and UPDATE give. Out: a typed expression with the type of its column; the same values
+with generated columns made of the new ones; or PostgreSQL's error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OVERRIDE = "Use OVERRIDING SYSTEM VALUE to override."
 
 
 def analyze_generation(column: OutputColumn, columns: Sequence[OutputColumn], table: str) -> Node:
-    """The value of a generated column, over the columns of its table by their names.
+    """Return the value of a generated column, over the columns of its table by their names.
 
     ``table``: ``[schema.]name``. Raises PenstockError (42P17, 42703, 42804, ...).
     """
@@ -63,7 +63,7 @@ def analyze_generation(column: OutputColumn, columns: Sequence[OutputColumn], ta
 
 
 def expanded(scan: TableScan) -> tuple[Node, ...]:
-    """The values of a table's columns, virtual ones as what they are made of
+    """Return the values of a table's columns, virtual ones as their expressions
     (expand_virtual_generated_columns)."""
     names = (column.name for column in scan.columns)
     values: dict[str, Node] = dict(zip(names, scan.variables(), strict=True))
@@ -86,7 +86,7 @@ class _Generation(ExpressionAnalysis):
         self._relation = table.rpartition(".")[2]
 
     def transform(self, raw: Expression) -> Node:
-        """The typed tree of a raw one. Raises PenstockError."""
+        """Return the typed tree of a raw one. Raises PenstockError."""
         match raw:
             case ASubLink():
                 raise FeatureNotSupported("cannot use subquery in column generation expression")
@@ -117,13 +117,15 @@ def _check_not_nested(node: Node, generated: set[str]) -> None:
 
 
 def is_values_list(raw: SelectStmt) -> bool:
-    """Whether it is VALUES alone, in which the word DEFAULT may stand."""
+    """Tell whether the query is VALUES alone, in which the word DEFAULT is allowed."""
     return bool(raw.values) and not (raw.order or raw.limit or raw.offset)
 
 
 def check_inserted(raw: InsertStmt, written: Sequence[OutputColumn]) -> None:
-    """rewriteTargetListIU: generated columns are given by the word DEFAULT only, and identity
-    columns that are so ALWAYS, unless the statement overrides that. Raises 428C9.
+    """Check the columns that an INSERT writes (rewriteTargetListIU). Raises 428C9.
+
+    Generated columns, and identity columns GENERATED ALWAYS, take only the word DEFAULT; for the
+    latter, the statement may override that.
 
     ``written``: the columns that the statement gives values to, in its order.
     """
@@ -138,7 +140,7 @@ def check_inserted(raw: InsertStmt, written: Sequence[OutputColumn]) -> None:
 
 
 def check_updated(raw: UpdateStmt, known: Mapping[str, OutputColumn]) -> None:
-    """The same for SET. ``known``: the table's columns by name."""
+    """Check the columns that SET writes in the same way. ``known``: the table's columns by name."""
     for target in raw.targets:
         column = known[target.name or ""]
         always = column.generation is not None or column.identity == _ALWAYS
@@ -156,7 +158,7 @@ def _not_by_default(message: str, column: OutputColumn, hint: str | None = None)
 def with_generated_rows(
     written: Sequence[str], rows: SubqueryScan, target: Sequence[OutputColumn], table: str
 ) -> Query | None:
-    """Rows with all generated columns of the table; None where it has none.
+    """Return the rows with all generated columns of the table; None if it has none.
 
     ``written``: names of the columns that ``rows`` has; the others are NULL.
     """
@@ -177,8 +179,9 @@ def with_generated_rows(
 def with_generated_settings(
     settings: Mapping[str, Node], scan: TableScan, table: str
 ) -> dict[str, Node]:
-    """New values by column; generated ones of which a column is set, or which are set to DEFAULT,
-    are made of the new values."""
+    """Return the new values by column, those of generated columns included.
+
+    A generated column is made anew if a column that it uses is set, or if it is set to DEFAULT."""
     old = zip((column.name for column in scan.columns), scan.variables(), strict=True)
     values: dict[str, Node] = {**dict(old), **settings}
     found = dict(settings)

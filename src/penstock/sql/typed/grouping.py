@@ -1,7 +1,8 @@
-"""Whether every column of a grouped query is grouped (parse_agg.c, check_ungrouped_columns).
+"""Check that every column of a grouped query is grouped (parse_agg.c, check_ungrouped_columns).
 
-In: what is shown for each group, and by what rows are grouped. Out: nothing, or 42803. That a key
-determines the other columns of its table is not known here.
+In: the expressions shown for each group, and the expressions that rows are grouped by. Out:
+nothing, or 42803. Unlike PostgreSQL, this check does not know that a key determines the other
+columns of its table.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.sqlstate import GroupingError
 
 
 def check_grouping(shown: tuple[Node, ...], group: tuple[Node, ...], names: ParseNamespace) -> None:
-    """Raises PenstockError (42803)."""
+    """Raise PenstockError (42803) for an ungrouped column."""
     own = {
         (node.relation, node.name): f"{relation.name}.{name}"
         for relation in names.relations
@@ -50,7 +51,7 @@ def check_grouping(shown: tuple[Node, ...], group: tuple[Node, ...], names: Pars
 def _ungrouped(
     node: Node, group: tuple[Node, ...], inside: bool = False
 ) -> Iterator[tuple[Var, bool]]:
-    """Columns, and whether a subquery uses them."""
+    """Yield ungrouped columns, and whether a subquery uses them."""
     if node in group or (isinstance(node, Aggref) and not inside):
         return
     if isinstance(node, Var):
@@ -63,7 +64,7 @@ def _ungrouped(
 
 
 def below(node: Node) -> tuple[Node, ...]:
-    """The nodes right below, without those of subqueries."""
+    """Return the nodes right below, without those of subqueries."""
     if isinstance(node, WindowFunc):
         inner = node.aggregate
         return (*inner.arguments, *node.partition, *(key.node for key in node.order))
@@ -74,7 +75,7 @@ def below(node: Node) -> tuple[Node, ...]:
 
 
 def nodes_of(query: Query) -> Iterator[Node]:
-    """Every expression of a query and of those in its FROM and WITH."""
+    """Yield every expression of a query and of those in its FROM and WITH."""
     yield from query.targets
     yield from query.group
     yield from (key.node for key in query.sort)
@@ -107,12 +108,12 @@ def _nodes_of_from(item: FromNode) -> Iterator[Node]:
 
 
 def contains_subquery(node: Node) -> bool:
-    """Such expressions cannot be told to be the same."""
+    """Tell whether a node holds a subquery; two such expressions cannot be compared."""
     return isinstance(node, SubLink) or any(contains_subquery(child) for child in children(node))
 
 
 def relations_of(node: Node) -> Iterator[str]:
-    """Names of the relations whose columns are in it."""
+    """Yield the names of the relations whose columns the node uses."""
     if isinstance(node, Var):
         yield node.relation
     for child in below(node):

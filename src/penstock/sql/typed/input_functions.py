@@ -1,8 +1,8 @@
 """Input functions of columns: a text to the value that a column of a type and modifier holds.
 
-In: the text of a value, as another type's output function or a user has written it; a type and its
-modifier. Out: what the output function prints of it, or PostgreSQL's error. Literals of statements
-have fewer types (``literals``), since an expression must know what to do with them.
+In: the text of a value, written by another type's output function or by a user; a type and its
+modifier. Out: the text that the output function prints of it, or PostgreSQL's error. ``literals``
+knows fewer types, since an expression must be able to compute with their values.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ bool bytea char name int8 int2 int4 text oid json jsonb float4 float8 bpchar var
 timestamp timestamptz interval numeric uuid pg_lsn
 """
 _PLAIN: Final = frozenset(_BY_NAME[name].oid for name in _NAMES.split())
-"""Types whose literals are read as their values are."""
+"""Types whose literals are read in the same way as their values."""
 
 
-# Network addresses in literals (network.c, inet_net_pton.c, mac.c).
+# Read network addresses in literals (network.c, inet_net_pton.c, mac.c).
 #
-# In: a literal's text. Out: what inet_out, cidr_out and macaddr_out print.
+# In: a literal's text. Out: the text that inet_out, cidr_out and macaddr_out print.
 
 _PARTS: Final = re.compile(r"([0-9a-fA-F:.]+)(?:/(\d{1,3}))?", re.ASCII)
 _MAC: Final = (
@@ -71,7 +71,7 @@ _SHORT: Final = re.compile(r"(?!\d*\.\d*\.\d*\.\d*(?:/|\Z))(?:[0-9.]+|0[xX][0-9a
 
 
 def read_inet(text: str) -> str:
-    """Raises 22P02, FeatureNotSupported for addresses that are not written whole."""
+    """Read an inet. Raises 22P02, FeatureNotSupported for addresses that are not written whole."""
     if _SHORT.fullmatch(text) and "/" in text:
         raise FeatureNotSupported(f'"{text}" is not supported as an inet')
     address, bits = _address(text, "inet")
@@ -79,7 +79,7 @@ def read_inet(text: str) -> str:
 
 
 def read_cidr(text: str) -> str:
-    """Raises 22P02, FeatureNotSupported for addresses that are not written whole."""
+    """Read a cidr. Raises 22P02, FeatureNotSupported for addresses that are not written whole."""
     if _SHORT.fullmatch(text):
         raise FeatureNotSupported(f'"{text}" is not supported as a cidr')
     address, bits = _address(text, "cidr")
@@ -105,14 +105,14 @@ def _address(text: str, name: str) -> tuple[ipaddress.IPv4Address | ipaddress.IP
 
 
 def _without_zeros(address: str) -> str:
-    """inet_net_pton reads 010 as 10, which Python refuses."""
+    """Drop leading zeros: inet_net_pton reads 010 as 10, which Python refuses."""
     if ":" in address:
         return address
     return ".".join(part.lstrip("0") or part[:1] for part in address.split("."))
 
 
 def str_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """inet_net_ntop: IPv6 addresses that hold one of IPv4 show it."""
+    """Print an address as inet_net_ntop: IPv6 addresses that hold one of IPv4 show it."""
     if address.version == 6 and (mapped := _embedded(address)):
         return mapped
     return str(address)
@@ -131,7 +131,7 @@ def _embedded(address: ipaddress.IPv6Address) -> str | None:
 
 
 def read_macaddr(text: str) -> str:
-    """Raises 22P02, 22003, FeatureNotSupported for forms that are not read here."""
+    """Read a macaddr. Raises 22P02, 22003, FeatureNotSupported for forms that are not read here."""
     for form in _MAC:
         if match := form.fullmatch(text):
             parts = [int(part, 16) for part in match.groups()]
@@ -153,7 +153,7 @@ _ANY_PRECISION: Final = 6
 
 
 def has_input(type_oid: int, typmod: int) -> bool:
-    """Whether texts of every form that PostgreSQL prints are read as values of the type."""
+    """Tell whether the type's texts can be read in every form that PostgreSQL prints."""
     type_ = types().get(type_oid)
     if type_ is None:
         return False
@@ -165,8 +165,10 @@ def has_input(type_oid: int, typmod: int) -> bool:
 
 
 def input_function(type_oid: int, typmod: int) -> Callable[[str], str]:
-    """What reads values of a type that ``has_input``. It raises PenstockError as PostgreSQL does,
-    FeatureNotSupported for a text that PostgreSQL may read and we do not."""
+    """Return the reader of a type that ``has_input``.
+
+    It raises PenstockError as PostgreSQL does, and FeatureNotSupported for a text that PostgreSQL
+    may read and we do not."""
     type_ = types()[type_oid]
     if type_.element and not type_.is_vector:
         element = input_function(type_.element, typmod)
@@ -185,16 +187,17 @@ def input_function(type_oid: int, typmod: int) -> Callable[[str], str]:
     return lambda text: fitted(canonical(text, type_oid), type_oid, typmod)
 
 
-# Bit strings in literals (varbit.c): ``101``, ``b101``, ``x1F``.
+# Read bit strings in literals (varbit.c): ``101``, ``b101``, ``x1F``.
 #
-# In: a literal's text, the modifier of its type. Out: what bit_out prints.
+# In: a literal's text, the modifier of its type. Out: the text that bit_out prints.
 
 _HEX = "0123456789abcdefABCDEF"
 
 
 def read_bit(text: str, typmod: int, *, varying: bool) -> str:
-    """bit_in and varbit_in, which look at the length first. ``typmod``: the length, -1 for any.
-    Raises 22P02, 22026, 22001."""
+    """Read a bit string as bit_in and varbit_in, which look at the length first.
+
+    ``typmod``: the length, -1 for any. Raises 22P02, 22026, 22001."""
     hexadecimal = text[:1] in ("x", "X")
     digits = text[1:] if text[:1] in ("x", "X", "b", "B") else text
     bits = len(digits.encode()) * (4 if hexadecimal else 1)
@@ -211,10 +214,10 @@ def read_bit(text: str, typmod: int, *, varying: bool) -> str:
     return "".join(f"{int(digit, 16):04b}" for digit in digits) if hexadecimal else digits
 
 
-# Times of day in literals (DecodeTimeOnly of datetime.c).
+# Read times of day in literals (DecodeTimeOnly of datetime.c).
 #
-# In: a literal's text. Out: what time_out and timetz_out print. A date may stand before the time,
-# and counts for nothing. A time without a zone is in UTC where the type has one, as sessions are.
+# In: a literal's text. Out: the text that time_out and timetz_out print. A date before the time is
+# ignored. If the type has a zone, a time without one is in UTC, as sessions are.
 
 _SQL_NAMES: Final = {False: "time", True: "time with time zone"}
 _TIME: Final = re.compile(
@@ -231,7 +234,10 @@ _MAX_PRECISION: Final = 6
 
 
 def read_time(text: str, *, zone: bool, digits: int = _MAX_PRECISION) -> str:
-    """``digits``: of seconds behind the point. Raises 22007, 22008, 22009, FeatureNotSupported."""
+    """Read a time of day. ``digits``: of seconds behind the point.
+
+    Raises 22007, 22008, 22009, FeatureNotSupported.
+    """
     match = _TIME.fullmatch(text)
     if match is None or (match["era"] and not match["date"]):
         raise _unread(text, zone)
@@ -259,7 +265,9 @@ def _offset(match: re.Match[str], text: str) -> str:
 
 
 def _unread(text: str, zone: bool) -> Exception:
-    """To be raised: for what PostgreSQL may read, and for what it does not."""
+    """Return the error for a text that is not read here: PostgreSQL may read it, or refuse it,
+    too.
+    """
     invalid = InvalidDatetimeFormat(f'invalid input syntax for type {_SQL_NAMES[zone]}: "{text}"')
     if _DATE.fullmatch(text):
         return invalid

@@ -1,8 +1,8 @@
-"""Literals to constants: input functions, and what the output functions print of them.
+"""Literals to constants: the input functions, and the texts that the output functions print.
 
 In: a literal's text and the type it must have. Out: a ``Const`` whose text is canonical. Raises
-PostgreSQL's errors (22P02, 22003, 22007, 22008) for what the type cannot hold, FeatureNotSupported
-for types whose values we do not read.
+PostgreSQL's errors (22P02, 22003, 22007, 22008) for values that the type cannot hold,
+FeatureNotSupported for types whose values we do not read.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ _UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
 
 
 def read_literal(text: str | None, type_oid: int) -> Const:
-    """The constant of a type that a literal is."""
+    """Return the constant of a type that a literal is."""
     if text is None:
         return Const(type_oid, None)
     return Const(type_oid, canonical(text, type_oid))
 
 
 def canonical(text: str, type_oid: int) -> str:
-    """What the output function prints of what the input function reads."""
+    """Return the text that the output function prints after the input function has read
+    ``text``.
+    """
     type_ = types().get(type_oid)
     if type_ is not None and type_.element and type_oid not in _READERS:
         return read_array(text, lambda item: canonical(item, type_.element))
@@ -61,7 +63,7 @@ def canonical(text: str, type_oid: int) -> str:
 
 
 def _enum(text: str, type_: Type) -> str:
-    """enum_in: a label, to the letter."""
+    """Read an enum's label, to the letter (enum_in)."""
     if text not in type_.labels:
         message = f'invalid input value for enum {type_.sql_name}: "{text}"'
         raise InvalidTextRepresentation(message)
@@ -97,7 +99,9 @@ def _bytea(text: str) -> str:
 
 
 def _hex_digits(text: str) -> str:
-    """hex_decode_safe: blanks may stand between bytes, not within one."""
+    """Return the hexadecimal digits; blanks may stand between bytes, not within one
+    (hex_decode_safe).
+    """
     match = _HEX.match(text)
     rest = text[match.end() :] if match else text
     if len(rest) == 1 and rest in string.hexdigits:
@@ -113,7 +117,7 @@ def _same(text: str) -> str:
 
 
 def _char(text: str) -> str:
-    """charin and charout: one byte, those that are no ASCII as octal digits."""
+    """Read and print one byte (charin, charout); other than ASCII is printed as octal digits."""
     if re.match(r"\\[0-3][0-7][0-7]\Z", text):
         byte = int(text[1:], 8)
     else:
@@ -130,14 +134,14 @@ def _lsn(text: str) -> str:
 
 
 def _vector(item: int) -> Callable[[str], str]:
-    """int2vectorin, oidvectorin: numbers with blanks between them."""
+    """Return a reader of numbers with blanks between them (int2vectorin, oidvectorin)."""
     return lambda text: " ".join(canonical(number, item) for number in text.split())
 
 
-# Literals of json and jsonb (json.c, jsonb.c).
+# Read literals of json and jsonb (json.c, jsonb.c).
 #
-# In: a literal's text. Out: what the output functions print. json stays as it was written; jsonb
-# has its keys in order, each once, and numbers as numeric prints them.
+# In: a literal's text. Out: the text that the output functions print. json stays as it was written;
+# jsonb has its keys in order, each once, and numbers as numeric prints them.
 
 _SURROGATES = range(0xD800, 0xE000)
 
@@ -147,13 +151,13 @@ class _Number(str):
 
 
 def read_json(text: str) -> str:
-    """Raises PenstockError (22P02)."""
+    """Read a json. Raises PenstockError (22P02)."""
     _loaded(text)
     return text
 
 
 def read_jsonb(text: str) -> str:
-    """Raises PenstockError (22P02, 22P05)."""
+    """Read a jsonb. Raises PenstockError (22P02, 22P05)."""
     return _printed(_loaded(text))
 
 

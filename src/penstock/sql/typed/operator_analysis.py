@@ -1,7 +1,7 @@
 """Operators of raw expressions to typed ones (parse_oper.c, transformAExpr... of parse_expr.c).
 
-In: a raw operator expression and who transforms its operands. Out: typed nodes; IN becomes ANY over
-an array, BETWEEN two comparisons, a comparison with NULL by DISTINCT a test.
+In: a raw operator expression and the analysis that transforms its operands. Out: typed nodes; IN
+becomes ANY over an array, BETWEEN two comparisons, DISTINCT from NULL a null test.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from penstock.sqlstate import DatatypeMismatch, StatementTooComplex
 
 _NULL: Final = AConst(ConstKind.NULL)
 _MAX_REPEATED: Final = 1000
-"""Nodes of an operand that stands in the tree more than once."""
+"""The most nodes of an operand that stands in the tree more than once."""
 
 
 class Transforms(Protocol):
-    """Who makes typed trees of operands."""
+    """The analysis that makes typed trees of operands."""
 
     def transform(self, raw: Expression) -> Node: ...
 
 
 def transform_operator(analysis: Transforms, raw: AExpr) -> Node:
-    """The typed tree of an operator expression."""
+    """Return the typed tree of an operator expression."""
     if isinstance(raw.right, tuple):
         if raw.kind is AExprKind.IN:
             return _in(analysis, raw)
@@ -80,7 +80,7 @@ def transform_operator(analysis: Transforms, raw: AExpr) -> Node:
 
 
 def make_operator(name: str, left: Node | None, right: Node) -> OpExpr:
-    """make_op: the operator found, its arguments coerced. Raises 42883, 42725."""
+    """Find the operator and coerce its arguments (make_op). Raises 42883, 42725."""
     operator = find_operator(name, left.type if left else None, right.type)
     nodes = (right,) if left is None else (left, right)
     declared = (operator.right,) if left is None else (operator.left, operator.right)
@@ -91,7 +91,9 @@ def make_operator(name: str, left: Node | None, right: Node) -> OpExpr:
 def coerced(
     nodes: tuple[Node, ...], declared: tuple[int, ...], result: int
 ) -> tuple[tuple[Node, ...], int]:
-    """Arguments as a function declares them, and what it returns (make_fn_arguments)."""
+    """Coerce arguments as a function declares them; return them and its result type
+    (make_fn_arguments).
+    """
     resolved = resolve_polymorphic([node.type for node in nodes], declared)
     if resolved is None:
         raise DatatypeMismatch(
@@ -130,7 +132,7 @@ def _require_boolean(node: OpExpr, construct: str) -> None:
 
 
 def _scalar_array(name: str, left: Node, right: Node, any_: bool) -> Node:
-    """make_scalar_array_op."""
+    """Make ``op ANY`` or ``op ALL`` over an array (make_scalar_array_op)."""
     item = UNKNOWN if right.type == UNKNOWN else element(right.type)
     if not item:
         raise WrongObjectType("op ANY/ALL (array) requires array on right side")
@@ -148,7 +150,9 @@ def _scalar_array(name: str, left: Node, right: Node, any_: bool) -> Node:
 
 
 def _in(analysis: Transforms, raw: AExpr) -> Node:
-    """transformAExprIn: constants go into an array, columns are compared one by one."""
+    """Analyze IN: constants go into an array, columns are compared one by one
+    (transformAExprIn).
+    """
     assert raw.left is not None and isinstance(raw.right, tuple)
     left = analysis.transform(raw.left)
     items = [analysis.transform(item) for item in raw.right]
@@ -176,12 +180,12 @@ def _in(analysis: Transforms, raw: AExpr) -> Node:
 
 
 def contains_var(node: Node) -> bool:
-    """Whether a column is in it (contain_vars_of_level)."""
+    """Tell whether the node uses a column (contain_vars_of_level)."""
     return isinstance(node, Var) or any(contains_var(child) for child in children(node))
 
 
 def _between(analysis: Transforms, raw: AExpr) -> Node:
-    """transformAExprBetween: comparisons joined by AND and OR."""
+    """Analyze BETWEEN: comparisons joined by AND and OR (transformAExprBetween)."""
     assert raw.left is not None and isinstance(raw.right, tuple)
     value, low, high = (analysis.transform(each) for each in (raw.left, *raw.right))
     for each in (value, low, high):
@@ -204,7 +208,7 @@ def _between(analysis: Transforms, raw: AExpr) -> Node:
 
 
 def _check_repeatable(node: Node) -> None:
-    """What stands several times in the tree is small, or a short text becomes a large one."""
+    """Refuse to repeat a large operand in the tree: a short text would become a large tree."""
     waiting, seen = [node], 0
     while waiting:
         waiting += children(waiting.pop())

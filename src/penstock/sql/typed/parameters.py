@@ -1,8 +1,9 @@
-"""Parameters ``$1``, ``$2`` ... of a statement on tables of the lake: numbers, and values in place.
+"""Parameters ``$1``, ``$2`` ... of a statement on tables of the lake: their number, and their
+values put in place.
 
 In: a statement's text, types and values of its parameters. Out: the same statement with the values
-as constants of those types, which is what PostgreSQL's planner makes of them, too. Which types they
-have is found by ``parameter_types``.
+as constants of those types; PostgreSQL's planner does the same. ``parameter_types`` finds the
+types.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from penstock.sqlstate import UndefinedParameter, UndefinedTable
 
 _STRINGS: Final = frozenset({TEXT, VARCHAR, BPCHAR, NAME, UNKNOWN})
 _COUNTS: Final = frozenset(("limit", "offset", "first", "next"))
-"""Words in front of a number of rows, which is a plain number."""
+"""Words before a number of rows, which is written as a plain number."""
 _ALL_ROWS: Final = (1 << 31) - 1
 
 
 def last_parameter(text: str) -> int:
-    """The highest ``$n`` of a statement, 0 for none. Raises PenstockError (42P02)."""
+    """Return the highest ``$n`` of a statement, 0 for none. Raises PenstockError (42P02)."""
     data = text.encode()
     return max((_number(data, token) for token in scan(text).tokens), default=0)
 
 
 def with_values(text: str, values: Sequence[bytes | None], type_oids: Sequence[int]) -> str:
-    """The statement with its parameters' values; those in text format and UTF-8.
+    """Return the statement with its parameters' values, which are in text format and UTF-8.
 
     Raises PostgreSQL's errors of input functions.
     """
@@ -71,14 +72,16 @@ def _number(data: bytes, token: ScanToken) -> int:
 
 
 def _count(value: bytes | None, word: str) -> str:
-    """A number of rows is a plain number; NULL is all rows, or none to skip."""
+    """Return a number of rows as a plain number; NULL is all rows, or none to skip."""
     if value is None:
         return "0" if word == "offset" else str(_ALL_ROWS)
     return canonical(value.decode(), INT8)
 
 
 def _constant(value: str | None, oid: int) -> str:
-    """A cast of the value's text, but a string for strings and for types that are read later."""
+    """Return a cast of the value's text; but a bare string for strings and for types that are read
+    later.
+    """
     known = types().get(oid)
     name = "text" if known is None else known.sql_name
     if value is None:
@@ -89,24 +92,25 @@ def _constant(value: str | None, oid: int) -> str:
     return simple_quote_literal(value)
 
 
-# Types of parameters that a client has not said: from where they stand (parse_param.c).
+# Find the types of parameters that a client has not given, from their use (parse_param.c).
 #
-# In: a statement on tables of the lake, the types that the client has said, and the columns of
-# tables. Out: an oid for every ``$n``: the first type that the analysis of the statement gives it.
-# What the analysis refuses is left to whoever runs the statement, and what has no type then is
-# text.
+# In: a statement on tables of the lake, the types that the client has given, and the columns of
+# tables. Out: an oid for every ``$n``: the first type that the analysis of the statement gives it,
+# or text. Errors of the analysis are left to whoever runs the statement.
 
 ColumnTypes = Callable[[str | None, str], Mapping[str, int]]
-"""(schema or None, table) -> type oids by column, in the table's order; empty: not known."""
+"""(schema or None, table) -> type oids by column, in the table's order; empty if it is unknown."""
 
 
 def parameter_types(
     text: str, count: int, said: Sequence[int], columns: ColumnTypes
 ) -> tuple[int, ...]:
-    """Oids of ``$1`` to ``$count``. ``said``: 0 where the client leaves it open."""
+    """Return the oids of ``$1`` to ``$count``. ``said``: 0 for types that the client has left
+    open.
+    """
     found = {number: oid for number, oid in enumerate(said, 1) if oid}
     if any(number not in found for number in range(1, count + 1)):
-        with suppress(PenstockError):  # whoever runs it says what is wrong
+        with suppress(PenstockError):  # whoever runs it raises the error
             _analyze(text, found, columns)
     return tuple(found.get(number) or TEXT for number in range(1, count + 1))
 

@@ -1,7 +1,7 @@
-"""Value expressions with their types: what is executed (primnodes.h).
+"""Value expressions with their types: the nodes that are executed (primnodes.h).
 
-In: what ``expression_analysis`` resolved. Out: frozen nodes with PostgreSQL's names. ``type`` is an
-oid of pg_type, ``typmod`` its modifier or -1.
+In: the results of ``expression_analysis``. Out: frozen nodes with PostgreSQL's names. ``type`` is
+an oid of pg_type, ``typmod`` its modifier or -1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Node:
 class Var(Node):
     """A column. ``system``: ctid, xmin and the like, or the whole row.
 
-    ``relation``: which entry of a query's range table; "" where there is only one table.
+    ``relation``: the entry of a query's range table; "" if there is only one table.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Var(Node):
 
 @dataclass(frozen=True, slots=True)
 class Const(Node):
-    """A constant. ``text``: what the type's output function prints, None for NULL."""
+    """A constant. ``text``: as the type's output function prints it, None for NULL."""
 
     text: str | None
     typmod: int = -1
@@ -52,7 +52,7 @@ class Const(Node):
 
 @dataclass(frozen=True, slots=True)
 class Param(Node):
-    """``$number``. ``types``: of the statement's parameters, as far as they are known."""
+    """``$number``. ``types``: types of the statement's parameters, as far as they are known."""
 
     number: int
     types: dict[int, int] = field(compare=False, repr=False, hash=False)
@@ -76,7 +76,7 @@ class FieldSelect(Node):
 
 @dataclass(frozen=True, slots=True)
 class FuncExpr(Node):
-    """A function call; of a coercion only the value is in ``arguments``."""
+    """A function call. A coercion's ``arguments`` hold only the value."""
 
     oid: int
     name: str
@@ -86,16 +86,16 @@ class FuncExpr(Node):
 
 
 def is_cast(node: FuncExpr) -> bool:
-    """Whether the function is called for a coercion, not by its name."""
+    """Tell whether the function is called for a coercion, not by its name."""
     return node.form in (Form.IMPLICIT, Form.EXPLICIT)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall(Node):
-    """What calls an operator of one or two arguments; ``function``: oid in pg_proc.
+    """A call of an operator of one or two arguments; ``function``: oid in pg_proc.
 
-    The four kinds have different values for the same operator, ``IS DISTINCT FROM`` the opposite
-    one: none of them is a subclass of another, so that ``isinstance`` asks for one kind.
+    The four kinds give different values for the same operator, ``IS DISTINCT FROM`` the opposite
+    one. None of them is a subclass of another, so that ``isinstance`` asks for one kind.
     """
 
     oid: int
@@ -111,12 +111,14 @@ class OpExpr(OperatorCall):
 
 @dataclass(frozen=True, slots=True)
 class DistinctExpr(OperatorCall):
-    """IS DISTINCT FROM; ``name`` is that of the equality."""
+    """IS DISTINCT FROM; ``name`` is the name of the equality operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class NullIfExpr(OperatorCall):
-    """NULLIF; ``type`` is that of the first argument, ``name`` that of the equality."""
+    """NULLIF; ``type`` is that of the first argument, ``name`` the name of the equality
+    operator.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class BoolExpr(Node):
 
 @dataclass(frozen=True, slots=True)
 class Coercion(Node):
-    """What the three coercions without a function have in common."""
+    """The common fields of the three coercions without a function."""
 
     argument: Node
     typmod: int = -1
@@ -240,7 +242,7 @@ class OtherNode(Node):
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The nodes right below, in the order of PostgreSQL's expression_tree_walker."""
+    """Return the nodes right below, in the order of PostgreSQL's expression_tree_walker."""
     found: list[Node] = []
     for each in fields(node):
         value = getattr(node, each.name)
@@ -252,13 +254,13 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def column_names(node: Node) -> frozenset[str]:
-    """Names of the columns that an expression over one table uses."""
+    """Return the names of the columns that an expression over one table uses."""
     own = {node.name} if isinstance(node, Var) else set()
     return frozenset(own).union(*map(column_names, children(node)))
 
 
 def substituted(node: Node, values: Mapping[str, Node]) -> Node:
-    """The expression with values in the place of its columns (ReplaceVarsFromTargetList)."""
+    """Return the expression with values in the place of its columns (ReplaceVarsFromTargetList)."""
     if isinstance(node, Var):
         return values[node.name]
     changed: dict[str, object] = {}
@@ -274,7 +276,7 @@ def substituted(node: Node, values: Mapping[str, Node]) -> Node:
 
 
 def typmod_of(node: Node) -> int:
-    """exprTypmod: the modifier that a value surely has, or -1."""
+    """Return the modifier that a value surely has, or -1 (exprTypmod)."""
     if isinstance(node, CollateExpr):
         return typmod_of(node.argument)
     if isinstance(node, CoalesceExpr | MinMaxExpr):

@@ -1,7 +1,7 @@
 """Expressions of queries: columns of several relations, subqueries, aggregates (parse_expr.c).
 
-In: raw expressions, a scope, and the clause in which they stand. Out: typed nodes. What has one
-table only, such as row filters, uses ``ExpressionAnalysis`` as it is.
+In: raw expressions, a scope, and their clause. Out: typed nodes. Expressions over one table only,
+such as row filters, use ``ExpressionAnalysis`` as it is.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ SUBLINK_COLUMN: Final = "subquery"
 
 
 class QueryExpressions(ExpressionAnalysis):
-    """Of one query. ``clause``: as messages name it; ``windows``: of its WINDOW clause."""
+    """The analysis of one query's expressions.
+
+    ``clause``: as messages name it. ``windows``: the definitions of the query's WINDOW clause.
+    """
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class QueryExpressions(ExpressionAnalysis):
         self._in_windows = in_windows
 
     def transform(self, raw: Expression) -> Node:
-        """The typed tree of a raw one. Raises PenstockError."""
+        """Return the typed tree of a raw one. Raises PenstockError."""
         match raw:
             case ColumnRef(fields):
                 return self._scope.resolve(fields)
@@ -141,7 +144,7 @@ class QueryExpressions(ExpressionAnalysis):
         return SubscriptingRef(type_, node, at)
 
     def sort_key(self, raw: SortBy) -> SortKey:
-        """A key whose expression is over the scope's columns."""
+        """Return a key whose expression is over the scope's columns."""
         return sort_key(raw, self.transform(raw.expression))
 
     def _any_call(self, raw: FuncCall) -> Node:
@@ -174,7 +177,9 @@ class QueryExpressions(ExpressionAnalysis):
         )
 
     def _expanded_array(self, raw: FuncCall) -> Node:
-        """information_schema._pg_expandarray: rows (x, n); the typmod says what x is."""
+        """Analyze information_schema._pg_expandarray, with rows (x, n). The typmod holds the type
+        of x.
+        """
         arguments = tuple(self.transform(argument) for argument in raw.arguments)
         type_ = element(arguments[0].type) if len(arguments) == 1 else 0
         if not type_:
@@ -183,14 +188,14 @@ class QueryExpressions(ExpressionAnalysis):
         return FuncExpr(RECORD, 0, _EXPANDARRAY[-1], arguments, typmod=type_)
 
     def _check_level(self, arguments: tuple[Node, ...]) -> None:
-        """An aggregate of columns of the query around is that query's own."""
+        """Refuse an aggregate of columns of the outer query: it would belong to that query."""
         own = {node.relation for _, node in self._scope.namespace.columns if isinstance(node, Var)}
         used = {relation for node in arguments for relation in relations_of(node)}
         if used and not used & own:
             raise FeatureNotSupported("an aggregate of an outer query's columns is not supported")
 
     def boolean(self, raw: Expression, clause: str) -> Node:
-        """A condition. Raises PenstockError (42804)."""
+        """Return a condition. Raises PenstockError (42804)."""
         return to_boolean(self.transform(raw), clause)
 
     def _optional(self, raw: Expression | None) -> Node | None:
@@ -228,7 +233,7 @@ class QueryExpressions(ExpressionAnalysis):
 
 
 def field_of(node: Node, name: str) -> Node:
-    """``(row).field`` of what _pg_expandarray gives."""
+    """Return ``(row).field`` of a row of _pg_expandarray."""
     if node.type != RECORD or typmod_of(node) < 0:
         raise WrongObjectType(
             f"column notation .{name} applied to type {type_name(node.type)}, which is not a "
@@ -241,6 +246,6 @@ def field_of(node: Node, name: str) -> Node:
 
 
 def sort_key(raw: SortBy, node: Node) -> SortKey:
-    """NULLs are greater than all: last in ascending order."""
+    """Return a sort key. NULLs are greater than all: last in ascending order."""
     first = raw.descending if raw.nulls_first is None else raw.nulls_first
     return SortKey(node, raw.descending, first)

@@ -1,7 +1,7 @@
 """Analyzed queries: every name resolved, every coercion in its place (Query of parsenodes.h).
 
-In: what ``select_analysis`` resolved. Out: frozen nodes. Relations have names that nobody else has
-(``r1``), their columns numbers (``c1``), so that no rule about names is left to whoever runs them.
+In: the results of ``select_analysis``. Out: frozen nodes. Each relation has a unique name (``r1``)
+and numbers its columns (``c1``), so that whoever runs the nodes needs no rules about names.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from penstock.sql.typed.primnodes import Node, Var
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """A column of a relation. ``type``: oid of pg_type, ``typmod``: its modifier or -1;
-    ``default``: of a table's column, a constant as SQL writes it; ``generation``: the expression
-    over the table's columns that makes the values of a generated column; ``virtual``: it is made
-    when it is read; ``identity``: as pg_attribute.attidentity."""
+    """A column of a relation. ``type``: oid of pg_type, ``typmod``: its modifier or -1.
+
+    These fields are for a table's columns. ``default``: a constant as SQL writes it.
+    ``generation``: the expression over the table's columns that makes the values of a generated
+    column. ``virtual``: the value is made when it is read. ``identity``: as
+    pg_attribute.attidentity."""
 
     name: str
     type: int
@@ -31,7 +33,7 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """``node``: what rows are ordered by."""
+    """An item of ORDER BY. ``node``: the expression that rows are ordered by."""
 
     node: Node
     descending: bool
@@ -40,14 +42,14 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class SessionValue(Node):
-    """What the session says: ``current_user``, ``now``."""
+    """A value of the session: ``current_user``, ``now``."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Aggref(Node):
-    """An aggregate. ``arguments``: () of count(*)."""
+    """An aggregate. ``arguments``: () for count(*)."""
 
     oid: int
     name: str
@@ -59,7 +61,7 @@ class Aggref(Node):
 
 @dataclass(frozen=True, slots=True)
 class WindowFrame:
-    """Of a window. ``start``, ``end``: SQL words with the offset in its place, such as
+    """The frame of a window. ``start``, ``end``: SQL words with the offset in its place, such as
     ``UNBOUNDED PRECEDING``."""
 
     mode: str
@@ -69,7 +71,7 @@ class WindowFrame:
 
 @dataclass(frozen=True, slots=True)
 class WindowFunc(Node):
-    """A function with OVER; ``aggregate``: what it calls."""
+    """A function with OVER. ``aggregate``: the call itself."""
 
     aggregate: Aggref
     partition: tuple[Node, ...]
@@ -81,7 +83,7 @@ class WindowFunc(Node):
 class SubLink(Node):
     """A subquery in an expression.
 
-    ``test``: of ANY and ALL, a comparison in which ``column`` stands for the query's column.
+    ``test``: for ANY and ALL, a comparison in which ``column`` stands for the query's column.
     """
 
     kind: SubLinkKind
@@ -97,7 +99,7 @@ class Relation:
     columns: tuple[OutputColumn, ...]
 
     def variables(self) -> tuple[Var, ...]:
-        """Its columns, as expressions name them."""
+        """Return its columns, as expressions name them."""
         return tuple(
             Var(column.type, f"c{number}", column.typmod, relation=self.name)
             for number, column in enumerate(self.columns, 1)
@@ -137,7 +139,7 @@ class SeriesScan(Relation):
 
 @dataclass(frozen=True, slots=True)
 class FunctionScan(Relation):
-    """A function in FROM, which sees what stands at its left. ``call``: with its arguments."""
+    """A function in FROM, which sees the relations at its left. ``call``: with its arguments."""
 
     function: str
     call: Node
@@ -163,7 +165,7 @@ class SetOperationScan(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """``condition`` None: every pair."""
+    """A join. ``condition`` None: every pair."""
 
     type: JoinType
     left: FromNode
@@ -176,8 +178,10 @@ FromNode = Relation | Join
 
 @dataclass(frozen=True, slots=True)
 class Cte:
-    """A query of WITH by its own name. ``again``: of one that reads itself, what is done with
-    the rows of the time before; ``all``: UNION ALL."""
+    """A query of WITH by its unique name.
+
+    ``again``: the second query of a recursive one, over the rows of the previous step. ``all``:
+    UNION ALL."""
 
     name: str
     query: Query
@@ -187,10 +191,10 @@ class Cte:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """``columns``: of the result; ``targets``: their values. ``grouped``: one row for each group.
-    ``distinct_on``: the first row of those that have these alike.
+    """A query. ``columns``: of the result; ``targets``: their values.
 
-    ``limit`` None: all rows. Both may be a parameter.
+    ``grouped``: one row for each group. ``distinct_on``: the first row of those that have these
+    values alike. ``limit`` None: all rows. ``limit`` and ``offset`` may be a parameter.
     """
 
     columns: tuple[OutputColumn, ...]

@@ -1,4 +1,4 @@
-"""Which columns a name can mean (parse_relation.c, colNameToVar, refnameNamespaceItem).
+"""Scopes: the columns that a name can mean (parse_relation.c, colNameToVar, refnameNamespaceItem).
 
 In: relations as they come into FROM. Out: the node that a reference means, or PostgreSQL's error.
 """
@@ -25,7 +25,7 @@ Column = tuple[str, Node]
 
 @dataclass(frozen=True, slots=True)
 class NamedRelation:
-    """What a qualified reference can name. ``schema``: where it has no alias."""
+    """A relation that a qualified reference can name. ``schema``: None if it has an alias."""
 
     name: str
     schema: str | None
@@ -34,17 +34,17 @@ class NamedRelation:
 
 @dataclass(frozen=True, slots=True)
 class ParseNamespace:
-    """``columns``: what unqualified names and ``*`` mean, in order."""
+    """The names that are visible. ``columns``: those of unqualified names and ``*``, in order."""
 
     relations: tuple[NamedRelation, ...] = ()
     columns: tuple[Column, ...] = ()
 
     def joined(self, other: ParseNamespace) -> ParseNamespace:
-        """Both, side by side. Raises DuplicateObject (42712)."""
+        """Put both side by side. Raises DuplicateObject (42712)."""
         return self.merged(other, (*self.columns, *other.columns))
 
     def merged(self, other: ParseNamespace, columns: tuple[Column, ...]) -> ParseNamespace:
-        """Both, where a join gives ``columns``."""
+        """Put both together, with ``columns`` as the columns of their join."""
         known = {(relation.name, relation.schema) for relation in self.relations}
         for relation in other.relations:
             if (relation.name, relation.schema) in known:
@@ -54,13 +54,13 @@ class ParseNamespace:
 
 @dataclass
 class Scope:
-    """Of one query; ``parent``: of the query around it."""
+    """The names of one query. ``parent``: the scope of the query around it."""
 
     parent: Scope | None = None
     namespace: ParseNamespace = field(default_factory=ParseNamespace)
 
     def resolve(self, fields: Sequence[str]) -> Node:
-        """Raises PenstockError (42702, 42703, 42P01)."""
+        """Return the node of a reference. Raises PenstockError (42702, 42703, 42P01)."""
         *qualifier, name = fields
         if len(qualifier) > 2:
             raise FeatureNotSupported(
@@ -96,7 +96,7 @@ class Scope:
         return _only(found, name)
 
     def star(self, qualifier: Sequence[str]) -> tuple[Column, ...]:
-        """``*`` or ``relation.*``. Raises PenstockError (42601, 42P01)."""
+        """Return the columns of ``*`` or ``relation.*``. Raises PenstockError (42601, 42P01)."""
         if not qualifier:
             if not self.namespace.relations and not self.namespace.columns:
                 raise SqlSyntaxError("SELECT * with no tables specified is not valid")

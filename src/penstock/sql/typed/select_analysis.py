@@ -1,6 +1,6 @@
 """SELECT, VALUES and set operations to typed queries (analyze.c, parse_clause.c, parse_target.c).
 
-In: raw statements and who knows tables. Out: a ``Query``, or PostgreSQL's error.
+In: raw statements and look-ups of tables. Out: a ``Query``, or PostgreSQL's error.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ MAX_COLUMNS = 1664
 
 
 def analyze_select(raw: SelectStmt, around: FindTable | Surroundings) -> Query:
-    """The typed query. Raises PenstockError as PostgreSQL, FeatureNotSupported."""
+    """Return the typed query. Raises PenstockError as PostgreSQL, FeatureNotSupported."""
     with limited_depth():
         return SelectAnalysis(around).query(raw)
 
 
 class SelectAnalysis:
-    """Of one statement."""
+    """The analysis of one statement."""
 
     def __init__(self, around: FindTable | Surroundings) -> None:
         known = around if isinstance(around, Surroundings) else Surroundings(around)
@@ -128,8 +128,10 @@ class SelectAnalysis:
         self._ctes: dict[str, Cte] = {}
 
     def query(self, raw: SelectStmt, parent: Scope | None = None, *, resolve: bool = True) -> Query:
-        """Any query; ``parent``: whose columns it can use. ``resolve``: literals without a type
-        are text; a side of a set operation takes the type of the other."""
+        """Analyze any query. ``parent``: the scope whose columns it can use.
+
+        ``resolve``: literals without a type become text. It is False for a side of a set operation,
+        which takes the type of the other."""
         known, self._ctes = self._ctes, dict(self._ctes)
         try:
             own = self._with(raw, parent)
@@ -159,7 +161,9 @@ class SelectAnalysis:
         return tuple(own.values())
 
     def _recursive(self, item: CommonTableExpr, parent: Scope | None) -> Cte:
-        """determineRecursiveColTypes: the first query decides about names and types."""
+        """Analyze a recursive query: its first part decides names and types
+        (determineRecursiveColTypes).
+        """
         raw = item.query
         if raw.operation is not SetOperation.UNION or raw.left is None or raw.right is None:
             raise InvalidRecursion(
@@ -253,7 +257,9 @@ class SelectAnalysis:
         columns: tuple[OutputColumn, ...],
         targets: tuple[Node, ...],
     ) -> tuple[Node, ...]:
-        """A number or an alias means a target, but names of columns come first (SQL:99)."""
+        """Analyze GROUP BY: a number or an alias means a target, but names of columns come first
+        (SQL:99).
+        """
         expressions = self._expressions(scope, "GROUP BY")
         found = []
         for item in raw.group:
@@ -358,7 +364,7 @@ class SelectAnalysis:
         return Query(tuple(columns), targets, (scan,))
 
     def _of_one(self, scan: ValuesScan | SetOperationScan, raw: SelectStmt) -> Query:
-        """ORDER BY and LIMIT over a relation all of whose columns are shown."""
+        """Analyze ORDER BY and LIMIT over a relation all of whose columns are shown."""
         targets = scan.variables()
         if isinstance(scan, SetOperationScan):
             sort = tuple(sort_of_set(key, scan, targets) for key in raw.order)
@@ -373,7 +379,7 @@ class SelectAnalysis:
 
 
 def _typed(query: Query, wanted: list[int], word: str) -> Query:
-    """With types for literals that had none."""
+    """Give the literals of a query that had no type the wanted ones."""
     targets = tuple(
         to_common_type(node, type_, word) if node.type == UNKNOWN else node
         for node, type_ in zip(query.targets, wanted, strict=True)
@@ -406,16 +412,16 @@ def _target_list(
     return tuple(columns), tuple(targets)
 
 
-# FROM: relations, their columns and joins (parse_clause.c, transformFromClauseItem).
+# Analyze FROM: relations, their columns and joins (parse_clause.c, transformFromClauseItem).
 #
-# In: raw items, who knows tables, the queries of WITH. Out: typed nodes, and the namespace that
+# In: raw items, look-ups of tables, the queries of WITH. Out: typed nodes, and the namespace that
 # the other clauses see.
 
 _INT8_RANGE: Final = range(-(1 << 63), 1 << 63)
 
 
 class FromClause:
-    """Of one query. ``ctes``: queries of WITH that it sees, by name."""
+    """The FROM of one query. ``ctes``: the queries of WITH that it sees, by name."""
 
     def __init__(self, relations: Relations, scope: Scope, ctes: Mapping[str, Cte]) -> None:
         self._relations = relations
@@ -423,7 +429,7 @@ class FromClause:
         self._ctes = ctes
 
     def item(self, raw: FromItem, seen: ParseNamespace) -> tuple[FromNode, ParseNamespace]:
-        """``seen``: what stands at its left, for LATERAL."""
+        """Analyze an item. ``seen``: the names at its left, for LATERAL."""
         match raw:
             case RangeTable():
                 return self._table(raw)
@@ -451,7 +457,7 @@ class FromClause:
         return relation, _named(relation, raw.alias, name.name, schema)
 
     def _view(self, text: str, columns: tuple[OutputColumn, ...]) -> Relation:
-        """Its query, with NULL for columns that it leaves out."""
+        """Return the view's query, with NULL for columns that it leaves out."""
         given: dict[str, Node] = {}
         from_: tuple[FromNode, ...] = ()
         if text:
@@ -469,7 +475,9 @@ class FromClause:
         return SubqueryScan(self._relations.name(), columns, made)
 
     def _with_virtual(self, scan: TableScan) -> Relation:
-        """As a query where columns are made when they are read: an outer join makes them NULL."""
+        """Return a query that computes virtual columns, so that an outer join can make them
+        NULL.
+        """
         if not any(column.virtual for column in scan.columns):
             return scan
         query = Query(scan.columns, expanded(scan), (scan,))
@@ -512,7 +520,7 @@ class FromClause:
 
     def _join(self, raw: JoinExpr, seen: ParseNamespace) -> tuple[FromNode, ParseNamespace]:
         left, left_names = self.item(raw.left, seen)
-        # RIGHT and FULL: nothing at the left of them can be looked into.
+        # RIGHT and FULL joins do not let their right side see the relations at their left.
         visible = left_names if raw.type in (JoinType.INNER, JoinType.LEFT) else ParseNamespace()
         right, right_names = self.item(raw.right, seen.joined(visible))
         using = raw.using
@@ -570,7 +578,7 @@ def _one(names: ParseNamespace, name: str, side: str) -> Node:
 
 
 def _merged(type_: JoinType, left: Node, right: Node) -> Node:
-    """buildMergedJoinVar"""
+    """Return the merged column of a join with USING (buildMergedJoinVar)."""
     common = select_common_type([left, right], "JOIN/USING")
     first, second = (to_common_type(node, common, "JOIN/USING") for node in (left, right))
     if type_ is JoinType.FULL:
@@ -581,7 +589,7 @@ def _merged(type_: JoinType, left: Node, right: Node) -> Node:
 def _named(
     relation: Relation, alias: Alias | None, name: str | None, schema: str | None
 ) -> ParseNamespace:
-    """Of one relation, by its alias; one without a name is seen by its columns only."""
+    """Return the namespace of one relation. Without a name only its columns are visible."""
     names = [column.name for column in relation.columns]
     if alias is not None:
         if len(alias.columns) > len(names):
@@ -597,7 +605,7 @@ def _named(
 
 
 def renamed(query: Query, names: tuple[str, ...], cte: str) -> Query:
-    """With the column names of ``WITH name (columns)``."""
+    """Return the query with the column names of ``WITH name (columns)``."""
     if len(names) > len(query.columns):
         raise InvalidColumnReference(
             f'WITH query "{cte}" has {len(query.columns)} columns available but {len(names)} '
@@ -610,7 +618,7 @@ def renamed(query: Query, names: tuple[str, ...], cte: str) -> Query:
 
 
 def _bounds(nodes: list[Node]) -> tuple[int, int, int, int] | None:
-    """Type, start, stop and step where they are whole numbers and constant."""
+    """Return type, start, stop and step if they are whole numbers and constant, else None."""
     if len(nodes) not in (2, 3) or any(node.type not in (INT4, INT8) for node in nodes):
         return None
     numbers = [number for node in nodes if (number := _number(node)) is not None]
@@ -635,7 +643,7 @@ def _number(node: Node) -> int | None:
 
 
 def _cast(node: Node, type_: int) -> Node:
-    """A view's column in the type that the catalogs say."""
+    """Cast a view's column to the type that the catalogs give it."""
     if node.type == RECORD:
         return node
     found = to_target(node, type_, -1, "e", Form.EXPLICIT)
@@ -643,7 +651,7 @@ def _cast(node: Node, type_: int) -> Node:
     return found
 
 
-# What a column of a query is called that has no alias (parse_target.c, FigureColname).
+# Name a column of a query that has no alias (parse_target.c, FigureColname).
 #
 # In: a raw expression. Out: a name.
 
@@ -652,12 +660,12 @@ _WEAK, _STRONG = 1, 2
 
 
 def result_name(raw: Expression) -> str:
-    """As PostgreSQL calls it."""
+    """Return the name that PostgreSQL gives the column."""
     return _figure(raw)[0]
 
 
 def _figure(raw: Expression) -> tuple[str, int]:
-    """(name, how much it says)."""
+    """Return the name and its strength."""
     match raw:
         case ColumnRef(fields):
             return fields[-1], _STRONG
@@ -705,9 +713,9 @@ def _subquery(raw: ASubLink) -> tuple[str, int]:
     return _UNNAMED, 0
 
 
-# ORDER BY, DISTINCT ON and what their items mean (findTargetlistEntrySQL92 of parse_clause.c).
+# Analyze ORDER BY, DISTINCT ON and their items (findTargetlistEntrySQL92 of parse_clause.c).
 #
-# In: raw items, the columns and values of a SELECT list, who analyzes expressions. Out: typed
+# In: raw items, the columns and values of a SELECT list, the analysis of expressions. Out: typed
 # keys.
 
 
@@ -730,7 +738,9 @@ def _sql92(
     targets: tuple[Node, ...],
     expressions: QueryExpressions,
 ) -> Node:
-    """A number or a bare name that is an alias means a target (SQL:92), else an expression."""
+    """Analyze an item: a number or a bare alias means a target (SQL:92), else it is an
+    expression.
+    """
     position = target_position(raw, clause, len(targets))
     node = None if position is None else targets[position]
     if node is None and isinstance(raw, ColumnRef):
@@ -749,13 +759,15 @@ def distinct_keys(
     sort: tuple[SortKey, ...],
     expressions: QueryExpressions,
 ) -> tuple[Node, ...]:
-    """transformDistinctOnClause: rows are sorted by these first of all."""
+    """Return the keys of DISTINCT ON; rows must be sorted by these first
+    (transformDistinctOnClause).
+    """
     nodes = tuple(_sql92(item, "DISTINCT ON", columns, targets, expressions) for item in raw)
     order = [key.node for n, key in enumerate(sort) if key.node not in [k.node for k in sort[:n]]]
     leading = list(itertools.takewhile(nodes.__contains__, order))
     others = order[len(leading) :]
     if nodes and others and any(n not in leading for n in nodes):
-        if any(map(contains_subquery, nodes)):  # two of one text are not known to be the same
+        if any(map(contains_subquery, nodes)):  # equal subqueries are not recognized
             raise FeatureNotSupported("a subquery in DISTINCT ON beside ORDER BY is not supported")
         raise InvalidColumnReference(
             "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
@@ -781,8 +793,10 @@ def sort_of_set(key: SortBy, scan: SetOperationScan, targets: tuple[Node, ...]) 
 def compared_as_text(
     raw: SelectStmt, columns: tuple[OutputColumn, ...], targets: tuple[Node, ...]
 ) -> tuple[tuple[OutputColumn, ...], tuple[Node, ...]]:
-    """What has no type is text where rows are grouped or sorted by it, even where a UNION would
-    have given it another one (addTargetToGroupList, addTargetToSortList)."""
+    """Make untyped targets text if rows are grouped or sorted by them.
+
+    This holds even if a UNION would have given them another type (addTargetToGroupList,
+    addTargetToSortList)."""
     if all(node.type != UNKNOWN for node in targets):
         return columns, targets
     items = [("ORDER BY", item.expression) for item in raw.order]

@@ -1,8 +1,8 @@
-"""Set-returning functions in a SELECT list (nodeProjectSet.c), as a relation in FROM.
+"""Set-returning functions in a SELECT list (nodeProjectSet.c), moved to FROM as a relation.
 
-In: a raw SELECT. Out: the same rows by a SELECT whose list has plain values only. One call of
-generate_series as a whole item of the list is moved; which arguments it takes is FROM's rule. What
-PostgreSQL runs in lockstep, or after grouping, is refused by name.
+In: a raw SELECT. Out: a SELECT with the same rows whose list has plain values only. One call of
+generate_series as a whole item of the list is moved; the analysis of FROM checks its arguments.
+Calls that PostgreSQL runs in lockstep, or after grouping, are refused by name.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from penstock.sql.grammar.parsenodes import (
 
 SERIES: Final = "generate_series"
 _MOVED: Final = "generate_series of the SELECT list"
-"""A relation that no query names: it is longer than identifiers are written by people."""
+"""The alias of the moved call. No query uses this name."""
 _SPREAD: Final = "rows of a function of the SELECT list"
 
 
 def is_set_returning(value: Expression | Star) -> bool:
-    """Whether an item of a SELECT list is a call of generate_series, and nothing else."""
+    """Tell whether an item of a SELECT list is a call of generate_series, and nothing else."""
     return isinstance(value, FuncCall) and value.name in ((SERIES,), ("pg_catalog", SERIES))
 
 
 def moved_to_from(raw: SelectStmt) -> SelectStmt:
-    """Raises FeatureNotSupported for several of them, and beside a star."""
+    """Move the call to FROM. Raises FeatureNotSupported for several calls, and beside a star."""
     found = [n for n, target in enumerate(raw.targets) if is_set_returning(target.value)]
     if not found:
         return raw
@@ -51,7 +51,7 @@ def moved_to_from(raw: SelectStmt) -> SelectStmt:
 
 
 def spread(raw: SelectStmt) -> SelectStmt:
-    """``SELECT (f(...)).* FROM ...``: the arguments first, then the function over them."""
+    """Rewrite ``SELECT (f(...)).* FROM ...``: the arguments first, then the function over them."""
     if len(raw.targets) != 1 or not isinstance(raw.targets[0].value, Indirection):
         return raw
     call, steps = raw.targets[0].value.argument, raw.targets[0].value.steps
@@ -73,7 +73,9 @@ def _named_alike(argument: Expression, value: Expression) -> Expression:
 
 
 def as_select(raw: SelectStmt) -> SelectStmt | None:
-    """VALUES of one row with such a function, which gives rows as a SELECT list does; or None."""
+    """Return VALUES of one row with such a function as a SELECT list, which gives its rows; or
+    None.
+    """
     if len(raw.values) != 1 or not any(map(is_set_returning, raw.values[0])):
         return None
     return replace(raw, values=(), targets=tuple(map(ResTarget, raw.values[0])))

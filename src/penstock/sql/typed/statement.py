@@ -1,7 +1,7 @@
-"""What all queries of one statement share (ParseState of parse_node.h).
+"""Statement-wide state of the analysis: what its queries share (ParseState of parse_node.h).
 
-In: who knows tables, views and functions in FROM, types of parameters. Out: the same for every part
-of the analysis, and names for relations that no two of them have.
+In: look-ups of tables, views and functions in FROM, types of parameters. Out: the same for every
+part of the analysis, and unique names for relations.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from penstock.sql.typed.query_nodes import OutputColumn, Query
 from penstock.sql.typed.scope import Scope
 
 FindTable = Callable[[RangeVar], tuple[OutputColumn, ...]]
-"""The columns of a table. Raises UndefinedObject (42P01), PenstockError (42501)."""
+"""Returns the columns of a table. Raises UndefinedObject (42P01), PenstockError (42501)."""
 
 
 class Analyze(Protocol):
-    """Who analyzes a query within another one."""
+    """The analysis of a query within another one."""
 
     def __call__(self, raw: SelectStmt, parent: Scope | None = None, /) -> Query: ...
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """``find_view``: the text of a view, "" of one without rows, None for what is no view.
-    ``functions``: those in FROM that have columns of their own. ``parameters``: types by number as
-    far as they are known, None where there can be no parameters."""
+    """The look-ups of a statement.
+
+    ``find_view``: the text of a view, "" for a view without rows, None for a relation that is no
+    view. ``functions``: functions in FROM that have columns of their own. ``parameters``: types by
+    number as far as they are known, None if there can be no parameters."""
 
     find_table: FindTable
     find_view: Callable[[RangeVar], str | None] = lambda relation: None
@@ -39,7 +41,7 @@ class Surroundings:
 
 
 class Relations:
-    """Of one statement."""
+    """The relations of one statement."""
 
     def __init__(self, around: Surroundings, analyze: Analyze) -> None:
         self.around = around
@@ -47,5 +49,5 @@ class Relations:
         self._numbers: Iterator[int] = count(1)
 
     def name(self) -> str:
-        """One that no other relation has."""
+        """Return a name that no other relation has."""
         return f"r{next(self._numbers)}"

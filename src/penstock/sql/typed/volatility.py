@@ -1,4 +1,5 @@
-"""Which expressions may have another value for the same row (clauses.c, contain_mutable_functions).
+"""Volatility: expressions that may change their value for the same row (clauses.c,
+contain_mutable_functions).
 
 In: typed expressions. Out: verdicts, by the volatility that pg_proc gives functions.
 """
@@ -23,7 +24,9 @@ _READ_BY_SETTINGS: Final = frozenset("DTA")
 
 
 def calls_mutable_function(node: Node) -> bool:
-    """Whether this node itself calls a function, by name or operator, that is not immutable."""
+    """Tell whether this node itself calls a function, by name or operator, that is not
+    immutable.
+    """
     match node:
         case FuncExpr(oid=function) | OperatorCall(function=function):
             called = functions().get(function)
@@ -32,7 +35,7 @@ def calls_mutable_function(node: Node) -> bool:
 
 
 def contains_mutable(node: Node) -> bool:
-    """Whether the expression depends on the session, the time or chance."""
+    """Tell whether the expression depends on the session, the time or chance."""
     if isinstance(node, OtherNode) and node.mutable:
         return True
     if isinstance(node, CoerceViaIO) and not _immutable_text(node.argument.type, node.type):
@@ -41,7 +44,9 @@ def contains_mutable(node: Node) -> bool:
 
 
 def _immutable_text(source: int, target: int) -> bool:
-    """Whether a cast by the text depends on nothing else; output functions are in pg_proc."""
+    """Tell whether a cast by the text depends on its value alone; output functions are in
+    pg_proc.
+    """
     name = types()[source].name
     known = functions_by_name()
     found = [*known.get(f"{name}out", ()), *known.get(f"{name}_out", ())]
