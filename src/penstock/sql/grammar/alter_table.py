@@ -1,8 +1,8 @@
 """ALTER TABLE and unique indexes (parsenodes.h, AlterTableStmt, IndexStmt).
 
-In: raw nodes. Out: frozen values. USING KEY (columns), which ``extensions`` knows, needs no index,
-unlike PostgreSQL's USING INDEX. A unique index of the lake is a promise over columns: what else an
-index can be, and forms that change columns, are refused by name (0A000).
+In: raw nodes. Out: frozen values. USING KEY (columns), an extension of ``parser``, needs no index,
+unlike PostgreSQL's USING INDEX. A unique index of the lake is a promise over columns: all other
+kinds of indexes, and forms that change columns, are refused by name (0A000).
 """
 
 from __future__ import annotations
@@ -204,12 +204,12 @@ def _command(raw: RawNode, source: Source) -> AlterTableCommand:
 
 
 def _words(kind: str) -> str:
-    """``SetLogged`` in words."""
+    """Return the words of a kind such as ``SetLogged``."""
     return re.sub("(?<=[a-z])(?=[A-Z])", " ", kind).upper()
 
 
 def _replica_identity(raw: RawNode) -> SetReplicaIdentity:
-    """``columns``: of USING KEY"""
+    """Read REPLICA IDENTITY; ``parser`` has put in ``columns`` for USING KEY."""
     found = SetReplicaIdentity(raw.take("identity_type"), raw.names("columns"), raw.take("name"))
     raw.done()
     return found
@@ -252,7 +252,7 @@ def _create_index(raw: RawNode, _source: Source) -> CreateIndex:
 
 
 def _index_column(node: Json) -> str:
-    """``index_elem``; the order of an index that is none means nothing."""
+    """Read an ``index_elem``. The order is ignored: a unique index here is no structure on disk."""
     raw = RawNode.of(node)
     if raw.take("expr"):
         raise not_supported("an index over expressions")

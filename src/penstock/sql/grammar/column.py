@@ -1,8 +1,8 @@
 """Columns as CREATE and ALTER TABLE write them (parsenodes.h, ColumnDef, TypeName, Constraint).
 
 In: raw nodes. Out: frozen values. Types are names under which PostgreSQL's catalog knows them, with
-their modifiers as written; which types those are is left to ``penstock.pgtypes.type_names``. What a
-Delta table cannot keep (checks, storage) is refused by name (0A000).
+their modifiers as written; ``penstock.pgtypes.type_names`` looks them up. Clauses that a Delta
+table cannot keep (checks, storage) are refused by name (0A000).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from penstock.sql.text.object_names import RangeVar
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """``name``: without ``pg_catalog``; ``schema``: one that was written. ``modifiers``: integers.
+    """A type as written. ``name``: without ``pg_catalog``; ``schema``: if one was written.
 
-    ``array``: with brackets or ARRAY; PostgreSQL ignores how many and what is in them.
+    ``modifiers``: integers. ``array``: with brackets or ARRAY; PostgreSQL ignores their number and
+    their content.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Unique:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """GENERATED ALWAYS AS (expression) STORED or VIRTUAL; the expression as it was written."""
+    """GENERATED ALWAYS AS (expression) STORED or VIRTUAL, with the expression as written."""
 
     expression: str
     kind: AttGenerated
@@ -53,7 +54,7 @@ class Generation:
 class ColumnDef:
     """A column with the constraints that were written behind it.
 
-    ``default``: a constant as SQL writes it, or ``now()``. ``generations``: each GENERATED;
+    ``default``: a constant as SQL writes it, or ``now()``. ``generations``: each GENERATED.
     ``identities``: each AS IDENTITY.
     """
 
@@ -71,17 +72,17 @@ class ColumnDef:
 
 _CATALOG: Final = "pg_catalog"
 _FULL_RANGE: Final = 0x7FFF
-"""INTERVAL_FULL_RANGE: of an interval without fields, in front of its precision."""
+"""INTERVAL_FULL_RANGE, the modifier before the precision of an interval without fields."""
 _FOREIGN_KEY: Final = {
     "fk_matchtype": ("s", "MATCH"),
     "fk_upd_action": ("a", "ON UPDATE"),
     "fk_del_action": ("a", "ON DELETE"),
 }
-"""What means nothing more than REFERENCES alone."""
+"""Field values that mean the same as REFERENCES alone, and the clauses that set others."""
 
 
 def column_type(fields: Json) -> ColumnType:
-    """The fields of a TypeName."""
+    """Read the fields of a TypeName."""
     raw = RawNode("TypeName", fields)
     names, array = raw.names("names"), bool(raw.take("arrayBounds"))
     modifiers = tuple(_modifier(node) for node in raw.nodes("typmods"))
@@ -100,7 +101,7 @@ def column_type(fields: Json) -> ColumnType:
 
 
 def _modifier(node: Json) -> int:
-    """An integer; other expressions are refused."""
+    """Return an integer; other expressions are refused."""
     value = constant(node) if "A_Const" in node else None
     if not isinstance(value, int) or isinstance(value, bool):
         if value and isinstance(value, str) and "fval" in node["A_Const"]:
@@ -110,7 +111,7 @@ def _modifier(node: Json) -> int:
 
 
 def column_def(raw: RawNode, source: Source) -> ColumnDef:
-    """Of a ColumnDef with a type. Raises SqlSyntaxError, FeatureNotSupported."""
+    """Read a ColumnDef with a type. Raises SqlSyntaxError, FeatureNotSupported."""
     name, type_ = raw.take("colname"), column_type(raw.take("typeName"))
     raw.ignore("is_local")
     found: set[str] = set()
@@ -158,7 +159,7 @@ def column_def(raw: RawNode, source: Source) -> ColumnDef:
 
 
 def refused(kind: str) -> FeatureNotSupported:
-    """The error for a constraint that there is not; to be raised."""
+    """Return the error for a constraint that is not supported."""
     names = {
         "FOREIGN": "REFERENCES of several tables",
         "EXCLUSION": "EXCLUDE",
@@ -169,7 +170,7 @@ def refused(kind: str) -> FeatureNotSupported:
 
 
 def table_constraint(raw: RawNode) -> tuple[str, ...] | Unique:
-    """The columns of PRIMARY KEY, or UNIQUE. Raises FeatureNotSupported for the others."""
+    """Return the columns of PRIMARY KEY, or UNIQUE. Raises FeatureNotSupported for others."""
     kind = raw.take("contype").removeprefix("CONSTR_")
     name, columns = raw.take("conname"), raw.names("keys")
     found: tuple[str, ...] | Unique
@@ -198,7 +199,7 @@ def _key_options(raw: RawNode, what: str) -> None:
     if raw.take("options"):
         raise not_supported(f"{what} ... WITH")
     if what == "PRIMARY KEY":
-        raw.ignore("including")  # columns that an index has beside its key
+        raw.ignore("including")  # columns that an index holds beside its key
     elif raw.take("including"):
         raise not_supported(f"{what} ... INCLUDE")
 
@@ -211,7 +212,7 @@ def _unique(raw: RawNode, columns: tuple[str, ...], name: str | None = None) -> 
 
 
 def _generation(raw: RawNode, source: Source) -> Generation:
-    raw.ignore("raw_expr", "generated_when")  # PostgreSQL's grammar has ALWAYS alone
+    raw.ignore("raw_expr", "generated_when")  # the grammar allows only ALWAYS
     stored = raw.take("generated_kind") == "s"
     return Generation(
         source.parenthesized(raw.place), AttGenerated.STORED if stored else AttGenerated.VIRTUAL
@@ -219,7 +220,7 @@ def _generation(raw: RawNode, source: Source) -> Generation:
 
 
 def _references(raw: RawNode) -> RangeVar:
-    """Without actions of its own."""
+    """Read REFERENCES; clauses with actions of their own are refused."""
     raw.ignore("pk_attrs", "is_enforced", "initially_valid")
     for field, (plain, clause) in _FOREIGN_KEY.items():
         if raw.take(field) != plain:

@@ -1,7 +1,7 @@
 """COPY, TRUNCATE and queries (parsenodes.h, CopyStmt, TruncateStmt, PreparableStmt).
 
-In: raw nodes. Out: frozen values. Only COPY TO STDOUT is there; COPY FROM, files and programs are
-refused by name (0A000). Queries are kept as text, for whoever runs them.
+In: raw nodes. Out: frozen values. Only COPY TO STDOUT is supported; COPY FROM, files and programs
+are refused by name (0A000). Queries are kept as text, for whoever runs them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from penstock.sql.text.object_names import RangeVar
 class Copy(Statement):
     """COPY relation [(columns)] TO STDOUT, COPY (query) TO STDOUT, with options as DefElems.
 
-    ``options``: old forms too, ``BINARY`` as ``format = binary``. A list (force_quote) is a text
-    of names with commas between them.
+    ``options``: old forms too, such as ``BINARY`` as ``format = binary``. A list (force_quote) is a
+    text of names with commas between them.
     """
 
     relation: RangeVar | None
@@ -76,7 +76,7 @@ def _truncate(raw: RawNode, _source: Source) -> Truncate:
 
 
 def _query(raw: RawNode, source: Source) -> QueryStatement:
-    raw.clear()  # whoever runs the text reads it again
+    raw.clear()  # whoever runs the text parses it again
     word = source.word(0)
     return QueryStatement(source.text, "select" if word in ("(", "table") else word)
 

@@ -1,8 +1,8 @@
 """The queries that a subscriber copies a table with (tablesync.c, copy_table).
 
-In: the text of ``SELECT columns FROM [ONLY] table [WHERE condition]``, where a column may be asked
-for as text: ``column::text``, and what a node writes for the output function's text
-(``pgtypes.varlena``). Out: its parts; the condition stays text. Every other query is None.
+In: the text of ``SELECT columns FROM [ONLY] table [WHERE condition]``. A column may be asked for as
+text: by ``column::text``, or by the expression with which a node asks for the output function's
+text (``pgtypes.varlena``). Out: its parts; the condition stays text. Every other query gives None.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _SCHEMA: Final = {"String": {"sval": "pg_catalog"}}
 
 
 class CopyForm(Enum):
-    """What of a column is wanted: its value, it cast to text, or what its type prints."""
+    """The form of a column that the query asks for: its value, a cast to text, or the output
+    text.
+    """
 
     VALUE = "value"
     CAST = "cast"
@@ -36,14 +38,14 @@ class CopyForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CopyTarget:
-    """An item of the list. ``name``: the column's."""
+    """An item of the list. ``name``: the column's name."""
 
     name: str
     form: CopyForm = CopyForm.VALUE
 
     @property
     def label(self) -> str:
-        """The result column's name (FigureColname)."""
+        """Return the result column's name (FigureColname)."""
         return "case" if self.form is CopyForm.OUTPUT else self.name
 
 
@@ -57,7 +59,7 @@ class CopyQuery:
 
 
 def parse_copy_query(text: str) -> CopyQuery | None:
-    """The query's parts; None where it is of another form."""
+    """Return the query's parts; None if it has another form."""
     try:
         (statement,) = parse_tree(text)
         return _query(statement, text)
@@ -90,7 +92,7 @@ def _after_where(text: str) -> str:
 
 
 def _target(node: Json) -> CopyTarget | None:
-    """None for ``*``."""
+    """Read an item of the list, None for ``*``."""
     raw = RawNode.of(node)
     value = _bare(raw.node("val"))
     raw.done()
@@ -108,7 +110,7 @@ def _target(node: Json) -> CopyTarget | None:
 
 
 def _column_names(value: Any) -> Iterator[str]:
-    """Of the first column in an expression."""
+    """Yield the name of the first column in an expression."""
     match value:
         case {"ColumnRef": {"fields": [{"String": {"sval": name}}]}}:
             yield name
@@ -119,7 +121,7 @@ def _column_names(value: Any) -> Iterator[str]:
 
 
 def _bare(value: Any) -> Any:
-    """A node without places in the text, and names without the schema pg_catalog."""
+    """Return a node without places in the text, and names without the schema pg_catalog."""
     if isinstance(value, list):
         return [_bare(item) for item in value if item != _SCHEMA]
     if isinstance(value, dict):

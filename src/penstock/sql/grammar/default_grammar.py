@@ -24,16 +24,16 @@ _TIME_OF: Final = {
     "SVFOP_LOCALTIMESTAMP": LOCALTIMESTAMP,
 }
 NEXTVAL: Final = "nextval()"
-"""The default of a serial or identity column: the next value of its sequence, which is known to
-the node's catalog. No other default is written so."""
+"""The default of a serial or identity column: the next value of its sequence, which the node's
+catalog knows. No other default is written so."""
 _NO_CALL: Final = {"funcformat", "location"}
-"""What the node of a call without arguments has beside its name."""
+"""The fields of a call without arguments, beside its name."""
 BOOLEANS: Final = {"true": "t", "false": "f"}
 """Words that are defaults, and their values."""
 
 
 def default_constant(node: Json) -> str | None:
-    """None for DEFAULT NULL. Raises FeatureNotSupported."""
+    """Return the constant, None for DEFAULT NULL. Raises FeatureNotSupported."""
     match node:
         case {"A_Const": fields}:
             value = constant(node)
@@ -52,7 +52,9 @@ def default_constant(node: Json) -> str | None:
 
 
 def default_text(default: str, now: datetime | None = None) -> str:
-    """The value in PostgreSQL's text format. ``now``: what times are, in UTC."""
+    """Return the value in PostgreSQL's text format. ``now``: the time for defaults such as now(),
+    in UTC.
+    """
     if default in TIMES and now is not None:
         if default == CURRENT_DATE:
             return now.date().isoformat()

@@ -1,8 +1,8 @@
 """Value expressions as they were written: raw parse trees (parsenodes.h).
 
-In: what PostgreSQL's grammar found (``query.raw_expressions``). Out: frozen nodes with PostgreSQL's
-names, nothing looked up: a name may be a column or not, a literal has no type yet.
-``expression_analysis`` makes typed trees of them (``primnodes``).
+In: expressions that ``raw_statements`` reads. Out: frozen nodes with PostgreSQL's names, nothing
+looked up: a name may or may not be a column, a literal has no type yet. ``expression_analysis``
+makes typed trees of them (``primnodes``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class TypeName:
-    """A type as written. ``names``: without pg_catalog; ``array``: with [] or ARRAY behind it."""
+    """A type as written. ``names``: without pg_catalog; ``array``: [] or ARRAY follows it."""
 
     names: tuple[str, ...]
     typmods: tuple[int, ...] = ()
@@ -40,7 +40,7 @@ class ParamRef(Expression):
 
 
 class ConstKind(Enum):
-    """What kind of literal stands in the text."""
+    """The kind of a literal in the text."""
 
     INTEGER = "integer"
     FLOAT = "float"
@@ -78,7 +78,7 @@ class AExprKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AExpr(Expression):
-    """An operator. ``left`` None: a prefix. IN and BETWEEN have a list at the right."""
+    """An operator. ``left`` None: a prefix operator. IN and BETWEEN have a list at the right."""
 
     kind: AExprKind
     operator: str
@@ -136,7 +136,7 @@ class CollateClause(Expression):
 
 @dataclass(frozen=True, slots=True)
 class SortBy:
-    """``nulls_first`` None: as the direction has it."""
+    """An item of ORDER BY. ``nulls_first`` None: the direction decides."""
 
     expression: Expression
     descending: bool = False
@@ -145,8 +145,8 @@ class SortBy:
 
 @dataclass(frozen=True, slots=True)
 class WindowDef:
-    """``name``: of WINDOW, or of OVER name; ``refname``: in OVER (name ...); ``frame``: bits of
-    FRAMEOPTION (parsenodes.h)."""
+    """A window. ``name``: of WINDOW, or of OVER name. ``refname``: in OVER (name ...). ``frame``:
+    bits of FRAMEOPTION (parsenodes.h)."""
 
     name: str | None
     refname: str | None
@@ -159,8 +159,8 @@ class WindowDef:
 
 @dataclass(frozen=True, slots=True)
 class FuncCall(Expression):
-    """``name(arguments)``. ``sql_syntax``: written with words of its own, as EXTRACT(x FROM y);
-    ``star``: ``count(*)``. The rest is what only aggregates and window functions have."""
+    """``name(arguments)``. ``sql_syntax``: written with words of its own, as EXTRACT(x FROM y).
+    ``star``: ``count(*)``. The other fields are for aggregates and window functions."""
 
     name: tuple[str, ...]
     arguments: tuple[Expression, ...]
@@ -236,8 +236,10 @@ class Subscript:
 
 @dataclass(frozen=True, slots=True)
 class Indirection(Expression):
-    """``argument[...]``, ``(argument).field``. ``slice``: a subscript has a colon; ``field``: the
-    first of them, "" where there are subscripts only; ``steps``: all of them, but for slices."""
+    """``argument[...]``, ``(argument).field``.
+
+    ``slice``: a subscript has a colon. ``field``: the first field, "" if there are only subscripts.
+    ``steps``: all subscripts and fields, except for slices."""
 
     argument: Expression
     slice: bool = False

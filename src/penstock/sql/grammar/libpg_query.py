@@ -1,8 +1,8 @@
 """PostgreSQL 18's own grammar, by libpg_query. The only importer of postgast, which ships it.
 
-In: the text of statements. Out: PostgreSQL's raw parse tree as JSON has it: dicts by the names of
-parsenodes.h, without fields that are zero, or PostgreSQL's syntax error. The JSON form is read, not
-the Protobuf that postgast's own functions give: Protobuf's readers end at 100 levels.
+In: the text of statements. Out: PostgreSQL's raw parse tree in its JSON form: dicts by the names of
+parsenodes.h, without fields that are zero, or PostgreSQL's syntax error. postgast's own functions
+give Protobuf, which we do not use: its readers end at 100 levels.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from penstock.sql.text.limits import limited_depth
 from penstock.sqlstate import CharacterNotInRepertoire, StatementTooComplex
 
 _MAX_CHAIN: Final = 2_000
-"""Tokens of an expression whose nodes may lie above one another. The parser builds chains such as
-``1 + 1 + ...`` without bounds, and what prints them runs on the thread's stack."""
+"""The most tokens of an expression whose nodes may lie above one another.
+
+The parser builds chains such as ``1 + 1 + ...`` without bounds, and the code that prints them runs
+on the thread's stack."""
 _OPENING: Final = frozenset({Token.ASCII_40, Token.ASCII_91})
 _CLOSING: Final = frozenset({Token.ASCII_41, Token.ASCII_93})
 _SIDE_BY_SIDE: Final = frozenset({Token.ASCII_44, Token.ASCII_59, Token.AND, Token.OR})
-"""What they separate lies in one list; so do all operands of AND and OR."""
+"""Tokens whose operands lie side by side in one list, as those of AND and OR do."""
 _LEFT_DEEP: Final = frozenset({Token.JOIN, Token.UNION, Token.INTERSECT, Token.EXCEPT})
 _COMMENTS: Final = frozenset({Token.SQL_COMMENT, Token.C_COMMENT})
 _MEMORY: Final = "memory exhausted"
@@ -79,7 +81,7 @@ _library.pg_query_parse.restype = native.PgQueryParseResult
 
 
 class ScanToken(NamedTuple):
-    """``kind``: a number of ``Token``; places count bytes."""
+    """A token. ``kind``: a number of ``Token``; places count bytes."""
 
     kind: int
     start: int
@@ -88,31 +90,33 @@ class ScanToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """``text``: what the parser takes, of the same length; ``tokens``: without comments."""
+    """A text with its tokens. ``text``: the text for the parser, of the same length. ``tokens``:
+    without comments.
+    """
 
     text: str
     tokens: Sequence[ScanToken]
 
 
 def parse_tree(text: str) -> list[dict[str, Any]]:
-    """The statements of a query string, each a dict of one node (RawStmt.stmt).
+    """Return the statements of a query string, each a dict of one node (RawStmt.stmt).
 
-    Raises SqlSyntaxError (42601), PenstockError (54001) where it is nested too deeply.
+    Raises SqlSyntaxError (42601), PenstockError (54001) if it is nested too deeply.
     """
     return [statement["stmt"] for statement in parse_scanned(scan(text))]
 
 
 def scan(text: str) -> Scanned:
-    """A text as PostgreSQL's scanner cuts it. Raises PenstockError (22021).
+    """Cut a text into tokens as PostgreSQL's scanner does. Raises PenstockError (22021).
 
-    No tokens where one of them cannot be read: no tree comes of it, and the parser says what is
-    wrong, which may be something before. Comments become blanks, since libpg_query
-    does not see behind one that a string goes on in the next line.
+    There are no tokens if one of them cannot be read: the text has no tree then, and the parser
+    reports the error, which may be an earlier one. Comments become blanks, since libpg_query does
+    not see behind a comment in the middle of a string that continues on the next line.
     """
     data = _encoded(text)
     try:
         found = [(each.token, each.start, each.end) for each in postgast.scan(text).tokens]
-    except (postgast.PgQueryError, UnicodeDecodeError):  # a message that is cut within a character
+    except (postgast.PgQueryError, UnicodeDecodeError):  # the message may be cut within a character
         return Scanned(text, ())
     tokens = [ScanToken(*token) for token in found if token[0] not in _COMMENTS]
     comments = [token for token in found if token[0] == Token.SQL_COMMENT]
@@ -125,7 +129,7 @@ def scan(text: str) -> Scanned:
 
 
 def parse_scanned(scanned: Scanned) -> list[dict[str, Any]]:
-    """The same, each a RawStmt with ``stmt_location`` and ``stmt_len`` in bytes."""
+    """Return the statements, each a RawStmt with ``stmt_location`` and ``stmt_len`` in bytes."""
     _check_depth(scanned.tokens)
     _check_parameters(scanned)
     result = _library.pg_query_parse(scanned.text.encode())
@@ -143,7 +147,7 @@ def parse_scanned(scanned: Scanned) -> list[dict[str, Any]]:
 
 
 def _check_parameters(scanned: Scanned) -> None:
-    """``$1a``, which libpg_query's scanner takes for a parameter and a name."""
+    """Refuse ``$1a``, which libpg_query's scanner takes for a parameter and a name."""
     for number, (token, after) in enumerate(pairwise(scanned.tokens)):
         if token.kind != Token.PARAM or token.end != after.start:
             continue
@@ -169,7 +173,10 @@ def _encoded(text: str) -> bytes:
 
 
 def _error(message: str, in_unicode: bool) -> PenstockError:
-    """The parser's error with what libpg_query leaves out; ``in_unicode``: of a U&'...' string."""
+    """Return the parser's error with the fields that libpg_query leaves out.
+
+    ``in_unicode``: it is about a U&'...' string.
+    """
     if message.startswith(_MEMORY):
         return _too_deep()
     if in_unicode and message == "invalid Unicode escape":
@@ -182,7 +189,7 @@ def _error(message: str, in_unicode: bool) -> PenstockError:
 
 
 def _masked(message: str, text: str) -> str:
-    """A string that an error shows may hold a password (law 9)."""
+    """Hide a string in an error's message: it may hold a password (law 9)."""
     place = _NEAR.fullmatch(message)
     if place is None:
         return message
@@ -191,7 +198,7 @@ def _masked(message: str, text: str) -> str:
 
 
 def _near(source: str) -> str:
-    """A piece of source as a message may show it: a string may hold a password (law 9)."""
+    """Return a piece of source as a message may show it: a string may hold a password (law 9)."""
     return "'***'" if re.search(r"pass(word|file)|://", source, re.IGNORECASE) else source
 
 
@@ -200,7 +207,7 @@ def _too_deep() -> PenstockError:
 
 
 def _check_depth(tokens: Sequence[ScanToken]) -> None:
-    """Bound the depth of the tree by what stands between separators, bracket by bracket."""
+    """Bound the tree's depth by the number of tokens between separators, bracket by bracket."""
     above, here, left_deep = [0], 0, 0
     for token, _, _ in tokens:
         left_deep += token in _LEFT_DEEP

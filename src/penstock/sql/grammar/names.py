@@ -1,8 +1,8 @@
-"""What all statements share: names of tables and roles, options (gram.y: qualified_name, RoleSpec,
-definition).
+"""Names of tables and roles, and options, which all statements share (gram.y: qualified_name,
+RoleSpec, definition).
 
-In: the fields of raw nodes. Out: ``RangeVar``, ``RoleSpec``, ``DefElem``. Which table or role a
-name means is left to ``penstock.commands``.
+In: the fields of raw nodes. Out: ``RangeVar``, ``RoleSpec``, ``DefElem``. ``penstock.commands``
+finds the tables and roles that they mean.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from penstock.sql.text.object_names import RangeVar, RoleKind, RoleSpec
 
 Reader = Callable[[RawNode, Source], Statement]
 Readers = dict[str, Reader]
-"""By the node's kind, such as ``CopyStmt``; for those of any object with the kind of object after
-it, such as ``DropStmt OBJECT_TABLE``."""
+"""Readers by the node's kind, such as ``CopyStmt``. If a kind serves several kinds of object, its
+object follows, as in ``DropStmt OBJECT_TABLE``."""
 
 HINT: Final = (
     "Penstock knows the statements for subscriptions, publications, roles and tables of the lake, "
@@ -36,12 +36,12 @@ _MAX_PARTS: Final = 3
 
 
 def not_supported(what: str) -> FeatureNotSupported:
-    """A form that PostgreSQL has and Penstock has not."""
+    """Return the error for a form that PostgreSQL has and Penstock does not."""
     return FeatureNotSupported(f"{what} is not supported", hint=HINT)
 
 
 def range_var(fields: Json) -> RangeVar:
-    """The fields of a RangeVar."""
+    """Read the fields of a RangeVar."""
     raw = RawNode("RangeVar", fields)
     persistence = raw.take("relpersistence")
     if persistence != "p":
@@ -57,19 +57,19 @@ def range_var(fields: Json) -> RangeVar:
 
 
 def relation(raw: RawNode, name: str = "relation") -> RangeVar:
-    """A field that holds a RangeVar, without its kind."""
+    """Read a field that holds a RangeVar without its kind."""
     fields = raw.node(name)
     assert fields is not None
     return range_var(fields)
 
 
 def relations(raw: RawNode, name: str) -> tuple[RangeVar, ...]:
-    """A field that holds a list of RangeVar."""
+    """Read a field that holds a list of RangeVar."""
     return tuple(range_var(node["RangeVar"]) for node in raw.nodes(name))
 
 
 def any_name(names: tuple[str, ...]) -> RangeVar:
-    """``any_name``: one to three names with dots between them. Raises SqlSyntaxError."""
+    """Read ``any_name``: one to three names with dots between them. Raises SqlSyntaxError."""
     if len(names) > _MAX_PARTS:
         shown = ".".join(names)
         raise SqlSyntaxError(f"improper qualified name (too many dotted names): {shown}")
@@ -79,12 +79,12 @@ def any_name(names: tuple[str, ...]) -> RangeVar:
 
 
 def any_names(raw: RawNode, name: str) -> tuple[RangeVar, ...]:
-    """A field that holds a list of lists of String."""
+    """Read a field that holds a list of lists of String."""
     return tuple(any_name(RawNode.of(node).names("items")) for node in raw.nodes(name))
 
 
 def role_spec(fields: Json) -> RoleSpec:
-    """The fields of a RoleSpec."""
+    """Read the fields of a RoleSpec."""
     raw = RawNode("RoleSpec", fields)
     kind, name = _ROLES.get(raw.take("roletype")), raw.take("rolename")
     raw.done()
@@ -92,17 +92,17 @@ def role_spec(fields: Json) -> RoleSpec:
 
 
 def role_specs(raw: RawNode, name: str) -> tuple[RoleSpec, ...]:
-    """A field that holds a list of RoleSpec."""
+    """Read a field that holds a list of RoleSpec."""
     return tuple(role_spec(node["RoleSpec"]) for node in raw.nodes(name))
 
 
 def cascades(raw: RawNode) -> bool:
-    """``opt_drop_behavior``: True for CASCADE."""
+    """Read ``opt_drop_behavior``: True for CASCADE."""
     return bool(raw.take("behavior") == "DROP_CASCADE")
 
 
 def options(raw: RawNode, name: str = "options") -> tuple[DefElem, ...]:
-    """A field that holds a list of DefElem."""
+    """Read a field that holds a list of DefElem."""
     found = []
     for option, argument in def_elems(raw, name):
         found.append(DefElem(option, None if argument is None else option_text(argument)))
@@ -110,7 +110,7 @@ def options(raw: RawNode, name: str = "options") -> tuple[DefElem, ...]:
 
 
 def def_elems(raw: RawNode, name: str = "options") -> list[tuple[str, Json | None]]:
-    """The same, with the nodes of the values."""
+    """Read a field that holds a list of DefElem, with the nodes of the values."""
     found = []
     for node in raw.nodes(name):
         element = RawNode.of(node)
@@ -121,7 +121,7 @@ def def_elems(raw: RawNode, name: str = "options") -> list[tuple[str, Json | Non
 
 
 def option_text(node: Json) -> str | int:
-    """A value as defGetString has it; an integer as one."""
+    """Return a value as defGetString does, but an integer as int."""
     ((kind, fields),) = node.items()
     match kind:
         case "Integer":
@@ -143,7 +143,9 @@ def option_text(node: Json) -> str | int:
 
 
 def constant(node: Json) -> str | int | bool | None:
-    """The value of an A_Const: a float is its text. Raises FeatureNotSupported for other nodes."""
+    """Return the value of an A_Const: a float is its text. Raises FeatureNotSupported for other
+    nodes.
+    """
     raw = RawNode.of(node)
     if raw.kind != "A_Const":
         raise not_supported("an expression in place of a constant")

@@ -1,7 +1,7 @@
 """Expressions outside of queries: row filters, generated columns (a_expr of gram.y).
 
 In: a text, or a node of the raw parse tree of a statement. Out: raw expressions
-(``penstock.sql.grammar.expressions``). What may stand where is left to the analysis.
+(``penstock.sql.grammar.expressions``). The analysis decides which expressions a clause allows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from penstock.sql.text.limits import limited_depth
 
 _BEFORE: Final = "CREATE PUBLICATION p FOR TABLE t WHERE ("
 _AFTER: Final = "\n)"
-"""On a line of its own: the expression may end with a comment."""
+"""The text after the expression, on a line of its own: the expression may end with a comment."""
 
 
 def parse_expression(text: str) -> Expression:
-    """The expression that is the whole text.
+    """Parse a text that is one expression.
 
     Raises SqlSyntaxError, FeatureNotSupported, PenstockError (54001).
     """
@@ -30,9 +30,9 @@ def parse_expression(text: str) -> Expression:
 
 
 def check_syntax(text: str) -> Json:
-    """The node of an expression, whether or not it is one that is supported.
+    """Return the node of an expression, supported or not.
 
-    It is read where PostgreSQL has it, between parentheses, so what is wrong is said as there.
+    The text is parsed between parentheses, where PostgreSQL has it, so that errors are the same.
     Raises SqlSyntaxError, PenstockError (54001).
     """
     try:
@@ -40,7 +40,7 @@ def check_syntax(text: str) -> Json:
     except SqlSyntaxError as error:
         if not error.message.endswith(f'{_AFTER}"'):
             raise
-        # A quote without an end is shown up to the end of what was parsed.
+        # The error shows a quote without an end up to the end of the parsed text.
         raise SqlSyntaxError(error.message.removesuffix(f'{_AFTER}"') + '"') from None
     if where is None:
         raise SqlSyntaxError('syntax error at or near ")"')
@@ -48,7 +48,9 @@ def check_syntax(text: str) -> Json:
 
 
 def _where(statements: Sequence[Json]) -> Json | None:
-    """None where a parenthesis of the text has ended the expression."""
+    """Return the WHERE of our statement; None if a parenthesis of the text has ended the
+    expression.
+    """
     match statements:
         case [
             {
@@ -64,14 +66,16 @@ def _where(statements: Sequence[Json]) -> Json | None:
 
 
 def expression_of(node: Json) -> Expression:
-    """Of the tree's JSON, such as ``{"A_Expr": {...}}``. Raises FeatureNotSupported, 54001."""
+    """Read a node of the tree's JSON, such as ``{"A_Expr": {...}}``. Raises FeatureNotSupported,
+    54001.
+    """
     with limited_depth():
         return read_expression(node)
 
 
 def without_parentheses(text: str) -> str:
-    """An expression as pg_get_expr prints it with ``pretty``, as far as the outermost parentheses
-    go: without the two that enclose all of it."""
+    """Drop the two parentheses that enclose the whole expression, as pg_get_expr with ``pretty``
+    does."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     try:

@@ -1,7 +1,7 @@
 """Queries and changes of rows as they were written: raw parse trees (parsenodes.h).
 
-In: what ``raw_statements`` and ``raw_expressions`` read. Out: frozen nodes with PostgreSQL's names;
-nothing is looked up. Expressions are those of ``penstock.sql.grammar.expressions``, and subqueries.
+In: statements that ``raw_statements`` reads. Out: frozen nodes with PostgreSQL's names; nothing is
+looked up. Expressions are those of ``penstock.sql.grammar.expressions``, and subqueries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SubLinkKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ASubLink(Expression):
-    """A subquery in an expression; ``test operator ANY (query)``."""
+    """A subquery in an expression, such as ``test operator ANY (query)``."""
 
     kind: SubLinkKind
     query: SelectStmt
@@ -42,7 +42,7 @@ class Star:
 
 @dataclass(frozen=True, slots=True)
 class ResTarget:
-    """What a SELECT list or SET holds. ``name``: the alias, or the column that is set."""
+    """An item of a SELECT list or of SET. ``name``: the alias, or the column that is set."""
 
     value: Expression | Star
     name: str | None = None
@@ -150,7 +150,7 @@ class SelectStmt:
 
 
 class Overriding(Enum):
-    """OverridingKind: what becomes of values for identity columns."""
+    """OverridingKind: the treatment of values for identity columns."""
 
     NOT_SET = "OVERRIDING_NOT_SET"
     USER_VALUE = "OVERRIDING_USER_VALUE"
@@ -159,7 +159,7 @@ class Overriding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InsertStmt:
-    """``columns`` None: all. ``query`` None: DEFAULT VALUES."""
+    """INSERT INTO. ``columns`` None: all columns. ``query`` None: DEFAULT VALUES."""
 
     relation: RangeVar
     columns: tuple[str, ...] | None
@@ -169,7 +169,7 @@ class InsertStmt:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStmt:
-    """``targets``: columns with their values."""
+    """UPDATE. ``targets``: columns with their values."""
 
     relation: RangeVar
     alias: Alias | None

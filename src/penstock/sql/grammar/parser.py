@@ -1,7 +1,7 @@
 """SQL text to statements (parser.c, raw_parser), by PostgreSQL 18's own grammar.
 
 In: text with one statement or several. Out: frozen statements in order. Commands that PostgreSQL
-has and Penstock has not raise FeatureNotSupported (0A000) by name; anything else is PostgreSQL's
+has and Penstock does not raise FeatureNotSupported (0A000) by name; anything else is PostgreSQL's
 syntax error (42601).
 """
 
@@ -32,13 +32,13 @@ from penstock.sql.grammar.statements import Statement
 from penstock.sql.grammar.subscription import AlterSubscriptionRefreshTables
 from penstock.sql.text.object_names import RangeVar
 
-# What PostgreSQL's grammar has not: REPLICA IDENTITY USING KEY (columns) of ALTER TABLE, and ALTER
-# SUBSCRIPTION name REFRESH TABLE tables.
+# Parse forms that PostgreSQL's grammar lacks: REPLICA IDENTITY USING KEY (columns) of ALTER TABLE,
+# and ALTER SUBSCRIPTION name REFRESH TABLE tables.
 #
-# In: a text as PostgreSQL's scanner has cut it. Out: a text of the same length that its parser
-# takes, where each form of ours stands as another that is like it, and what to make of the nodes
-# of those. Whatever is written around them is PostgreSQL's, so that each is read whole or is a
-# syntax error.
+# In: a text as PostgreSQL's scanner has cut it. Out: a text of the same length that PostgreSQL's
+# parser takes, and instructions for its nodes. In this text a similar form of PostgreSQL's stands
+# for each form of ours. PostgreSQL's parser reads everything around it, so that a statement is read
+# whole or is a syntax error.
 
 _KEY: Final = (Token.REPLICA, Token.IDENTITY_P, Token.USING, Token.KEY, Token.ASCII_40)
 _NOTHING: Final = (Token.REPLICA, Token.IDENTITY_P, Token.NOTHING)
@@ -48,14 +48,17 @@ _ENDS: Final = (Token.ASCII_40, Token.ASCII_59)
 
 @dataclass
 class Extensions:
-    """``keys``: for each REPLICA IDENTITY NOTHING of the text, in order, the columns that stood
-    there; ``refreshed``: subscriptions, by the place where the statement begins."""
+    """The forms of ours in a text.
+
+    ``keys``: for each REPLICA IDENTITY NOTHING of the rewritten text, in order, the columns of
+    USING KEY that it stands for, or None. ``refreshed``: subscriptions, by the place where the
+    statement begins."""
 
     keys: list[list[Json] | None] = field(default_factory=list)
     refreshed: dict[int, str] = field(default_factory=dict)
 
     def restore(self, node: dict[str, Any], source: Source) -> Json:
-        """A statement with its own nodes in place of those that stood for them."""
+        """Return a statement with our nodes in place of those that stood for them."""
         name = self.refreshed.get(source.tokens[0].start)
         if name is not None:
             if source.tokens[-1].kind == Token.RESTRICT and _is_behavior(source):
@@ -71,7 +74,7 @@ class Extensions:
 
 
 def rewrite(scanned: Scanned) -> tuple[Scanned, Extensions]:
-    """The text that PostgreSQL's parser takes. Raises SqlSyntaxError for columns and names."""
+    """Return a text that PostgreSQL's parser takes. Raises SqlSyntaxError for columns and names."""
     found, tokens = Extensions(), scanned.tokens
     kinds = tuple(token.kind for token in tokens)
     if Token.KEY not in kinds and Token.REFRESH not in kinds:
@@ -96,7 +99,7 @@ def rewrite(scanned: Scanned) -> tuple[Scanned, Extensions]:
 
 
 def _closing(kinds: Sequence[int], start: int) -> int | None:
-    """The parenthesis that ends a list of names; None where something else comes before it."""
+    """Return the parenthesis that ends a list of names; None if something else comes before it."""
     for at in range(start, len(kinds)):
         if kinds[at] == Token.ASCII_41:
             return at
@@ -110,7 +113,7 @@ def _replace(data: bytearray, start: int, end: int, by: bytes) -> None:
 
 
 def _is_behavior(source: Source) -> bool:
-    """Whether the last word comes after a name, and so is none itself."""
+    """Tell whether the last word, RESTRICT, comes after a name, and so is no name itself."""
     before = source.tokens[-2].kind
     return before not in (Token.ASCII_44, Token.ASCII_46, Token.TABLE)
 
@@ -148,7 +151,7 @@ _OBJECTS: Final = {
     "DropStmt": "removeType",
     "RenameStmt": "renameType",
 }
-"""Statements about objects of any kind, and the field that says which."""
+"""Statements about objects of any kind, and the field that holds the kind."""
 _CHANGES: Final = {
     "AlterObjectSchemaStmt": "SET SCHEMA",
     "AlterOwnerStmt": "OWNER TO",
@@ -162,14 +165,14 @@ _OTHERS: Final = {
     "DropUserMappingStmt": "DROP USER MAPPING",
 }
 _VERBS: Final = ("create", "alter", "drop", "set")
-"""Words that say nothing without the one after them."""
+"""Words that name a statement only together with the next one."""
 
 
 def parse(text: str) -> Statement:
-    """One statement; a semicolon may end it.
+    """Parse one statement; a semicolon may end it.
 
-    Raises SqlSyntaxError, FeatureNotSupported; also SqlSyntaxError when there is none, or more than
-    one (as PostgreSQL's extended query protocol does).
+    Raises SqlSyntaxError, FeatureNotSupported; also SqlSyntaxError if there is no statement, or
+    more than one (as PostgreSQL's extended query protocol does).
     """
     statements = parse_script(text)
     if not statements:
@@ -180,12 +183,14 @@ def parse(text: str) -> Statement:
 
 
 def parse_script(text: str) -> list[Statement]:
-    """All statements of a text, separated by semicolons; the first mistake anywhere raises."""
+    """Parse all statements of a text, separated by semicolons; the first mistake anywhere
+    raises.
+    """
     return [_statement(node, source) for node, source in _parsed(text)]
 
 
 def parse_table_name(text: str) -> RangeVar:
-    """A table's name and nothing else. Raises SqlSyntaxError."""
+    """Parse a table's name and nothing else. Raises SqlSyntaxError."""
     found = list(_parsed(f"DROP TABLE {text}"))
     match found:
         case [({"DropStmt": {"objects": [{"List": name}]}}, source)]:
@@ -197,7 +202,7 @@ def parse_table_name(text: str) -> RangeVar:
 
 
 def _parsed(text: str) -> Iterator[tuple[Json, Source]]:
-    """The nodes of the statements, and their text."""
+    """Yield the node and the text of each statement."""
     plain, found = rewrite(scan(text))
     tokens = plain.tokens
     data = text.encode()
@@ -225,7 +230,7 @@ def _statement(node: Json, source: Source) -> Statement:
 
 
 def _name(kind: str, source: Source) -> str:
-    """The statement's name in a refusal."""
+    """Return the statement's name for a refusal."""
     if kind in _OTHERS:
         return _OTHERS[kind]
     words = [source.word(number) for number in range(4)]

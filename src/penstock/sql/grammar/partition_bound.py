@@ -1,7 +1,7 @@
 """Bounds of partitions (gram.y, PartitionBoundSpec; ruleutils.c, get_rule_expr of it).
 
-In: a raw node, or the text that the catalog keeps. Out:
-``PartitionBound``, whose ``str`` is that text. Which rows a bound takes is left to whoever routes.
+In: a raw node, or the text that the catalog keeps. Out: ``PartitionBound``, whose ``str`` is that
+text. Routing rows to partitions is left to the caller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Limit(Enum):
 
 
 class Strategy(Enum):
-    """PartitionStrategy; DEFAULT takes what no other partition takes."""
+    """PartitionStrategy. DEFAULT takes the rows that no other partition takes."""
 
     LIST = "list"
     RANGE = "range"
@@ -42,7 +42,9 @@ _STRATEGIES: Final = {"l": Strategy.LIST, "r": Strategy.RANGE, "h": Strategy.HAS
 
 @dataclass(frozen=True, slots=True)
 class PartitionBound:
-    """``values``: of a list; ``lower`` and ``upper``: of a range; the numbers: of a hash."""
+    """A bound. ``values``: of a list; ``lower`` and ``upper``: of a range; the numbers: of a
+    hash.
+    """
 
     strategy: Strategy
     values: tuple[Datum, ...] = ()
@@ -65,7 +67,7 @@ class PartitionBound:
 
 
 def parse_partition_bound(text: str) -> PartitionBound:
-    """The bound that ``str`` has printed. Raises SqlSyntaxError."""
+    """Parse a bound that ``str`` has printed. Raises SqlSyntaxError."""
     match parse_tree(f"CREATE TABLE t PARTITION OF p {text}"):
         case [{"CreateStmt": {"partbound": fields}}]:
             return partition_bound(fields)
@@ -73,12 +75,12 @@ def parse_partition_bound(text: str) -> PartitionBound:
 
 
 def strategy_of(partition_key: str) -> Strategy:
-    """The strategy in PARTITION BY as the catalog keeps it: ``RANGE (a)``."""
+    """Return the strategy in PARTITION BY as the catalog keeps it: ``RANGE (a)``."""
     return Strategy(partition_key.split(" ", 1)[0].lower())
 
 
 def key_columns(partition_key: str) -> tuple[str, ...]:
-    """The columns in it."""
+    """Return the columns in PARTITION BY as the catalog keeps it."""
     inside = partition_key[partition_key.index("(") + 1 : -1]
     found, at = [], 0
     while at < len(inside):
@@ -97,7 +99,7 @@ def key_columns(partition_key: str) -> tuple[str, ...]:
 
 
 def partition_bound(fields: Json) -> PartitionBound:
-    """The fields of a PartitionBoundSpec."""
+    """Read the fields of a PartitionBoundSpec."""
     raw = RawNode("PartitionBoundSpec", fields)
     strategy = _STRATEGIES.get(raw.take("strategy"))
     if raw.take("is_default"):
@@ -128,7 +130,7 @@ def _limits(nodes: Sequence[Json]) -> tuple[Datum | Limit, ...]:
 
 
 def _datum(node: Json) -> Datum | Limit:
-    """A constant; other expressions are refused."""
+    """Return a constant; other expressions are refused."""
     match node:
         case {"ColumnRef": {"fields": [{"String": {"sval": "minvalue" | "maxvalue" as limit}}]}}:
             return Limit(limit.upper())
@@ -153,5 +155,7 @@ def _literal(value: Datum | Limit) -> str:
 
 
 def _is_plain(value: str) -> bool:
-    """Whether a constant stands without quotes, as numbers without a sign and booleans do."""
+    """Tell whether a constant is printed without quotes, as numbers without a sign and booleans
+    are.
+    """
     return value in ("true", "false") or (value.isascii() and value.isdigit())

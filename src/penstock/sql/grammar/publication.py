@@ -1,7 +1,7 @@
 """Statements about publications (parsenodes.h, CreatePublicationStmt and its neighbours).
 
-In: raw nodes. Out: frozen values. A row filter is kept as its source text; what it means is left to
-the row filter compiler.
+In: raw nodes. Out: frozen values. A row filter is kept as its source text; the row filter compiler
+reads it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.sql.text.object_names import RangeVar, RoleSpec
 
 @dataclass(frozen=True, slots=True)
 class PublicationTable:
-    """TABLE t [(columns)] [WHERE (where)]; ``where``: what stands between the parentheses."""
+    """TABLE t [(columns)] [WHERE (where)]; ``where``: the text between the parentheses."""
 
     relation: RangeVar
     columns: tuple[str, ...] | None = None

@@ -1,7 +1,7 @@
-"""What a raw statement names: tables and functions (raw_expression_tree_walker).
+"""Names in raw statements: tables and functions (raw_expression_tree_walker).
 
-In: the tree of libpg_query, or raw statements. Out: names as they were written, but for the queries
-of WITH.
+In: the tree of libpg_query, or raw statements. Out: names as they were written, except for those of
+WITH queries.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from penstock.sql.grammar.parsenodes import RangeTable, SelectStmt
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a query names: (schema or "", table) pairs and functions."""
+    """The names in a query: (schema or "", table) pairs and functions."""
 
     tables: frozenset[tuple[str, str]]
     functions: frozenset[str]
 
 
 def names_in(text: str) -> Names:
-    """Tables and functions that one SELECT names. Raises SqlSyntaxError for what is no SELECT."""
+    """Return the tables and functions that one SELECT names. Raises SqlSyntaxError for anything
+    else.
+    """
     trees = parse_tree(text)
     if len(trees) != 1 or "SelectStmt" not in trees[0]:
         raise SqlSyntaxError("a SELECT was expected")
@@ -40,7 +42,7 @@ def names_in(text: str) -> Names:
 
 
 def _nodes(tree: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(kind, fields) of every node below."""
+    """Yield (kind, fields) of every node below."""
     if isinstance(tree, list):
         for item in tree:
             yield from _nodes(item)
@@ -52,7 +54,7 @@ def _nodes(tree: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def reads(raw: SelectStmt, name: str) -> bool:
-    """Whether a query names a relation without a schema."""
+    """Tell whether a query names a relation without a schema."""
     return any(
         isinstance(item, RangeTable) and item.relation.schema is None and item.relation.name == name
         for item in _items(raw)

@@ -27,7 +27,9 @@ _PLACES: Final = frozenset(
 
 
 class RawNode:
-    """``kind``: its name in parsenodes.h, such as ``SelectStmt``; ``place``: of its text."""
+    """A node. ``kind``: its name in parsenodes.h, such as ``SelectStmt``; ``place``: of its
+    text.
+    """
 
     def __init__(self, kind: str, fields: Json) -> None:
         self.kind = kind
@@ -36,51 +38,51 @@ class RawNode:
 
     @classmethod
     def of(cls, node: Json) -> RawNode:
-        """Of a dict with one key, the node's kind."""
+        """Make a node of a dict with one key, the node's kind."""
         ((kind, fields),) = node.items()
         return cls(kind, fields)
 
     def take(self, name: str) -> Any:
-        """A field; None where it is not there, which is PostgreSQL's zero."""
+        """Take a field; None if it is missing, which is PostgreSQL's zero."""
         return self._fields.pop(name, None)
 
     def node(self, name: str) -> Json | None:
-        """A field that holds a node."""
+        """Take a field that holds a node."""
         found: Json | None = self._fields.pop(name, None)
         return found
 
     def nodes(self, name: str) -> Sequence[Json]:
-        """A field that holds a list of nodes."""
+        """Take a field that holds a list of nodes."""
         found: Sequence[Json] = self._fields.pop(name, ())
         return found
 
     def names(self, name: str) -> tuple[str, ...]:
-        """A field that holds a list of String."""
+        """Take a field that holds a list of String."""
         return tuple(string(item) for item in self.nodes(name))
 
     def ignore(self, *names: str) -> None:
-        """Fields that follow from others."""
+        """Ignore fields that follow from others."""
         for name in names:
             self._fields.pop(name, None)
 
     def clear(self) -> None:
-        """All that is left is read elsewhere."""
+        """Ignore the remaining fields, which are read elsewhere."""
         self._fields.clear()
 
     def expect(self, name: str, *values: object) -> None:
-        """A field may have these values alone. Raises FeatureNotSupported."""
+        """Take a field that may only have these values. Raises FeatureNotSupported."""
         value = self.take(name)
         if value not in values:
             raise FeatureNotSupported(f"{self.kind} with {name} {value} is not supported")
 
     def done(self) -> None:
-        """Everything has been asked for. Raises FeatureNotSupported."""
+        """Check that every field was taken. Raises FeatureNotSupported."""
         for name in self._fields:
             raise FeatureNotSupported(f"{_shown(name)} is not supported here")
 
 
 def string(node: Json) -> str:
-    """The value of a String."""
+    """Return the value of a String."""
     ((kind, fields),) = node.items()
     if kind != "String":
         raise FeatureNotSupported(f"{kind} in place of a name is not supported")

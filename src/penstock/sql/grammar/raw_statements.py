@@ -1,7 +1,7 @@
-"""Queries and changes of rows of the raw parse tree as ``parsenodes`` has them.
+"""Queries and changes of rows: the raw parse tree to the nodes of ``parsenodes``.
 
 In: the text of one statement. Out: a frozen raw statement; every clause is in it, or is refused by
-its name (0A000). What PostgreSQL's grammar does not take is 42601.
+its name (0A000). A text that PostgreSQL's grammar does not take raises 42601.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _OPERATIONS: Final = {
 
 
 def parse_query(text: str) -> QueryStatement:
-    """One SELECT, VALUES, TABLE, INSERT, UPDATE or DELETE.
+    """Parse one SELECT, VALUES, TABLE, INSERT, UPDATE or DELETE.
 
     Raises SqlSyntaxError, FeatureNotSupported, PenstockError (54001).
     """
@@ -115,9 +115,9 @@ def _select_of(node: Json) -> SelectStmt:
     return _select(raw)
 
 
-# Expressions of the raw parse tree as ``expressions`` has them.
+# Read expressions of the raw parse tree into the nodes of ``expressions``.
 #
-# In: JSON of a node. Out: frozen raw expressions. What is not known here is refused by name.
+# In: JSON of a node. Out: frozen raw expressions. Unknown kinds are refused by name.
 
 ReadSelect = Callable[[Json], SelectStmt]
 
@@ -178,12 +178,12 @@ _REFUSED: Final = {
     "MergeSupportFunc": "MERGE_ACTION",
     "XmlExpr": "an expression of SQL/XML",
 }
-"""Kinds of nodes as they are written."""
+"""Refused kinds of nodes, as users write them."""
 _CATALOG: Final = "pg_catalog"
 
 
 class RawExpressions:
-    """Reads nodes. ``select``: who reads the SELECT of a subquery."""
+    """The reader of nodes. ``select``: reads the SELECT of a subquery."""
 
     def __init__(self, select: ReadSelect) -> None:
         self._select = select
@@ -211,7 +211,7 @@ class RawExpressions:
         }
 
     def read(self, node: Json) -> Expression:
-        """Raises FeatureNotSupported, SqlSyntaxError."""
+        """Read a node. Raises FeatureNotSupported, SqlSyntaxError."""
         raw = RawNode.of(node)
         reader = self._readers.get(raw.kind)
         if reader is None:
@@ -222,22 +222,22 @@ class RawExpressions:
         return expression
 
     def all(self, nodes: object) -> tuple[Expression, ...]:
-        """Each of a list."""
+        """Read each node of a list."""
         assert isinstance(nodes, list | tuple)
         return tuple(self.read(node) for node in nodes)
 
     def optional(self, node: Json | None) -> Expression | None:
-        """None where there is none."""
+        """Read a node, None if there is none."""
         return None if node is None else self.read(node)
 
     def required(self, node: Json | None) -> Expression:
-        """One that the grammar promises."""
+        """Read a node that the grammar always gives."""
         if node is None:
             raise FeatureNotSupported("an expression without an operand is not supported")
         return self.read(node)
 
     def sort_by(self, node: Json) -> SortBy:
-        """``expression [ASC | DESC] [NULLS FIRST | LAST]``"""
+        """Read ``expression [ASC | DESC] [NULLS FIRST | LAST]``."""
         raw = RawNode.of(node)
         by = self.required(raw.node("node"))
         direction = raw.take("sortby_dir")
@@ -248,7 +248,7 @@ class RawExpressions:
         return found
 
     def window(self, fields: Json) -> WindowDef:
-        """The fields of a WindowDef."""
+        """Read the fields of a WindowDef."""
         raw = RawNode("WindowDef", fields)
         found = WindowDef(
             name=raw.take("name"),
@@ -263,7 +263,7 @@ class RawExpressions:
         return found
 
     def type_name(self, fields: Json) -> TypeName:
-        """The fields of a TypeName."""
+        """Read the fields of a TypeName."""
         raw = RawNode("TypeName", fields)
         names = raw.names("names")
         if len(names) > 1 and names[0] == _CATALOG:
@@ -418,7 +418,7 @@ class RawExpressions:
 
 
 def _number(text: str) -> AConst:
-    """What does not fit an int4, or has a fraction."""
+    """Return a number that does not fit an int4, or has a fraction."""
     if len(text) > MAX_DIGITS:
         raise FeatureNotSupported(f"numbers of more than {MAX_DIGITS} digits are not supported")
     return AConst(ConstKind.FLOAT, text.replace("_", ""))
@@ -426,12 +426,12 @@ def _number(text: str) -> AConst:
 
 _expressions: Final = RawExpressions(_select_of)
 read_expression: Final = _expressions.read
-"""Of the JSON of a node. Raises SqlSyntaxError, FeatureNotSupported."""
+"""Reads the JSON of a node. Raises SqlSyntaxError, FeatureNotSupported."""
 
 
 def _select(raw: RawNode) -> SelectStmt:
     raw.expect("limitOption", "LIMIT_OPTION_DEFAULT", "LIMIT_OPTION_COUNT")
-    raw.ignore("groupDistinct")  # of grouping sets, which are refused
+    raw.ignore("groupDistinct")  # of grouping sets, which are refused elsewhere
     left, right = raw.node("larg"), raw.node("rarg")
     found = SelectStmt(
         targets=tuple(_target(node) for node in raw.nodes("targetList")),
@@ -475,7 +475,7 @@ def _with(raw: RawNode) -> tuple[CommonTableExpr, ...]:
 
 def _common_table(node: Json, recursive: bool) -> CommonTableExpr:
     raw = RawNode.of(node)
-    raw.ignore("ctematerialized")  # how, not what
+    raw.ignore("ctematerialized")  # changes the plan, not the result
     query = raw.node("ctequery")
     assert query is not None
     names = raw.names("aliascolnames")
@@ -549,7 +549,7 @@ def _alias(raw: RawNode) -> Alias | None:
 
 
 def _range_function(raw: RawNode) -> RangeFunction:
-    raw.ignore("lateral", "is_rowsfrom")  # every function in FROM may be
+    raw.ignore("lateral", "is_rowsfrom")  # every function in FROM may be lateral
     ordinality = bool(raw.take("ordinality"))
     functions = raw.nodes("functions")
     if len(functions) != 1:

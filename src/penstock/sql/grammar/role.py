@@ -1,7 +1,7 @@
-"""Statements about roles and what they may read (parsenodes.h, CreateRoleStmt, GrantStmt).
+"""Statements about roles and their privileges (parsenodes.h, CreateRoleStmt, GrantStmt).
 
-In: raw nodes. Out: frozen values, of which none shows a password in its repr (law 9). Of privileges
-there is SELECT on tables; all others are refused by name (0A000).
+In: raw nodes. Out: frozen values, of which none shows a password in its repr (law 9). The only
+privilege is SELECT on tables; all others are refused by name (0A000).
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class RoleOption:
 
 @dataclass(frozen=True, slots=True)
 class CreateRole(Statement):
-    """CREATE ROLE | USER | GROUP name [WITH] options; ``login``: what the word alone means."""
+    """CREATE ROLE | USER | GROUP name [WITH] options; ``login``: the default that the word
+    implies.
+    """
 
     name: str
     options: tuple[RoleOption, ...] = ()
@@ -71,7 +73,7 @@ class DropRole(Statement):
 
 @dataclass(frozen=True, slots=True)
 class GrantSelect(Statement):
-    """GRANT SELECT ON [TABLE] relations TO roles; REVOKE where ``is_grant`` is False."""
+    """GRANT SELECT ON [TABLE] relations TO roles, or REVOKE if ``is_grant`` is False."""
 
     relations: tuple[RangeVar, ...]
     roles: tuple[RoleSpec, ...]
@@ -101,7 +103,7 @@ def _options(raw: RawNode) -> tuple[RoleOption, ...]:
 
 
 def _value(argument: Json | None) -> bool | int | str | None:
-    """None: PASSWORD NULL; "" for a list of roles."""
+    """Return an option's value. None: PASSWORD NULL; "": a list of roles."""
     match argument:
         case None:
             return None

@@ -1,7 +1,7 @@
 """Columns with a sequence: GENERATED ... AS IDENTITY, and its options (gram.y, SeqOptElem).
 
-In: raw nodes. Out: frozen values with the options as they were written. What they add up to is left
-to ``penstock.commands``.
+In: raw nodes. Out: frozen values with the options as they were written. ``penstock.commands``
+checks them and works out the sequence.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sqlstate import InvalidTextRepresentation
 
 SequenceOption = tuple[str, int | bool | None]
-"""``increment``, ``start``, ``minvalue``, ``maxvalue``, ``cache``, ``cycle``; None of NO MINVALUE
-and NO MAXVALUE."""
+"""``increment``, ``start``, ``minvalue``, ``maxvalue``, ``cache``, ``cycle``; the value is None for
+NO MINVALUE and NO MAXVALUE."""
 
 _REFUSED: Final = {
     "as": "AS type",
@@ -36,7 +36,7 @@ class Identity:
 
 
 def identity(raw: RawNode) -> Identity:
-    """Of a Constraint. Raises FeatureNotSupported."""
+    """Read a Constraint. Raises FeatureNotSupported."""
     kind = raw.take("generated_when")
     return Identity(kind, tuple(_option(name, node) for name, node in def_elems(raw)))
 

@@ -1,7 +1,7 @@
 """Statements about a session and its transactions (parsenodes.h, VariableSetStmt and others).
 
-In: raw nodes. Out: frozen values. Which parameters there are and what they may hold, and what a
-transaction block may hold, is left to the session.
+In: raw nodes. Out: frozen values. The session knows the parameters, their allowed values, and the
+statements that a transaction block allows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SetVariable(Statement):
 
     @property
     def text(self) -> str:
-        """The values as one text, as flatten_set_variable_args makes it of simple ones."""
+        """Return the values as one text, as flatten_set_variable_args makes it of simple ones."""
         return ", ".join(str(value) for value in self.values or ())
 
 
@@ -50,7 +50,9 @@ class ShowVariable(Statement):
 
 @dataclass(frozen=True, slots=True)
 class TransactionModes:
-    """Modes as written, None where nothing is said. ``isolation``: ``repeatable read`` ..."""
+    """Modes as written, None for a mode that is not given. ``isolation``: ``repeatable read``
+    ...
+    """
 
     isolation: str | None = None
     read_only: bool | None = None
@@ -74,8 +76,10 @@ class TransactionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transaction(Statement):
-    """BEGIN, START TRANSACTION, COMMIT and END, ROLLBACK and ABORT; ``chain``: AND CHAIN. Those of
-    savepoints and of prepared transactions; ``name``: of the one or the other."""
+    """BEGIN, START TRANSACTION, COMMIT and END, ROLLBACK and ABORT; also the statements of
+    savepoints and of prepared transactions.
+
+    ``chain``: AND CHAIN. ``name``: of the savepoint or the prepared transaction."""
 
     kind: TransactionKind
     modes: TransactionModes = TransactionModes()
@@ -142,7 +146,7 @@ _KINDS: Final = {
 
 
 def _set(raw: RawNode, _source: Source) -> Statement:
-    """SET and RESET, in all forms; those with words of their own have the parameter's name."""
+    """Read SET and RESET in all forms; those with words of their own have the parameter's name."""
     kind, name = raw.take("kind"), raw.take("name")
     local = bool(raw.take("is_local"))
     raw.ignore("jumble_args")
@@ -162,7 +166,7 @@ def _set(raw: RawNode, _source: Source) -> Statement:
 
 
 def _value(node: Json) -> str | int:
-    """``var_value``"""
+    """Read a ``var_value``."""
     if "A_Const" not in node:
         raise not_supported("SET TIME ZONE INTERVAL")
     value = constant(node)
@@ -181,7 +185,7 @@ def _transaction(raw: RawNode, _source: Source) -> Transaction:
 
 
 def _modes(raw: RawNode, field: str) -> TransactionModes:
-    """``transaction_mode_list``; of several the last counts."""
+    """Read a ``transaction_mode_list``; if a mode is repeated the last counts."""
     modes: dict[str, Any] = {}
     for name, node in def_elems(raw, field):
         assert node is not None

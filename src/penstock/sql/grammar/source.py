@@ -1,7 +1,7 @@
 """The text of statements, and pieces of it as they were written (scan.l).
 
 In: a text that PostgreSQL's scanner has cut, and places that nodes of its parse tree bear. Out: the
-text of queries and expressions, which is kept, and what the scanner has to say of names.
+text of queries and expressions, which is kept, and the scanner's notices about names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME_DATA: Final = 64
 
 
 class Source:
-    """One statement. ``tokens``: its own, without comments; places count bytes."""
+    """The text of one statement. ``tokens``: its own, without comments; places count bytes."""
 
     def __init__(self, data: bytes, tokens: Sequence[ScanToken], end: int) -> None:
         self._data = data
@@ -29,13 +29,15 @@ class Source:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where it stands, in characters; comments after it are part of it, blanks are not."""
+        """The statement's place, in characters; comments after it are part of it, blanks are
+        not.
+        """
         before = len(self._data[: self.tokens[0].start].decode())
         return before, before + len(self._data[self.tokens[0].start : self._end].decode().rstrip())
 
     @property
     def text(self) -> str:
-        """From the first token to the last."""
+        """The text from the first token to the last."""
         return self.between(0, len(self.tokens))
 
     @property
@@ -44,20 +46,22 @@ class Source:
         return self.between(len(self.tokens) - 1, len(self.tokens))
 
     def between(self, first: int, stop: int) -> str:
-        """The text of some tokens, with what stands between them."""
+        """Return the text of some tokens, with everything between them."""
         if stop <= first:
             return ""
         return self._data[self.tokens[first].start : self.tokens[stop - 1].end].decode()
 
     def word(self, number: int) -> str:
-        """A token as it was written, in lower case; "" where there is none."""
+        """Return a token as it was written, in lower case; "" if there is none."""
         if number >= len(self.tokens):
             return ""
         token = self.tokens[number]
         return fold(self._data[token.start : token.end].decode())
 
     def find(self, kind: int, place: int = 0) -> int:
-        """The first token of a kind that is in no parentheses which begin after ``place``."""
+        """Return the first token of a kind, outside of any parentheses that begin after
+        ``place``.
+        """
         depth = 0
         for number in range(bisect_left(self._starts, place), len(self.tokens)):
             here = self.tokens[number].kind
@@ -67,7 +71,7 @@ class Source:
         raise AssertionError("the parse tree tells of what the text has not")
 
     def parenthesized(self, place: int = 0) -> str:
-        """What stands in the first parentheses from a place on."""
+        """Return the text inside the first parentheses from a place on."""
         first = self.find(Token.ASCII_40, place)
         depth = 0
         for number in range(first, len(self.tokens)):
@@ -78,12 +82,12 @@ class Source:
         raise AssertionError("parentheses do not match")
 
     def where(self, place: int) -> str:
-        """What stands in the parentheses after the word WHERE."""
+        """Return the text inside the parentheses after the word WHERE."""
         return self.parenthesized(self.tokens[self.find(Token.WHERE, place)].start)
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Texts of NOTICEs (42622), of names that were cut."""
+        """The texts of NOTICEs (42622) about names that were cut."""
         long = (t for t in self.tokens if t.kind == Token.IDENT and t.end - t.start >= _NAME_DATA)
         found = (truncate(_name(self._data[token.start : token.end].decode())) for token in long)
         return tuple(notice for _, notice in found if notice)

@@ -1,8 +1,8 @@
 """Parse nodes as frozen values (parsenodes.h).
 
-In: what the grammar found. Out: one class per form of statement. ``notices`` are what the lexer had
-to say (truncated identifiers); they do not count when statements are compared. No repr shows a
-connection string.
+In: the grammar's results. Out: one class per form of statement. ``notices`` are the lexer's notices
+(truncated identifiers); they do not count when statements are compared. No repr shows a connection
+string.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 class DefElem:
     """One option as written: ``name``, ``name = value`` (DefElem).
 
-    ``arg``: None when there is no value, int for an integer, else the text that PostgreSQL's
-    defGetString would give. Names and unquoted words are folded to lower case.
+    ``arg``: None without a value, int for an integer, else the text that PostgreSQL's defGetString
+    would give. Names and unquoted words are folded to lower case.
     """
 
     name: str
@@ -24,10 +24,9 @@ class DefElem:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Any statement. ``notices``: texts of NOTICEs (42622) that parsing gave.
+    """Any statement. ``notices``: texts of NOTICEs (42622) from parsing.
 
-    ``span``: where it stands in the text that was parsed, as offsets of its first character and
-    behind its last.
+    ``span``: its place in the parsed text, as offsets of its first character and behind its last.
     """
 
     notices: tuple[str, ...] = field(default=(), kw_only=True, compare=False)

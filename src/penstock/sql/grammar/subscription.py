@@ -1,7 +1,7 @@
 """Statements about subscriptions (parsenodes.h, CreateSubscriptionStmt and its neighbours).
 
-In: raw nodes; REFRESH TABLE, which is ours, comes from ``extensions``. Out: frozen values, of which
-none shows a connection string in its repr.
+In: raw nodes; those of REFRESH TABLE, a form of ours, come from ``parser``. Out: frozen values, of
+which none shows a connection string in its repr.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DropSubscription(Statement):
 
 @dataclass(frozen=True, slots=True)
 class AlterSubscriptionRefreshTables(Statement):
-    """ALTER SUBSCRIPTION name REFRESH TABLE table [, ...]; ours."""
+    """ALTER SUBSCRIPTION name REFRESH TABLE table [, ...]; a form of ours."""
 
     name: str
     tables: tuple[RangeVar, ...]

@@ -1,6 +1,7 @@
 """CREATE and DROP of tables and schemas (parsenodes.h, CreateStmt, CreateTableAsStmt).
 
-In: raw nodes. Out: frozen values. What a Delta table cannot keep is refused by name (0A000).
+In: raw nodes. Out: frozen values. Clauses that a Delta table cannot keep are refused by name
+(0A000).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class PartitionSpec:
     columns: tuple[str, ...]
 
     def __str__(self) -> str:
-        """As the catalog keeps it: ``RANGE (a, b)`` (pg_get_partkeydef)."""
+        """Print it as the catalog keeps it: ``RANGE (a, b)`` (pg_get_partkeydef)."""
         return f"{self.strategy.name} ({', '.join(map(quote_identifier, self.columns))})"
 
 
@@ -54,7 +55,7 @@ class CreateTable(Statement):
     """CREATE TABLE. ``primary_keys``, ``uniques``: each PRIMARY KEY (...) and UNIQUE (...) of the
     table form, in order.
 
-    ``parent`` and ``bound``: of PARTITION OF, which takes its columns from there, with
+    ``parent`` and ``bound``: of PARTITION OF, which takes its columns from the parent, with
     ``defaults`` of its own. ``like``: a table whose columns come behind the first ``like_at``.
     ``storage``: parameters of WITH (...), which mean nothing to a Delta table.
     """
@@ -95,7 +96,9 @@ class DropTable(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CreateSchema(Statement):
-    """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION owner]; no name: the owner's."""
+    """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION owner]; without a name it has the
+    owner's.
+    """
 
     name: str | None
     owner: RoleSpec | None = None
@@ -113,7 +116,7 @@ class DropSchema(Statement):
 
 @dataclass
 class _Elements:
-    """Columns, keys of table constraints, and LIKE with the number of columns in front of it."""
+    """Columns, keys of table constraints, and LIKE with the number of columns before it."""
 
     columns: list[ColumnDef] = field(default_factory=list)
     keys: list[tuple[str, ...]] = field(default_factory=list)
@@ -154,7 +157,7 @@ def _create(raw: RawNode, source: Source) -> CreateTable:
 
 
 def _storage_parameter(option: DefElem) -> tuple[str, str]:
-    """One that PostgreSQL has for heaps; others are refused."""
+    """Return a parameter that PostgreSQL has for heaps; others are refused."""
     if option.name not in _STORAGE:
         raise not_supported(f"WITH ({option.name})")
     return option.name, str(option.arg)
@@ -178,14 +181,14 @@ def _elements(raw: RawNode, source: Source) -> _Elements:
 
 
 def _like(raw: RawNode) -> RangeVar:
-    """``TableLikeClause``, of columns alone"""
+    """Read a ``TableLikeClause``; only columns can be copied."""
     if raw.take("options"):
         raise not_supported("LIKE ... INCLUDING")
     return relation(raw)
 
 
 def _partition_default(node: Json) -> tuple[str, str | None]:
-    """A column with a default of its own."""
+    """Return a column with a default of its own."""
     match node:
         case {
             "ColumnDef": {
@@ -236,7 +239,7 @@ def _create_as(raw: RawNode, source: Source) -> CreateTableAs:
 
 
 def _query(source: Source) -> str:
-    """After AS, and before WITH [NO] DATA."""
+    """Return the text after AS, and before WITH [NO] DATA."""
     kinds = [token.kind for token in source.tokens]
     stop = len(kinds)
     if kinds[-2:] == [Token.WITH, Token.DATA_P]:

@@ -1,6 +1,6 @@
 """VACUUM and ANALYZE (parsenodes.h, VacuumStmt).
 
-In: raw nodes. Out: frozen values. Options say how PostgreSQL does it, and mean nothing here.
+In: raw nodes. Out: frozen values. Options are ignored: they control how PostgreSQL does the work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.sql.text.object_names import RangeVar
 
 @dataclass(frozen=True, slots=True)
 class Vacuum(Statement):
-    """VACUUM or ANALYZE of tables, () for all. ``tag``: the one or the other."""
+    """VACUUM or ANALYZE of tables, () for all. ``tag``: which of the two it is."""
 
     tag: str
     relations: tuple[RangeVar, ...]
