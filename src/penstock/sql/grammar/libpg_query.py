@@ -111,7 +111,7 @@ def scan(text: str) -> Scanned:
 
     There are no tokens if one of them cannot be read: the text has no tree then, and the parser
     reports the error, which may be an earlier one. Comments become blanks, since libpg_query does
-    not see behind a comment in the middle of a string that continues on the next line.
+    not notice behind a comment that a string continues on the next line.
     """
     data = _encoded(text)
     try:

@@ -1,7 +1,8 @@
 """Functions that look into the catalogs, as queries of DuckDB call them.
 
-In: nothing. Out: descriptions. A function is called as ``pg__name``, given by whoever runs the
-query; what its arguments and result are to a query is in pg_proc, here is what DuckDB hands over.
+In: nothing. Out: descriptions. A function is called as ``pg__name``; whoever runs the query
+provides it. pg_proc has its argument and result types for queries; the types here are those of the
+values that DuckDB passes.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from dataclasses import dataclass
 from typing import Final
 
 ANY: Final = "any"
-"""An argument that is handed over as its text."""
+"""An argument that is passed as its text."""
 OF_BYTEA: Final = "_bytea"
-"""Ends the name of a function beside one that takes text."""
+"""The end of the name of a bytea function beside one that takes text."""
 VARIADIC: Final = "variadic"
 """The last argument of a table function: any number of texts, or an array of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogFunction:
-    """``arguments``: type names. ``left_out``: SQL for those that a call leaves out."""
+    """A function. ``arguments``: type names. ``left_out``: SQL for arguments that a call leaves
+    out.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -30,9 +33,9 @@ class CatalogFunction:
 @dataclass(frozen=True, slots=True)
 class TableFunction:
     """A function in FROM. ``query``: DuckDB's SELECT over ``{0}`` ..., with columns o1, o2 ...;
-    None: whoever runs the query gives the rows, too (``RowSource``).
+    None: whoever runs the query provides the rows, too (``RowSource``).
 
-    ``tables``, ``functions``: what the query reads and calls.
+    ``tables``, ``functions``: names that the query reads and calls.
     """
 
     name: str
@@ -46,9 +49,9 @@ class TableFunction:
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """Rows that a query reads from the relation ``name``: those of ``function``, called once.
+    """Rows that a query reads from the relation ``name``: the result of ``function``, called once.
 
-    ``arguments``: DuckDB's SELECT of them, in one row; ``parameters``: of the query, by number.
+    ``arguments``: DuckDB's SELECT of them, in one row. ``parameters``: of the query, by number.
     """
 
     name: str

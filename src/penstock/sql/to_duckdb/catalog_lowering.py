@@ -1,8 +1,8 @@
-"""Types that only catalogs have, as types that DuckDB computes with.
+"""Lowering of types that only catalogs have to types that DuckDB computes with.
 
-In: a typed query. Out: the same in other types: oid and what names an object are bigint, "char" and
-texts without operators text, pg_lsn numeric(20), int2vector int2[]. What such types print and read
-becomes calls of their input and output functions, which look into the catalogs.
+In: a typed query. Out: the same query in other types: oid and types that name an object become
+bigint, "char" and texts without operators text, pg_lsn numeric(20), int2vector int2[]. Printing and
+reading these types becomes calls of their output and input functions, which look into the catalogs.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ _LSN_TYPMOD: Final = numeric_typmod(20, 0)
 INT2_FROM_0: Final = "_int2 from 0"
 """int2vector cast to int2[]: an array whose first subscript stays 0."""
 NAMED_TYPES: Final = frozenset(types()[oid].name for oid in _NAMED)
-"""Types held as numbers and written as names: functions ``<type>in`` and ``<type>out`` know."""
+"""Types held as numbers and written as names; functions ``<type>in`` and ``<type>out`` convert
+them.
+"""
 _HELD_AS: Final = {
     "numeric": "DECIMAL(38,6)",
     "pg_lsn": "UBIGINT",
@@ -99,7 +101,7 @@ _T = TypeVar("_T")
 
 
 def held(oid: int) -> int:
-    """The type that a value is computed in."""
+    """Return the type that a value is computed in."""
     if oid in _INTEGERS:
         return INT8
     if oid in _TEXTS:
@@ -113,7 +115,7 @@ def held(oid: int) -> int:
 
 
 def held_as(name: str) -> str:
-    """DuckDB's type for values of a type (pg_type.typname), beside queries.
+    """Return DuckDB's type for values of a type (pg_type.typname), outside of queries.
 
     Raises FeatureNotSupported for types that no catalog has.
     """
@@ -126,7 +128,7 @@ def held_as(name: str) -> str:
 
 
 def element_type(name: str) -> str | None:
-    """The type of an array's elements, None for what is no array."""
+    """Return the type of an array's elements, None for other types."""
     if name == INT2_FROM_0:
         return "int2"
     item = types_by_name()[name].element
@@ -134,14 +136,14 @@ def element_type(name: str) -> str | None:
 
 
 def from_zero(node: Node) -> bool:
-    """Whether the first subscript is 0: of vectors, and of arrays that they become."""
+    """Tell whether the first subscript is 0, as in vectors and in arrays cast from them."""
     if isinstance(node, ArrayCoerceExpr | RelabelType):
         return from_zero(node.argument)
     return node.type in _VECTORS
 
 
 def lowered(item: _T) -> _T:
-    """A query, or a part of one."""
+    """Lower a query, or a part of one."""
     if isinstance(item, tuple):
         parts: Any = tuple(lowered(each) for each in item)
         return parts  # type: ignore[no-any-return]
@@ -190,7 +192,7 @@ def _node(node: Node) -> Any:
             return _call(f"{node.name}in", INT8, lowered(argument))
         case FuncExpr(name=name, arguments=(array, _)) if name in _BOUNDS:
             zero = " from 0" if from_zero(array) else ""
-            # generate_subscripts keeps that it returns a set
+            # generate_subscripts keeps its oid, which tells that it returns a set.
             oid = node.oid if name == _SUBSCRIPTS else 0
             return replace(_below(node), oid=oid, name=f"{name}{zero}")
         case SubscriptingRef(array=array) if from_zero(array):

@@ -1,8 +1,8 @@
 """Typed queries over catalogs as SQL of DuckDB.
 
 In: a ``Query``, and the functions that look into the catalogs. Out: SQL over tables ``cat."name"``
-and functions ``pg__name``, which whoever runs it provides, with their names. What is not special to
-catalogs is left to ``duckdb_query``.
+and functions ``pg__name``, with the names of these; whoever runs the SQL provides them. Everything
+that is not special to catalogs is left to ``duckdb_query``.
 """
 
 from __future__ import annotations
@@ -122,8 +122,9 @@ _SESSION: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CatalogSql:
-    """``tables``, ``functions``: names of what it reads and calls; ``sources``: relations of rows
-    that functions give."""
+    """SQL of a query. ``tables``, ``functions``: names that it reads and calls.
+
+    ``sources``: relations that hold the rows of functions."""
 
     sql: str
     tables: frozenset[str]
@@ -136,7 +137,7 @@ def compile_catalog_query(
     functions_: Mapping[str, CatalogFunction],
     table_functions: Mapping[str, TableFunction],
 ) -> CatalogSql:
-    """Raises FeatureNotSupported, PenstockError (54001)."""
+    """Compile a query. Raises FeatureNotSupported, PenstockError (54001)."""
     with limited_depth():
         check_effects(query, table_functions)
         compiler = CatalogCompiler(functions_, table_functions)
@@ -151,7 +152,7 @@ def compile_catalog_query(
 
 
 class CatalogCompiler(QueryCompiler):
-    """Of one statement in types that ``lowered`` has made."""
+    """The compiler of one statement, in the types of ``lowered``."""
 
     def __init__(
         self,
@@ -241,7 +242,9 @@ class CatalogCompiler(QueryCompiler):
         return super()._value(node) if found is None else found
 
     def _of_text(self, node: FuncExpr, values: Sequence[Value]) -> Value | None:
-        """What is computed as PostgreSQL does, and counted."""
+        """Compile a text function that is computed as PostgreSQL does, and whose output is
+        counted.
+        """
         row = functions().get(node.oid)
         exact = BY_PROC.get((node.name, () if row is None else row.arguments))
         if exact is not None:
@@ -266,7 +269,7 @@ class CatalogCompiler(QueryCompiler):
         return self.python("concat_ws_ta", [separator, items])
 
     def python(self, name: str, values: Sequence[Value]) -> Value:
-        """A function that looks into the catalogs."""
+        """Call a function that looks into the catalogs."""
         function = self._functions[name]
         self.called.add(name)
         cells = [
@@ -285,7 +288,9 @@ class CatalogCompiler(QueryCompiler):
         return Value(sql, TEXT)
 
     def _rows_of(self, node: FuncExpr, values: Sequence[Value]) -> Value:
-        """A function of FROM in a select list: one row for each value of its only column."""
+        """Compile a function of FROM in a select list: one row for each value of its only
+        column.
+        """
         function = self._table_functions[node.name]
         if len(function.columns) != 1:
             raise refused(f"function {node.name} outside of FROM")
@@ -332,11 +337,13 @@ class CatalogCompiler(QueryCompiler):
     # Queries and FROM
 
     def _texts(self, values: Sequence[Value]) -> dict[int, str]:
-        """None: a function with an effect would run for the value and for its text."""
+        """Return no texts: a function with an effect would run for the value and again for its
+        text.
+        """
         return {}
 
     def query(self, query: Query, *, printed: bool = False) -> tuple[str, tuple[Value, ...]]:
-        """As of the lake; rows of a series in FROM come in its order (a nested loop)."""
+        """Compile as for the lake; but a series in FROM gives its rows in order (a nested loop)."""
         query = postponed(query)
         around, self._counted = self._counted, ""
         counted = [order for order in map(counting, query.from_) if order]
@@ -406,12 +413,12 @@ def _column_shape(column: OutputColumn) -> tuple[int, int] | None:
 __all__ = ["NAME", "SERIES_TOO_LONG", "CatalogSql", "array", "compile_catalog_query"]
 
 
-# Calls that have an effect run as often as PostgreSQL runs them, or the statement is refused.
+# Check that calls with an effect run as often as PostgreSQL runs them, or refuse the statement.
 #
-# In: a query, DuckDB's SQL for it. Out: 0A000 where DuckDB would leave a call out (it drops
-# columns that nobody reads, with their effects), make it for other rows, or twice. Such calls are
-# supported in select lists, of subqueries too where the query around them reads the column of
-# every row. LIMIT of a UNION is left to ``postponed_targets``.
+# In: a query, DuckDB's SQL for it. Out: 0A000 if DuckDB would leave a call out (it drops columns
+# that nobody reads, with their effects), make it for other rows, or make it twice. Such calls are
+# supported in select lists, and in those of subqueries if the outer query reads the column of every
+# row. LIMIT of a UNION is left to ``postponed``.
 
 _LOOKS: Final = re.compile(
     r"clock_timestamp|timeofday|random\w*|gen_random_uuid|uuidv\d|current_query|currval|lastval"
@@ -424,8 +431,10 @@ _LOOKS: Final = re.compile(
     r"|pg_notification_queue_usage|pg_available_wal_summaries|pg_wal_summary_contents"
     r"|pg_isolation_\w+"
 )
-"""Volatile functions that change nothing: whether they are called is not to be seen. Those that
-give a slot's changes are no calls in DuckDB's SQL, and move it when their rows have been read.
+"""Volatile functions that change nothing, so that nobody can see whether they are called.
+
+Functions that give a slot's changes are among them: they are no calls in DuckDB's SQL, and move the
+slot when their rows have been read.
 """
 
 
@@ -436,12 +445,12 @@ _TAKE_EFFECTS: Final = frozenset(
         *("reverse", "right", "rpad", "rtrim", "strpos", "substr", "substring", "to_hex", "upper"),
     ]
 )
-"""Functions whose arguments DuckDB computes for each row and once. Macros of DuckDB's (``nullif``)
-and templates of ours write an argument twice, or in a branch of CASE."""
+"""Functions whose arguments DuckDB computes once for each row. DuckDB's macros (``nullif``) and our
+templates may write an argument twice, or in a branch of CASE."""
 
 
 def check_once(query: Query, sql: str, functions_: Mapping[str, CatalogFunction]) -> None:
-    """Raises FeatureNotSupported where a call is written several times, and would be made so."""
+    """Raise FeatureNotSupported if the SQL has a call more often than the query."""
     for name in functions_:
         called = name.removesuffix(OF_BYTEA)
         if _has_effect(called) and sql.count(f"pg__{name}(") > _calls(query, called):
@@ -449,14 +458,15 @@ def check_once(query: Query, sql: str, functions_: Mapping[str, CatalogFunction]
 
 
 def check_effects(query: Query, give_rows: Container[str]) -> None:
-    """Raise FeatureNotSupported. ``give_rows``: functions whose rows come whatever is read of
-    them."""
+    """Raise FeatureNotSupported if a call with an effect could run too seldom or too often.
+
+    ``give_rows``: functions whose rows are all produced, whatever is read of them."""
     if _effect(query) is not None:
         _Effects(give_rows).columns(query)
 
 
 class _Effects:
-    """One statement. Columns are known by their numbers, from 1."""
+    """The check of one statement. Columns are known by their numbers, from 1."""
 
     def __init__(self, give_rows: Container[str]) -> None:
         self._give_rows = give_rows
@@ -507,7 +517,7 @@ class _Effects:
             raise _refused(called, "in several aggregates")
 
     def _from(self, query: Query) -> set[int]:
-        """Columns of the only item of FROM that have an effect."""
+        """Return the columns of the only item of FROM that have an effect."""
         for cte in query.ctes:
             self._check_cte(cte, query)
         if _effect(query.from_) is None and not query.ctes:
@@ -516,7 +526,7 @@ class _Effects:
         item = query.from_[0] if query.from_ else None
         gives_rows = isinstance(item, FunctionScan) and item.function in self._give_rows
         if len(query.from_) != 1 or not isinstance(item, Relation):
-            # PostgreSQL calls it once there, whatever the rows of a catalog are joined to it by.
+            # PostgreSQL calls it once there, whatever rows of a catalog are joined to it.
             others = query.from_[1:] if gives_rows else query.from_
             plain = not any(isinstance(other, Join | SeriesScan) for other in others)
             _check_none(others if plain else query.from_, "in a join")
@@ -536,8 +546,9 @@ class _Effects:
         return found
 
     def _check_cte(self, cte: Cte, query: Query) -> None:
-        """DuckDB and PostgreSQL differ on when and how far they compute one that is not all that is
-        read."""
+        """Refuse effects in a query of WITH, unless it is the only item of FROM.
+
+        DuckDB and PostgreSQL differ on when and how far they compute others."""
         alone = len(query.from_) == 1 and isinstance(query.from_[0], CteScan)
         name = getattr(query.from_[0], "cte", "") if alone else ""
         if name != cte.name or cte.again is not None:
@@ -572,7 +583,9 @@ class _Effects:
 
 
 def _check_expression(node: Node) -> None:
-    """What computes its operands only where it needs them has to do so in DuckDB, too."""
+    """Refuse effects in operands that PostgreSQL or DuckDB may leave out, unless both do the
+    same.
+    """
     match node:
         case BoolExpr(operator=BoolOp.AND | BoolOp.OR):
             _check_none(node, f"in {node.operator.value}")
@@ -599,7 +612,7 @@ def _takes_effects(node: FuncExpr) -> bool:
 
 
 def _is_null_at_once(node: FuncExpr | OperatorCall, oid: int) -> bool:
-    """Whether PostgreSQL knows without calling anything that it is NULL (simplify_function)."""
+    """Tell whether PostgreSQL sees without any call that the result is NULL (simplify_function)."""
     called = functions().get(oid)
     strict = called is not None and called.strict
     return strict and any(map(_is_constant_null, node.arguments))
@@ -634,7 +647,7 @@ def _incomparable(operator: str) -> UndefinedFunction:
 
 
 def _reads(node: Node, column: Var) -> bool:
-    """Whether the value of the column is needed for every row."""
+    """Tell whether the node needs the column's value for every row."""
     if isinstance(node, Var):
         return (node.relation, node.name) == (column.relation, column.name)
     if isinstance(node, CaseExpr | CoalesceExpr | BoolExpr | SubLink | WindowFunc | Aggref):
@@ -654,7 +667,7 @@ def _aggregates(targets: tuple[Node, ...]) -> Iterator[Node]:
 
 
 def _effect(item: Any) -> str | None:
-    """The name of a function with an effect that is called in an expression or a query."""
+    """Return the name of a function with an effect that an expression or a query calls, or None."""
     if isinstance(item, FuncExpr):
         called = functions().get(item.oid)
         if called is not None and called.volatility == VOLATILE and not _LOOKS.fullmatch(item.name):
@@ -672,10 +685,11 @@ def _calls(item: object, name: str) -> int:
     return own + sum(_calls(each, name) for each in parts(item))
 
 
-# Operators of catalog queries that queries of tables may not use: computed patterns, bits, arrays.
+# Compile operators of catalog queries that queries of tables may not use: computed patterns, bits,
+# arrays.
 #
-# In: the operator's name and its operands. Out: a ``Value``, or None for what is left to
-# ``duckdb_operators``.
+# In: the operator's name and its operands. Out: a ``Value``, or None if ``duckdb_operators``
+# compiles it.
 
 _BACKSLASH: Final = "'\\'"
 _PATTERNS: Final = {
@@ -697,7 +711,7 @@ _CONCATENATION: Final = "textcat_tt"
 
 
 class Compiler(Protocol):
-    """Who makes values of nodes."""
+    """The compiler that makes values of nodes."""
 
     def value(self, node: Node) -> Value: ...
 
@@ -705,7 +719,7 @@ class Compiler(Protocol):
 
 
 def operation(compiler: Compiler, name: str, first: Node, second: Node, type_: int) -> Value | None:
-    """What a lake's query may not do: patterns that are computed, bits, arrays."""
+    """Compile an operator that a lake's query may not use: computed patterns, bits, arrays."""
     if name in _PATTERNS and isinstance(second, FuncExpr) and is_like_escape(second):
         if all(isinstance(node, Const) for node in second.arguments):
             return None
@@ -738,14 +752,14 @@ def operation(compiler: Compiler, name: str, first: Node, second: Node, type_: i
     return Value(found.format(values[outer].sql, values[inner].sql), BOOL)
 
 
-# Arguments of functions in FROM as DuckDB's SQL.
+# Compile arguments of functions in FROM as DuckDB's SQL.
 #
-# In: what a function takes, typed values. Out: one SQL expression for each of its arguments; those
+# In: a function's parameters, typed values. Out: one SQL expression for each parameter; arguments
 # that a call leaves out are NULL, variadic ones one list.
 
 
 def argument_cells(function: TableFunction, values: Sequence[Value]) -> list[str]:
-    """In the function's order."""
+    """Return the arguments in the function's order."""
     plain = [kind for kind in function.arguments if kind != VARIADIC]
     cells = [
         f"CAST({value.sql} AS {held_as(kind)})" for kind, value in zip(plain, values, strict=False)
@@ -760,18 +774,20 @@ def argument_cells(function: TableFunction, values: Sequence[Value]) -> list[str
 
 
 def check_constant(name: str, call: Node) -> None:
-    """Raises FeatureNotSupported: rows are asked for once, before the query has any itself."""
+    """Raise FeatureNotSupported for columns: the rows are fetched once, before the query has
+    any.
+    """
     if column_names(call):
         raise refused(f"function {name} with columns of other relations as arguments")
 
 
-# Rows that functions in FROM count: in which order they come.
+# Find the order of rows from functions in FROM that count.
 #
 # In: items of FROM, nodes of a query. Out: a sort key; whether a node returns sets.
 
 
 def counting(node: FromNode) -> str:
-    """How the rows of a function are sorted that counts; "" for any other."""
+    """Return the sort key of a function that counts; "" for any other."""
     if isinstance(node, SeriesScan):
         return f"{node.name}.c1{' DESC' if node.step < 0 else ''}"
     if not isinstance(node, FunctionScan) or node.function not in _COUNTED:
@@ -789,25 +805,28 @@ _COUNTED: Final = frozenset({SERIES, "generate_subscripts"})
 
 
 def has_set(node: Node) -> bool:
-    """Whether it, or a node below it, returns a set."""
+    """Tell whether the node, or one below it, returns a set."""
     if isinstance(node, FuncExpr) and node.oid and functions()[node.oid].returns_set:
         return True
     return any(map(has_set, children(node)))
 
 
-# Volatile functions of a SELECT list under LIMIT: called for the rows that are left alone.
+# Call volatile functions of a SELECT list under LIMIT only for the rows that are left.
 #
 # In: a query. Out: one that has the same rows and calls them after its LIMIT (planner.c,
-# make_sort_input_target), or 0A000. DuckDB works on many rows at a time: what stands in the SELECT
-# list of a sorted query it computes for all of them, and ``pg_drop_replication_slot(slot_name)``
-# with LIMIT 1 would drop every slot. For the rows of an OFFSET beside a LIMIT PostgreSQL calls
-# them, too; here they are not called.
+# make_sort_input_target), or 0A000. DuckDB works on many rows at a time: it computes the SELECT
+# list of a sorted query for all of them, so ``pg_drop_replication_slot(slot_name)`` with LIMIT 1
+# would drop every slot. Unlike PostgreSQL, we do not call them for the rows that an OFFSET beside a
+# LIMIT skips.
 
 VOLATILE: Final = "v"
 
 
 def postponed(query: Query) -> Query:
-    """Raises FeatureNotSupported where DuckDB would call one for rows that LIMIT leaves out."""
+    """Return the query that calls volatile functions after its LIMIT.
+
+    Raises FeatureNotSupported if DuckDB would call one for rows that LIMIT leaves out.
+    """
     if query.limit is None:
         return query
     if any(isinstance(node, SetOperationScan) and _is_volatile(node) for node in query.from_):
@@ -821,7 +840,7 @@ def postponed(query: Query) -> Query:
     inner: list[Node] = []
 
     def held(node: Node) -> Var:
-        """The column of the limited query that has the value."""
+        """Return the column of the limited query that has the value."""
         if node not in inner:
             inner.append(node)
         return Var(node.type, f"c{inner.index(node) + 1}", typmod_of(node), relation=scan)
@@ -851,7 +870,7 @@ def _relations(node: FromNode) -> Iterator[Relation]:
 
 
 def _is_volatile(item: Any) -> bool:
-    """contain_volatile_functions, subqueries included."""
+    """Tell whether it calls a volatile function, in subqueries too (contain_volatile_functions)."""
     if isinstance(item, FuncExpr | OperatorCall):
         called = functions().get(item.oid if isinstance(item, FuncExpr) else item.function)
         if called is not None and called.volatility == VOLATILE:
@@ -860,7 +879,7 @@ def _is_volatile(item: Any) -> bool:
 
 
 def parts(item: Any) -> Iterator[Any]:
-    """What a node, a query or a tuple of them consists of."""
+    """Yield the parts of a node, a query or a tuple of them."""
     if isinstance(item, tuple):
         yield from item
     elif is_dataclass(item):

@@ -1,8 +1,8 @@
 """Functions of catalog queries that DuckDB has, by name.
 
-In: a function's name and its arguments as values. Out: a ``Value``, or None for what is left to
-``text_functions`` and ``duckdb_functions``. Lower and upper case are Unicode's, whatever the
-collation, and nothing in catalogs is as large as to overflow.
+In: a function's name and its arguments as values. Out: a ``Value``, or None if ``text_functions``
+or ``duckdb_functions`` has the function. Lower and upper case are Unicode's, whatever the
+collation, and no value in catalogs is large enough to overflow.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from penstock.sql.typed.primnodes import Const, FuncExpr
 LONGEST_SERIES: Final = 1_000_000
 SERIES_TOO_LONG: Final = "generate_series of more than a million numbers is not supported"
 _LENGTH: Final = "CASE WHEN {1} = 1 THEN len({0}) END"
-"""Of the only dimension."""
+"""The length of the only dimension."""
 _PLAIN: Final = "CAST({0} AS VARCHAR)"
 _IN_UTC: Final = (
     "CASE WHEN isinf({0}) THEN CAST(CAST({0} AS TIMESTAMP) AS VARCHAR)"
@@ -50,7 +50,9 @@ _IN_UTC: Final = (
 _ERA: Final = "replace({0}, ' (BC)', '') || CASE WHEN {0} LIKE '% (BC)%' THEN ' BC' ELSE '' END"
 _CALENDAR: Final = {DATE: _PLAIN, TIMESTAMP: _PLAIN, TIMESTAMPTZ: _IN_UTC}
 THROUGH_TEXT: Final = frozenset({*_CALENDAR, *FLOATS})
-"""What DuckDB does not take from a function in Python as it is: infinity, years BC, NaN."""
+"""Types that DuckDB does not take from a function in Python as they are: infinity, years BC,
+NaN.
+"""
 _TEMPLATES: Final = {
     ("lower", 1): "lower({0})",
     ("upper", 1): "upper({0})",
@@ -111,11 +113,11 @@ KNOWN_FUNCTIONS: Final = (
     | {name for name, _ in BY_PROC}
     | {"array_to_string", "regexp_replace", STRING_TO_ARRAY.name}
 )
-"""What a query without tables may call and is for the catalogs."""
+"""Functions that mark a query without tables as one for the catalogs."""
 
 
 def template(name: str, values: Sequence[Value], type_: int) -> Value | None:
-    """A call. Raises FeatureNotSupported, PenstockError (22023)."""
+    """Compile a call. Raises FeatureNotSupported, PenstockError (22023)."""
     if name == "json_build_object":
         return Value(_json_object(values), type_)
     found = _TEMPLATES.get((name, len(values)))
@@ -125,7 +127,7 @@ def template(name: str, values: Sequence[Value], type_: int) -> Value | None:
 
 
 def output_column(value: Value, column: str) -> str:
-    """A column of the result, printed where Python cannot hold its values; or ""."""
+    """Return SQL that prints a column of the result, or "" if Python can hold its values."""
     text = _CALENDAR.get(element(value.type) or value.type)
     if text is None:
         return ""
@@ -136,7 +138,7 @@ def output_column(value: Value, column: str) -> str:
 
 
 def shown(value: Value) -> str:
-    """The output function's text."""
+    """Return the output function's text."""
     if value.type == BOOL:
         return f"CASE WHEN {value.sql} THEN 't' WHEN NOT {value.sql} THEN 'f' END"
     if element(value.type):
@@ -147,7 +149,7 @@ def shown(value: Value) -> str:
 
 
 def _json_object(values: Sequence[Value]) -> str:
-    """As json_build_object prints it; of values that are numbers, booleans or text."""
+    """Compile json_build_object, for values that are numbers, booleans or text."""
     if len(values) % 2:
         raise InvalidParameterValue("argument list must have even number of elements")
     pairs: list[str] = []
@@ -158,7 +160,7 @@ def _json_object(values: Sequence[Value]) -> str:
 
 
 def texts(value: Value) -> Value:
-    """An array of what the output functions print."""
+    """Return an array of the output functions' texts."""
     item = element(value.type)
     if item == BOOL:
         text = "CASE WHEN x THEN 't' WHEN NOT x THEN 'f' END"
@@ -171,7 +173,7 @@ def texts(value: Value) -> Value:
 
 
 def regexp_replace(node: FuncExpr, values: Sequence[Value]) -> Value:
-    """With constants that both engines read alike."""
+    """Compile regexp_replace with constants that both engines read alike."""
     _, pattern, by, *rest = node.arguments
     flags = rest[0] if rest else Const(TEXT, "")
     constants = [stripped(each) for each in (pattern, by, flags)]
@@ -184,7 +186,7 @@ def regexp_replace(node: FuncExpr, values: Sequence[Value]) -> Value:
 
 
 def series(values: Sequence[Value]) -> str:
-    """A list, which DuckDB makes as a whole and without a limit of memory."""
+    """Return a list of numbers. DuckDB makes it as a whole and without a limit of memory."""
     start, stop, step = (*(value.sql for value in values), "1")[:3]
     if any(value.type not in (INT4, INT8) for value in values):
         raise refused("generate_series of these types")

@@ -1,7 +1,7 @@
 """Conditions of WHERE that concern one table alone (clausesel.c, distribute_qual_to_rels).
 
-In: parts of a typed query. Out: its conditions one by one, and which relations each is about. What
-is made of them is left to ``duckdb_query``.
+In: parts of a typed query. Out: its conditions one by one, and the relations that each concerns.
+``duckdb_query`` uses them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from penstock.sql.typed.primnodes import (
 from penstock.sql.typed.query_nodes import FromNode, Join, OutputColumn, SubLink, TableScan
 
 _COMPARED: Final = ({INT2, INT4, INT8}, {TEXT, VARCHAR})
-"""Types of which two values are equal where they look the same."""
+"""Types whose values are equal exactly if their texts are."""
 
 
 def always_there(node: FromNode) -> Iterator[TableScan]:
-    """Tables that no outer join fills up with NULLs."""
+    """Yield the tables that no outer join fills up with NULLs."""
     if isinstance(node, TableScan):
         yield node
     elif isinstance(node, Join) and node.type is JoinType.INNER:
@@ -37,7 +37,7 @@ def always_there(node: FromNode) -> Iterator[TableScan]:
 
 
 def conjuncts(node: Node | None) -> Iterator[Node]:
-    """What is joined by AND."""
+    """Yield the conditions that AND joins."""
     if isinstance(node, BoolExpr) and node.operator is BoolOp.AND:
         for argument in node.arguments:
             yield from conjuncts(argument)
@@ -46,7 +46,7 @@ def conjuncts(node: Node | None) -> Iterator[Node]:
 
 
 def relations(node: Node) -> set[str] | None:
-    """Those whose columns are in it; None where a subquery is."""
+    """Return the relations whose columns the node uses; None if it has a subquery."""
     if isinstance(node, SubLink):
         return None
     found = {node.relation} if isinstance(node, Var) else set()
@@ -61,7 +61,7 @@ def relations(node: Node) -> set[str] | None:
 def equal_to(
     columns: Sequence[OutputColumn], conditions: Iterable[Node]
 ) -> tuple[tuple[str, str], ...]:
-    """Columns of a table, c1 and so on, that conditions want to be a constant: (name, text)."""
+    """Return the columns, c1 and so on, that conditions compare with a constant: (name, text)."""
     found: dict[str, str] = {}
     for condition in conditions:
         pair = _equality(condition)
@@ -72,8 +72,9 @@ def equal_to(
 
 
 def _equality(node: Node) -> tuple[Var, str] | None:
-    """``column = constant``, the column and the constant's text, of integers, text and varchar;
-    None: it is something else, or the types are others."""
+    """Return the column and the constant's text of ``column = constant``.
+
+    Returns None for anything else, and for types other than integers, text and varchar."""
     if not (isinstance(node, OpExpr) and node.name == "=" and len(node.arguments) == 2):
         return None
     sides = [_as_it_is(argument) for argument in node.arguments]

@@ -1,7 +1,7 @@
-"""Changes of rows as SQL of DuckDB: what is inserted, and what UPDATE and DELETE compute.
+"""Changes of rows as SQL of DuckDB: the rows of INSERT, and the values of UPDATE and DELETE.
 
-In: typed plans. Out: a compiled query whose columns are as the table keeps them, and expressions
-over the columns of the rows that are changed, or of rows that are written.
+In: typed plans. Out: a compiled query with columns as the table keeps them, and expressions over
+the columns of the rows that are changed, or of rows that are written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROWS: Final = "r1"
 
 
 def compile_insert(plan: InsertPlan, session: SessionValues | None = None) -> CompiledQuery:
-    """The rows that are inserted, as the table keeps them. Raises as ``compile_query``."""
+    """Compile the inserted rows, as the table keeps them. Raises as ``compile_query``."""
     compiled = compile_rows(plan.query, session)
     shown = ", ".join(
         f"{stored(value, column)} AS c{number}"
@@ -48,7 +48,7 @@ def compile_insert(plan: InsertPlan, session: SessionValues | None = None) -> Co
 
 
 def stored(value: Value, column: OutputColumn) -> str:
-    """A value as its column is kept (``penstock.pgtypes.arrow_type``)."""
+    """Return a value as its column is kept (``penstock.pgtypes.arrow_type``)."""
     item = element(value.type)
     if NUMERIC not in (value.type, item):
         return value.sql
@@ -62,7 +62,8 @@ def stored(value: Value, column: OutputColumn) -> str:
 
 @dataclass(frozen=True)
 class CompiledExpression:
-    """``sql``: over rows of the relation ``relation`` with ``columns``, as (c1, column).
+    """An expression. ``sql``: over rows of the relation ``relation`` with ``columns``, as (c1,
+    column).
 
     ``inputs``: other tables that its subqueries read.
     """
@@ -79,7 +80,10 @@ def compile_expression(
     column: OutputColumn | None = None,
     session: SessionValues | None = None,
 ) -> CompiledExpression:
-    """``column``: that is set to it; None: it is the condition. Raises as ``compile_query``."""
+    """Compile an expression. ``column``: the column that it sets; None: it is the condition.
+
+    Raises as ``compile_query``.
+    """
     compiler = QueryCompiler(session)
     compiler.scan(plan.target)
     with limited_depth():
@@ -93,7 +97,8 @@ def compile_expression(
 def compile_generation(
     column: OutputColumn, columns: Sequence[OutputColumn], table: str
 ) -> CompiledExpression:
-    """A generated column of rows of which all others are known. ``table``: ``[schema.]name``.
+    """Compile a generated column, for rows whose other columns are known. ``table``:
+    ``[schema.]name``.
 
     Raises as ``analyze_generation`` and ``compile_query``.
     """

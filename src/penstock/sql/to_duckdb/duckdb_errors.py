@@ -1,7 +1,7 @@
-"""What DuckDB says went wrong in compiled SQL, as PostgreSQL says it.
+"""DuckDB's errors in compiled SQL as PostgreSQL's errors.
 
-In: the text of DuckDB's error. Out: PostgreSQL's error. What the compiler itself lets fail carries
-PostgreSQL's text already.
+In: the text of DuckDB's error. Out: PostgreSQL's error. Errors that the compiled SQL raises on
+purpose have PostgreSQL's text already.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _NUMERIC: Final = re.compile(r"(?:Could not cast value|Casting value) .* to (?:t
 
 
 def postgres_error(text: str) -> PenstockError:
-    """To be raised."""
+    """Return PostgreSQL's error."""
     for said, (message, sqlstate) in _RAISED.items():
         if said in text:
             return PenstockError(message, sqlstate=sqlstate)

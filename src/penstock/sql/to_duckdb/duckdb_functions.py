@@ -1,7 +1,7 @@
 """Functions and casts by functions in DuckDB's SQL (pg_proc.dat, by name and argument types).
 
-In: a function's name, its arguments as values and as nodes, and what it returns. Out: a ``Value``.
-Everything that is not here is refused, however immutable PostgreSQL says it is.
+In: a function's name, its arguments as values and as nodes, and its result type. Out: a ``Value``.
+Every function that is missing here is refused, even if PostgreSQL says it is immutable.
 """
 
 from __future__ import annotations
@@ -60,13 +60,15 @@ _EPOCH: Final = "DECIMAL(20,0)"
 _MAX_SCALE: Final = 30
 _LIMIT: Final = 1_000_000
 _LONGEST_MADE: Final = 10_000
-"""Characters of a padded text: DuckDB makes 2048 of them at once, outside its limit of memory."""
+"""The longest padded text in characters: DuckDB makes 2048 of them at once, outside its limit of
+memory.
+"""
 _COLUMN_LENGTH: Final = 100
-"""Characters that a column's text counts for, where a call makes a longer one from it."""
+"""The characters that a column's text counts for in a call that makes a longer one from it."""
 
 
 def function(name: str, values: Sequence[Value], nodes: Sequence[Node], result: int) -> Value:
-    """A call. Raises FeatureNotSupported where DuckDB has nothing that surely agrees."""
+    """Compile a call. Raises FeatureNotSupported if DuckDB has nothing that surely agrees."""
     types = tuple(value.type for value in values)
     fails = any(value.fails for value in values)
     sql = _text(name, values, nodes) if types and types[0] in STRINGS else None
@@ -122,7 +124,7 @@ def _text(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | No
 
 
 def _length_made(node: Node) -> int:
-    """Tell how many characters an expression makes for a row at most, as far as is known."""
+    """Return how many characters an expression makes for a row at most, as far as is known."""
     if isinstance(node, Const):
         return len(node.text or "")
     if isinstance(node, Var):
@@ -137,7 +139,7 @@ def _length_made(node: Node) -> int:
 
 
 def _integer(node: Node) -> int | None:
-    """A constant that DuckDB and PostgreSQL count alike."""
+    """Return a constant that DuckDB and PostgreSQL count alike, else None."""
     if not isinstance(node, Const) or node.text is None or node.type != INT4:
         return None
     number = int(node.text)
@@ -191,7 +193,7 @@ def _number(name: str, values: Sequence[Value], nodes: Sequence[Node], result: i
 
 
 def _rounded(name: str, value: Value, digits: Sequence[Node]) -> Value | None:
-    """To a constant number of digits after the point, none by default."""
+    """Round to a constant number of digits after the point, by default none."""
     scale = _integer(digits[0]) if digits else 0
     if scale is None or value.shape is None or not 0 <= scale <= _MAX_SCALE:
         return None
@@ -232,8 +234,9 @@ def _calendar(
 
 
 def cast(value: Value, target: int, typmod: int) -> Value:
-    """A cast by a function of pg_cast; the time zone of every session is UTC. Raises
-    FeatureNotSupported."""
+    """Compile a cast by a function of pg_cast. The time zone of every session is UTC.
+
+    Raises FeatureNotSupported."""
     source = value.type
     if source == target:
         return _length(value, typmod)
@@ -280,7 +283,7 @@ def _plain(value: Value, target: int, *, fails: bool = False) -> Value:
 
 
 def _float_of_text(value: Value, target: int) -> Value:
-    """numeric_float8: through the text, whose value must have a float."""
+    """Cast numeric to float (numeric_float8): through the text, whose value must have a float."""
     held = duckdb_type(target, None)
     done = f"CAST({value.sql} AS {held})"
     checks = (
@@ -306,7 +309,9 @@ def _of_float(value: Value, target: int) -> Value:
 
 
 def _length(value: Value, typmod: int) -> Value:
-    """Length coercions, all explicit here: strings are cut, numerics rounded or refused."""
+    """Apply a length coercion; all are explicit here: strings are cut, numerics rounded or
+    refused.
+    """
     if value.type == VARCHAR:
         return Value(f"left({value.sql}, {length_of(typmod)})", VARCHAR, None, value.fails)
     if value.type == BPCHAR and length_of(typmod) <= _LONGEST_MADE:
@@ -321,8 +326,8 @@ def _length(value: Value, typmod: int) -> Value:
 
 
 def output_text(value: Value, target: int) -> Value:
-    """CoerceViaIO to a string: what the output function prints; of a string to an enum: its label;
-    of a string to bytea.
+    """Compile CoerceViaIO: to a string the output function's text, from a string an enum's label or
+    a bytea.
 
     Raises FeatureNotSupported.
     """
@@ -348,7 +353,7 @@ def output_text(value: Value, target: int) -> Value:
 
 
 def _bytes(value: Value) -> Value:
-    """byteain: hex digits, or the older format with octal escapes."""
+    """Read a bytea (byteain): hex digits, or the older format with octal escapes."""
     text = value.sql
     digits = rf"regexp_replace(substr({text}, 3), '[ \n\t\r]', '', 'g')"
     strange = f"regexp_extract({digits}, '[^0-9A-Fa-f]')"
@@ -378,7 +383,7 @@ def _bytes(value: Value) -> Value:
 
 
 def _label(value: Value, target: int) -> Value:
-    """enum_in"""
+    """Read an enum's label (enum_in)."""
     labels = ", ".join(map(simple_quote_literal, types()[target].labels)) or "NULL"
     message = simple_quote_literal(f'invalid input value for enum {type_name(target)}: "')
     refusal = f"CAST(error({message} || {value.sql} || '\"') AS VARCHAR)"
@@ -387,7 +392,9 @@ def _label(value: Value, target: int) -> Value:
 
 
 def fitted(value: Value, typmod: int) -> Value:
-    """A string that is assigned: blanks are cut, anything else that is too long is 22001."""
+    """Fit a string that is assigned: blanks are cut, any other text that is too long raises
+    22001.
+    """
     most = length_of(typmod)
     name = "character" if value.type == BPCHAR else "character varying"
     kept = f"left({value.sql}, {most})"

@@ -1,8 +1,8 @@
 """Operators in DuckDB's SQL with PostgreSQL's results and errors.
 
-In: the operator's name, its operands and the type of its result. Out: a ``Value``. What DuckDB
-does otherwise (division by zero gives NULL, floats overflow to infinity) is written out; what
-cannot be made to agree is refused.
+In: the operator's name, its operands and the type of its result. Out: a ``Value``. Where DuckDB
+differs (division by zero gives NULL, floats overflow to infinity) the SQL spells PostgreSQL's rule
+out; operators that cannot be made to agree are refused.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _UNDERFLOW: Final = "error('value out of range: underflow')"
 
 
 def compare(name: str, left: Value, right: Value) -> Value:
-    """``=``, ``<`` and so on, and ``IS DISTINCT FROM``."""
+    """Compile ``=``, ``<`` and so on, and ``IS DISTINCT FROM``."""
     if not _comparable_types(left.type, right.type):
         raise refused_operator(name, left.type, right.type)
     first, second = comparable(left, right)
@@ -77,7 +77,7 @@ def compare(name: str, left: Value, right: Value) -> Value:
 
 def _comparable_types(left: int, right: int) -> bool:
     if element(left) and element(right):
-        by_label = is_enum(element(left))  # whose order is another one
+        by_label = is_enum(element(left))  # an enum has an order of its own
         return left == right and not by_label and _comparable_types(element(left), element(right))
     pair = {left, right}
     if pair <= INTEGERS or pair <= FLOATS or pair <= _DATES or pair <= _TEXTS:
@@ -86,12 +86,12 @@ def _comparable_types(left: int, right: int) -> bool:
 
 
 def refused_operator(name: str, left: int, right: int) -> Exception:
-    """To be raised."""
+    """Return the error for an operator."""
     return refused(f"operator {type_name(left)} {name} {type_name(right)}")
 
 
 def binary(name: str, left: Value, right: Value, result: int, right_node: Node) -> Value:
-    """An operator of two operands; patterns must be constants (``right_node``)."""
+    """Compile an operator of two operands; patterns must be constants (``right_node``)."""
     if name in COMPARISONS:
         return compare(name, left, right)
     if name in _LIKES or name in _REGEXES:
@@ -100,7 +100,7 @@ def binary(name: str, left: Value, right: Value, result: int, right_node: Node) 
     if name == "||" and pair <= _TEXTS:
         return _both(f"({left.sql} || {right.sql})", left, right, result)
     if name == "||" and len(pair & _TEXTS) == 1 and pair - _TEXTS <= INTEGERS:
-        # textanycat and anytextcat: the other one as text
+        # textanycat and anytextcat take the other operand as text.
         texts = [f"CAST({value.sql} AS VARCHAR)" for value in (left, right)]
         return _both(f"({' || '.join(texts)})", left, right, result)
     if name == "^@" and pair <= _TEXTS:
@@ -131,7 +131,7 @@ def _match(name: str, left: Value, right: Value, pattern: Node) -> Value:
 
 
 def prefix(name: str, operand: Value) -> Value:
-    """``- x``, ``+ x``."""
+    """Compile ``- x``, ``+ x``."""
     if name == "+" and (operand.type in INTEGERS | FLOATS or operand.type == NUMERIC):
         return operand
     if name == "-" and (operand.type in INTEGERS | FLOATS or operand.shape is not None):
@@ -146,7 +146,7 @@ def _both(sql: str, left: Value, right: Value, result: int) -> Value:
 
 
 def integer_arithmetic(name: str, left: Value, right: Value, result: int) -> Value:
-    """Integers overflow into errors in both; division truncates in both."""
+    """Compile arithmetic of integers: overflow is an error in both, division truncates in both."""
     type_ = duckdb_type(result, None)
     if name in ("+", "-", "*"):
         return Value(_checked(name, left.sql, right.sql, result), result, None, True)
@@ -159,15 +159,17 @@ def integer_arithmetic(name: str, left: Value, right: Value, result: int) -> Val
 
 
 def _checked(name: str, left: str, right: str, result: int) -> str:
-    """In a wider type and back: DuckDB's optimizer moves constants of plain sums and differences to
-    the other side of a comparison, and the overflow is gone."""
+    """Compute in a wider type and cast back.
+
+    DuckDB's optimizer moves constants of plain sums and differences to the other side of a
+    comparison, which loses the overflow."""
     wide = "HUGEINT" if result == INT8 else "BIGINT"
     sql = f"(CAST({left} AS {wide}) {name} CAST({right} AS {wide}))"
     return f"CAST({sql} AS {duckdb_type(result, None)})"
 
 
 def _float_arithmetic(name: str, left: Value, right: Value, result: int) -> Value:
-    """float8_pl, float8_mul, float8_div: infinity out of finite numbers is an error."""
+    """Compile float8_pl, float8_mul, float8_div: infinity out of finite numbers is an error."""
     type_ = duckdb_type(result, None)
     a, b = f"CAST({left.sql} AS {type_})", f"CAST({right.sql} AS {type_})"
     done = f"({a} {name} {b})"
@@ -186,7 +188,7 @@ def _float_arithmetic(name: str, left: Value, right: Value, result: int) -> Valu
 
 
 def _numeric_arithmetic(name: str, left: Value, right: Value) -> Value:
-    """Exact as in PostgreSQL, where the result surely fits 38 digits."""
+    """Compile exact arithmetic as PostgreSQL's, if the result surely fits 38 digits."""
     if left.shape is None or right.shape is None:
         raise refused(f"operator {name} of numeric without precision")
     (p1, s1), (p2, s2) = left.shape, right.shape
@@ -201,7 +203,8 @@ def _numeric_arithmetic(name: str, left: Value, right: Value) -> Value:
         raise refused(f"operator {name} with a result of more than {MAX_PRECISION} digits")
     type_ = f"DECIMAL({shape[0]},{shape[1]})"
     if name == "*":
-        # DuckDB multiplies two decimals of up to 18 digits in 64 bits, whatever comes out.
+        # DuckDB multiplies two decimals of up to 18 digits in 64 bits, even if the product does not
+        # fit.
         wide = f"CAST({left.sql} AS DECIMAL({max(p1, _WIDE_DIGITS)},{s1}))"
         first = wide if shape[0] >= _WIDE_DIGITS > max(p1, p2) else left.sql
         sql = f"CAST(({first} * {right.sql}) AS {type_})"
@@ -234,14 +237,14 @@ def _date_arithmetic(name: str, left: Value, right: Value, result: int, right_no
 
 
 def _small(node: Node) -> bool:
-    """Whether no date of the lake leaves the range of dates with it."""
+    """Tell whether the number of days keeps every date of the lake in the range of dates."""
     if not isinstance(node, Const) or node.text is None or node.type not in INTEGERS:
         return False
     return abs(int(node.text)) <= _SMALL_DAYS
 
 
 def as_decimal(value: Value) -> Value:
-    """An integer as a numeric."""
+    """Return an integer as a numeric."""
     shape = integer_shape(value.type)
     return Value(f"CAST({value.sql} AS DECIMAL({shape[0]},0))", NUMERIC, shape, value.fails)
 

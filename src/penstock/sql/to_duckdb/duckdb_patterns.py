@@ -1,8 +1,8 @@
 """LIKE, ILIKE and regular expressions with constant patterns, in DuckDB's SQL.
 
 In: the SQL of a string and the pattern. Out: an SQL condition. Case is folded for A to Z only, as
-collation C does. Of PostgreSQL's advanced regular expressions only the part is taken that DuckDB's
-(RE2) reads alike; the rest is refused.
+collation C does. Of PostgreSQL's advanced regular expressions, only the part that DuckDB's engine
+(RE2) reads alike is supported; the rest is refused.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ _GROUP_REPEAT: Final = re.compile(r"[*+?]")
 
 
 def ascii_lower(sql: str) -> str:
-    """lower() of collation C."""
+    """Return lower() of collation C."""
     return f"translate({sql}, '{string.ascii_uppercase}', '{string.ascii_lowercase}')"
 
 
 def ascii_upper(sql: str) -> str:
-    """upper() of collation C."""
+    """Return upper() of collation C."""
     return f"translate({sql}, '{string.ascii_lowercase}', '{string.ascii_uppercase}')"
 
 
 def like(sql: str, pattern: str, insensitive: bool) -> str:
-    """``sql LIKE pattern`` with the backslash as escape. Raises 22025 for one at the end."""
+    """Compile ``sql LIKE pattern`` with the backslash as escape. Raises 22025 for one at the
+    end.
+    """
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
         raise InvalidEscapeSequence("LIKE pattern must not end with escape character")
     if insensitive:
@@ -50,7 +52,7 @@ def like(sql: str, pattern: str, insensitive: bool) -> str:
 
 
 def like_escape(pattern: str, escape: str) -> str:
-    """A pattern with another escape character, rewritten for the backslash (like_escape)."""
+    """Rewrite a pattern with another escape character for the backslash (like_escape)."""
     if len(escape) > 1:
         raise InvalidEscapeCharacter(
             "invalid escape string",
@@ -75,7 +77,7 @@ def like_escape(pattern: str, escape: str) -> str:
 
 
 def regular_expression(sql: str, pattern: str, insensitive: bool) -> str:
-    """``sql ~ pattern`` for the patterns that both engines read alike."""
+    """Compile ``sql ~ pattern`` for the patterns that both engines read alike."""
     common_pattern(pattern)
     if insensitive:
         sql, pattern = ascii_lower(sql), _lower_pattern(pattern)
@@ -83,8 +85,10 @@ def regular_expression(sql: str, pattern: str, insensitive: bool) -> str:
 
 
 def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
-    """regexp_replace for the patterns that both read alike and that match in one way only: of
-    several branches PostgreSQL takes the longest match, RE2 the first."""
+    """Compile regexp_replace for patterns that both engines read alike and that match in one way
+    only.
+
+    Of several branches PostgreSQL takes the longest match, RE2 the first."""
     common_pattern(pattern)
     if "|" in pattern or set(flags) - {"g"} or not _REPLACEMENT.fullmatch(by):
         raise _refused(pattern)
@@ -99,7 +103,9 @@ def _lower_pattern(pattern: str) -> str:
 
 
 def common_pattern(pattern: str) -> str:
-    """The pattern itself. Raises FeatureNotSupported where it leaves the common part."""
+    """Return the pattern itself. Raises FeatureNotSupported if the engines may read it
+    differently.
+    """
     at, depth, empty = 0, 0, True
     while at < len(pattern):
         match = _TOKEN.match(pattern, at)

@@ -1,8 +1,9 @@
-"""Typed expressions as SQL of DuckDB that gives what PostgreSQL gives (execExprInterp.c).
+"""Typed expressions as SQL of DuckDB that gives PostgreSQL's values (execExprInterp.c).
 
 In: a typed tree over columns named as at the publisher. Out: SQL text, boolean or NULL, that needs
-no extension and no setting. An operand that may raise an error is evaluated only where PostgreSQL
-would evaluate it: AND and OR go from left to right. What does not surely agree is refused.
+no extension and no setting. An operand that may raise an error is evaluated only if PostgreSQL
+would evaluate it: AND and OR go from left to right. Expressions that do not surely agree are
+refused.
 """
 
 from __future__ import annotations
@@ -68,18 +69,20 @@ from penstock.sql.typed.primnodes import (
 from penstock.sqlstate import StatementTooComplex
 
 MAX_LENGTH: Final = 1_000_000
-"""Characters of a predicate: nested arithmetic repeats its operands."""
+"""The longest predicate in characters: nested arithmetic repeats its operands."""
 _LABELS: Final = frozenset({TEXT, VARCHAR, BPCHAR})
 _TESTS: Final = {"UNKNOWN": "NULL", "NOT UNKNOWN": "NOT NULL"}
 
 
 def predicate(node: Node) -> Value:
-    """A boolean expression. Raises FeatureNotSupported, and 54001 when it becomes too long."""
+    """Compile a boolean expression. Raises FeatureNotSupported, and 54001 if it becomes too
+    long.
+    """
     return ExpressionCompiler().value(node)
 
 
 def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value:
-    """AND or OR from left to right, the next operand only where it decides."""
+    """Join by AND or OR from left to right; an operand is evaluated only if it decides."""
     result = values[-1]
     for value in reversed(values[:-1]):
         joined = f"({value.sql} {operator.value} {result.sql})"
@@ -91,9 +94,11 @@ def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value
 
 
 def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -> Value:
-    """A strict function of operands that may fail: PostgreSQL evaluates every one of them, DuckDB
-    not where another is NULL, nor where a comparison with a constant is decided by the types.
-    A constant that is NULL comes first: PostgreSQL's planner sees it. ``nodes``: the operands."""
+    """Return a strict function of operands that may fail. ``nodes``: the operands.
+
+    PostgreSQL evaluates every operand. DuckDB leaves one out if another is NULL, or if the types
+    decide a comparison with a constant. A NULL of constants comes first, since PostgreSQL's planner
+    sees it."""
     failing = [f"({value.sql}) IS NULL" for value in values if value.fails]
     if not failing:
         return result
@@ -113,20 +118,22 @@ def _limited(value: Value) -> Value:
 
 
 class ExpressionCompiler:
-    """Values of nodes; holds the argument of the CASE that it is in."""
+    """The compiler of nodes to values; it holds the argument of the CASE around the node."""
 
     def __init__(self) -> None:
         self._case: list[Value] = []
 
     def value(self, node: Node) -> Value:
-        """The SQL of an expression. Raises as ``predicate``."""
+        """Return the SQL of an expression. Raises as ``predicate``."""
         value = _limited(self._value(folded(node)))
         if value.fails and not contains_var(node) and not self._case:
             self._constants_may_fail()
         return value
 
     def _constants_may_fail(self) -> None:
-        """PostgreSQL's planner evaluates constants, whether there are rows or not."""
+        """Refuse constants that may fail: PostgreSQL's planner evaluates them even if there are no
+        rows.
+        """
         raise refused("an expression of constants that may fail")
 
     @singledispatchmethod
@@ -154,8 +161,10 @@ class ExpressionCompiler:
         return Value(f"CASE WHEN {early} THEN {decided} ELSE {joined.sql} END", BOOL, None, True)
 
     def _decided(self, node: Node, want: str) -> str | None:
-        """Whether constants alone make it TRUE or FALSE, as the planner sees it (clauses.c):
-        then nothing else is evaluated. None where they cannot."""
+        """Return SQL that tells whether constants alone make the node TRUE or FALSE, None if they
+        cannot.
+
+        PostgreSQL's planner sees that first, and then evaluates nothing else (clauses.c)."""
         if not contains_var(node) and not self._case:
             return f"({self.value(node).sql}) IS {want}"
         if isinstance(node, CaseExpr) and node.argument is None:
@@ -260,7 +269,7 @@ class ExpressionCompiler:
         return conjunction(compared, BoolOp.OR if node.any else BoolOp.AND)
 
     def _any_of_list(self, node: ScalarArrayOpExpr, left: Value, right_node: Node) -> Value:
-        """ANY and ALL over an array that is a column: three-valued, element by element."""
+        """Compile ANY and ALL over an array that is a column: three-valued, element by element."""
         if isinstance(right_node, Const):
             return Value("CAST(NULL AS BOOLEAN)", BOOL, None, left.fails)
         right = self.value(right_node)
@@ -342,7 +351,7 @@ class ExpressionCompiler:
         sql = f"{name}({', '.join(value.sql for value in values)})"
         texts = texts_of(values)
         printed = None
-        if texts is not None:  # the first of those that are equal
+        if texts is not None:  # of equal values the first gives the text
             whens = zip(values, texts, strict=True)
             cases = " ".join(f"WHEN {value.sql} = {sql} THEN {text}" for value, text in whens)
             printed = f"CASE {cases} END"
@@ -350,7 +359,7 @@ class ExpressionCompiler:
 
 
 def _first_known(values: list[Value], shown: list[str]) -> str:
-    """COALESCE; lazily, one after the other, where a value may fail."""
+    """Compile COALESCE; lazily, one value after the other, if one may fail."""
     if not any(value.fails for value in values):
         return f"COALESCE({', '.join(shown)})"
     sql = shown[-1]
@@ -377,25 +386,27 @@ def _case(conditions: list[Value], results: list[str]) -> str:
 
 
 def stripped(node: Node) -> Node:
-    """A constant behind labels and collations that do not change it."""
+    """Return the node behind labels and collations that do not change a constant."""
     while isinstance(node, RelabelType | CollateExpr):
         node = node.argument
     return node
 
 
 def has_null(node: OpExpr | FuncExpr) -> bool:
-    """Whether a strict function gets a NULL that is a constant: the rest is not looked at."""
+    """Tell whether a strict function gets a constant NULL: the other arguments do not matter
+    then.
+    """
     arguments = [stripped(argument) for argument in node.arguments]
     return any(isinstance(a, Const) and a.text is None for a in arguments)
 
 
 def is_like_escape(node: Node) -> bool:
-    """``LIKE ... ESCAPE``"""
+    """Tell whether the node is ``LIKE ... ESCAPE``."""
     return isinstance(node, FuncExpr) and node.name == "like_escape"
 
 
 def _elements(node: Node) -> Sequence[Node] | None:
-    """The elements of an array that is written out; None for a column or NULL."""
+    """Return the elements of an array that is written out; None for a column or NULL."""
     if isinstance(node, ArrayExpr):
         return node.elements
     if isinstance(node, Const) and node.text is not None:
@@ -403,10 +414,12 @@ def _elements(node: Node) -> Sequence[Node] | None:
     return None
 
 
-# Constants that are written as arithmetic: ``24 * 60 * 60``, ``3 * interval '1 h'`` (clauses.c).
+# Fold constants that are written as arithmetic: ``24 * 60 * 60``, ``3 * interval '1 h'``
+# (clauses.c).
 #
-# In: a typed expression. Out: a constant where it is one of integers or intervals and has a value,
-# otherwise the expression itself. What has no value (``1 / 0``) stays, and is then refused.
+# In: a typed expression. Out: a constant if it is one of integers or intervals and has a value,
+# otherwise the expression itself. An expression without a value (``1 / 0``) stays, and is then
+# refused.
 
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 
@@ -426,7 +439,7 @@ _OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {
 
 
 def folded(node: Node) -> Node:
-    """The constant that the expression is, or the expression."""
+    """Return the constant that the expression is, or the expression."""
     value = evaluated(node) if node.type == INTERVAL else _integer(node)
     if value is None or isinstance(node, Const):
         return node
@@ -434,7 +447,7 @@ def folded(node: Node) -> Node:
 
 
 def _integer(node: Node) -> int | None:
-    """The value of an expression of integer constants, None where it has none."""
+    """Return the value of an expression of integer constants, None if it has none."""
     if node.type not in _BITS:
         return None
     value = _evaluated(node)

@@ -1,8 +1,8 @@
 """Typed queries as SQL of DuckDB that gives PostgreSQL's rows (execMain.c and its nodes).
 
-In: a ``Query``. Out: SQL over inputs ``r1``, ``r2`` ... with columns ``c1``, ``c2`` ..., which
-tables those are, and the types of the result. Where rows have an order it is PostgreSQL's: bytes of
-strings, NULL above all values. Who reads the tables is left to the caller.
+In: a ``Query``. Out: SQL over inputs ``r1``, ``r2`` ... with columns ``c1``, ``c2`` ..., the tables
+that these are, and the types of the result. If rows have an order it is PostgreSQL's: bytes of
+strings, NULL above all values. The caller reads the tables.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class TableInput:
-    """A table that a query reads. ``columns``: which of the scan's, as (c1, column), one at least.
+    """A table that a query reads. ``columns``: those used of the scan's, as (c1, column), at least
+    one.
 
-    ``predicate``: SQL over those, without the relation's name; None: every row counts.
-    ``equal``: what it asks of columns, (name, text), wherever a row counts.
+    ``predicate``: SQL over these columns, without the relation's name; None: every row counts.
+    ``equal``: values that the predicate requires of columns in every row that counts: (name, text).
     """
 
     scan: TableScan
@@ -101,7 +102,10 @@ class TableInput:
 
 @dataclass(frozen=True)
 class CompiledQuery:
-    """``values``: of the result's columns, c1 and so on. ``once``: no input is read twice."""
+    """The SQL of a query. ``values``: the result's columns, c1 and so on.
+
+    ``once``: no input is read twice.
+    """
 
     sql: str
     values: tuple[Value, ...]
@@ -110,7 +114,7 @@ class CompiledQuery:
 
 
 def compile_query(query: Query, session: SessionValues | None = None) -> CompiledQuery:
-    """The rows as they are printed. Raises as ``compile_rows``."""
+    """Compile a query whose rows are as they are printed. Raises as ``compile_rows``."""
     compiled = compile_rows(query, session)
     if not any(value.printed for value in compiled.values):
         return compiled
@@ -125,9 +129,10 @@ def compile_query(query: Query, session: SessionValues | None = None) -> Compile
 
 
 def compile_rows(query: Query, session: SessionValues | None = None) -> CompiledQuery:
-    """Rows as they are computed. ``session``: None where nothing may be asked of it.
+    """Compile a query whose rows are as they are computed.
 
-    Raises FeatureNotSupported for what DuckDB does otherwise, PenstockError (54001).
+    ``session``: None if the statement may not use the session's values. Raises FeatureNotSupported
+    if DuckDB differs, PenstockError (54001).
     """
     compiler = QueryCompiler(session)
     with limited_depth():
@@ -139,19 +144,19 @@ def compile_rows(query: Query, session: SessionValues | None = None) -> Compiled
 
 
 def compile_input(item: TableInput) -> CompiledQuery:
-    """Its rows, with the columns that are used by their names."""
+    """Compile the rows of an input, with the columns that are used by their names."""
     names = ", ".join(name for name, _ in item.columns)
     return CompiledQuery(f"SELECT {names} FROM {item.scan.name}", (), (item,), once=True)
 
 
-# Numerics of any length in queries: quotients and rounding (numeric.c).
+# Compute numerics of any length in queries: quotients and rounding (numeric.c).
 #
-# In: typed calls. Out: a ``Value`` by functions of the connection that ``numeric_functions`` makes
-# known. A row filter has decimals only.
+# In: typed calls. Out: a ``Value`` that calls functions which ``numeric_functions`` registers with
+# the connection. A row filter has decimals only.
 
 
 class NumericCompiler(ExpressionCompiler):
-    """What ``QueryCompiler`` knows beside a filter's expressions."""
+    """The numeric operations of ``QueryCompiler`` that a row filter's expressions lack."""
 
     def _division(self, node: OpExpr) -> Value:
         values = [self.value(argument) for argument in node.arguments]
@@ -162,7 +167,7 @@ class NumericCompiler(ExpressionCompiler):
         return strict(values, result, () if self._case else node.arguments)
 
     def _round(self, node: FuncExpr) -> Value:
-        """Of numbers that are texts; a row filter has decimals only."""
+        """Round numbers that are texts; a row filter has decimals only."""
         value = self.value(node.arguments[0])
         digits = stripped(node.arguments[-1]) if len(node.arguments) > 1 else Const(INT4, "0")
         text = digits.text if isinstance(digits, Const) else None
@@ -173,7 +178,9 @@ class NumericCompiler(ExpressionCompiler):
 
 
 class QueryCompiler(NumericCompiler):
-    """Of one statement. ``tables``: in the order of the SQL; ``nested``: a subquery is in it."""
+    """The compiler of one statement. ``tables``: in the order of the SQL; ``nested``: it has a
+    subquery.
+    """
 
     def __init__(self, session: SessionValues | None = None) -> None:
         super().__init__()
@@ -185,7 +192,7 @@ class QueryCompiler(NumericCompiler):
         self._ctes: dict[str, tuple[Value, ...]] = {}
 
     def _constants_may_fail(self) -> None:
-        """The query fails then, when it comes to it."""
+        """Accept constants that may fail: the query fails when it evaluates them."""
 
     # Expressions
 
@@ -254,7 +261,7 @@ class QueryCompiler(NumericCompiler):
         return self._any_of(node, sql, value)
 
     def _any_of(self, node: SubLink, sql: str, value: Value) -> Value:
-        """ANY and ALL by comparison: both sides as DuckDB compares them."""
+        """Compile ANY and ALL by comparison: both sides as DuckDB compares them."""
         test = node.test
         if not isinstance(test, OpExpr) or test.name not in COMPARISONS:
             raise refused("this comparison with a subquery")
@@ -268,7 +275,9 @@ class QueryCompiler(NumericCompiler):
     # Inputs
 
     def input(self, scan: TableScan, asked: Sequence[tuple[Node, str]] = ()) -> TableInput:
-        """What is to be read of a table. ``asked``: of each row that counts, with the SQL."""
+        """Return the input for a table. ``asked``: conditions on each row that counts, with their
+        SQL.
+        """
         known = [(f"c{number}", column) for number, column in _numbered(scan.columns)]
         used = [item for item in known if (scan.name, item[0]) in self._used]
         predicate = " AND ".join(sql for _, sql in asked) or None
@@ -276,7 +285,9 @@ class QueryCompiler(NumericCompiler):
         return TableInput(scan, tuple(used or known[:1]), predicate, equal)
 
     def conditions(self, query: Query) -> dict[str, list[tuple[Node, str]]]:
-        """Those of WHERE that concern one table alone, which then reads fewer rows."""
+        """Return the conditions of WHERE that concern one table alone, so that it reads fewer
+        rows.
+        """
         scans = {scan.name: scan for node in query.from_ for scan in always_there(node)}
         found: dict[str, list[tuple[Node, str]]] = {}
         for condition in conjuncts(query.where):
@@ -290,7 +301,7 @@ class QueryCompiler(NumericCompiler):
         return found
 
     def _alone(self, scan: TableScan, condition: Node) -> Value:
-        """As if its columns had no relation."""
+        """Compile a condition with column names that bear no relation."""
         qualified = dict(self._columns)
         for number, item in _numbered(scan.columns):
             name = f"c{number}"
@@ -303,13 +314,15 @@ class QueryCompiler(NumericCompiler):
     # Queries
 
     def _texts(self, values: Sequence[Value]) -> dict[int, str]:
-        """Columns beside those of numerics of several scales: their texts, by number."""
+        """Return the texts of numerics of several scales by column number, for columns beside
+        theirs.
+        """
         return {n: value.printed for n, value in _numbered(values) if value.printed is not None}
 
     def query(self, query: Query, *, printed: bool = False) -> tuple[str, tuple[Value, ...]]:
-        """SQL whose columns are c1, c2 ..., and their values without SQL of their own.
+        """Return SQL whose columns are c1, c2 ..., and their values without SQL of their own.
 
-        ``printed``: it may have columns more, with the texts of some.
+        ``printed``: there may be more columns, with the texts of some.
         """
         with_ = self._with(query)
         from_ = [self._from(node) for node in query.from_]
@@ -343,7 +356,9 @@ class QueryCompiler(NumericCompiler):
         )
 
     def _target_texts(self, query: Query, targets: Sequence[Value]) -> dict[int, str]:
-        """Of the rows of a group one has its text; what is computed from several has none."""
+        """Return the texts of targets. Each group takes the text of one of its rows; a target that
+        is computed from several rows has none.
+        """
         texts = self._texts(targets)
         if not any(self.value(node).printed for node in query.group):
             return texts
@@ -362,7 +377,7 @@ class QueryCompiler(NumericCompiler):
         return f"CASE WHEN {sql} < 0 THEN {refusal} ELSE {sql} END"
 
     def _recursive(self, cte: Cte) -> str:
-        """``name(columns) AS (...)`` of a query that reads itself."""
+        """Compile a recursive query: ``name(columns) AS (...)``."""
         raise refused("WITH RECURSIVE")
 
     def _with(self, query: Query) -> str:
@@ -376,7 +391,7 @@ class QueryCompiler(NumericCompiler):
                 continue
             sql, values = self.query(cte.query, printed=True)
             self._ctes[cte.name] = values
-            # An input can be read only once.
+            # MATERIALIZED, since an input can be read only once.
             parts.append(f"{cte.name} AS MATERIALIZED ({sql})")
         return f"WITH {recursive}{', '.join(parts)} " if parts else ""
 
@@ -393,7 +408,7 @@ class QueryCompiler(NumericCompiler):
         return f" ORDER BY {', '.join(keys)}"
 
     def _sort_value(self, node: Node, query: Query) -> Value:
-        """A target by its place, so that it is not computed twice, or by its name."""
+        """Return a target by its place, so that it is not computed twice, or by its name."""
         value = self.value(node)
         if node not in query.targets:
             return value
@@ -434,7 +449,7 @@ class QueryCompiler(NumericCompiler):
         raise refused(f"function {node.function} in FROM")
 
     def scan(self, node: TableScan) -> str:
-        """A table comes into reach."""
+        """Make a table's columns known."""
         self.tables.append(node)
         for number, item in _numbered(node.columns):
             name = f"c{number}"
@@ -493,7 +508,7 @@ class QueryCompiler(NumericCompiler):
         self._expose(node.name, exposed)
         word = node.operation.value + (" ALL" if node.all else "")
         alike = any(value.printed for value in exposed) and not node.all
-        if alike:  # of those that are equal the first has its text
+        if alike:  # of equal rows the first gives the text
             word = "UNION ALL"
         both = (
             f"(SELECT {', '.join(first) or '1'} FROM ({left_sql}) {word}"
@@ -506,7 +521,7 @@ class QueryCompiler(NumericCompiler):
 
 
 def _text(number: int) -> str:
-    """The name of the column with the texts of another."""
+    """Return the name of the column with the texts of another."""
     return f"c{number}_text"
 
 
@@ -514,10 +529,10 @@ def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
     return enumerate(items, 1)
 
 
-# Aggregates and window functions in DuckDB's SQL with PostgreSQL's results (pg_aggregate.dat).
+# Compile aggregates and window functions in DuckDB's SQL with PostgreSQL's results
+# (pg_aggregate.dat).
 #
-# In: an aggregate's name and its arguments as values. Out: a ``Value``. What is not here is
-# refused.
+# In: an aggregate's name and its arguments as values. Out: a ``Value``. All others are refused.
 
 _RANKS: Final = {
     "row_number": "BIGINT",
@@ -532,7 +547,10 @@ _EXTREMES: Final = {"min": "arg_min", "max": "arg_max"}
 
 
 def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, over: str) -> Value:
-    """``order``, ``filter_``, ``over``: the clauses, or "". Raises FeatureNotSupported."""
+    """Compile an aggregate. ``order``, ``filter_``, ``over``: the clauses, or "".
+
+    Raises FeatureNotSupported.
+    """
     distinct = "DISTINCT " if node.distinct else ""
     tail = f"{filter_}{over}"
     if not values:
@@ -561,7 +579,7 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
         case "bool_or":
             return Value(call("bool_or"), BOOL, None, fails)
         case "string_agg" if node.type == TEXT and isinstance(node.arguments[1], Const):
-            # What is distinct comes sorted (nodeAgg.c).
+            # DISTINCT sorts the values (nodeAgg.c).
             order = order or (f" ORDER BY {first.sql}" if distinct else "")
             return Value(call("string_agg", values[1].sql), TEXT, None, fails)
         case "array_agg" if not element(first.type):
@@ -591,8 +609,8 @@ def _sum(node: Aggref, value: Value, call: Callable[[str], str], fails: bool) ->
 def _average(node: Aggref, value: Value, call: Callable[[str], str], fails: bool) -> Value:
     total, count = call("sum"), call("count")
     if value.type == FLOAT8:
-        # float8_accum keeps the sum of squares of the distances, too, and fails when that one is
-        # out of range; the square of the greatest distance is a part of it in every order.
+        # float8_accum also keeps the sum of the squared distances, and fails if it is out of range.
+        # In every order, the square of the greatest distance is a part of this sum.
         distance = f"({call('max')} - {call('min')})"
         too_great = f"NOT isfinite({total}) OR isinf({distance} * {distance})"
         return _in_range(f"({total} / {count})", too_great, call)
@@ -603,7 +621,7 @@ def _average(node: Aggref, value: Value, call: Callable[[str], str], fails: bool
 
 
 def _in_range(sql: str, too_great: str, call: Callable[[str], str]) -> Value:
-    """float8pl, float8_accum: what is not finite is an error if all of the numbers are."""
+    """Raise an error for an infinite result of finite numbers (float8pl, float8_accum)."""
     finite = f"isfinite({call('min')}) AND isfinite({call('max')})"
     checked = f"CASE WHEN {finite} AND ({too_great}) THEN CAST({OVERFLOW} AS DOUBLE) ELSE {sql} END"
     return Value(checked, FLOAT8, None, True)
@@ -622,7 +640,7 @@ def _extreme(node: Aggref, value: Value, sql: str, tail: str, fails: bool) -> Va
 
 
 def window_function(node: Aggref, values: Sequence[Value], over: str) -> Value:
-    """What is only there with OVER. Raises FeatureNotSupported."""
+    """Compile a function that exists only with OVER. Raises FeatureNotSupported."""
     name, fails = node.name, any(value.fails for value in values)
     if name in _RANKS:
         return Value(f"CAST({name}(){over} AS {_RANKS[name]})", node.type)
@@ -642,7 +660,7 @@ def window_function(node: Aggref, values: Sequence[Value], over: str) -> Value:
 
 
 def _of_window(name: str, node: Aggref, values: Sequence[Value], over: str, fails: bool) -> Value:
-    """A value of another row."""
+    """Compile a value of another row."""
     first, *more = values
     after = "".join(f", {value.sql}" for value in more)
     printed = None if first.printed is None else f"{name}({first.printed}{after}){over}"
@@ -655,7 +673,7 @@ def _check_positive(node: Node, message: str, sqlstate: str) -> None:
 
 
 def check_groupable(value: Value) -> None:
-    """Values that are equal in PostgreSQL are one value in DuckDB. Raises FeatureNotSupported."""
+    """Check that values equal in PostgreSQL are one value in DuckDB. Raises FeatureNotSupported."""
     if (
         value.type in PLAIN
         or element(value.type) in PLAIN
@@ -672,19 +690,20 @@ def _refused(node: Aggref, values: Sequence[Value]) -> Exception:
     return refused(f"function {node.name}({shown})")
 
 
-# An item of ORDER BY as DuckDB orders the way PostgreSQL does.
+# Compile an item of ORDER BY so that DuckDB orders as PostgreSQL does.
 #
-# In: a sort key with its compiled value. Out: SQL; types whose order is another one are refused.
+# In: a sort key with its compiled value. Out: SQL; types with another order in DuckDB are refused.
 
 _ORDERED: Final = PLAIN | {NUMERIC, BPCHAR}
 
 
 def order_by(key: SortKey, value: Value) -> str:
-    """``value``: of the key's node. Raises FeatureNotSupported."""
+    """Compile a sort key. ``value``: of the key's node. Raises FeatureNotSupported."""
     if value.type in SUBTYPES:
         return f"{range_key(value.sql, value.type)} {_direction(key)}"
     if value.type not in _ORDERED and not is_enum(value.type):
-        # NULL elements go where NULL does, which is right for the usual two orders only.
+        # NULL elements go where NULL goes. That is right for ASC NULLS LAST and DESC NULLS FIRST
+        # only.
         usual = key.nulls_first == key.descending
         if element(value.type) not in _ORDERED or not usual:
             raise refused(f"ORDER BY of {type_name(value.type)}")
@@ -692,7 +711,7 @@ def order_by(key: SortKey, value: Value) -> str:
 
 
 def in_own_order(value: Value) -> bool:
-    """Whether the value itself is what it is ordered by."""
+    """Tell whether rows are ordered by the value itself."""
     return value.type not in SUBTYPES and comparable(value, value)[0] == value.sql
 
 
@@ -701,7 +720,7 @@ def _direction(key: SortKey) -> str:
     return f"{direction} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
 
 
-# The order of ranges (rangetypes.c, range_cmp), of values that are held as their text.
+# Order ranges (rangetypes.c, range_cmp), which are held as their text.
 #
 # In: SQL of a range's text, as ``range_out`` prints it, and its type. Out: SQL of a value that
 # DuckDB orders the same way: the empty range, then by the lower bounds, then by the upper ones,
@@ -723,8 +742,9 @@ _UPPER: Final = 3
 
 
 def range_key(text: str, range_type: int) -> str:
-    """A struct: DuckDB orders it by its fields. Missing bounds are equal, so that what stands in
-    their fields matters not."""
+    """Return a struct: DuckDB orders it by its fields.
+
+    Missing bounds are equal, so the values in their fields do not matter."""
     subtype = SUBTYPES[range_type]
     lower, upper = _part(text, _LOWER), _part(text, _UPPER)
     fields = {
@@ -749,6 +769,6 @@ def _value(bound: str, subtype: int) -> str:
     if subtype == NUMERIC:
         return sort_key(given)
     if subtype in (DATE, TIMESTAMP, TIMESTAMPTZ):
-        # DuckDB writes (BC) after the date.
+        # DuckDB reads (BC) after the date.
         given = rf"regexp_replace({given}, '^(\S+)(.*) BC$', '\1 (BC)\2')"
     return f"CAST({given} AS {DUCKDB[subtype]})"

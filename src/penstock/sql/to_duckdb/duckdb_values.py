@@ -1,9 +1,10 @@
 """PostgreSQL values as DuckDB holds them: types, constants, the order of numerics and enums.
 
-In: pg_type oids and constants in PostgreSQL's text. Out: ``Value``: SQL text with what DuckDB's own
-types do not say. Columns are held as ``penstock.pgtypes.arrow_type`` has them: numeric(p,s) is a
-DECIMAL, numeric without limits is its text, which ``comparable`` turns into a string that sorts as
-the number does; a value of an enum is its label, which ``comparable`` turns into its position.
+In: pg_type oids and constants in PostgreSQL's text. Out: ``Value``: SQL text with facts that
+DuckDB's own types lack. Columns are held as ``penstock.pgtypes.arrow_type`` has them: numeric(p,s)
+is a DECIMAL, numeric without limits is its text, which ``comparable`` turns into a string that
+sorts as the number does; a value of an enum is its label, which ``comparable`` turns into its
+position.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class Value:
     """An SQL text. ``type``: pg_type oid; ``shape``: precision and scale of a DECIMAL (or of an
     array's elements), None for numbers as text; ``fails``: evaluating it may raise an error.
 
-    ``printed``: numeric_out of it, or of its elements, where a DECIMAL holds numbers of several
-    scales; None: the DECIMAL's own text."""
+    ``printed``: SQL of numeric_out of the value, or of its elements, if a DECIMAL holds numbers of
+    several scales; None: the DECIMAL's own text."""
 
     sql: str
     type: int
@@ -83,7 +84,7 @@ class Value:
 
 
 def refused(what: str) -> FeatureNotSupported:
-    """What PostgreSQL allows and we do not; to be raised."""
+    """Return the error for something that PostgreSQL allows and we do not."""
     return FeatureNotSupported(
         f"{what} is not supported",
         hint="The documentation lists the functions, operators and casts that are supported.",
@@ -91,7 +92,9 @@ def refused(what: str) -> FeatureNotSupported:
 
 
 def duckdb_type(oid: int, shape: Shape | None) -> str:
-    """DuckDB's name of a type. Raises FeatureNotSupported for types whose values we do not know."""
+    """Return DuckDB's name of a type. Raises FeatureNotSupported for types whose values we do not
+    know.
+    """
     item = element(oid)
     if item:
         return duckdb_type(item, shape) + "[]"
@@ -105,7 +108,9 @@ def duckdb_type(oid: int, shape: Shape | None) -> str:
 
 
 def column(name: str, oid: int, typmod: int, relation: str = "") -> Value:
-    """A column, quoted by its name at the publisher. ``relation``: of a query, where it has any."""
+    """Return a column, quoted by its name at the publisher. ``relation``: its relation in a
+    query.
+    """
     sql = f"{relation}.{quoted(name)}" if relation else quoted(name)
     shape = precision_and_scale(typmod) if NUMERIC in (oid, element(oid)) else None
     if oid == INT2:  # Spark's byte is a smallint too
@@ -114,7 +119,7 @@ def column(name: str, oid: int, typmod: int, relation: str = "") -> Value:
 
 
 def constant(text: str | None, oid: int) -> Value:
-    """A constant in the text of its type's output function."""
+    """Return a constant from the text of its type's output function."""
     if element(oid):
         return _array_constant(text, oid)
     if oid == NUMERIC:
@@ -135,7 +140,7 @@ def _array_constant(text: str | None, oid: int) -> Value:
 
 
 def array(elements: list[Value], oid: int) -> Value:
-    """A list of values of one type."""
+    """Return a list of values of one type."""
     elements, shape = aligned(elements) if elements else ([], (1, 0))
     shape = shape if element(oid) == NUMERIC else None
     body = ", ".join(value.sql for value in elements)
@@ -171,7 +176,7 @@ def _literal(text: str, oid: int) -> str:
 
 
 def duckdb_date(text: str, oid: int) -> str:
-    """DuckDB writes (BC) right behind the date."""
+    """Return a date as DuckDB writes it, with (BC) right behind the date."""
     if "infinity" in text:
         return text
     year = int(text.split("-")[0])
@@ -184,14 +189,14 @@ def duckdb_date(text: str, oid: int) -> str:
 
 
 def integer_shape(oid: int) -> Shape:
-    """The DECIMAL that holds every value of an integer type."""
+    """Return the DECIMAL that holds every value of an integer type."""
     return _DIGITS[oid], 0
 
 
 def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
-    """Values of one type in one representation: numerics as one DECIMAL, or all as text.
+    """Return values of one type in one representation: numerics as one DECIMAL, or all as text.
 
-    Each of a DECIMAL of several scales is ``printed`` with its own.
+    If they have several scales, each value is ``printed`` with its own.
     """
     if any(element(value.type) == NUMERIC for value in values):
         return _aligned_lists(values)
@@ -215,7 +220,7 @@ def _aligned_lists(values: list[Value]) -> tuple[list[Value], Shape | None]:
 
 
 def list_text(value: Value) -> str:
-    """A list of numerics as their texts."""
+    """Return a list of numerics as their texts."""
     if value.printed is not None:
         return value.printed
     if value.shape is None:
@@ -232,28 +237,29 @@ def _as_decimal(value: Value, shape: Shape, several: bool) -> Value:
 
 
 def texts_of(values: list[Value]) -> list[str] | None:
-    """The texts of ``aligned`` values; None where one scale is that of all."""
+    """Return the texts of ``aligned`` values; None if all have one scale."""
     texts = [value.printed for value in values if value.printed is not None]
     return texts if len(texts) == len(values) else None
 
 
 def as_text(value: Value) -> str:
-    """A numeric as its text."""
+    """Return a numeric as its text."""
     if value.printed is not None:
         return value.printed
     return value.sql if value.shape is None else decimal_text(value.sql, value.shape)
 
 
 def decimal_text(sql: str, shape: Shape) -> str:
-    """numeric_out of a decimal: DuckDB prints no zero in front of the point where its type has no
-    digit there."""
+    """Print a decimal as numeric_out does.
+
+    DuckDB prints no zero before the point if the type has no digit there."""
     text = f"CAST({sql} AS VARCHAR)"
     precision, scale = shape
     return text if precision > scale else f"regexp_replace({text}, '^(-?)\\.', '\\10.')"
 
 
 def comparable(left: Value, right: Value) -> tuple[str, str]:
-    """Two values as DuckDB compares them the way PostgreSQL does."""
+    """Return two values in a form that DuckDB compares as PostgreSQL does."""
     if NUMERIC in (left.type, right.type):
         (left, right), shape = aligned([left, right])
         if shape is None:
@@ -267,14 +273,14 @@ def comparable(left: Value, right: Value) -> tuple[str, str]:
 
 
 def _position(value: Value) -> str:
-    """enum_cmp: where a label stands in its type; NULL for what is no label."""
+    """Return a label's position in its type (enum_cmp); NULL for an unknown label."""
     labels = map(simple_quote_literal, types()[value.type].labels)
     whens = "".join(f" WHEN {label} THEN {n}" for n, label in enumerate(labels, 1))
     return f"CASE {value.sql}{whens} END" if whens else "CAST(NULL AS INTEGER)"
 
 
 def _trimmed(value: Value) -> str:
-    """char(n) without its trailing blanks, which do not count."""
+    """Return char(n) without its trailing blanks, which do not count."""
     if value.type == BPCHAR:
         return f"rtrim({value.sql}, ' ')"
     if element(value.type) == BPCHAR:
@@ -288,8 +294,10 @@ def _numeric_list(value: Value) -> str:
 
 
 def sort_key(text: str) -> str:
-    """numeric_cmp as the order of strings: sign, number of digits in front of the point, digits;
-    for negative numbers the nines' complement. NaN equals NaN and is the greatest."""
+    """Return a string that sorts as the number does (numeric_cmp).
+
+    It holds the sign, the number of digits before the point, and the digits; for negative numbers
+    the nines' complement. NaN equals NaN and is the greatest."""
     positive = f"('2' || {_digits_key(text)})"
     negative = (
         f"('1' || translate({_digits_key(f'substr({text}, 2)')}, '0123456789', '9876543210')"

@@ -2,8 +2,8 @@
 (timestamp_pl_interval, interval_mul of timestamp.c).
 
 In: operands as values and as typed nodes. Out: DuckDB's SQL, or a constant. Columns of type
-interval are kept as text, so that an interval must be a constant; months go first and days follow,
-as in PostgreSQL, and the session's time zone is UTC.
+interval are kept as text, so an interval must be a constant. Months go first and days follow, as in
+PostgreSQL, and the session's time zone is UTC.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _DAY: Final = 86_400_000_000
 
 
 def interval_operand(operands: Sequence[Node]) -> Node | None:
-    """The only one that is an interval."""
+    """Return the only operand that is an interval, else None."""
     found = [operand for operand in operands if operand.type == INTERVAL]
     return found[0] if len(found) == 1 < len(operands) else None
 
 
 def moved(name: str, moment: Value, interval: Node, result: int) -> Value:
-    """A date or timestamp and an interval, ``+`` or ``-``.
+    """Add an interval to a date or timestamp, or subtract it (``name``).
 
     Raises FeatureNotSupported for an interval that is no constant, or of more than a thousand
-    years, so that no moment between the years 1 and 9999 leaves what DuckDB holds.
+    years: a moment between the years 1 and 9999 must stay within DuckDB's range.
     """
     constant = evaluated(interval)
     if constant is None or "infinity" in moment.sql:
@@ -53,14 +53,14 @@ def moved(name: str, moment: Value, interval: Node, result: int) -> Value:
 
 
 def in_utc(moment: Value) -> str:
-    """As a timestamp without time zone."""
+    """Return the moment as a timestamp without time zone."""
     if moment.type == TIMESTAMPTZ:
         return f"make_timestamp(epoch_us({moment.sql}))"
     return f"CAST({moment.sql} AS TIMESTAMP)" if moment.type == DATE else moment.sql
 
 
 def evaluated(node: Node) -> IntervalValue | None:
-    """What an expression of constants gives; None for others, and for NULL."""
+    """Return the value of an expression of constants; None for others, and for NULL."""
     if isinstance(node, Const):
         known = node.type == INTERVAL and node.text is not None
         return read_interval(node.text) if known and node.text is not None else None

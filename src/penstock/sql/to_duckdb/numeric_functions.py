@@ -1,7 +1,7 @@
 """Numbers of any length as numeric.c computes and prints them; DuckDB's decimals have 38 digits.
 
-In: texts of numeric's output function. Out: texts. Functions of a DuckDB connection, which are
-NULL where an argument is.
+In: texts of numeric's output function. Out: texts. These are functions of a DuckDB connection,
+which gives NULL for a NULL argument.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import duckdb
 DIVISION: Final = "pg_numeric_div"
 """(dividend, divisor) -> their quotient."""
 ROUND: Final = "pg_numeric_round"
-"""(number, digits after the point, none below zero) -> the number with so many."""
+"""(number, digits after the point, at least 0) -> the number rounded to that many."""
 
 _MIN_SIGNIFICANT: Final = 16
 """NUMERIC_MIN_SIG_DIGITS"""
 _DEC_DIGITS: Final = 4
-"""Digits of a digit of base NBASE."""
+"""Decimal digits of a digit of base NBASE."""
 MAX_SCALE: Final = 1000
 """NUMERIC_MAX_DISPLAY_SCALE"""
 _SPARE_DIGITS: Final = 8
@@ -33,7 +33,7 @@ def register(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def numeric_division(dividend: str, divisor: str) -> str:
-    """numeric_div. Raises ZeroDivisionError."""
+    """Divide (numeric_div). Raises ZeroDivisionError."""
     first, second = Decimal(dividend), Decimal(divisor)
     if first.is_nan() or second.is_nan():
         return _NOT_A_NUMBER
@@ -47,7 +47,7 @@ def numeric_division(dividend: str, divisor: str) -> str:
         return "0"
     scale = _division_scale(first, second)
     digits = max(first.adjusted() - second.adjusted(), 0) + scale + _SPARE_DIGITS
-    # Cut off, so that what is left is not rounded twice; a last 1 tells that there was more.
+    # Cut off, so that the result is not rounded twice; a last 1 tells that there was more.
     cut = _truncated(first, second, digits)
     return _printed(cut, scale)
 
@@ -63,7 +63,7 @@ def _truncated(dividend: Decimal, divisor: Decimal, digits: int) -> Decimal:
 
 
 def numeric_round(number: str, digits: int) -> str:
-    """numeric_round for ``digits`` from 0 on."""
+    """Round (numeric_round). ``digits``: from 0 on."""
     value = Decimal(number)
     if not value.is_finite():
         return number
@@ -77,7 +77,7 @@ def _printed(value: Decimal, scale: int) -> str:
 
 
 def _division_scale(dividend: Decimal, divisor: Decimal) -> int:
-    """select_div_scale"""
+    """Return the scale of a quotient (select_div_scale)."""
     weight1, first1 = _weight(dividend)
     weight2, first2 = _weight(divisor)
     weight = weight1 - weight2
@@ -89,7 +89,9 @@ def _division_scale(dividend: Decimal, divisor: Decimal) -> int:
 
 
 def _weight(number: Decimal) -> tuple[int, int]:
-    """Weight and value of the first digit of base 10000 that is not zero; (0, 0) for zero."""
+    """Return weight and value of the first digit of base 10000 that is not zero; (0, 0) for
+    zero.
+    """
     if not number:
         return 0, 0
     weight = number.adjusted() // _DEC_DIGITS

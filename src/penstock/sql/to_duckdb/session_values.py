@@ -1,4 +1,4 @@
-"""What a query asks of its session: who, where, and since when (ExecEvalSQLValueFunction).
+"""Values that a query takes from its session: user, database, time (ExecEvalSQLValueFunction).
 
 In: facts of a session. Out: values in the text of their types. They are constants of a statement.
 """
@@ -15,8 +15,9 @@ from penstock.sql.typed.query_nodes import SessionValue
 
 @dataclass(frozen=True, slots=True)
 class SessionValues:
-    """``user``: "" when the role ``role_oid`` is gone. ``started``: the transaction, in UTC, which
-    is the time zone of every session."""
+    """The facts. ``user``: "" if the role ``role_oid`` is gone.
+
+    ``started``: the transaction's start, in UTC, which is the time zone of every session."""
 
     user: str
     role_oid: int
@@ -24,7 +25,7 @@ class SessionValues:
     started: datetime
 
     def value(self, node: SessionValue) -> Value:
-        """A constant. Raises FeatureNotSupported, UndefinedObject."""
+        """Return a constant. Raises FeatureNotSupported, UndefinedObject."""
         return constant(self._text(node.name), node.type)
 
     def _text(self, name: str) -> str:

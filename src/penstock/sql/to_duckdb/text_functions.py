@@ -1,7 +1,8 @@
 """Functions of text in catalog queries as varlena.c and oracle_compat.c compute them.
 
-In: values as DuckDB hands them over; none is NULL. Out: values, or PostgreSQL's errors. What a
-query makes by them is counted: texts between DuckDB's operators are in no limit of memory.
+In: values as DuckDB passes them; none is NULL. Out: values, or PostgreSQL's errors. The texts that
+a query makes by them are counted, since DuckDB's limit of memory does not cover texts between its
+operators.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from penstock.sql.to_duckdb.duckdb_patterns import common_pattern
 from penstock.sqlstate import OutOfMemory, ProgramLimitExceeded
 
 MAX_MADE: Final = 128 << 20
-"""Bytes of text that one query of the catalogs makes."""
+"""The most bytes of text that one query of the catalogs makes."""
 _MAX_ALLOC: Final = (1 << 30) - 1
 """MaxAllocSize"""
 _BYTES: Final = 4
-"""Of a character."""
+"""The most bytes of a character."""
 _ITEM: Final = 64
 
 
 class Budget:
-    """Of one query."""
+    """The bytes of text that one query has made."""
 
     def __init__(self) -> None:
         self._made = 0
 
     def reset(self) -> None:
-        """Another query begins."""
+        """Begin another query."""
         self._made = 0
 
     def take(self, size: int) -> None:
-        """Before so many bytes are made. Raises OutOfMemory (53200)."""
+        """Count bytes before they are made. Raises OutOfMemory (53200)."""
         self._made += size
         if self._made > MAX_MADE:
             raise OutOfMemory(
@@ -50,8 +51,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class TextFunction:
-    """``of``: name and argument types in pg_proc; ``signature``: as DuckDB calls it; ``size``:
-    bytes of a result at most, by the arguments."""
+    """A function. ``of``: name and argument types in pg_proc; ``signature``: as DuckDB calls it.
+
+    ``size``: the most bytes of a result, by the arguments."""
 
     of: tuple[str, tuple[int, ...]]
     signature: CatalogFunction
@@ -59,7 +61,7 @@ class TextFunction:
     size: Callable[..., int]
 
     def counted(self, budget: Budget) -> Callable[..., Any]:
-        """NULL for an argument NULL."""
+        """Return the function that counts its results, and gives NULL for a NULL argument."""
 
         def call(*cells: Any) -> Any:
             if None in cells:
@@ -154,7 +156,7 @@ def _joined_size(items: list[str | None], separator: str = ",", null: str = "") 
 
 
 def split_size(text: str | None, separator: str | None) -> int:
-    """Of an array of texts, with what Python has for each."""
+    """Return the size of an array of texts, including Python's own cost for each."""
     if text is None:
         return 0
     count = len(text) if separator is None else text.count(separator) if separator else 0
@@ -164,7 +166,7 @@ def split_size(text: str | None, separator: str | None) -> int:
 def string_to_array(
     text: str | None, separator: str | None, null: str | None
 ) -> list[str | None] | None:
-    """text_to_array: without a separator every character is an element."""
+    """Split a text (text_to_array); without a separator every character is an element."""
     if text is None:
         return None
     if not text:
@@ -210,7 +212,7 @@ _ALL: Final = (
     _of("quote_literal", "t", quote_literal, lambda text: 2 * _bytes(text)),
     _of("textcat", "tt", lambda a, b: a + b, lambda a, b: _bytes(a) + _bytes(b)),
     _of("common_pattern", "t", common_pattern, _plain_size),
-    # Without a pg_proc row of these arguments: what the compiler calls.
+    # These have no row of pg_proc with such arguments; only the compiler calls them.
     _of("bpchar", "ti", _bpchar, lambda _, length: length),
     _of("concat_ws", "ta", _concat_ws, _concat_ws_size),
     _of("array_out", "a", join_array, _joined_size),
@@ -219,10 +221,10 @@ _ALL: Final = (
     _of("array_to_string", "att", _array_to_string, _joined_size),
 )  # fmt: skip
 TEXT_FUNCTIONS: Final[Mapping[str, TextFunction]] = {f.signature.name: f for f in _ALL}
-"""By the name that DuckDB calls."""
+"""Functions by the name that DuckDB calls."""
 COMMON_PATTERN: Final = "common_pattern_t"
-"""Of a regular expression that is computed: itself."""
+"""Checks a computed regular expression, and returns it."""
 BY_PROC: Final = {f.of: f.signature.name for f in _ALL}
-"""That name by name and argument types in pg_proc."""
+"""Names that DuckDB calls, by name and argument types in pg_proc."""
 STRING_TO_ARRAY: Final = CatalogFunction("string_to_array", ("text", "text", "text"), "_text")
-"""The one that is not strict."""
+"""The one function that is not strict."""
