@@ -1,10 +1,10 @@
 """Jars that are no Python packages: fetched once by Ivy, checked by sha256, kept in our cache.
 
 In: pins (organisation, name, revision, sha256) that a room keeps in a data file of its own. Out:
-the folder that holds exactly these jars. Ivy comes inside PySpark's wheel, so Java is all that it
-takes; it asks the network only while a pinned file is missing. Several processes may call at once:
-one fetches, the others wait; a file appears under its name only when it is whole and its sum is
-right. What the jars are for is left to ``penstock.lakehouse.jars`` and ``penstock.embedded``.
+the folder that holds exactly these jars. Ivy comes inside PySpark's wheel, so only Java is needed;
+it asks the network only while a pinned file is missing. Several processes may call at once: one
+fetches, the others wait. A file gets its name only when it is whole and its checksum is right.
+``penstock.lakehouse.jars`` and ``penstock.embedded`` use the jars.
 
 Environment: ``PENSTOCK_CACHE`` moves the cache; ``PENSTOCK_IVY_SETTINGS`` names an Ivy settings
 file (a mirror, a proxy); ``DEFAULT_ARTIFACT_REPOSITORY`` replaces the central repository, as in
@@ -39,7 +39,7 @@ _OFFLINE_HINT = (
     " or an Ivy settings file in PENSTOCK_IVY_SETTINGS."
 )
 _IVY_TIMEOUT_SECONDS = 900
-# What matters in Ivy's pages of output.
+# Words that mark the important lines in Ivy's pages of output.
 _TELLING = ("Server access", "module not found", "download failed", "Exception", "Error")
 
 

@@ -1,6 +1,6 @@
-"""Cells of a column: where its values lie in a buffer, before anybody knows their type.
+"""Cells of a column: the places of its values in a buffer, before anybody knows their type.
 
-In: what a decoder found out about framing. Out: one value that the decoders hand to the type
+In: the framing that a decoder has found. Out: one value that the decoders hand to the type
 families. Bytes are never copied here; reading them is left to ``penstock.pgtypes``.
 """
 

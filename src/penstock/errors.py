@@ -267,7 +267,7 @@ class ProtocolViolation(PenstockError):
 
 
 class ReplicationConflict(PenstockError):
-    """Rows of the target that do not match what the stream says of them."""
+    """Rows of the target do not match the stream."""
 
     default_sqlstate = "40001"
 
@@ -303,7 +303,7 @@ class ApplierReplaced(PenstockError):
 
 
 class StorageError(PenstockError):
-    """The warehouse refuses reads or writes; SQLSTATE 53100 where its disk is full."""
+    """The warehouse refuses reads or writes; SQLSTATE 53100 if its disk is full."""
 
     default_sqlstate = "58030"
 

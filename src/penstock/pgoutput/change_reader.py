@@ -34,7 +34,7 @@ _PG_CATALOG: Final = "pg_catalog"
 
 
 def read_relation(reader: Reader, xid: int | None = None) -> RelationMessage:
-    """``R`` (logicalrep_read_rel). An empty schema name means pg_catalog."""
+    """Read ``R`` (logicalrep_read_rel). An empty schema name means pg_catalog."""
     oid = reader.uint32()
     schema = reader.string() or _PG_CATALOG
     name = reader.string()
@@ -46,21 +46,21 @@ def read_relation(reader: Reader, xid: int | None = None) -> RelationMessage:
 
 
 def read_type(reader: Reader, xid: int | None = None) -> TypeMessage:
-    """``Y`` (logicalrep_read_typ)."""
+    """Read ``Y`` (logicalrep_read_typ)."""
     oid = reader.uint32()
     schema = reader.string() or _PG_CATALOG
     return TypeMessage(oid, schema, reader.string(), xid)
 
 
 def read_insert(reader: Reader, xid: int | None = None) -> Insert:
-    """``I`` (logicalrep_read_insert)."""
+    """Read ``I`` (logicalrep_read_insert)."""
     oid = reader.uint32()
     _expect_new(reader.char())
     return Insert(oid, read_tuple(reader), xid)
 
 
 def read_update(reader: Reader, xid: int | None = None) -> Update:
-    """``U`` (logicalrep_read_update)."""
+    """Read ``U`` (logicalrep_read_update)."""
     oid = reader.uint32()
     kind = reader.char()
     if kind not in _OLD:
@@ -72,7 +72,7 @@ def read_update(reader: Reader, xid: int | None = None) -> Update:
 
 
 def read_delete(reader: Reader, xid: int | None = None) -> Delete:
-    """``D`` (logicalrep_read_delete)."""
+    """Read ``D`` (logicalrep_read_delete)."""
     oid = reader.uint32()
     kind = reader.char()
     if kind not in _OLD:
@@ -81,7 +81,7 @@ def read_delete(reader: Reader, xid: int | None = None) -> Delete:
 
 
 def read_truncate(reader: Reader, xid: int | None = None) -> Truncate:
-    """``T`` (logicalrep_read_truncate)."""
+    """Read ``T`` (logicalrep_read_truncate)."""
     count = reader.uint32()
     flags = reader.uint8()
     oids = tuple(reader.uint32() for _ in range(count))
@@ -89,7 +89,7 @@ def read_truncate(reader: Reader, xid: int | None = None) -> Truncate:
 
 
 def read_logical_message(reader: Reader, xid: int | None = None) -> LogicalMessage:
-    """``M`` (logicalrep_write_message)."""
+    """Read ``M`` (logicalrep_write_message)."""
     flags = reader.uint8()
     lsn = reader.lsn()
     prefix = reader.string()
@@ -98,12 +98,12 @@ def read_logical_message(reader: Reader, xid: int | None = None) -> LogicalMessa
 
 
 def read_tuple(reader: Reader) -> TupleData:
-    """The cells of a tuple (logicalrep_read_tuple)."""
+    """Read the cells of a tuple (logicalrep_read_tuple)."""
     return tuple(_cell(reader) for _ in range(reader.uint16()))
 
 
 def expected_new(kind: str) -> ProtocolViolation:
-    """PostgreSQL's message for a tuple that is not where the new one belongs."""
+    """Return PostgreSQL's error for another tuple in the place of the new one."""
     return ProtocolViolation(f"expected new tuple but got {ord(kind)}")
 
 
@@ -115,7 +115,7 @@ def unchanged_in_old_tuple() -> ProtocolViolation:
 
 
 def unknown_representation(kind: str) -> ProtocolViolation:
-    """PostgreSQL's message for a cell of an unknown kind."""
+    """Return PostgreSQL's error for a cell of an unknown kind."""
     return ProtocolViolation(f"unrecognized data representation type '{kind}'")
 
 

@@ -1,9 +1,8 @@
 """Row messages of many rows at once: the reverse of ``columnar`` (proto.c, logicalrep_write_*).
 
-In: columns of cells in PostgreSQL's output format. Out: one message per row, equal to what
-``encoder`` writes, each as a CopyData message with its XLogData header in front, so that the data
-of the array can go to a client as it is. Which rows are sent, and in which order, is left to the
-caller.
+In: columns of cells in PostgreSQL's output format. Out: one message per row, the same as from
+``encoder``, each as a CopyData message with its XLogData header in front, so that the data of the
+array can go to a client as it is. The caller chooses the rows and their order.
 """
 
 from __future__ import annotations

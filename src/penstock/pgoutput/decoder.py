@@ -91,5 +91,5 @@ class Decoder:
 
 
 def unknown_message(kind: int) -> ProtocolViolation:
-    """PostgreSQL's message for a type byte that it does not know (worker.c, apply_dispatch)."""
+    """Return PostgreSQL's error for an unknown type byte (worker.c, apply_dispatch)."""
     return ProtocolViolation(f'invalid logical replication message type "??? ({kind})"')

@@ -1,6 +1,6 @@
 """Messages that carry no rows, many at once: Begin, Commit, Origin (proto.c).
 
-In: a buffer and where the messages begin and end. Out: commits as columns; errors for everything
+In: a buffer and where the messages begin and end. Out: commits as columns; errors for all messages
 that ``decoder`` would refuse. Rows are left to ``columnar.change_batch``.
 """
 

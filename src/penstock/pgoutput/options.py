@@ -1,6 +1,6 @@
 """Options of the output plugin pgoutput (pgoutput.c, parse_output_parameters).
 
-In: what a subscription asks for. Out: the option list of START_REPLICATION, in the order in which
+In: the wishes of a subscription. Out: the option list of START_REPLICATION, in the order in which
 PostgreSQL's subscriber writes it (libpqwalreceiver.c, libpqrcv_startstreaming), or the arguments of
 the slot functions.
 """

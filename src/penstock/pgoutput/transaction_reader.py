@@ -29,36 +29,36 @@ _Prepared = TypeVar("_Prepared", Prepare, CommitPrepared, StreamPrepare)
 
 
 def read_begin(reader: Reader) -> Begin:
-    """``B`` (logicalrep_read_begin)."""
+    """Read ``B`` (logicalrep_read_begin)."""
     final_lsn = _set(reader.lsn(), "final_lsn not set in begin message")
     return Begin(final_lsn, reader.int64(), reader.uint32())
 
 
 def read_commit(reader: Reader) -> Commit:
-    """``C`` (logicalrep_read_commit)."""
+    """Read ``C`` (logicalrep_read_commit)."""
     _no_flags(reader.uint8(), "commit")
     return Commit(reader.lsn(), reader.lsn(), reader.int64())
 
 
 def read_origin(reader: Reader) -> Origin:
-    """``O`` (logicalrep_read_origin)."""
+    """Read ``O`` (logicalrep_read_origin)."""
     return Origin(reader.lsn(), reader.string())
 
 
 def read_stream_start(reader: Reader) -> StreamStart:
-    """``S`` (logicalrep_read_stream_start)."""
+    """Read ``S`` (logicalrep_read_stream_start)."""
     return StreamStart(reader.uint32(), reader.uint8() == 1)
 
 
 def read_stream_commit(reader: Reader) -> StreamCommit:
-    """``c`` (logicalrep_read_stream_commit)."""
+    """Read ``c`` (logicalrep_read_stream_commit)."""
     xid = reader.uint32()
     _no_flags(reader.uint8(), "commit")
     return StreamCommit(xid, reader.lsn(), reader.lsn(), reader.int64())
 
 
 def read_stream_abort(reader: Reader, parallel: bool) -> StreamAbort:
-    """``A`` (logicalrep_read_stream_abort): LSN and time are sent only if ``parallel``."""
+    """Read ``A`` (logicalrep_read_stream_abort): LSN and time are sent only if ``parallel``."""
     xid, subxid = reader.uint32(), reader.uint32()
     if not parallel:
         return StreamAbort(xid, subxid)
@@ -66,14 +66,14 @@ def read_stream_abort(reader: Reader, parallel: bool) -> StreamAbort:
 
 
 def read_begin_prepare(reader: Reader) -> BeginPrepare:
-    """``b`` (logicalrep_read_begin_prepare)."""
+    """Read ``b`` (logicalrep_read_begin_prepare)."""
     prepare_lsn = _set(reader.lsn(), "prepare_lsn not set in begin prepare message")
     end_lsn = _set(reader.lsn(), "end_lsn not set in begin prepare message")
     return BeginPrepare(prepare_lsn, end_lsn, reader.int64(), reader.uint32(), reader.string())
 
 
 def read_prepared(reader: Reader, kind: type[_Prepared], called: str) -> _Prepared:
-    """``P``, ``K`` and ``p``, which have the same fields (logicalrep_read_prepare_common)."""
+    """Read ``P``, ``K`` and ``p``, which have the same fields (logicalrep_read_prepare_common)."""
     _no_flags(reader.uint8(), called)
     return kind(
         _set(reader.lsn(), f"LSN not set in {called} message"),
@@ -85,7 +85,7 @@ def read_prepared(reader: Reader, kind: type[_Prepared], called: str) -> _Prepar
 
 
 def read_rollback_prepared(reader: Reader) -> RollbackPrepared:
-    """``r`` (logicalrep_read_rollback_prepared)."""
+    """Read ``r`` (logicalrep_read_rollback_prepared)."""
     _no_flags(reader.uint8(), "rollback prepared")
     return RollbackPrepared(
         _set(reader.lsn(), "prepare_end_lsn is not set in rollback prepared message"),

@@ -117,7 +117,7 @@ def _hash_long(values: npt.NDArray[np.int64]) -> Hashes:
 
 
 def _hash_word(k: Words) -> Hashes:
-    """hash_bytes_uint32_extended"""
+    """Hash by hash_bytes_uint32_extended."""
     a, b, c = _begun(4, len(k))
     return _final(a + k, b, c)
 

@@ -62,7 +62,7 @@ class Type:
 
 @cache
 def types() -> Mapping[int, Type]:
-    """All types by oid."""
+    """Return all types by oid."""
     text = Path(__file__).with_suffix(".tsv").read_text("utf-8")
     rows = (line.split("\t") for line in text.splitlines())
     return {type_.oid: type_ for type_ in map(_type, rows)}
@@ -70,7 +70,7 @@ def types() -> Mapping[int, Type]:
 
 @cache
 def types_by_name() -> Mapping[str, Type]:
-    """All types by the name that pg_type has."""
+    """Return all types by their name in pg_type."""
     return {type_.name: type_ for type_ in types().values()}
 
 

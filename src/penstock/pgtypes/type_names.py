@@ -167,7 +167,7 @@ def _interval_in(modifiers: Sequence[int]) -> int:
 
 
 def numeric_typmod(precision: int, scale: int) -> int:
-    """make_numeric_typmod"""
+    """Encode precision and scale (make_numeric_typmod)."""
     return (precision << 16 | scale & 0x7FF) + _VARHDRSZ
 
 
@@ -203,7 +203,7 @@ def typmod_out(type_: Type, typmod: int) -> str:
 
 
 def _interval(typmod: int) -> str:
-    """intervaltypmodout"""
+    """Print the fields and the precision of an interval (intervaltypmodout)."""
     fields, precision = typmod >> 16 & _FULL_RANGE, typmod & _FULL_PRECISION
     shown = "" if fields == _FULL_RANGE else f" {_INTERVAL_FIELDS.get(fields, '')}"
     return shown if precision == _FULL_PRECISION else f"{shown}({precision})"

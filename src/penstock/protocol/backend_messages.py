@@ -53,7 +53,7 @@ COPY_DONE: Final = frame(b"c")
 
 
 def parameter_status(name: str, value: str, encoding: ClientEncoding = UTF8) -> bytes:
-    """A parameter that clients are told of, at the start and at every change."""
+    """Return a parameter that clients are told of, at the start and at every change."""
     return frame(b"S", cstring(name, encoding) + cstring(value, encoding))
 
 
@@ -65,20 +65,22 @@ def backend_key_data(process_id: int, key: bytes) -> bytes:
 
 
 def ready_for_query(status: TransactionStatus) -> bytes:
-    """The server waits for the next query."""
+    """Tell the client that the server waits for the next query."""
     return frame(b"Z", status.value)
 
 
 def negotiate_protocol_version(newest: int, unrecognized: Sequence[str]) -> bytes:
-    """``newest``: the protocol version that the server will speak. ``unrecognized``: ``_pq_.``
-    options that the server does not know.
+    """Return the server's choice of protocol.
+
+    ``newest``: the protocol version that the server will speak. ``unrecognized``: ``_pq_.`` options
+    that the server does not know.
     """
     names = b"".join(cstring(name, UTF8) for name in unrecognized)
     return frame(b"v", struct.pack("!II", newest, len(unrecognized)) + names)
 
 
 def row_description(fields: Sequence[FieldDescription], encoding: ClientEncoding = UTF8) -> bytes:
-    """The columns of the rows that follow."""
+    """Describe the columns of the rows that follow."""
     out = bytearray(struct.pack("!H", len(fields)))
     for field in fields:
         out += cstring(field.name, encoding)
@@ -95,7 +97,7 @@ def row_description(fields: Sequence[FieldDescription], encoding: ClientEncoding
 
 
 def data_row(values: Sequence[bytes | None]) -> bytes:
-    """One row; None is NULL."""
+    """Return one row; None is NULL."""
     parts = [struct.pack("!H", len(values))]
     for value in values:
         parts += (_NULL,) if value is None else (_PACK_LENGTH(len(value)), value)
@@ -103,32 +105,32 @@ def data_row(values: Sequence[bytes | None]) -> bytes:
 
 
 def command_complete(tag: str, encoding: ClientEncoding = UTF8) -> bytes:
-    """``tag``: ``SELECT 3``, ``CREATE SUBSCRIPTION``, ``COPY 0``, ..."""
+    """End a command. ``tag``: ``SELECT 3``, ``CREATE SUBSCRIPTION``, ``COPY 0``, ..."""
     return frame(b"C", cstring(tag, encoding))
 
 
 def parameter_description(type_oids: Sequence[int]) -> bytes:
-    """Types of a prepared statement's parameters."""
+    """Return the types of a prepared statement's parameters."""
     return frame(b"t", struct.pack(f"!H{len(type_oids)}I", len(type_oids), *type_oids))
 
 
 def copy_in_response(columns: int, format_code: int = TEXT_FORMAT) -> bytes:
-    """The client shall send rows."""
+    """Ask the client to send rows."""
     return _copy_response(b"G", columns, format_code)
 
 
 def copy_out_response(columns: int, format_code: int = TEXT_FORMAT) -> bytes:
-    """Rows follow."""
+    """Announce rows."""
     return _copy_response(b"H", columns, format_code)
 
 
 def copy_both_response() -> bytes:
-    """Streaming begins (walsender.c): text, no columns."""
+    """Begin streaming (walsender.c): text, no columns."""
     return _copy_response(b"W", 0, TEXT_FORMAT)
 
 
 def copy_data(data: bytes) -> bytes:
-    """A row of COPY, or a walsender's frame."""
+    """Return a row of COPY, or a walsender's frame."""
     return b"d" + _PACK_LENGTH(len(data) + LENGTH_SIZE) + data
 
 

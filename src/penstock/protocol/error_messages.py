@@ -37,7 +37,7 @@ def error_response(
     position: int | None = None,
     encoding: ClientEncoding = UTF8,
 ) -> bytes:
-    """``position``: character of the query at which the error is, counted from 1."""
+    """Return an error. ``position``: its character in the query, counted from 1."""
     objects = error.objects or {}
     fields = [
         ("S", severity.value),
@@ -65,7 +65,7 @@ def notice_response(
     hint: str | None = None,
     encoding: ClientEncoding = UTF8,
 ) -> bytes:
-    """A notice or warning; clients print it and go on."""
+    """Return a notice or warning; clients print it and go on."""
     fields = [
         ("S", severity.value),
         ("V", severity.value),

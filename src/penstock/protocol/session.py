@@ -65,7 +65,7 @@ class ServerSession(SessionInput):
         return b"S"
 
     def negotiate(self, message: StartupMessage) -> bytes:
-        """NegotiateProtocolVersion; empty if the client asks for what we speak."""
+        """Return NegotiateProtocolVersion; empty if the client asks for a version that we speak."""
         self._expect(Phase.STARTING)
         self.protocol, unknown = negotiated(message, self._latest_protocol)
         if unknown or message.protocol > self._latest_protocol:
@@ -81,12 +81,15 @@ class ServerSession(SessionInput):
         return auth.authentication_sasl_continue(data)
 
     def finish_sasl(self, data: bytes) -> bytes:
-        """AuthenticationSASLFinal; AuthenticationOk comes next."""
+        """Return AuthenticationSASLFinal; AuthenticationOk comes next."""
         self._expect(Phase.STARTING)
         return auth.authentication_sasl_final(data)
 
     def authentication_ok(self) -> bytes:
-        """ParameterStatus, BackendKeyData and the first ReadyForQuery come next."""
+        """Return AuthenticationOk.
+
+        ParameterStatus, BackendKeyData and the first ReadyForQuery come next.
+        """
         self._expect(Phase.STARTING)
         self._authenticated = True
         return auth.authentication_ok()

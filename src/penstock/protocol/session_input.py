@@ -56,7 +56,9 @@ class SessionInput:
 
     @property
     def closed(self) -> bool:
-        """True if nothing more is read, and nothing sent after what was returned last."""
+        """True once nothing more is read, and nothing is sent after the last bytes that were
+        returned.
+        """
         return self._phase is Phase.CLOSED
 
     @property

@@ -168,7 +168,7 @@ def _alter(raw: RawNode, source: Source) -> AlterTable:
 
 
 def _command(raw: RawNode, source: Source) -> AlterTableCommand:
-    """``alter_table_cmd``, ``partition_cmd``"""
+    """Read ``alter_table_cmd`` or ``partition_cmd``."""
     kind, name = raw.take("subtype").removeprefix("AT_"), raw.take("name")
     missing_ok, cascade = bool(raw.take("missing_ok")), cascades(raw)
     definition = raw.node("def")

@@ -546,7 +546,7 @@ class _Effects:
         return found
 
     def _check_cte(self, cte: Cte, query: Query) -> None:
-        """Refuse effects in a query of WITH, unless it is the only item of FROM.
+        """Refuse effects in a query of WITH, unless it is the only item of FROM and not recursive.
 
         DuckDB and PostgreSQL differ on when and how far they compute others."""
         alone = len(query.from_) == 1 and isinstance(query.from_[0], CteScan)

@@ -50,9 +50,7 @@ _IN_UTC: Final = (
 _ERA: Final = "replace({0}, ' (BC)', '') || CASE WHEN {0} LIKE '% (BC)%' THEN ' BC' ELSE '' END"
 _CALENDAR: Final = {DATE: _PLAIN, TIMESTAMP: _PLAIN, TIMESTAMPTZ: _IN_UTC}
 THROUGH_TEXT: Final = frozenset({*_CALENDAR, *FLOATS})
-"""Types that DuckDB does not take from a function in Python as they are: infinity, years BC,
-NaN.
-"""
+"""Types with values that DuckDB cannot take from a Python function: infinity, years BC, NaN."""
 _TEMPLATES: Final = {
     ("lower", 1): "lower({0})",
     ("upper", 1): "upper({0})",
@@ -113,7 +111,7 @@ KNOWN_FUNCTIONS: Final = (
     | {name for name, _ in BY_PROC}
     | {"array_to_string", "regexp_replace", STRING_TO_ARRAY.name}
 )
-"""Functions that mark a query without tables as one for the catalogs."""
+"""Functions of the catalogs, which run a query without tables if it calls only these."""
 
 
 def template(name: str, values: Sequence[Value], type_: int) -> Value | None:

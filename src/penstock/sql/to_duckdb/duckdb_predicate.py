@@ -82,7 +82,7 @@ def predicate(node: Node) -> Value:
 
 
 def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value:
-    """Join by AND or OR from left to right; an operand is evaluated only if it decides."""
+    """Join by AND or OR from left to right; an operand is evaluated if no earlier one decides."""
     result = values[-1]
     for value in reversed(values[:-1]):
         joined = f"({value.sql} {operator.value} {result.sql})"

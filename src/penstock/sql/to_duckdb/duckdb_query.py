@@ -356,8 +356,10 @@ class QueryCompiler(NumericCompiler):
         )
 
     def _target_texts(self, query: Query, targets: Sequence[Value]) -> dict[int, str]:
-        """Return the texts of targets. Each group takes the text of one of its rows; a target that
-        is computed from several rows has none.
+        """Return the texts of targets by number.
+
+        In a grouped query a key has the text of one of its rows, an aggregate its own text, and any
+        other target none.
         """
         texts = self._texts(targets)
         if not any(self.value(node).printed for node in query.group):

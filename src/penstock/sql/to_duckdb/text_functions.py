@@ -223,7 +223,7 @@ _ALL: Final = (
 TEXT_FUNCTIONS: Final[Mapping[str, TextFunction]] = {f.signature.name: f for f in _ALL}
 """Functions by the name that DuckDB calls."""
 COMMON_PATTERN: Final = "common_pattern_t"
-"""Checks a computed regular expression, and returns it."""
+"""The function that checks a computed regular expression and returns it."""
 BY_PROC: Final = {f.of: f.signature.name for f in _ALL}
 """Names that DuckDB calls, by name and argument types in pg_proc."""
 STRING_TO_ARRAY: Final = CatalogFunction("string_to_array", ("text", "text", "text"), "_text")

@@ -105,7 +105,7 @@ class _Generation(ExpressionAnalysis):
 
 
 def _check_not_nested(node: Node, generated: set[str]) -> None:
-    """check_nested_generated"""
+    """Refuse an expression that uses generated columns (check_nested_generated)."""
     if isinstance(node, Var) and node.name in generated:
         raise PenstockError(
             f'cannot use generated column "{node.name}" in column generation expression',
