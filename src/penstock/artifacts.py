@@ -221,9 +221,7 @@ def java_executable() -> str:
 
 
 def _ivy_jar() -> Path:
-    """Return the Ivy jar of PySpark's wheel, found by the package's path: PySpark is not
-    imported.
-    """
+    """Return the Ivy jar of PySpark's wheel, found by the package's path, without an import."""
     package = importlib.util.find_spec("pyspark")
     places = list(package.submodule_search_locations or []) if package else []
     for place in places:

@@ -18,7 +18,7 @@ class Cells:
     """One column of ``n`` cells; cell i is ``buffer[start[i]:start[i] + length[i]]``.
 
     ``start`` and ``length`` have shape (n,). ``null`` has shape (n,), or is None if no cell is
-    NULL. Where it is true, ``start`` and ``length`` may hold anything.
+    NULL. Where ``null`` is true, ``start`` and ``length`` may hold anything.
     """
 
     buffer: NDArray[np.uint8]

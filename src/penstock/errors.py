@@ -199,15 +199,11 @@ class RelationChanged(NotInPrerequisiteState):
 
 
 class SchemaChanged(RelationChanged):
-    """A change that the publisher has made to a relation, and that a new copy of the table
-    follows.
-    """
+    """A change by the publisher to a relation, which a new copy of the table follows."""
 
 
 class StateMismatch(NotInPrerequisiteState):
-    """Publisher, slot, cuts or tables are not those that were followed, or one of them went
-    back.
-    """
+    """Publisher, slot, cuts or tables are not those that were followed, or one went back."""
 
 
 class ConfigurationError(PenstockError):

@@ -1,5 +1,4 @@
-"""Failpoints: named places where a fault test may kill or stop the process (as PostgreSQL's
-injection points).
+"""Failpoints: places to kill or stop the process in fault tests (PostgreSQL's injection points).
 
 In: the environment variable ``PENSTOCK_FAILPOINT=name[:n[:stop]]``, read once at import. Out: at
 the n-th pass (default 1) SIGKILL to ourselves, or with ``stop`` SIGSTOP to our process group, Spark

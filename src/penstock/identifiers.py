@@ -78,9 +78,7 @@ def split_identifiers(text: str, separator: str = ",") -> tuple[str, ...] | None
 
 
 def split_qualified(text: str) -> tuple[str, ...]:
-    """Split ``schema.name`` into its parts (stringToQualifiedNameList). Raises PenstockError
-    (42602).
-    """
+    """Split ``schema.name`` (stringToQualifiedNameList). Raises PenstockError (42602)."""
     parts = split_identifiers(text, ".")
     if not parts:
         raise InvalidName("invalid name syntax")

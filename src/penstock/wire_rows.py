@@ -97,8 +97,7 @@ def data_of(rows: pa.Array) -> bytes:
 
 
 def bytes_of(cells: pa.Array) -> Bytes:
-    """Return the bytes of all cells, one after another, without a copy. Bytes of null cells may be
-    among them."""
+    """Return the bytes of all cells in a row, without a copy; null cells may have bytes, too."""
     if len(cells) == 0:
         return np.empty(0, np.uint8)
     _, offsets, data = cells.buffers()

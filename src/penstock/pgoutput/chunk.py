@@ -71,8 +71,7 @@ class MessageChunk:
 
     @classmethod
     def of_cells(cls, cells: Cells) -> MessageChunk:
-        """Make a chunk of messages that lie in another buffer, in order, with anything between
-        them.
+        """Make a chunk of messages in another buffer, in order, with anything between them.
 
         The messages are copied. Raises ProtocolViolation if one is empty or NULL."""
         if cells.null is not None or not cells.length.all():
@@ -155,9 +154,7 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unreadable:
-    """Row changes of one relation that cannot be read, with the error; they are not in
-    ``changes``.
-    """
+    """Row changes of one relation that cannot be read, with the error, apart from ``changes``."""
 
     relation: Relation
     sequence: NDArray[np.int64]

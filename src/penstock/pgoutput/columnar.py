@@ -124,8 +124,7 @@ def _new_tuple_behind(
     end: NDArray[np.int64],
     followed: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Return the positions behind the new tuple's kind byte; check messages that end with the old
-    tuple.
+    """Return the positions behind the new tuple's kind byte; check messages that have none.
 
     ``behind``: where the old tuples end. ``followed``: which messages have a new tuple.
     """
@@ -158,9 +157,7 @@ _MIN_ROW_SIZE: Final = TUPLE_KIND_AT + 1 + 2
 
 
 _OF_VALUES: Final = ("22P02", "22P03")
-"""SQLSTATEs of a value that its type cannot read: only whoever follows the table must hear of
-it.
-"""
+"""SQLSTATEs of values that their type cannot read: an error for the table's followers only."""
 
 
 class ColumnarDecoder:
@@ -233,8 +230,9 @@ class ColumnarDecoder:
     def _rare(
         self, chunk: MessageChunk, indexes: NDArray[np.int64], definitions: _Definitions
     ) -> Iterator[TruncateEvent | tuple[int, LogicalMessage]]:
-        """Read the rare messages one by one: learn relations, yield truncates and logical messages,
-        check the rest."""
+        """Read the rare messages one by one.
+
+        Learns relations, yields truncates and logical messages, checks the rest."""
         decoder = Decoder()
         for index in map(int, indexes):
             message = decoder.decode(chunk.buffer[chunk.starts[index] : chunk.ends[index]])
@@ -276,9 +274,7 @@ def _announced_leaves(
 
 
 class _Definitions:
-    """Versions of relations, each with the message that brought it; -1 for those of earlier
-    chunks.
-    """
+    """Versions of relations, each with the message that brought it; -1: an earlier chunk."""
 
     def __init__(self, known: dict[int, Relation]) -> None:
         self._of = {oid: [(-1, relation)] for oid, relation in known.items()}
@@ -292,9 +288,7 @@ class _Definitions:
             versions.append((index, relation))
 
     def require(self, oid: int) -> list[tuple[int, Relation]]:
-        """Return the relation's versions so far, the oldest first. Raises ProtocolViolation for
-        none.
-        """
+        """Return the relation's versions so far, the oldest first. Raises ProtocolViolation."""
         if oid not in self._of:
             raise _unknown_relation(oid)
         return self._of[oid]
@@ -495,9 +489,7 @@ class CellColumn:
     kind: int | NDArray[np.uint8]
 
     def spread(self, where: NDArray[np.bool_]) -> CellColumn:
-        """Return the column for more rows: row i of this one is the i-th true of ``where``; else
-        NULL.
-        """
+        """Return the column for more rows: its row i at the i-th true of ``where``, else NULL."""
         start = np.zeros(len(where), np.intp)
         length = np.zeros(len(where), np.intp)
         kind = np.full(len(where), NULL, np.uint8)

@@ -28,9 +28,7 @@ _NULL: Final = b"n"
 
 @dataclass(frozen=True, slots=True)
 class EncodedColumn:
-    """Cells of one attribute: Arrow binary, null for NULL. ``binary``: they come from the send
-    function.
-    """
+    """Cells of one attribute: Arrow binary, null for NULL. ``binary``: by the send function."""
 
     cells: pa.Array
     binary: bool = False

@@ -1,5 +1,4 @@
-"""Decoder of messages one by one: the reference, to be read along with the protocol chapter
-(proto.c).
+"""Decoder of messages one by one: the reference, to be read with the protocol chapter (proto.c).
 
 In: one message's payload, that is a frame without its XLogData header. Out: its value. The decoder
 keeps one bit of state: within a streamed block every change begins with an xid. Speed is left to
@@ -47,9 +46,7 @@ _OTHERS: Final[dict[str, tuple[int, Callable[[Reader], Message]]]] = {
     "r": (3, transaction.read_rollback_prepared),
     "p": (3, lambda reader: transaction.read_prepared(reader, StreamPrepare, "stream prepare")),
 }
-"""The protocol version that brought each message, and its reader. Stream Abort is not here: its
-reader has a parameter.
-"""
+"""Protocol version that brought each message, and its reader. Stream Abort's has a parameter."""
 
 
 class Decoder:

@@ -53,9 +53,7 @@ def check_commits(chunk: DecodedChunk) -> None:
 def read_commits(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return commit_lsn, end_lsn and commit time (microseconds since the Unix epoch) of each
-    Commit.
-    """
+    """Return commit_lsn, end_lsn and time (microseconds since the Unix epoch) of each Commit."""
     _sized(starts, ends, _COMMIT_SIZE)
     flags = buffer[starts + 1]
     if flags.any():

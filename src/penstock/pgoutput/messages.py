@@ -109,9 +109,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """``M``: pg_logical_emit_message(); sent outside of a transaction if it is not
-    transactional.
-    """
+    """``M``: pg_logical_emit_message(); outside of a transaction if not transactional."""
 
     transactional: bool
     lsn: Lsn

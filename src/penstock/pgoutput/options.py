@@ -24,10 +24,10 @@ _ORIGIN_SINCE: Final = 160000
 
 @dataclass(frozen=True, slots=True)
 class PgoutputOptions:
-    """Options of pgoutput. ``streaming``: None, ``on`` or ``parallel``. ``origin``: None (not
-    sent), ``any``, ``none``.
+    """Options of pgoutput. ``streaming``: None, ``on`` or ``parallel``.
 
-    Raises InvalidParameterValue if the protocol version does not know an option.
+    ``origin``: None (not sent), ``any``, ``none``. Raises InvalidParameterValue if the protocol
+    version does not know an option.
     """
 
     proto_version: int
@@ -67,9 +67,7 @@ class PgoutputOptions:
         return tuple(options)
 
     def text(self) -> str:
-        """Return START_REPLICATION's option list without its parentheses (repl_scanner.l
-        quoting).
-        """
+        """Return START_REPLICATION's options without parentheses (repl_scanner.l quoting)."""
         return ", ".join(
             f"{name} '{value.replace(chr(39), 2 * chr(39))}'" for name, value in self.pairs()
         )
@@ -95,11 +93,10 @@ def subscriber_options(
     origin: str,
     messages: bool = False,
 ) -> PgoutputOptions:
-    """Return the options that PostgreSQL's subscriber asks a publisher of that version for
-    (worker.c, set_stream_options).
+    """Return the options that PostgreSQL's subscriber asks for (worker.c, set_stream_options).
 
-    An old publisher may not know all that is wanted; it is not asked for that. ``streaming``: off,
-    on, parallel. ``messages``: an option that PostgreSQL's subscribers never ask for."""
+    A publisher of an old version is not asked for options that it does not know. ``streaming``:
+    off, on, parallel. ``messages``: an option that PostgreSQL's subscribers never ask for."""
     proto_version = next(
         (v for since, v in _PROTO_VERSIONS.items() if publisher_version >= since), 1
     )
@@ -119,7 +116,5 @@ def subscriber_options(
 
 
 def committed_only(options: PgoutputOptions) -> PgoutputOptions:
-    """Return the options that read committed transactions only, so that nothing need be
-    streamed.
-    """
+    """Return the options for committed transactions only, which need no streaming."""
     return replace(options, proto_version=1, streaming=None, two_phase=False)

@@ -1,8 +1,7 @@
-"""The options that a subscriber gives to pgoutput (pgoutput.c, parse_output_parameters): the
-reverse of ``options``.
+"""Options that a subscriber gives to pgoutput (pgoutput.c, parse_output_parameters).
 
 In: the options of START_REPLICATION as sent, and the major version that the publisher reports. Out:
-``PgoutputOptions``, or PostgreSQL's error for that version.
+``PgoutputOptions``, or PostgreSQL's error for that version. The reverse of ``options``.
 """
 
 from __future__ import annotations

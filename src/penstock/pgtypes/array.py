@@ -168,9 +168,7 @@ def binary_elements(
 
 
 def _counts(cells: Cells, element_oids: tuple[int, ...]) -> NDArray[np.int64] | None:
-    """Return the elements per cell by the headers; None if one is not the header of a plain
-    array.
-    """
+    """Return the elements per cell by the headers; None if one is no plain array's."""
     counts = np.zeros(len(cells), np.int64)
     present = np.arange(len(cells)) if cells.null is None else np.flatnonzero(~cells.null)
     if (cells.length[present] < _HEADER.size).any():
@@ -194,9 +192,7 @@ def _counts(cells: Cells, element_oids: tuple[int, ...]) -> NDArray[np.int64] | 
 
 
 def _spans(buffer: Any, at: int, end: int, count: int) -> list[tuple[int, int]] | None:
-    """Return position and length of each of ``count`` elements; None if they do not fill
-    ``buffer[at:end]``.
-    """
+    """Return position and length of ``count`` elements; None if they do not fill the range."""
     if count * _LENGTH.size > end - at:
         return None
     spans = []
@@ -235,9 +231,7 @@ def text_dimensions(raw: bytes) -> bool:
 
 
 def text_raws(raw: bytes) -> list[bytes | None] | None:
-    """Return the texts of the elements of one value; None if it is malformed. The readable
-    reference.
-    """
+    """Return the texts of a value's elements; None if it is malformed. The readable reference."""
     if raw == b"{}":
         return []
     if not (raw.startswith(b"{") and raw.endswith(b"}")):

@@ -1,5 +1,4 @@
-"""Columns whose target is text: each value as PostgreSQL prints it, even if its type here could not
-hold it.
+"""Columns with text as target: values as PostgreSQL prints them, even beyond what our type holds.
 
 In: cells. Out: strings. A publisher is asked for text if a target wants it. If it sends binary all
 the same, the value is read as its type and printed, so a value that the type here cannot hold is

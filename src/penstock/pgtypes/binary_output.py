@@ -107,9 +107,7 @@ def _jsonb(array: pa.Array) -> pa.Array:
 
 
 def _numeric(value: Decimal | str | None) -> bytes | None:
-    """Write a value as numeric_send does: ndigits, weight, sign, dscale, and digits of base
-    10000.
-    """
+    """Write a value as numeric_send: ndigits, weight, sign, dscale, digits of base 10000."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -135,9 +133,7 @@ def _numeric(value: Decimal | str | None) -> bytes | None:
 
 
 def _arrays(array: pa.Array, element: int) -> pa.Array:
-    """Write arrays as array_send does: dimensions, flags, element type, length and lower bound,
-    elements.
-    """
+    """Write as array_send: dimensions, flags, element type, length, lower bound, elements."""
     values = binary_output(array.flatten(), element)
     prefix, _ = counted_prefix(values, b"", b"\xff\xff\xff\xff")
     cells = joined([prefix, values]) if len(values) else values

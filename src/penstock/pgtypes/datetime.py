@@ -130,8 +130,9 @@ class TimestampFamily(Family):
         return self._datetime(value)
 
     def _uncommon(self, cells: Cells, text: pa.Array, typmod: int) -> pa.Array:
-        """Read a column of which Arrow cannot read some texts: zones with seconds, years beyond
-        9999, garbage.
+        """Read texts of which Arrow reads some only: zones with seconds, years from 10000 on.
+
+        Raises the error of garbage.
         """
         plain = np.asarray(pc.fill_null(pc.match_substring_regex(text, _PLAIN[self._zone]), True))
         rest = np.flatnonzero(~plain)

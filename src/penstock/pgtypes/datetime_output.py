@@ -78,9 +78,7 @@ def _printed(
     plain: Callable[[pa.Array], pa.Array],
     one: Callable[[int], str],
 ) -> pa.Array:
-    """Print with ``plain`` the years that Arrow prints as PostgreSQL does, with ``one`` the few
-    others.
-    """
+    """Print most years with ``plain``, Arrow's way, and the few others with ``one``."""
     inside = pc.and_(pc.greater_equal(numbers, lowest), pc.less_equal(numbers, highest))
     if pc.all(inside, min_count=0).as_py():
         return plain(array)

@@ -38,9 +38,7 @@ class TypeFamily(Protocol):
 
     @property
     def oids(self) -> tuple[int, ...]:
-        """The pg_type.oid of each type of this family; () for the family that takes all other
-        types.
-        """
+        """The pg_type.oid of each type of this family; () if it takes all other types."""
 
     @property
     def binary(self) -> bool:
@@ -101,9 +99,7 @@ class Family:
         raise NotImplementedError
 
     def refuse_text(self, cells: Cells, typmod: int) -> NoReturn:
-        """Find the first bad value of a column that could not be read as a whole; raise its
-        error.
-        """
+        """Raise the error of the first bad value in a column that could not be read as a whole."""
         for index in range(len(cells)):
             raw = cells.raw(index)
             if raw is not None:

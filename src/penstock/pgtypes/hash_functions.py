@@ -32,9 +32,7 @@ _BLOCK: Final = 12
 
 
 def row_hashes(columns: Sequence[tuple[pa.Array, int]]) -> Hashes:
-    """Hash rows (compute_partition_hash_value); NULLs do not count. The types must be
-    ``hashable``.
-    """
+    """Hash rows (compute_partition_hash_value); NULLs do not count. Takes ``hashable`` types."""
     found = np.zeros(len(columns[0][0]), np.uint64)
     for array, oid in columns:
         hashes = _FUNCTIONS[oid](array)
@@ -104,9 +102,7 @@ _FUNCTIONS: Final[Mapping[int, Callable[[pa.Array], Hashes]]] = {
     pg_type.TIMESTAMPTZ: _of_timestamp,
     pg_type.UUID: _of_uuid,
 }
-"""Hash functions by the types' OIDs. Types of numbers that write one value in several forms are
-left out.
-"""
+"""Functions by types' OIDs, without types of numbers that write one value in several forms."""
 
 
 def _hash_long(values: npt.NDArray[np.int64]) -> Hashes:

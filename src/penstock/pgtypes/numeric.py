@@ -186,9 +186,7 @@ def digits_of(cells: Cells) -> Digits | None:
 
 
 def unscaled(digits: Digits, precision: int, scale: int) -> NDArray[np.int64] | None:
-    """Return the values times 10 ** scale, precision at most 18; None if one does not fit
-    exactly.
-    """
+    """Return values times 10 ** scale, precision at most 18; None if one does not fit exactly."""
     if (digits.sign > _NEGATIVE).any():
         return None
     shift = _WIDTH * digits.place + scale

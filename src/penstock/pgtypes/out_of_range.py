@@ -1,5 +1,4 @@
-"""Values that PostgreSQL's type has and the target's lacks: infinity, NaN in a decimal, arrays of
-two dimensions.
+"""Values that the target's type lacks: infinity, NaN in a decimal, arrays of two dimensions.
 
 In: the policy for such values, and a type's family. Out: a reader of its columns that puts NULL or
 the nearest value there, and counts. Columns that identify rows are read without it (``find``): two
@@ -62,9 +61,7 @@ class OutOfRange:
 
 
 def nearest(type_oid: int, text: str, typmod: int) -> Any:
-    """Return the value that stands for one that is too small or too large; None if there is
-    none.
-    """
+    """Return the value that replaces one that is too small or too large; None for none."""
     low = text.startswith("-") or text.endswith(" BC")
     end = _FIRST if low else _LAST
     match type_oid:
@@ -87,9 +84,7 @@ _Instead = Callable[[int, ValueNotRepresentable, int, int], Any]
 
 
 class Replacing:
-    """The reader of a family with replacements. Raises errors other than the value's range:
-    ProtocolViolation.
-    """
+    """A family's reader with replacements. Raises other errors only: ProtocolViolation."""
 
     def __init__(self, family: TypeFamily, instead: _Instead) -> None:
         self._family = family
@@ -122,9 +117,7 @@ class Replacing:
             return self._each(raws, lambda part: read(cells_of(part), typmod), typmod)
 
     def _each(self, raws: pa.Array, read: Callable[[pa.Array], pa.Array], typmod: int) -> pa.Array:
-        """Read each different value once: usually it is one and the same value that does not
-        fit.
-        """
+        """Read each different value once: usually the same one value does not fit."""
         encoded = raws.dictionary_encode()
         indices = encoded.indices
         counts = np.bincount(indices.drop_null().to_numpy(), minlength=len(encoded.dictionary))

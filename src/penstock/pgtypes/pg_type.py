@@ -55,8 +55,7 @@ class Type:
 
     @property
     def is_vector(self) -> bool:
-        """True for a type that has elements, and yet a name and a text of its own: format_type
-        tells it by typstorage."""
+        """True for a type with elements, but its own name and text (format_type: typstorage)."""
         return bool(self.element) and self.storage == "p"
 
 

@@ -97,8 +97,7 @@ def resolve(
 
 
 def typmod_in(name: str, modifiers: Sequence[int]) -> int:
-    """Return the modifier of a type (pg_type.typname), for an array its elements'; -1 without
-    numbers.
+    """Return the modifier of a type (pg_type.typname) or of an array's elements; -1: none.
 
     ``modifiers``: as the grammar has them; an interval's begin with its fields. Raises
     InvalidParameterValue, SqlSyntaxError.
@@ -172,9 +171,7 @@ def numeric_typmod(precision: int, scale: int) -> int:
 
 
 def numeric_modifiers(typmod: int) -> tuple[int, int] | None:
-    """Return precision and scale of numeric(p, s); None without them. The scale is 11 bits with
-    sign.
-    """
+    """Return precision and scale (11 bits with sign) of numeric(p, s); None without them."""
     packed = typmod - _VARHDRSZ
     if packed < 0:
         return None
@@ -182,9 +179,7 @@ def numeric_modifiers(typmod: int) -> tuple[int, int] | None:
 
 
 def length_of(typmod: int) -> int:
-    """Return the length n of character(n) and character varying(n); the type must have a
-    modifier.
-    """
+    """Return n of character(n) and character varying(n); the type must have a modifier."""
     return typmod - _VARHDRSZ
 
 

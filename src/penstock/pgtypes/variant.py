@@ -153,9 +153,7 @@ def fraction(text: str) -> bytes:
 
 
 def _decimal(number: int, scale: int) -> bytes | None:
-    """Encode a number with ``scale`` digits behind the point; None if no variant decimal holds
-    it.
-    """
+    """Encode a number with ``scale`` digits behind the point; None if no decimal holds it."""
     for digits, size, first in _DECIMALS:
         if scale <= digits and -(10**digits) < number < 10**digits:
             return bytes((first, scale)) + number.to_bytes(size, "little", signed=True)
@@ -297,9 +295,7 @@ def _array(offsets: Sequence[int]) -> bytes:
 
 
 def _in_order(keys: Collection[str]) -> list[str]:
-    """Sort keys as Java compares strings: Spark looks for a field of a large object in that
-    order.
-    """
+    """Sort keys as Java does: Spark looks for a field of a large object in that order."""
     if "".join(keys).isascii():
         return sorted(keys)
     return sorted(keys, key=lambda key: key.encode("utf-16-be"))

@@ -38,9 +38,7 @@ _UUID: Final = 20
 
 
 def variant_text(column: pa.Array) -> pa.Array:
-    """Return the values as jsonb's text. Raises ValueNotRepresentable if the bytes are no
-    variant.
-    """
+    """Return the values as jsonb's text. Raises ValueNotRepresentable for invalid bytes."""
     return _each(column, lambda number: format(number, "f"))
 
 
@@ -198,9 +196,7 @@ def _of_jsonb(key: str) -> tuple[int, bytes]:
 
 
 _string: Final = json.JSONEncoder(ensure_ascii=False).encode
-"""The function that prints a text as jsonb does (escape_json): DEL is no control character
-there.
-"""
+"""Prints a text as jsonb does (escape_json): DEL is no control character there."""
 
 
 _WORDS: Final = ("null", "true", "false")

@@ -27,9 +27,7 @@ _SASL_FINAL: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class SaslInitialResponse:
-    """The client's first SASL message. ``data``: None if the client waits for the server to
-    begin.
-    """
+    """The client's first SASL message. ``data``: None if the server shall begin."""
 
     mechanism: str
     data: bytes | None = field(repr=False)

@@ -58,9 +58,7 @@ def parameter_status(name: str, value: str, encoding: ClientEncoding = UTF8) -> 
 
 
 def backend_key_data(process_id: int, key: bytes) -> bytes:
-    """Return the key that a CancelRequest has to name: 4 bytes in protocol 3.0, up to 256 in
-    3.2.
-    """
+    """Return the key that a CancelRequest names: 4 bytes in protocol 3.0, up to 256 in 3.2."""
     return frame(b"K", struct.pack("!i", process_id) + key)
 
 

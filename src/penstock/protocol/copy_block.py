@@ -64,9 +64,7 @@ class CopyBlock:
         return cls(np.zeros(0, np.uint8), nothing, nothing)
 
     def cells(self, fields: int) -> list[Cells]:
-        """Return each column's cells. Raises ProtocolViolation if a row has another number of
-        fields.
-        """
+        """Return each column's cells. Raises ProtocolViolation for another number of fields."""
         if (self.end - self.start < _COUNT).any():
             raise _torn()
         if (window(self.buffer, ">u2")[self.start] != fields).any():
@@ -124,9 +122,7 @@ def whole_rows(buffer: NDArray[np.uint8], at: int, end: int, fields: int) -> Cop
 
 
 def _alike(here: NDArray[np.uint8], fields: int) -> CopyBlock | None:
-    """Return the rows if all of them are as long as the first one; None if they must be
-    searched.
-    """
+    """Return the rows if all are as long as the first one; None if they must be searched."""
     first = _row_at(here, 0, fields)
     if first is None:
         return None
@@ -154,9 +150,7 @@ def _row_at(here: NDArray[np.uint8], at: int, fields: int) -> int | None:
 
 
 def _that_look_so(here: NDArray[np.uint8], fields: int) -> Positions:
-    """Return places that may be a row's message: by type, a possible length, the number of
-    fields.
-    """
+    """Return places that may be a row's message by type, length and number of fields."""
     last = len(here) - HEAD - _COUNT
     if last < 0:
         return np.zeros(0, np.intp)
@@ -189,8 +183,7 @@ def _chain(start: Positions, following: Positions) -> NDArray[np.bool_]:
 
 
 def file_header(contents: Any) -> int | None:
-    """Return the bytes of the header that begins the first message's contents; None if it is cut
-    off.
+    """Return the length of the header that begins the first message; None if it is cut off.
 
     Raises ProtocolViolation (22P04) if it is no header, or says that rows lie differently.
     """

@@ -47,9 +47,7 @@ class HotStandbyFeedback:
 
 
 def xlog_data(lsn: Lsn, send_time: int, payload: bytes) -> bytes:
-    """Return XLogData as a whole CopyData message, as a logical walsender sends it: start = end =
-    lsn.
-    """
+    """Return XLogData as a CopyData message of a logical walsender: start = end = lsn."""
     size = LENGTH_SIZE + XLOG_DATA_HEADER_SIZE + len(payload)
     return _XLOG_DATA(b"d", size, b"w", lsn, lsn, _to_server_epoch(send_time)) + payload
 

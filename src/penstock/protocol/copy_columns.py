@@ -76,8 +76,7 @@ def text_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False) -
 
 
 def binary_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False) -> bytes:
-    """Return rows in binary format, without header and trailer; cells are those of the send
-    functions.
+    """Return rows in binary format, without header and trailer; cells by the send functions.
 
     ``columns`` and ``packed``: as for ``text_rows``.
     """
@@ -106,8 +105,7 @@ def _messages(parts: Sequence[pa.Array | bytes], sizes: Lengths, packed: bool) -
 
 
 def binary_copy(portions: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Yield portions of ``binary_rows`` with header and trailer, in the messages that PostgreSQL
-    makes.
+    """Yield portions of ``binary_rows`` with header and trailer, in messages as PostgreSQL's.
 
     The header is in the first row's message, or in the trailer's if there is no row."""
     begun = False
@@ -129,8 +127,7 @@ def _escaped(cells: pa.Array) -> pa.Array:
 
 
 def with_binary_header(messages: bytes) -> bytes:
-    """Put the header into the first CopyData message of a binary COPY, or into BINARY_END if it has
-    no row.
+    """Put the header into the first message of a binary COPY, which is BINARY_END without rows.
 
     The header shares a message with what comes first, as the server does it: psycopg cannot read
     one that comes alone.

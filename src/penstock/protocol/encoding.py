@@ -88,9 +88,7 @@ class ClientEncoding:
             ) from None
 
     def encode(self, text: str) -> bytes:
-        """Encode a text. Raises ValueNotRepresentable (22P05) at a character that the encoding
-        lacks.
-        """
+        """Encode a text. Raises ValueNotRepresentable (22P05) for an unknown character."""
         try:
             return text.encode(self.codec)
         except UnicodeEncodeError as error:
@@ -102,9 +100,7 @@ class ClientEncoding:
             ) from None
 
     def encode_lossy(self, text: str) -> bytes:
-        """Encode the text of an error; never fails: a character without equivalent becomes
-        ``?``.
-        """
+        """Encode an error's text; never fails: an unknown character becomes ``?``."""
         return text.encode(self.codec, "replace")
 
     def _character_length(self, lead: int) -> int:

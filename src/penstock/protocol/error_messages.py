@@ -78,9 +78,7 @@ def notice_response(
 
 
 def message_fields(payload: bytes) -> dict[int, str]:
-    """Return the fields of a server's message, by the bytes that name them (libpq's
-    PG_DIAG_...).
-    """
+    """Return the fields of a server's message by their bytes (libpq's PG_DIAG_...)."""
     return {part[0]: part[1:].decode(errors="replace") for part in payload.split(b"\0") if part}
 
 

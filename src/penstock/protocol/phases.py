@@ -62,9 +62,7 @@ _COPY_BOTH: Final = frozenset(b"dcX")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Lengths in bytes: of a startup packet's body; of large messages, including their length
-    word.
-    """
+    """Lengths in bytes: of a startup packet's body; of large messages with their length word."""
 
     startup: int = MAX_STARTUP_PACKET_LENGTH
     large_message: int = DEFAULT_LARGE_MESSAGE_LIMIT

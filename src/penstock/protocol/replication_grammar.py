@@ -281,9 +281,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r\f\v]*")
 
 
 class Lexer:
-    """The scanner. ``version``: the major version that the node reports, since key words were
-    added.
-    """
+    """The scanner. ``version``: the major version that the node reports; key words depend on it."""
 
     def __init__(self, text: str, version: int) -> None:
         self._text = text
@@ -291,9 +289,7 @@ class Lexer:
         self._version = version
 
     def next(self) -> Token:
-        """Return the next token, END at the end. Raises SqlSyntaxError for a string without an
-        end.
-        """
+        """Return the next token, END at the end. Raises SqlSyntaxError if a string has no end."""
         space = _SPACE.match(self._text, self._at)
         self._at = space.end() if space else self._at
         match = _TOKEN.match(self._text, self._at)
@@ -420,9 +416,7 @@ def _snapshot_action(option: Option) -> SnapshotAction:
 
 
 def _without_duplicates(options: Iterable[Option], known: Iterable[str]) -> Iterable[Option]:
-    """Yield the options one after another, so that the first error in the text is the one
-    reported.
-    """
+    """Yield options one after another, so that the first error in the text is reported."""
     seen: set[str] = set()
     for option in options:
         if option.name not in known:

@@ -25,15 +25,12 @@ _WRONG_PROOF: Final = "invalid-proof"
 
 
 def mechanisms(certificate_hash: bytes | None) -> tuple[str, ...]:
-    """Return the mechanisms to offer: channel binding only over TLS, if there is a certificate's
-    hash.
-    """
+    """Return the mechanisms to offer: channel binding only with a certificate's hash, over TLS."""
     return (MECHANISM,) if certificate_hash is None else (PLUS_MECHANISM, MECHANISM)
 
 
 class ScramExchange:
-    """The exchange of one login. Call ``respond`` with every message of the client until
-    ``finished``.
+    """The exchange of one login. Call ``respond`` for each client message until ``finished``.
 
     ``nonce``: NONCE_SIZE random bytes, new for every exchange. ``certificate_hash``: hash of the
     server's certificate as RFC 5929 has it for tls-server-end-point, None without TLS.

@@ -1,5 +1,4 @@
-"""Verifiers: salt, iterations and two keys, which a node keeps of a password (scram-common.c,
-pg_authid).
+"""Verifiers of passwords: salt, iterations and two keys (scram-common.c, pg_authid).
 
 In: a password and a random salt, or PostgreSQL's text of a verifier. Out: a value whose ``repr``
 shows none of it. The password itself is not kept.

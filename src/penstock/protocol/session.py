@@ -143,9 +143,7 @@ class ServerSession(SessionInput):
         return backend.copy_in_response(columns, format_code)
 
     def copy_out_response(self, columns: int, format_code: int = backend.TEXT_FORMAT) -> bytes:
-        """Start a COPY to the client: send rows by ``backend_messages.copy_data`` until
-        ``copy_done``.
-        """
+        """Start a COPY to the client; rows go by ``backend_messages.copy_data``."""
         self._move(Phase.BUSY, Phase.COPY_OUT)
         return backend.copy_out_response(columns, format_code)
 
@@ -160,9 +158,7 @@ class ServerSession(SessionInput):
         return backend.copy_both_response()
 
     def finish_streaming(self) -> bytes:
-        """Answer the client's CopyDone with ours, and the two tags that libpqwalreceiver waits
-        for.
-        """
+        """Answer CopyDone with ours, and the two tags that libpqwalreceiver waits for."""
         self._expect(Phase.BUSY)
         tags = (backend.command_complete(tag) for tag in ("COPY 0", "START_REPLICATION"))
         return backend.COPY_DONE + b"".join(tags) + self.ready_for_query()

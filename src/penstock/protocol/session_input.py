@@ -56,9 +56,7 @@ class SessionInput:
 
     @property
     def closed(self) -> bool:
-        """True once nothing more is read, and nothing is sent after the last bytes that were
-        returned.
-        """
+        """True once nothing more is read, and nothing more will be sent."""
         return self._phase is Phase.CLOSED
 
     @property
@@ -181,7 +179,5 @@ class SessionInput:
 
 
 def encryption_accepted() -> set[type[StartupPacket]]:
-    """Return the requests that are no longer allowed inside TLS: there is no encryption to ask
-    for.
-    """
+    """Return the requests that are no longer allowed inside TLS: those for encryption."""
     return {SslRequest, GssEncRequest}

@@ -67,9 +67,7 @@ class StartupParameters:
 
     @property
     def application_name(self) -> str:
-        """The name as the server keeps it: bytes other than printable ASCII as ``\\xNN``
-        (pg_clean_ascii).
-        """
+        """The name with bytes other than printable ASCII as ``\\xNN`` (pg_clean_ascii)."""
         return clean_ascii(self.setting("application_name") or "")
 
     def client_encoding(self) -> ClientEncoding:
@@ -160,9 +158,7 @@ _SPACES: Final = " \t\n\v\f\r"
 
 
 def parse_options(text: str) -> tuple[tuple[str, str], ...]:
-    """Return names (with ``_`` for ``-``) and values. Raises SqlSyntaxError for any other
-    argument.
-    """
+    """Return names (``_`` for ``-``) and values. Raises SqlSyntaxError for other arguments."""
     arguments = iter(split_options(text))
     settings = []
     for argument in arguments:
@@ -185,9 +181,7 @@ def parse_options(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def split_options(text: str) -> list[str]:
-    """Return the arguments, cut at spaces; a backslash makes the next character plain
-    (pg_split_opts).
-    """
+    """Return the arguments, cut at spaces not behind a backslash (pg_split_opts)."""
     arguments: list[str] = []
     current: str | None = None
     escaped = False

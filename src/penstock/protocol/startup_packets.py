@@ -53,9 +53,7 @@ StartupPacket = StartupMessage | SslRequest | GssEncRequest | CancelRequest
 
 
 def decode_startup(body: bytes, latest_protocol: int = PROTOCOL_3_2) -> StartupPacket:
-    """Read a packet. Raises ProtocolViolation, and FeatureNotSupported for another major
-    version.
-    """
+    """Read a packet. Raises ProtocolViolation, FeatureNotSupported for other major versions."""
     reader = MessageReader(body, UTF8)
     protocol = reader.uint32()
     if protocol == SSL_REQUEST_CODE:

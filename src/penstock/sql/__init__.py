@@ -1,9 +1,9 @@
-"""SQL text in, frozen statements out (parser.c), by PostgreSQL's own grammar. The only importer of
-postgast.
+"""SQL text in, frozen statements out (parser.c), by PostgreSQL's own grammar.
 
 In: a user's text. Out: ``Statement`` values, or PostgreSQL's syntax error. Nothing is looked up and
 nothing is executed here: options are kept as written, names are only folded. The meaning of a
-statement is left to ``penstock.commands`` and to the sessions of the walsender.
+statement is left to ``penstock.commands`` and to the sessions of the walsender. Only this room
+imports postgast.
 """
 
 from penstock.sql.grammar.alter_table import (

@@ -27,9 +27,7 @@ _SCHEMA: Final = {"String": {"sval": "pg_catalog"}}
 
 
 class CopyForm(Enum):
-    """The form of a column that the query asks for: its value, a cast to text, or the output
-    text.
-    """
+    """The form in which a column is asked for: its value, a cast to text, or the output text."""
 
     VALUE = "value"
     CAST = "cast"

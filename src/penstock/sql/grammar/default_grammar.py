@@ -52,9 +52,7 @@ def default_constant(node: Json) -> str | None:
 
 
 def default_text(default: str, now: datetime | None = None) -> str:
-    """Return the value in PostgreSQL's text format. ``now``: the time for defaults such as now(),
-    in UTC.
-    """
+    """Return the value in PostgreSQL's text format. ``now``: the time for now(), in UTC."""
     if default in TIMES and now is not None:
         if default == CURRENT_DATE:
             return now.date().isoformat()

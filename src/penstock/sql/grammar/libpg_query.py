@@ -90,9 +90,7 @@ class ScanToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A text with its tokens. ``text``: the text for the parser, of the same length. ``tokens``:
-    without comments.
-    """
+    """A text and its ``tokens``, without comments. ``text``: of the same length, for the parser."""
 
     text: str
     tokens: Sequence[ScanToken]

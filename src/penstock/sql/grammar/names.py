@@ -1,8 +1,7 @@
-"""Names of tables and roles, and options, which all statements share (gram.y: qualified_name,
-RoleSpec, definition).
+"""Names of tables and roles, and options (gram.y: qualified_name, RoleSpec, definition).
 
-In: the fields of raw nodes. Out: ``RangeVar``, ``RoleSpec``, ``DefElem``. ``penstock.commands``
-finds the tables and roles that they mean.
+In: the fields of raw nodes, of any statement. Out: ``RangeVar``, ``RoleSpec``, ``DefElem``.
+``penstock.commands`` finds the tables and roles that they mean.
 """
 
 from __future__ import annotations
@@ -143,9 +142,7 @@ def option_text(node: Json) -> str | int:
 
 
 def constant(node: Json) -> str | int | bool | None:
-    """Return the value of an A_Const: a float is its text. Raises FeatureNotSupported for other
-    nodes.
-    """
+    """Return the value of an A_Const: a float is its text. Raises FeatureNotSupported."""
     raw = RawNode.of(node)
     if raw.kind != "A_Const":
         raise not_supported("an expression in place of a constant")

@@ -48,9 +48,7 @@ def check_syntax(text: str) -> Json:
 
 
 def _where(statements: Sequence[Json]) -> Json | None:
-    """Return the WHERE of our statement; None if a parenthesis of the text has ended the
-    expression.
-    """
+    """Return the WHERE of our statement; None if the text has ended the parenthesis."""
     match statements:
         case [
             {
@@ -66,16 +64,13 @@ def _where(statements: Sequence[Json]) -> Json | None:
 
 
 def expression_of(node: Json) -> Expression:
-    """Read a node of the tree's JSON, such as ``{"A_Expr": {...}}``. Raises FeatureNotSupported,
-    54001.
-    """
+    """Read a node's JSON, such as ``{"A_Expr": {...}}``. Raises FeatureNotSupported, 54001."""
     with limited_depth():
         return read_expression(node)
 
 
 def without_parentheses(text: str) -> str:
-    """Drop the two parentheses that enclose the whole expression, as pg_get_expr with ``pretty``
-    does."""
+    """Drop two parentheses around the whole expression, as pg_get_expr with ``pretty``."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     try:

@@ -183,9 +183,7 @@ def parse(text: str) -> Statement:
 
 
 def parse_script(text: str) -> list[Statement]:
-    """Parse all statements of a text, separated by semicolons; the first mistake anywhere
-    raises.
-    """
+    """Parse all statements of a text, separated by semicolons; the first mistake raises."""
     return [_statement(node, source) for node, source in _parsed(text)]
 
 

@@ -42,9 +42,7 @@ _STRATEGIES: Final = {"l": Strategy.LIST, "r": Strategy.RANGE, "h": Strategy.HAS
 
 @dataclass(frozen=True, slots=True)
 class PartitionBound:
-    """A bound. ``values``: of a list; ``lower`` and ``upper``: of a range; the numbers: of a
-    hash.
-    """
+    """A bound. ``values``: of a list; ``lower``, ``upper``: of a range; numbers: of a hash."""
 
     strategy: Strategy
     values: tuple[Datum, ...] = ()
@@ -155,7 +153,5 @@ def _literal(value: Datum | Limit) -> str:
 
 
 def _is_plain(value: str) -> bool:
-    """Tell whether a constant is printed without quotes, as numbers without a sign and booleans
-    are.
-    """
+    """Tell whether a constant is printed without quotes: unsigned numbers and booleans."""
     return value in ("true", "false") or (value.isascii() and value.isdigit())

@@ -24,9 +24,7 @@ class Names:
 
 
 def names_in(text: str) -> Names:
-    """Return the tables and functions that one SELECT names. Raises SqlSyntaxError for anything
-    else.
-    """
+    """Return the tables and functions in one SELECT. Raises SqlSyntaxError for other texts."""
     trees = parse_tree(text)
     if len(trees) != 1 or "SelectStmt" not in trees[0]:
         raise SqlSyntaxError("a SELECT was expected")

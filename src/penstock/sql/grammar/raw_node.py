@@ -27,9 +27,7 @@ _PLACES: Final = frozenset(
 
 
 class RawNode:
-    """A node. ``kind``: its name in parsenodes.h, such as ``SelectStmt``; ``place``: of its
-    text.
-    """
+    """A node. ``kind``: as in parsenodes.h, such as ``SelectStmt``; ``place``: in the text."""
 
     def __init__(self, kind: str, fields: Json) -> None:
         self.kind = kind

@@ -38,9 +38,7 @@ class RoleOption:
 
 @dataclass(frozen=True, slots=True)
 class CreateRole(Statement):
-    """CREATE ROLE | USER | GROUP name [WITH] options; ``login``: the default that the word
-    implies.
-    """
+    """CREATE ROLE | USER | GROUP name [WITH] options; ``login``: the word's default."""
 
     name: str
     options: tuple[RoleOption, ...] = ()

@@ -50,9 +50,7 @@ class ShowVariable(Statement):
 
 @dataclass(frozen=True, slots=True)
 class TransactionModes:
-    """Modes as written, None for a mode that is not given. ``isolation``: ``repeatable read``
-    ...
-    """
+    """Modes as written, None for one not given. ``isolation``: ``repeatable read`` ..."""
 
     isolation: str | None = None
     read_only: bool | None = None

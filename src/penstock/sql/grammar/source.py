@@ -29,9 +29,7 @@ class Source:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The statement's place, in characters; comments after it are part of it, blanks are
-        not.
-        """
+        """The statement's place, in characters, with comments after it but without blanks."""
         before = len(self._data[: self.tokens[0].start].decode())
         return before, before + len(self._data[self.tokens[0].start : self._end].decode().rstrip())
 
@@ -59,9 +57,7 @@ class Source:
         return fold(self._data[token.start : token.end].decode())
 
     def find(self, kind: int, place: int = 0) -> int:
-        """Return the first token of a kind, outside of any parentheses that begin after
-        ``place``.
-        """
+        """Return the first token of a kind outside of parentheses that begin after ``place``."""
         depth = 0
         for number in range(bisect_left(self._starts, place), len(self.tokens)):
             here = self.tokens[number].kind

@@ -52,8 +52,7 @@ class PartitionSpec:
 
 @dataclass(frozen=True, slots=True)
 class CreateTable(Statement):
-    """CREATE TABLE. ``primary_keys``, ``uniques``: each PRIMARY KEY (...) and UNIQUE (...) of the
-    table form, in order.
+    """CREATE TABLE. ``primary_keys``, ``uniques``: table constraints of these kinds, in order.
 
     ``parent`` and ``bound``: of PARTITION OF, which takes its columns from the parent, with
     ``defaults`` of its own. ``like``: a table whose columns come behind the first ``like_at``.
@@ -96,9 +95,7 @@ class DropTable(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CreateSchema(Statement):
-    """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION owner]; without a name it has the
-    owner's.
-    """
+    """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION owner]; by default the owner's name."""
 
     name: str | None
     owner: RoleSpec | None = None

@@ -61,9 +61,7 @@ def read_date(text: str) -> str:
 
 
 def read_timestamp(text: str, *, zone: bool) -> str:
-    """Return a timestamp literal as timestamp_out prints it; without ``zone`` its zone is
-    ignored.
-    """
+    """Return a timestamp literal as timestamp_out prints it, without its zone if not ``zone``."""
     fields = _fields(text, "timestamptz" if zone else "timestamp")
     if isinstance(fields, str):
         return fields

@@ -118,9 +118,7 @@ def read_interval(text: str) -> IntervalValue:
 
 
 def _said(number: str, name: str) -> tuple[str, ...]:
-    """Return the fields that a number with its unit sets: seconds with a fraction set all smaller
-    ones.
-    """
+    """Return the fields that a number with its unit sets: fractional seconds set smaller ones."""
     return _SECOND_PARTS if name == "s" and "." in number else (name,)
 
 
@@ -163,9 +161,7 @@ def _checked(
 
 
 def _unread(text: str, lowered: str) -> Exception:
-    """Return the error for a text that is not read here: PostgreSQL may read it, or refuse it,
-    too.
-    """
+    """Return the error for a text that is not read here, whether PostgreSQL reads it or not."""
     if re.search(r"\d|infinity|^\.$", lowered):
         return FeatureNotSupported(
             f'"{text}" is not supported as a constant of type interval',

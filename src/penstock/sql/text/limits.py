@@ -1,5 +1,4 @@
-"""Limits: the depth of a nested text (check_stack_depth), the length of a number, the number of
-parameters.
+"""Limits: depth of nested texts (check_stack_depth), length of numbers, number of parameters.
 
 In: code that reads or walks a tree. Out: PostgreSQL's error in place of a RecursionError.
 """
@@ -16,9 +15,7 @@ MAX_DIGITS: Final = 3500
 """The digits of a number. Python refuses to read or write more than 4300, even hexadecimal ones."""
 
 MAX_PARAMETERS: Final = 65_535
-"""The most parameters that Bind can give. Nothing counts up to a larger number that a client makes
-up.
-"""
+"""The most parameters that Bind can give. Nothing counts up to a larger number of a client."""
 
 
 @contextmanager

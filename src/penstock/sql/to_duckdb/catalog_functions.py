@@ -20,9 +20,7 @@ VARIADIC: Final = "variadic"
 
 @dataclass(frozen=True, slots=True)
 class CatalogFunction:
-    """A function. ``arguments``: type names. ``left_out``: SQL for arguments that a call leaves
-    out.
-    """
+    """A function. ``arguments``: type names. ``left_out``: SQL for arguments left out."""
 
     name: str
     arguments: tuple[str, ...]

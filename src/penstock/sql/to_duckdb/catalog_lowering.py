@@ -87,9 +87,7 @@ _LSN_TYPMOD: Final = numeric_typmod(20, 0)
 INT2_FROM_0: Final = "_int2 from 0"
 """int2vector cast to int2[]: an array whose first subscript stays 0."""
 NAMED_TYPES: Final = frozenset(types()[oid].name for oid in _NAMED)
-"""Types held as numbers and written as names; functions ``<type>in`` and ``<type>out`` convert
-them.
-"""
+"""Types held as numbers and written as names, by the functions ``<type>in`` and ``<type>out``."""
 _HELD_AS: Final = {
     "numeric": "DECIMAL(38,6)",
     "pg_lsn": "UBIGINT",

@@ -242,9 +242,7 @@ class CatalogCompiler(QueryCompiler):
         return super()._value(node) if found is None else found
 
     def _of_text(self, node: FuncExpr, values: Sequence[Value]) -> Value | None:
-        """Compile a text function that is computed as PostgreSQL does, and whose output is
-        counted.
-        """
+        """Compile a text function with PostgreSQL's result, whose output is counted."""
         row = functions().get(node.oid)
         exact = BY_PROC.get((node.name, () if row is None else row.arguments))
         if exact is not None:
@@ -288,9 +286,7 @@ class CatalogCompiler(QueryCompiler):
         return Value(sql, TEXT)
 
     def _rows_of(self, node: FuncExpr, values: Sequence[Value]) -> Value:
-        """Compile a function of FROM in a select list: one row for each value of its only
-        column.
-        """
+        """Compile a function of FROM in a select list: a row for each value of its only column."""
         function = self._table_functions[node.name]
         if len(function.columns) != 1:
             raise refused(f"function {node.name} outside of FROM")
@@ -337,9 +333,7 @@ class CatalogCompiler(QueryCompiler):
     # Queries and FROM
 
     def _texts(self, values: Sequence[Value]) -> dict[int, str]:
-        """Return no texts: a function with an effect would run for the value and again for its
-        text.
-        """
+        """Return no texts: an effect would happen for the value and again for its text."""
         return {}
 
     def query(self, query: Query, *, printed: bool = False) -> tuple[str, tuple[Value, ...]]:
@@ -583,9 +577,7 @@ class _Effects:
 
 
 def _check_expression(node: Node) -> None:
-    """Refuse effects in operands that PostgreSQL or DuckDB may leave out, unless both do the
-    same.
-    """
+    """Refuse effects in operands that PostgreSQL and DuckDB may leave out differently."""
     match node:
         case BoolExpr(operator=BoolOp.AND | BoolOp.OR):
             _check_none(node, f"in {node.operator.value}")
@@ -774,9 +766,7 @@ def argument_cells(function: TableFunction, values: Sequence[Value]) -> list[str
 
 
 def check_constant(name: str, call: Node) -> None:
-    """Raise FeatureNotSupported for columns: the rows are fetched once, before the query has
-    any.
-    """
+    """Raise FeatureNotSupported for columns: rows are fetched before the query has any."""
     if column_names(call):
         raise refused(f"function {name} with columns of other relations as arguments")
 

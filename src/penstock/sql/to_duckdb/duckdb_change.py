@@ -62,8 +62,7 @@ def stored(value: Value, column: OutputColumn) -> str:
 
 @dataclass(frozen=True)
 class CompiledExpression:
-    """An expression. ``sql``: over rows of the relation ``relation`` with ``columns``, as (c1,
-    column).
+    """An expression. ``sql``: over rows of ``relation`` with ``columns``, as (c1, column).
 
     ``inputs``: other tables that its subqueries read.
     """
@@ -97,10 +96,9 @@ def compile_expression(
 def compile_generation(
     column: OutputColumn, columns: Sequence[OutputColumn], table: str
 ) -> CompiledExpression:
-    """Compile a generated column, for rows whose other columns are known. ``table``:
-    ``[schema.]name``.
+    """Compile a generated column, for rows with known other columns.
 
-    Raises as ``analyze_generation`` and ``compile_query``.
+    ``table``: ``[schema.]name``. Raises as ``analyze_generation`` and ``compile_query``.
     """
     scan = TableScan(_ROWS, tuple(columns), RangeVar(table))
     names = (each.name for each in columns)

@@ -60,9 +60,7 @@ _EPOCH: Final = "DECIMAL(20,0)"
 _MAX_SCALE: Final = 30
 _LIMIT: Final = 1_000_000
 _LONGEST_MADE: Final = 10_000
-"""The longest padded text in characters: DuckDB makes 2048 of them at once, outside its limit of
-memory.
-"""
+"""Characters of a padded text: DuckDB makes 2048 of them at once, outside its limit of memory."""
 _COLUMN_LENGTH: Final = 100
 """The characters that a column's text counts for in a call that makes a longer one from it."""
 
@@ -309,9 +307,7 @@ def _of_float(value: Value, target: int) -> Value:
 
 
 def _length(value: Value, typmod: int) -> Value:
-    """Apply a length coercion; all are explicit here: strings are cut, numerics rounded or
-    refused.
-    """
+    """Apply a length coercion, always explicit: strings are cut, numerics rounded or refused."""
     if value.type == VARCHAR:
         return Value(f"left({value.sql}, {length_of(typmod)})", VARCHAR, None, value.fails)
     if value.type == BPCHAR and length_of(typmod) <= _LONGEST_MADE:
@@ -326,8 +322,7 @@ def _length(value: Value, typmod: int) -> Value:
 
 
 def output_text(value: Value, target: int) -> Value:
-    """Compile CoerceViaIO: to a string the output function's text, from a string an enum's label or
-    a bytea.
+    """Compile CoerceViaIO: the output function's text; or a string to an enum's label or bytea.
 
     Raises FeatureNotSupported.
     """
@@ -392,9 +387,7 @@ def _label(value: Value, target: int) -> Value:
 
 
 def fitted(value: Value, typmod: int) -> Value:
-    """Fit a string that is assigned: blanks are cut, any other text that is too long raises
-    22001.
-    """
+    """Fit a string that is assigned: blanks are cut, other text that is too long raises 22001."""
     most = length_of(typmod)
     name = "character" if value.type == BPCHAR else "character varying"
     kept = f"left({value.sql}, {most})"

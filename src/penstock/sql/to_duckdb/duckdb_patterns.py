@@ -41,9 +41,7 @@ def ascii_upper(sql: str) -> str:
 
 
 def like(sql: str, pattern: str, insensitive: bool) -> str:
-    """Compile ``sql LIKE pattern`` with the backslash as escape. Raises 22025 for one at the
-    end.
-    """
+    """Compile ``sql LIKE pattern``; backslash escapes. Raises 22025 for one at the end."""
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
         raise InvalidEscapeSequence("LIKE pattern must not end with escape character")
     if insensitive:
@@ -85,8 +83,7 @@ def regular_expression(sql: str, pattern: str, insensitive: bool) -> str:
 
 
 def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
-    """Compile regexp_replace for patterns that both engines read alike and that match in one way
-    only.
+    """Compile regexp_replace for patterns that both engines read alike and match in one way.
 
     Of several branches PostgreSQL takes the longest match, RE2 the first."""
     common_pattern(pattern)
@@ -103,9 +100,7 @@ def _lower_pattern(pattern: str) -> str:
 
 
 def common_pattern(pattern: str) -> str:
-    """Return the pattern itself. Raises FeatureNotSupported if the engines may read it
-    differently.
-    """
+    """Return the pattern itself. Raises FeatureNotSupported if the engines may differ."""
     at, depth, empty = 0, 0, True
     while at < len(pattern):
         match = _TOKEN.match(pattern, at)

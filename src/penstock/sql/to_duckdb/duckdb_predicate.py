@@ -75,9 +75,7 @@ _TESTS: Final = {"UNKNOWN": "NULL", "NOT UNKNOWN": "NOT NULL"}
 
 
 def predicate(node: Node) -> Value:
-    """Compile a boolean expression. Raises FeatureNotSupported, and 54001 if it becomes too
-    long.
-    """
+    """Compile a boolean expression. Raises FeatureNotSupported, and 54001 if it gets too long."""
     return ExpressionCompiler().value(node)
 
 
@@ -131,9 +129,7 @@ class ExpressionCompiler:
         return value
 
     def _constants_may_fail(self) -> None:
-        """Refuse constants that may fail: PostgreSQL's planner evaluates them even if there are no
-        rows.
-        """
+        """Refuse constants that may fail: PostgreSQL's planner evaluates them even without rows."""
         raise refused("an expression of constants that may fail")
 
     @singledispatchmethod
@@ -161,8 +157,7 @@ class ExpressionCompiler:
         return Value(f"CASE WHEN {early} THEN {decided} ELSE {joined.sql} END", BOOL, None, True)
 
     def _decided(self, node: Node, want: str) -> str | None:
-        """Return SQL that tells whether constants alone make the node TRUE or FALSE, None if they
-        cannot.
+        """Return SQL that tells if constants alone make the node ``want``, None if they cannot.
 
         PostgreSQL's planner sees that first, and then evaluates nothing else (clauses.c)."""
         if not contains_var(node) and not self._case:
@@ -393,9 +388,7 @@ def stripped(node: Node) -> Node:
 
 
 def has_null(node: OpExpr | FuncExpr) -> bool:
-    """Tell whether a strict function gets a constant NULL: the other arguments do not matter
-    then.
-    """
+    """Tell whether a strict function gets a constant NULL, so that nothing else matters."""
     arguments = [stripped(argument) for argument in node.arguments]
     return any(isinstance(a, Const) and a.text is None for a in arguments)
 

@@ -87,8 +87,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class TableInput:
-    """A table that a query reads. ``columns``: those used of the scan's, as (c1, column), at least
-    one.
+    """A table that a query reads. ``columns``: the used ones, as (c1, column), at least one.
 
     ``predicate``: SQL over these columns, without the relation's name; None: every row counts.
     ``equal``: values that the predicate requires of columns in every row that counts: (name, text).
@@ -178,9 +177,7 @@ class NumericCompiler(ExpressionCompiler):
 
 
 class QueryCompiler(NumericCompiler):
-    """The compiler of one statement. ``tables``: in the order of the SQL; ``nested``: it has a
-    subquery.
-    """
+    """The compiler of one statement. ``tables``: in the SQL's order; ``nested``: by a subquery."""
 
     def __init__(self, session: SessionValues | None = None) -> None:
         super().__init__()
@@ -275,9 +272,7 @@ class QueryCompiler(NumericCompiler):
     # Inputs
 
     def input(self, scan: TableScan, asked: Sequence[tuple[Node, str]] = ()) -> TableInput:
-        """Return the input for a table. ``asked``: conditions on each row that counts, with their
-        SQL.
-        """
+        """Return the input for a table. ``asked``: conditions on its rows, with their SQL."""
         known = [(f"c{number}", column) for number, column in _numbered(scan.columns)]
         used = [item for item in known if (scan.name, item[0]) in self._used]
         predicate = " AND ".join(sql for _, sql in asked) or None
@@ -285,9 +280,7 @@ class QueryCompiler(NumericCompiler):
         return TableInput(scan, tuple(used or known[:1]), predicate, equal)
 
     def conditions(self, query: Query) -> dict[str, list[tuple[Node, str]]]:
-        """Return the conditions of WHERE that concern one table alone, so that it reads fewer
-        rows.
-        """
+        """Return the conditions of WHERE on one table alone, which then reads fewer rows."""
         scans = {scan.name: scan for node in query.from_ for scan in always_there(node)}
         found: dict[str, list[tuple[Node, str]]] = {}
         for condition in conjuncts(query.where):
@@ -314,9 +307,7 @@ class QueryCompiler(NumericCompiler):
     # Queries
 
     def _texts(self, values: Sequence[Value]) -> dict[int, str]:
-        """Return the texts of numerics of several scales by column number, for columns beside
-        theirs.
-        """
+        """Return the texts of numerics of several scales, by number; each gets a column."""
         return {n: value.printed for n, value in _numbered(values) if value.printed is not None}
 
     def query(self, query: Query, *, printed: bool = False) -> tuple[str, tuple[Value, ...]]:

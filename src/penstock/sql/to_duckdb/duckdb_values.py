@@ -92,9 +92,7 @@ def refused(what: str) -> FeatureNotSupported:
 
 
 def duckdb_type(oid: int, shape: Shape | None) -> str:
-    """Return DuckDB's name of a type. Raises FeatureNotSupported for types whose values we do not
-    know.
-    """
+    """Return DuckDB's name of a type. Raises FeatureNotSupported for types with unknown values."""
     item = element(oid)
     if item:
         return duckdb_type(item, shape) + "[]"
@@ -108,9 +106,7 @@ def duckdb_type(oid: int, shape: Shape | None) -> str:
 
 
 def column(name: str, oid: int, typmod: int, relation: str = "") -> Value:
-    """Return a column, quoted by its name at the publisher. ``relation``: its relation in a
-    query.
-    """
+    """Return a column, quoted by its name at the publisher. ``relation``: its relation, if any."""
     sql = f"{relation}.{quoted(name)}" if relation else quoted(name)
     shape = precision_and_scale(typmod) if NUMERIC in (oid, element(oid)) else None
     if oid == INT2:  # Spark's byte is a smallint too

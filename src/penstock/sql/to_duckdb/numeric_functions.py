@@ -89,9 +89,7 @@ def _division_scale(dividend: Decimal, divisor: Decimal) -> int:
 
 
 def _weight(number: Decimal) -> tuple[int, int]:
-    """Return weight and value of the first digit of base 10000 that is not zero; (0, 0) for
-    zero.
-    """
+    """Return weight and value of the first nonzero digit of base 10000; (0, 0) for zero."""
     if not number:
         return 0, 0
     weight = number.adjusted() // _DEC_DIGITS

@@ -1,3 +1,1 @@
-"""Analysis of raw trees to typed ones (analyze.c, parse_*.c): names, types and functions are
-found.
-"""
+"""Analysis of raw trees to typed ones (analyze.c, parse_*.c): finds names, types and functions."""

@@ -72,9 +72,7 @@ class InsertPlan:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """The plan of an UPDATE, or of a DELETE without ``settings``: (column, value) over the columns
-    of ``target``.
-    """
+    """An UPDATE, or a DELETE without ``settings``: (column, value) over ``target``'s columns."""
 
     target: TableScan
     settings: tuple[tuple[str, Node], ...]

@@ -187,9 +187,7 @@ def common_type(oids: Sequence[int]) -> int | None:
 
 
 def select_common_type(nodes: Sequence[Node], context: str) -> int:
-    """Return the type that all can take. Raises 42804 ``CASE types integer and text cannot
-    ...``.
-    """
+    """Return the type that all can take. Raises 42804 ``CASE types ... cannot be matched``."""
     oids = [node.type for node in nodes]
     found = common_type(oids)
     if found is not None:
@@ -292,9 +290,7 @@ def _to_typmod(node: Node, target: int, typmod: int, form: Form, *, hide: bool) 
 
 
 def _relabelled(node: Node, target: int, typmod: int, form: Form) -> Node:
-    """Label with a type (applyRelabelType): labels are merged, a constant takes the label
-    itself.
-    """
+    """Label with a type (applyRelabelType): labels are merged, a constant takes it itself."""
     while isinstance(node, RelabelType):
         node = node.argument
     if isinstance(node, Const):

@@ -46,9 +46,7 @@ def _string(text: str, type_oid: int, length: int) -> str:
 
 
 def rounded(text: str, scale: int) -> str:
-    """Round a numeric to ``scale`` digits after the point, halves away from zero; negative: before
-    it.
-    """
+    """Round a numeric, halves away from zero, to digits after the point; negative: before it."""
     with localcontext() as context:
         context.prec = _MAX_DIGITS
         exact = Decimal(text).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)

@@ -57,9 +57,7 @@ def call(
 
 
 def function_name(raw: FuncCall) -> str:
-    """Return the name without a schema; only pg_catalog is allowed. Raises PenstockError
-    (3F000).
-    """
+    """Return the name without a schema, which may be pg_catalog. Raises PenstockError (3F000)."""
     if len(raw.name) > 1:
         raise InvalidSchemaName(f'schema "{raw.name[0]}" does not exist')
     return raw.name[0]

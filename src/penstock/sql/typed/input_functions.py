@@ -265,9 +265,7 @@ def _offset(match: re.Match[str], text: str) -> str:
 
 
 def _unread(text: str, zone: bool) -> Exception:
-    """Return the error for a text that is not read here: PostgreSQL may read it, or refuse it,
-    too.
-    """
+    """Return the error for a text that is not read here, whether PostgreSQL reads it or not."""
     invalid = InvalidDatetimeFormat(f'invalid input syntax for type {_SQL_NAMES[zone]}: "{text}"')
     if _DATE.fullmatch(text):
         return invalid

@@ -48,9 +48,7 @@ def read_literal(text: str | None, type_oid: int) -> Const:
 
 
 def canonical(text: str, type_oid: int) -> str:
-    """Return the text that the output function prints after the input function has read
-    ``text``.
-    """
+    """Return what the output function prints after the input function has read ``text``."""
     type_ = types().get(type_oid)
     if type_ is not None and type_.element and type_oid not in _READERS:
         return read_array(text, lambda item: canonical(item, type_.element))
@@ -99,9 +97,7 @@ def _bytea(text: str) -> str:
 
 
 def _hex_digits(text: str) -> str:
-    """Return the hexadecimal digits; blanks may stand between bytes, not within one
-    (hex_decode_safe).
-    """
+    """Return hexadecimal digits; blanks may only stand between bytes (hex_decode_safe)."""
     match = _HEX.match(text)
     rest = text[match.end() :] if match else text
     if len(rest) == 1 and rest in string.hexdigits:

@@ -91,9 +91,7 @@ def make_operator(name: str, left: Node | None, right: Node) -> OpExpr:
 def coerced(
     nodes: tuple[Node, ...], declared: tuple[int, ...], result: int
 ) -> tuple[tuple[Node, ...], int]:
-    """Coerce arguments as a function declares them; return them and its result type
-    (make_fn_arguments).
-    """
+    """Coerce arguments as a function declares them; return its result, too (make_fn_arguments)."""
     resolved = resolve_polymorphic([node.type for node in nodes], declared)
     if resolved is None:
         raise DatatypeMismatch(
@@ -150,9 +148,7 @@ def _scalar_array(name: str, left: Node, right: Node, any_: bool) -> Node:
 
 
 def _in(analysis: Transforms, raw: AExpr) -> Node:
-    """Analyze IN: constants go into an array, columns are compared one by one
-    (transformAExprIn).
-    """
+    """Analyze IN: constants go into an array, columns are compared singly (transformAExprIn)."""
     assert raw.left is not None and isinstance(raw.right, tuple)
     left = analysis.transform(raw.left)
     items = [analysis.transform(item) for item in raw.right]

@@ -1,5 +1,4 @@
-"""Parameters ``$1``, ``$2`` ... of a statement on tables of the lake: their number, and their
-values put in place.
+"""Parameters ``$1``, ``$2`` ... of a statement on tables of the lake: count them, put values in.
 
 In: a statement's text, types and values of its parameters. Out: the same statement with the values
 as constants of those types; PostgreSQL's planner does the same. ``parameter_types`` finds the
@@ -79,9 +78,7 @@ def _count(value: bytes | None, word: str) -> str:
 
 
 def _constant(value: str | None, oid: int) -> str:
-    """Return a cast of the value's text; but a bare string for strings and for types that are read
-    later.
-    """
+    """Return a cast of the value's text; a bare string for strings and unreadable types."""
     known = types().get(oid)
     name = "text" if known is None else known.sql_name
     if value is None:
@@ -105,9 +102,7 @@ ColumnTypes = Callable[[str | None, str], Mapping[str, int]]
 def parameter_types(
     text: str, count: int, said: Sequence[int], columns: ColumnTypes
 ) -> tuple[int, ...]:
-    """Return the oids of ``$1`` to ``$count``. ``said``: 0 for types that the client has left
-    open.
-    """
+    """Return the oids of ``$1`` to ``$count``. ``said``: types by the client; 0 for open ones."""
     found = {number: oid for number, oid in enumerate(said, 1) if oid}
     if any(number not in found for number in range(1, count + 1)):
         with suppress(PenstockError):  # whoever runs it raises the error

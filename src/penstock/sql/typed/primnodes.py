@@ -116,9 +116,7 @@ class DistinctExpr(OperatorCall):
 
 @dataclass(frozen=True, slots=True)
 class NullIfExpr(OperatorCall):
-    """NULLIF; ``type`` is that of the first argument, ``name`` the name of the equality
-    operator.
-    """
+    """NULLIF; ``type``: that of the first argument; ``name``: the equality operator's."""
 
 
 @dataclass(frozen=True, slots=True)

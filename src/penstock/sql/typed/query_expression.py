@@ -177,9 +177,7 @@ class QueryExpressions(ExpressionAnalysis):
         )
 
     def _expanded_array(self, raw: FuncCall) -> Node:
-        """Analyze information_schema._pg_expandarray, with rows (x, n). The typmod holds the type
-        of x.
-        """
+        """Analyze information_schema._pg_expandarray, rows (x, n). The typmod holds x's type."""
         arguments = tuple(self.transform(argument) for argument in raw.arguments)
         type_ = element(arguments[0].type) if len(arguments) == 1 else 0
         if not type_:

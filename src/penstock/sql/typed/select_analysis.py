@@ -161,8 +161,9 @@ class SelectAnalysis:
         return tuple(own.values())
 
     def _recursive(self, item: CommonTableExpr, parent: Scope | None) -> Cte:
-        """Analyze a recursive query: its first part decides names and types
-        (determineRecursiveColTypes).
+        """Analyze a recursive query: its first part decides names and types.
+
+        Follows determineRecursiveColTypes.
         """
         raw = item.query
         if raw.operation is not SetOperation.UNION or raw.left is None or raw.right is None:
@@ -257,9 +258,7 @@ class SelectAnalysis:
         columns: tuple[OutputColumn, ...],
         targets: tuple[Node, ...],
     ) -> tuple[Node, ...]:
-        """Analyze GROUP BY: a number or an alias means a target, but names of columns come first
-        (SQL:99).
-        """
+        """Analyze GROUP BY: a number or alias means a target, but a column's name wins (SQL:99)."""
         expressions = self._expressions(scope, "GROUP BY")
         found = []
         for item in raw.group:
@@ -475,9 +474,7 @@ class FromClause:
         return SubqueryScan(self._relations.name(), columns, made)
 
     def _with_virtual(self, scan: TableScan) -> Relation:
-        """Return a query that computes virtual columns, so that an outer join can make them
-        NULL.
-        """
+        """Return a query that computes virtual columns: an outer join can then make them NULL."""
         if not any(column.virtual for column in scan.columns):
             return scan
         query = Query(scan.columns, expanded(scan), (scan,))
@@ -738,9 +735,7 @@ def _sql92(
     targets: tuple[Node, ...],
     expressions: QueryExpressions,
 ) -> Node:
-    """Analyze an item: a number or a bare alias means a target (SQL:92), else it is an
-    expression.
-    """
+    """Analyze an item: a number or bare alias means a target (SQL:92), others are expressions."""
     position = target_position(raw, clause, len(targets))
     node = None if position is None else targets[position]
     if node is None and isinstance(raw, ColumnRef):
@@ -759,8 +754,9 @@ def distinct_keys(
     sort: tuple[SortKey, ...],
     expressions: QueryExpressions,
 ) -> tuple[Node, ...]:
-    """Return the keys of DISTINCT ON; rows must be sorted by these first
-    (transformDistinctOnClause).
+    """Return the keys of DISTINCT ON, by which rows must be sorted first.
+
+    Follows transformDistinctOnClause.
     """
     nodes = tuple(_sql92(item, "DISTINCT ON", columns, targets, expressions) for item in raw)
     order = [key.node for n, key in enumerate(sort) if key.node not in [k.node for k in sort[:n]]]

@@ -24,9 +24,7 @@ _READ_BY_SETTINGS: Final = frozenset("DTA")
 
 
 def calls_mutable_function(node: Node) -> bool:
-    """Tell whether this node itself calls a function, by name or operator, that is not
-    immutable.
-    """
+    """Tell whether this node itself calls a function or operator that is not immutable."""
     match node:
         case FuncExpr(oid=function) | OperatorCall(function=function):
             called = functions().get(function)
@@ -44,9 +42,7 @@ def contains_mutable(node: Node) -> bool:
 
 
 def _immutable_text(source: int, target: int) -> bool:
-    """Tell whether a cast by the text depends on its value alone; output functions are in
-    pg_proc.
-    """
+    """Tell whether a cast by text depends on the value alone; pg_proc has output functions."""
     name = types()[source].name
     known = functions_by_name()
     found = [*known.get(f"{name}out", ()), *known.get(f"{name}_out", ())]
