@@ -272,7 +272,8 @@ class KeyExists(ReplicationConflict):
     """A row gets a key that another row has.
 
     ``met``: what is known of the rows, for the first handler only: it does not cross processes, and
-    ``changed`` drops it."""
+    ``changed`` drops it.
+    """
 
     default_sqlstate = "23505"
     met: object = None

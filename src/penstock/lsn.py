@@ -32,7 +32,8 @@ class Lsn(int):
         """Return the signed 64-bit number that Delta's logs and state stores hold.
 
         Raises FeatureNotSupported from 80000000/0 on: mapped to anything else it would compare
-        wrong."""
+        wrong.
+        """
         if self >> 63:
             raise FeatureNotSupported(
                 f"WAL position {self} is beyond what can be kept",

@@ -31,7 +31,8 @@ def qualified(schema: str, table: str) -> str:
 def table_of_option(parts: tuple[str, ...] | None) -> TableName | None:
     """Return the table that an option of a subscription names, by default in public.
 
-    Returns None if the parts are no table's name."""
+    Returns None if the parts are no table's name.
+    """
     match parts:
         case (schema, table):
             return schema, table
@@ -69,7 +70,8 @@ class TableColumn:
     """A column of a table, as pg_attribute and pg_attrdef have it.
 
     ``default``: a constant as SQL writes it. ``generation``: the expression, if the node generates
-    the column. ``not_null``: the column was declared NOT NULL."""
+    the column. ``not_null``: the column was declared NOT NULL.
+    """
 
     name: str
     type_oid: int

@@ -73,7 +73,8 @@ class MessageChunk:
     def of_cells(cls, cells: Cells) -> MessageChunk:
         """Make a chunk of messages in another buffer, in order, with anything between them.
 
-        The messages are copied. Raises ProtocolViolation if one is empty or NULL."""
+        The messages are copied. Raises ProtocolViolation if one is empty or NULL.
+        """
         if cells.null is not None or not cells.length.all():
             raise ProtocolViolation("insufficient data left in message")
         ends = (cells.start + cells.length).astype(np.int64, copy=False)

@@ -232,7 +232,8 @@ class ColumnarDecoder:
     ) -> Iterator[TruncateEvent | tuple[int, LogicalMessage]]:
         """Read the rare messages one by one.
 
-        Learns relations, yields truncates and logical messages, checks the rest."""
+        Learns relations, yields truncates and logical messages, checks the rest.
+        """
         decoder = Decoder()
         for index in map(int, indexes):
             message = decoder.decode(chunk.buffer[chunk.starts[index] : chunk.ends[index]])
@@ -260,7 +261,8 @@ def _announced_leaves(
     """Yield sequence, OID of the root and OID of the partition for each announced partition.
 
     A server announces a relation right before its change, and a partition right after the root that
-    its changes are published as. TRUNCATE of several tables announces all of them."""
+    its changes are published as. TRUNCATE of several tables announces all of them.
+    """
     changes = np.flatnonzero(_CHANGES[kind])
     for (before, root), (index, leaf) in itertools.pairwise(announced):
         place = int(np.searchsorted(changes, index))
@@ -379,7 +381,8 @@ class Readers:
     """Readers of columns that identify rows (``key``), and of all ``others``.
 
     With REPLICA IDENTITY FULL all columns count as others: a row is identified by its values as
-    they are read."""
+    they are read.
+    """
 
     others: FindReader
     key: FindReader

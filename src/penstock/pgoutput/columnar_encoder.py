@@ -111,5 +111,6 @@ def xlog_data_messages(
     """Return a CopyData message with XLogData for each row of ``parts``.
 
     ``sizes``: bytes of a row's parts together. ``head``: the bytes that every row's data begins
-    with."""
+    with.
+    """
     return joined([framed(header.bytes() + head, _LENGTH_AT, _LENGTH_AT, sizes), *parts])

@@ -96,7 +96,8 @@ def subscriber_options(
     """Return the options that PostgreSQL's subscriber asks for (worker.c, set_stream_options).
 
     A publisher of an old version is not asked for options that it does not know. ``streaming``:
-    off, on, parallel. ``messages``: an option that PostgreSQL's subscribers never ask for."""
+    off, on, parallel. ``messages``: an option that PostgreSQL's subscribers never ask for.
+    """
     proto_version = next(
         (v for since, v in _PROTO_VERSIONS.items() if publisher_version >= since), 1
     )

@@ -24,7 +24,8 @@ from penstock.pgtypes.gather import fixed, primitive, strings
 _HALVES: Final = {pa.float32(): (2.0**24, 1e21), pa.float64(): (2.0**53, 1e41)}
 """The range in which a short decimal can lie exactly between two floating-point numbers.
 
-Below it they have fractions, above it 5**k has too many bits."""
+Below it they have fractions, above it 5**k has too many bits.
+"""
 _LOWEST: Final = -4
 _DIGITS: Final = {pa.float32(): 6, pa.float64(): 15}
 _EXACT: Final = {pa.float32(): 1e6, pa.float64(): 1e15}

@@ -68,7 +68,8 @@ def type_name(kind: pa.DataType) -> str:
 def variants(texts: pa.Array) -> pa.Array:
     """Encode texts of jsonb as ``VARIANT``, null for NULL.
 
-    Raises ValueNotRepresentable (22003, 54000), ProtocolViolation (22P02)."""
+    Raises ValueNotRepresentable (22003, 54000), ProtocolViolation (22P02).
+    """
     distinct = texts.dictionary_encode()
     made = [encoded(text) for text in distinct.dictionary.to_pylist()]
     made.append((b"", b""))
@@ -245,7 +246,8 @@ class _Shape:
     """The common parts of objects with the same keys.
 
     ``headers``: the first byte, by the size of offsets. ``fields``: the number of fields, and their
-    keys' numbers in order. ``ordered``: puts one item for each key into that order."""
+    keys' numbers in order. ``ordered``: puts one item for each key into that order.
+    """
 
     headers: tuple[bytes, ...]
     fields: bytes

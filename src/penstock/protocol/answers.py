@@ -144,7 +144,10 @@ class StatementRunner(Protocol):
         """Return the status that ReadyForQuery tells."""
 
     def failed(self) -> Iterable[ParameterChange]:
-        """End the running statement, which has failed, perhaps while its rows were drawn."""
+        """Clean up after a failed statement, which may have failed while its rows were drawn.
+
+        Returns the settings that change by the failure.
+        """
 
     def cancel(self) -> None:
         """End the running statement soon. Any thread may call it."""

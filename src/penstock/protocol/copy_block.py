@@ -5,8 +5,8 @@ and a column's cells. Nothing is copied and no value is read; reading is left to
 ``penstock.pgtypes``.
 
 Each message only tells its own length, so a simple reader would walk from message to message.
-Instead, each place that looks like a row's message is taken for one, and those that form no chain,
-each beginning where the one before ends, are dropped.
+Instead, each place that looks like a row's message is a candidate. Candidates that form a chain,
+each beginning where the one before ends, are kept; the others are dropped.
 """
 
 from __future__ import annotations

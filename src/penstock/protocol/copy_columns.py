@@ -107,7 +107,8 @@ def _messages(parts: Sequence[pa.Array | bytes], sizes: Lengths, packed: bool) -
 def binary_copy(portions: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     """Yield portions of ``binary_rows`` with header and trailer, in messages as PostgreSQL's.
 
-    The header is in the first row's message, or in the trailer's if there is no row."""
+    The header is in the first row's message, or in the trailer's if there is no row.
+    """
     begun = False
     for rows, messages in portions:
         if messages and not begun:

@@ -239,7 +239,8 @@ class Indirection(Expression):
     """``argument[...]``, ``(argument).field``.
 
     ``slice``: a subscript has a colon. ``field``: the first field, "" if there are only subscripts.
-    ``steps``: all subscripts and fields, except for slices."""
+    ``steps``: all subscripts and fields, except for slices.
+    """
 
     argument: Expression
     slice: bool = False

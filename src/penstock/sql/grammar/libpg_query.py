@@ -27,7 +27,8 @@ _MAX_CHAIN: Final = 2_000
 """The most tokens of an expression whose nodes may lie above one another.
 
 The parser builds chains such as ``1 + 1 + ...`` without bounds, and the code that prints them runs
-on the thread's stack."""
+on the thread's stack.
+"""
 _OPENING: Final = frozenset({Token.ASCII_40, Token.ASCII_91})
 _CLOSING: Final = frozenset({Token.ASCII_41, Token.ASCII_93})
 _SIDE_BY_SIDE: Final = frozenset({Token.ASCII_44, Token.ASCII_59, Token.AND, Token.OR})

@@ -52,7 +52,8 @@ class Extensions:
 
     ``keys``: for each REPLICA IDENTITY NOTHING of the rewritten text, in order, the columns of
     USING KEY that it stands for, or None. ``refreshed``: subscriptions, by the place where the
-    statement begins."""
+    statement begins.
+    """
 
     keys: list[list[Json] | None] = field(default_factory=list)
     refreshed: dict[int, str] = field(default_factory=dict)

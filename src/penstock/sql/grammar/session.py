@@ -77,7 +77,8 @@ class Transaction(Statement):
     """BEGIN, START TRANSACTION, COMMIT and END, ROLLBACK and ABORT; also the statements of
     savepoints and of prepared transactions.
 
-    ``chain``: AND CHAIN. ``name``: of the savepoint or the prepared transaction."""
+    ``chain``: AND CHAIN. ``name``: of the savepoint or the prepared transaction.
+    """
 
     kind: TransactionKind
     modes: TransactionModes = TransactionModes()

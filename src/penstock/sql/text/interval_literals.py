@@ -88,7 +88,8 @@ def read_interval(text: str) -> IntervalValue:
     """Read an interval.
 
     Raises InvalidDatetimeFormat (22007), DatetimeFieldOverflow (22008) and FeatureNotSupported for
-    forms that are not read here."""
+    forms that are not read here.
+    """
     lowered = " ".join(text.lower().split())
     if _SECONDS.fullmatch(lowered):
         lowered += " s"
@@ -125,7 +126,8 @@ def _said(number: str, name: str) -> tuple[str, ...]:
 def _add(total: dict[str, Decimal], number: Decimal, kind: str, factor: int) -> None:
     """Add a number of a unit; its fraction goes to smaller units, but for years to whole months.
 
-    Follows AdjustFractYears, AdjustFractDays, AdjustFractMicroseconds."""
+    Follows AdjustFractYears, AdjustFractDays, AdjustFractMicroseconds.
+    """
     value = number * factor
     if kind == "month" and factor > 1:
         total["month"] += int(number) * factor

@@ -124,7 +124,8 @@ _SESSION: Final = {
 class CatalogSql:
     """SQL of a query. ``tables``, ``functions``: names that it reads and calls.
 
-    ``sources``: relations that hold the rows of functions."""
+    ``sources``: relations that hold the rows of functions.
+    """
 
     sql: str
     tables: frozenset[str]
@@ -454,7 +455,8 @@ def check_once(query: Query, sql: str, functions_: Mapping[str, CatalogFunction]
 def check_effects(query: Query, give_rows: Container[str]) -> None:
     """Raise FeatureNotSupported if a call with an effect could run too seldom or too often.
 
-    ``give_rows``: functions whose rows are all produced, whatever is read of them."""
+    ``give_rows``: functions whose rows are all produced, whatever is read of them.
+    """
     if _effect(query) is not None:
         _Effects(give_rows).columns(query)
 
@@ -542,7 +544,8 @@ class _Effects:
     def _check_cte(self, cte: Cte, query: Query) -> None:
         """Refuse effects in a query of WITH, unless it is the only item of FROM and not recursive.
 
-        DuckDB and PostgreSQL differ on when and how far they compute others."""
+        DuckDB and PostgreSQL differ on when and how far they compute others.
+        """
         alone = len(query.from_) == 1 and isinstance(query.from_[0], CteScan)
         name = getattr(query.from_[0], "cte", "") if alone else ""
         if name != cte.name or cte.again is not None:

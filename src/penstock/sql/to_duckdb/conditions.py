@@ -74,7 +74,8 @@ def equal_to(
 def _equality(node: Node) -> tuple[Var, str] | None:
     """Return the column and the constant's text of ``column = constant``.
 
-    Returns None for anything else, and for types other than integers, text and varchar."""
+    Returns None for anything else, and for types other than integers, text and varchar.
+    """
     if not (isinstance(node, OpExpr) and node.name == "=" and len(node.arguments) == 2):
         return None
     sides = [_as_it_is(argument) for argument in node.arguments]

@@ -234,7 +234,8 @@ def _calendar(
 def cast(value: Value, target: int, typmod: int) -> Value:
     """Compile a cast by a function of pg_cast. The time zone of every session is UTC.
 
-    Raises FeatureNotSupported."""
+    Raises FeatureNotSupported.
+    """
     source = value.type
     if source == target:
         return _length(value, typmod)

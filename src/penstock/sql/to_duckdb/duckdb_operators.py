@@ -162,7 +162,8 @@ def _checked(name: str, left: str, right: str, result: int) -> str:
     """Compute in a wider type and cast back.
 
     DuckDB's optimizer moves constants of plain sums and differences to the other side of a
-    comparison, which loses the overflow."""
+    comparison, which loses the overflow.
+    """
     wide = "HUGEINT" if result == INT8 else "BIGINT"
     sql = f"(CAST({left} AS {wide}) {name} CAST({right} AS {wide}))"
     return f"CAST({sql} AS {duckdb_type(result, None)})"

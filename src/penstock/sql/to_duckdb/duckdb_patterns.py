@@ -85,7 +85,8 @@ def regular_expression(sql: str, pattern: str, insensitive: bool) -> str:
 def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
     """Compile regexp_replace for patterns that both engines read alike and match in one way.
 
-    Of several branches PostgreSQL takes the longest match, RE2 the first."""
+    Of several branches PostgreSQL takes the longest match, RE2 the first.
+    """
     common_pattern(pattern)
     if "|" in pattern or set(flags) - {"g"} or not _REPLACEMENT.fullmatch(by):
         raise _refused(pattern)

@@ -96,7 +96,8 @@ def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -
 
     PostgreSQL evaluates every operand. DuckDB leaves one out if another is NULL, or if the types
     decide a comparison with a constant. A NULL of constants comes first, since PostgreSQL's planner
-    sees it."""
+    sees it.
+    """
     failing = [f"({value.sql}) IS NULL" for value in values if value.fails]
     if not failing:
         return result
@@ -159,7 +160,8 @@ class ExpressionCompiler:
     def _decided(self, node: Node, want: str) -> str | None:
         """Return SQL that tells if constants alone make the node ``want``, None if they cannot.
 
-        PostgreSQL's planner sees that first, and then evaluates nothing else (clauses.c)."""
+        PostgreSQL's planner sees that first, and then evaluates nothing else (clauses.c).
+        """
         if not contains_var(node) and not self._case:
             return f"({self.value(node).sql}) IS {want}"
         if isinstance(node, CaseExpr) and node.argument is None:

@@ -737,7 +737,8 @@ _UPPER: Final = 3
 def range_key(text: str, range_type: int) -> str:
     """Return a struct: DuckDB orders it by its fields.
 
-    Missing bounds are equal, so the values in their fields do not matter."""
+    Missing bounds are equal, so the values in their fields do not matter.
+    """
     subtype = SUBTYPES[range_type]
     lower, upper = _part(text, _LOWER), _part(text, _UPPER)
     fields = {

@@ -74,7 +74,8 @@ class Value:
     array's elements), None for numbers as text; ``fails``: evaluating it may raise an error.
 
     ``printed``: SQL of numeric_out of the value, or of its elements, if a DECIMAL holds numbers of
-    several scales; None: the DECIMAL's own text."""
+    several scales; None: the DECIMAL's own text.
+    """
 
     sql: str
     type: int
@@ -248,7 +249,8 @@ def as_text(value: Value) -> str:
 def decimal_text(sql: str, shape: Shape) -> str:
     """Print a decimal as numeric_out does.
 
-    DuckDB prints no zero before the point if the type has no digit there."""
+    DuckDB prints no zero before the point if the type has no digit there.
+    """
     text = f"CAST({sql} AS VARCHAR)"
     precision, scale = shape
     return text if precision > scale else f"regexp_replace({text}, '^(-?)\\.', '\\10.')"
@@ -293,7 +295,8 @@ def sort_key(text: str) -> str:
     """Return a string that sorts as the number does (numeric_cmp).
 
     It holds the sign, the number of digits before the point, and the digits; for negative numbers
-    the nines' complement. NaN equals NaN and is the greatest."""
+    the nines' complement. NaN equals NaN and is the greatest.
+    """
     positive = f"('2' || {_digits_key(text)})"
     negative = (
         f"('1' || translate({_digits_key(f'substr({text}, 2)')}, '0123456789', '9876543210')"

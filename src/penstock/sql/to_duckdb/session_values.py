@@ -17,7 +17,8 @@ from penstock.sql.typed.query_nodes import SessionValue
 class SessionValues:
     """The facts. ``user``: "" if the role ``role_oid`` is gone.
 
-    ``started``: the transaction's start, in UTC, which is the time zone of every session."""
+    ``started``: the transaction's start, in UTC, which is the time zone of every session.
+    """
 
     user: str
     role_oid: int

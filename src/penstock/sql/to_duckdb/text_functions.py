@@ -53,7 +53,8 @@ class Budget:
 class TextFunction:
     """A function. ``of``: name and argument types in pg_proc; ``signature``: as DuckDB calls it.
 
-    ``size``: the most bytes of a result, by the arguments."""
+    ``size``: the most bytes of a result, by the arguments.
+    """
 
     of: tuple[str, tuple[int, ...]]
     signature: CatalogFunction

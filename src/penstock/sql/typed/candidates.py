@@ -28,7 +28,8 @@ class Candidate:
     """A row with the types that its arguments are matched against.
 
     ``places``: for each argument of a call with named arguments, its place in the function's; () if
-    they are in order."""
+    they are in order.
+    """
 
     row: Operator | Function
     arguments: tuple[int, ...]
@@ -127,7 +128,8 @@ def _places(
 ) -> tuple[int, ...]:
     """Return the place of each argument, () if the function lacks such arguments (MatchNamedCall).
 
-    Repeated arguments have no names."""
+    Repeated arguments have no names.
+    """
     if (function.variadic and not variadic) or count > len(function.arguments):
         return ()
     places = list(range(count - len(names)))

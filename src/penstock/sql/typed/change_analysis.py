@@ -261,7 +261,8 @@ def _with_sequences(
 ) -> InsertPlan:
     """Find the rows that take values from sequences.
 
-    ``given``: the columns for which the statement has values, in its order."""
+    ``given``: the columns for which the statement has values, in its order.
+    """
     assert raw.query is not None
     rows = raw.query.values if is_values_list(raw.query) else ()
     places = {column.name: place for place, column in enumerate(given)}

@@ -69,7 +69,8 @@ def check_default(column: str, default: str, type_oid: int, typmod: int) -> None
     """Check a default.
 
     Raises PenstockError (42804, 22P02, ...), FeatureNotSupported for types whose values we do not
-    read."""
+    read.
+    """
     _cooked(column, default, type_oid, typmod, None)
 
 

@@ -39,7 +39,8 @@ def call(
     """Return the typed call of a plain function.
 
     ``clause``: the clause of the call, which allows no aggregates. ``sets``: the call may return a
-    set. Raises 42883, 42725, 42803, 42809, 42P20, 0A000."""
+    set. Raises 42883, 42725, 42803, 42809, 42P20, 0A000.
+    """
     name = function_name(raw)
     plain = len(arguments) == 1 and not names_of(raw)
     if plain and _exact(name, [arguments[0].type]) is None:
@@ -68,7 +69,8 @@ def found_function(
 ) -> tuple[Function, tuple[Node, ...], int]:
     """Return the function of any kind, its coerced arguments in its order, and its result type.
 
-    Follows func_get_detail. Raises PenstockError (42601, 42883, 42725, 42809)."""
+    Follows func_get_detail. Raises PenstockError (42601, 42883, 42725, 42809).
+    """
     name, names = function_name(raw), names_of(raw)
     wanted = [argument.type for argument in arguments]
     found = find_function(name, wanted, variadic=raw.variadic, names=names)
@@ -89,7 +91,8 @@ def found_function(
 def names_of(raw: FuncCall) -> tuple[str, ...]:
     """Return the names of the last arguments.
 
-    Raises SqlSyntaxError (42601) if one comes twice, or before arguments without a name."""
+    Raises SqlSyntaxError (42601) if one comes twice, or before arguments without a name.
+    """
     names: list[str] = []
     for argument in raw.arguments:
         if not isinstance(argument, NamedArg):

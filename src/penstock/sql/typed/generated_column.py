@@ -181,7 +181,8 @@ def with_generated_settings(
 ) -> dict[str, Node]:
     """Return the new values by column, those of generated columns included.
 
-    A generated column is made anew if a column that it uses is set, or if it is set to DEFAULT."""
+    A generated column is made anew if a column that it uses is set, or if it is set to DEFAULT.
+    """
     old = zip((column.name for column in scan.columns), scan.variables(), strict=True)
     values: dict[str, Node] = {**dict(old), **settings}
     found = dict(settings)

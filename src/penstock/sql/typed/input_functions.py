@@ -168,7 +168,8 @@ def input_function(type_oid: int, typmod: int) -> Callable[[str], str]:
     """Return the reader of a type that ``has_input``.
 
     It raises PenstockError as PostgreSQL does, and FeatureNotSupported for a text that PostgreSQL
-    may read and we do not."""
+    may read and we do not.
+    """
     type_ = types()[type_oid]
     if type_.element and not type_.is_vector:
         element = input_function(type_.element, typmod)
@@ -197,7 +198,8 @@ _HEX = "0123456789abcdefABCDEF"
 def read_bit(text: str, typmod: int, *, varying: bool) -> str:
     """Read a bit string as bit_in and varbit_in, which look at the length first.
 
-    ``typmod``: the length, -1 for any. Raises 22P02, 22026, 22001."""
+    ``typmod``: the length, -1 for any. Raises 22P02, 22026, 22001.
+    """
     hexadecimal = text[:1] in ("x", "X")
     digits = text[1:] if text[:1] in ("x", "X", "b", "B") else text
     bits = len(digits.encode()) * (4 if hexadecimal else 1)

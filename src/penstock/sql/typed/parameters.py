@@ -78,7 +78,7 @@ def _count(value: bytes | None, word: str) -> str:
 
 
 def _constant(value: str | None, oid: int) -> str:
-    """Return a cast of the value's text; a bare string for strings and unreadable types."""
+    """Return the value's text in a cast, but bare for strings and types that are read later."""
     known = types().get(oid)
     name = "text" if known is None else known.sql_name
     if value is None:

@@ -20,7 +20,8 @@ class OutputColumn:
     These fields are for a table's columns. ``default``: a constant as SQL writes it.
     ``generation``: the expression over the table's columns that makes the values of a generated
     column. ``virtual``: the value is made when it is read. ``identity``: as
-    pg_attribute.attidentity."""
+    pg_attribute.attidentity.
+    """
 
     name: str
     type: int
@@ -181,7 +182,8 @@ class Cte:
     """A query of WITH by its unique name.
 
     ``again``: the second query of a recursive one, over the rows of the previous step. ``all``:
-    UNION ALL."""
+    UNION ALL.
+    """
 
     name: str
     query: Query

@@ -131,7 +131,8 @@ class SelectAnalysis:
         """Analyze any query. ``parent``: the scope whose columns it can use.
 
         ``resolve``: literals without a type become text. It is False for a side of a set operation,
-        which takes the type of the other."""
+        which takes the type of the other.
+        """
         known, self._ctes = self._ctes, dict(self._ctes)
         try:
             own = self._with(raw, parent)
@@ -792,7 +793,8 @@ def compared_as_text(
     """Make untyped targets text if rows are grouped or sorted by them.
 
     This holds even if a UNION would have given them another type (addTargetToGroupList,
-    addTargetToSortList)."""
+    addTargetToSortList).
+    """
     if all(node.type != UNKNOWN for node in targets):
         return columns, targets
     items = [("ORDER BY", item.expression) for item in raw.order]

@@ -32,7 +32,8 @@ class Surroundings:
 
     ``find_view``: the text of a view, "" for a view without rows, None for a relation that is no
     view. ``functions``: functions in FROM that have columns of their own. ``parameters``: types by
-    number as far as they are known, None if there can be no parameters."""
+    number as far as they are known, None if there can be no parameters.
+    """
 
     find_table: FindTable
     find_view: Callable[[RangeVar], str | None] = lambda relation: None
