@@ -1,10 +1,10 @@
 """The tables of the lake as one transaction block sees and changes them.
 
 In: consistent points, the leaves that statements change, rows that go and files just written. Out:
-positions with the block's own changes in them, tables that statements read rows of, and the staged
-changes for COMMIT. Tables that the block makes are here as values, and nowhere else before COMMIT.
-Nothing is locked: what others commit meanwhile to the same rows is found by the next statement that
-reads a later point, or by COMMIT. One that is not committed leaves no files.
+positions that include the block's own changes, tables that statements read, and the staged changes
+for COMMIT. Before COMMIT, tables that the block makes exist only here, as values. The block locks
+nothing: if others commit to the same rows meanwhile, the next statement that reads a later point
+finds out, or COMMIT does. A block that is not committed leaves no files.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from penstock.walsender.sequencer import Position
 Result = TypeVar("Result")
 
 _MAX_MESSAGE_BYTES: Final = 256 << 20
-"""They are in memory until COMMIT, and then one value of the node's state: SQLite's have less than
-1 GB."""
+"""The most that a block's messages may hold together. They stay in memory until COMMIT, which
+writes them as one value of the node's state; SQLite's values have less than 1 GB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """By the tables' oids, what a block has changed, and which tables it has made; messages that it
-    has emitted. A value: a savepoint is the one of then."""
+    """A block's changes and new tables, by the tables' oids, and the messages that it has emitted.
+    Being immutable, it also serves as a savepoint."""
 
     changes: Mapping[int, StagedChange] = field(default_factory=dict)
     tables: Mapping[int, MadeTable] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Staged:
 
 
 class LakeBlock:
-    """For one session. ``staged`` may be set back to an earlier value."""
+    """Hold the transaction block of one session. ``staged`` may be set back to an earlier value."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self.staged = Staged()
@@ -63,12 +63,12 @@ class LakeBlock:
 
     @property
     def changes(self) -> list[StagedChange]:
-        """Of tables that do not stay as they are."""
+        """Changes of the tables that do not stay as they are."""
         return [change for change in self.staged.changes.values() if not change.empty]
 
     @property
     def made(self) -> tuple[MadeTable, ...]:
-        """Tables that it makes, with what was taken of their sequences."""
+        """Tables that the block makes; their sequences stand where the block has advanced them."""
         return tuple(self._as_they_are(table) for table in self.staged.tables.values())
 
     def _as_they_are(self, table: MadeTable) -> MadeTable:
@@ -83,7 +83,7 @@ class LakeBlock:
 
     @property
     def warehouse(self) -> Warehouse:
-        """With the tables that it has made."""
+        """The warehouse, including the tables that the block has made."""
         return self._own_warehouse() if self.staged.tables else self._node_warehouse
 
     def _own_warehouse(self) -> BlockWarehouse:
@@ -91,12 +91,12 @@ class LakeBlock:
         return BlockWarehouse(self._node_warehouse, {table.uri: table.entry for table in tables})
 
     def catalog(self, catalog: Catalog) -> BlockCatalog:
-        """With the tables that it has made."""
+        """Return the catalog, including the tables that the block has made."""
         return BlockCatalog(catalog, self.staged.tables.values(), self._sequences)
 
     def define(self, catalog: Catalog, run: Callable[[BlockCatalog, Warehouse], Result]) -> Result:
-        """What a command makes and drops of the catalog and the warehouse that it is given is the
-        block's. Raises what it raises: nothing has changed then."""
+        """Run a command on the block's own catalog and warehouse, and stage the tables that it
+        makes and drops there. Raises what the command raises; then nothing has changed."""
         own, warehouse = self.catalog(catalog), self._own_warehouse()
         result = run(own, warehouse)
         tables = {
@@ -114,13 +114,13 @@ class LakeBlock:
         return result
 
     def with_made(self, position: Position) -> Position:
-        """The position with the tables that it has made, all of them without rows."""
+        """Return the position with the tables that the block has made, all of them without rows."""
         made = dict.fromkeys(self.staged.tables, 0)
         return replace(position, versions={**position.versions, **made}) if made else position
 
     def at(self, position: Position) -> Position:
-        """The position with the block's changes. Raises PenstockError (40001): others have changed
-        the same rows since."""
+        """Return the position with the block's changes. Raises PenstockError (40001) if others
+        have changed the same rows since."""
         position = self.with_made(position)
         if not (self.staged.changes or self.staged.tables):
             return position
@@ -139,9 +139,9 @@ class LakeBlock:
         return BlockPosition(position.lsn, position.versions, files)
 
     def open(self, leaf: LakeTable, version: int) -> DeltaTable:
-        """A leaf at a version with the block's changes; not to be committed to.
+        """Open a leaf at a version with the block's changes. The caller must not commit to it.
 
-        Raises FeatureNotSupported: only Delta knows what the table asks of its writers.
+        Raises FeatureNotSupported if only Delta itself knows what the table asks of its writers.
         """
         warehouse, uri = self.warehouse, leaf.uri or ""
         storage = warehouse.storage
@@ -165,7 +165,8 @@ class LakeBlock:
         written: Sequence[WrittenFile],
         pairs: Sequence[WrittenFile] = (),
     ) -> None:
-        """Rows of the leaf as it was opened last, and files in its folder."""
+        """Stage a change of a leaf: rows ``gone`` from it as it was last opened, and files
+        ``written`` to its folder."""
         uri, state = leaf.uri or "", self._states[leaf.oid]
         self.wrote(uri, written)
         self.wrote(pairs_folder(uri), pairs)
@@ -176,7 +177,8 @@ class LakeBlock:
         self.staged = replace(self.staged, changes={**self.staged.changes, leaf.oid: after})
 
     def emit(self, prefix: str, content: bytes) -> None:
-        """A message, after the rows that it has changed so far. Raises ProgramLimitExceeded."""
+        """Stage a message behind the rows that the block has changed so far. Raises
+        ProgramLimitExceeded."""
         total = self.staged.message_bytes + len(prefix.encode()) + len(content)
         if total > _MAX_MESSAGE_BYTES:
             raise ProgramLimitExceeded(
@@ -189,16 +191,17 @@ class LakeBlock:
         self.staged = replace(self.staged, messages=messages, message_bytes=total)
 
     def wrote(self, folder: str, files: Iterable[WrittenFile]) -> None:
-        """They go with the block unless its commit names them."""
+        """Note files that ``end`` removes unless the block's commit names them."""
         self._written += [file_uri(folder, file.path) for file in files]
 
     def keep(self, changes: Iterable[StagedChange]) -> None:
-        """What versions of tables may name from now on stays: those that are taken back are read as
-        well, by who looks at older versions or follows a table's log."""
+        """Keep the files of these changes, which versions of tables may name from now on. Even
+        commits that are taken back need them: readers of older versions and followers of the
+        table's log still read them."""
         self._kept = set[str]().union(*(change.uris() for change in changes))
 
     def end(self) -> None:
-        """Remove the files that nobody needs."""
+        """End the block and remove the files that nobody needs."""
         gone = [uri for uri in self._written if uri not in self._kept]
         folders, self._folders = self._folders, set()
         self.staged, self._states, self._written = Staged(), {}, []
@@ -208,7 +211,8 @@ class LakeBlock:
             remove_empty_folders(self._node_warehouse.storage, uri)
 
     def _state(self, oid: int, uri: str, version: int) -> TableState:
-        """Followed from statement to statement, so that few entries are read again."""
+        """Return the leaf's state at a version. The last state is kept from statement to statement,
+        so that few log entries are read again."""
         state, storage = self._states.get(oid), self.warehouse.storage
         if state is None or state.version > version:
             state = load_at(storage, uri, version)
@@ -221,13 +225,13 @@ class LakeBlock:
 
 
 def outrun_block(error: CommitConflict) -> PenstockError:
-    """Others were first."""
+    """Return the error of a block whose rows others have changed first."""
     detail = f"{error.message[0].upper()}{error.message[1:]}."
     return serialization_failure(detail, again="transaction")
 
 
 def not_in_a_block(what: str) -> FeatureNotSupported:
-    """For statements that cannot be staged."""
+    """Return the error of a statement that cannot be staged."""
     return FeatureNotSupported(
         f"{what} cannot run inside a transaction block",
         hint="By itself it is a commit of the lake: run it outside of BEGIN ... COMMIT.",

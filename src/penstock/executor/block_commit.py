@@ -1,13 +1,14 @@
 """COMMIT of a transaction block: the commits of its tables, all of them or none.
 
-In: what the block has staged. Out: one version more of each table, and one transaction of the
-node's log. A block over several tables is written down first, with everything that its commits need
-(``catalog.block_commits``): whoever finds that goes on with the commits, or takes back those that
-were made where another writer was first at the rows of a table. The sequencer waits meanwhile
-(``walsender.sequencer``). Readers of the tables by themselves may see one commit before another.
+In: what the block has staged. Out: one more version of each table, and one transaction of the
+node's log. A block over several tables first writes down everything that its commits need
+(``catalog.block_commits``). Whoever finds that record goes on with the commits, or takes back those
+already made if another writer was first at the rows of a table. The sequencer waits meanwhile
+(``walsender.sequencer``). Readers who open the tables directly may see one commit before another.
 
-COMMIT PREPARED is the same, from what PREPARE TRANSACTION has written down (``two_phase``): also
-for one table, so that nothing is put twice. What is taken back then is prepared still.
+COMMIT PREPARED does the same with what PREPARE TRANSACTION has written down (``two_phase``). It
+writes down even a block of one table, so that nothing is put twice. If its commits are taken back,
+the transaction is still prepared.
 """
 
 from __future__ import annotations
@@ -69,15 +70,16 @@ from penstock.walsender.two_phase import note_commit, put_prepare, put_rollback,
 log = logging.getLogger(__name__)
 
 _TRIES: Final = 3
-"""To find tables without a block whose commits are under way."""
+"""Attempts to find tables in which no block's commits are under way."""
 
 
 Made = Sequence[tuple[StagedCommit, tuple[int | None, TableState | None]]]
-"""Commits, their versions where they are known, and what they were made on, None for new tables."""
+"""Commits, each with its version (None if unknown) and the state that it was made on (None for a
+new table)."""
 
 
 class CommitBlocks:
-    """For every session."""
+    """Commit and prepare the transaction blocks of all sessions."""
 
     def __init__(
         self,
@@ -95,14 +97,14 @@ class CommitBlocks:
         self._new: Final = NewTables(warehouse)
 
     def commit(self, block: LakeBlock) -> None:
-        """What it has staged. Raises PenstockError: nothing of it (40001: others were first at some
-        row, 23505: at some key, 42P07: at some name); what a store raises leaves it open until
-        ``finish``."""
+        """Commit what the block has staged. If it raises PenstockError, nothing is committed
+        (40001: others were first at some row, 23505: at some key, 42P07: at some name); after an
+        error of a store the outcome is open until ``finish``."""
         changes, tables, messages = block.changes, block.made, block.staged.messages
         if not (changes or tables or messages):
             return
         if messages:
-            self._sequencer.step()  # what was committed before stands before them
+            self._sequencer.step()  # earlier commits must stand before the messages in the log
         keyed = self._unique.turn(change.relation for change in changes if change.added)
         with keyed, self._sequencer.one_transaction():
             self._finish_before(changes, tables)
@@ -111,8 +113,8 @@ class CommitBlocks:
         self._after(made)
 
     def prepare(self, prepared_id: str, changes: Sequence[StagedChange]) -> None:
-        """What is being prepared is prepared, if it could be committed now, and the log says so.
-        Raises PenstockError (23505, 40001)."""
+        """Mark the block as prepared and put PREPARE into the log, provided that it could be
+        committed now. Raises PenstockError (23505, 40001) if it could not."""
         with self._sequencer.one_transaction():
             self._finish_before(changes)
             block = BlockCommit("", tuple(_tables(changes)), "")
@@ -120,7 +122,7 @@ class CommitBlocks:
                 states = [commit.check() for commit in self._commits(block, changes)]
             except CommitConflict as error:
                 raise outrun_block(error) from None
-            # What a subscription maintains goes into the log with its cuts.
+            # Tables that a subscription maintains go into the log with its cuts instead.
             follows = self._sequencer.follows_each_commit(_tables(changes))
             with self._sequencer.recording() as (t, time):
                 told = follows and bool(changes or t.block_messages.of(prepared_id))
@@ -130,8 +132,9 @@ class CommitBlocks:
                     put_prepare(t, found, changes, [state.version for state in states], time)
 
     def give_up(self, prepared_id: str) -> bool:
-        """A PREPARE TRANSACTION that has failed: whether nobody will find it, and nobody was told
-        of it. Otherwise it is rolled back, and its files are left. Raises StorageError."""
+        """End a PREPARE TRANSACTION that has failed. Return True if it is forgotten and subscribers
+        were not told of it; else it is rolled back, its files are left, and False is returned.
+        Raises StorageError."""
         with self._sequencer.one_transaction(), self._sequencer.recording() as (t, time):
             found = t.prepared_blocks.get(prepared_id)
             if found is not None and found.prepare is not None:
@@ -142,7 +145,7 @@ class CommitBlocks:
             return True
 
     def roll_back(self, prepared: PreparedBlock) -> None:
-        """Within ``prepared``; its files are left."""
+        """Roll back a prepared transaction, inside ``prepared``; its files are left."""
         with self._sequencer.recording() as (t, time):
             t.prepared_blocks.set_state(prepared.id, PreparedState.ROLLED_BACK)
             found = t.prepared_blocks.get(prepared.id)
@@ -150,7 +153,8 @@ class CommitBlocks:
                 put_rollback(t, found, time)
 
     def commit_prepared(self, find: Callable[[], PreparedBlock]) -> None:
-        """Raises what ``find`` does, and PenstockError: nothing of it, and it is prepared still."""
+        """Commit the prepared transaction that ``find`` returns. Raises what ``find`` raises, and
+        PenstockError; then nothing is committed, and it is still prepared."""
         with self.prepared(find) as prepared:
             changes = changes_in(prepared.content)
             self._finish_before(changes)
@@ -166,8 +170,8 @@ class CommitBlocks:
 
     @contextmanager
     def prepared(self, find: Callable[[], PreparedBlock]) -> Iterator[PreparedBlock]:
-        """The prepared transaction that ``find`` gives: nobody commits it while inside, and no
-        commit of it is left over."""
+        """Yield the prepared transaction that ``find`` returns. Nobody else commits it while
+        inside, and a commit of it that was left over is finished first."""
         with self._sequencer.one_transaction():
             found = find()
             left = [block for block in self._left() if block.prepared == found.id]
@@ -178,7 +182,7 @@ class CommitBlocks:
     def _finish_before(
         self, changes: Sequence[StagedChange], tables: Collection[MadeTable] = ()
     ) -> None:
-        """What is left over comes first, in each table, and under each name of a new one."""
+        """Finish the blocks that were left over in these tables or under the names of new ones."""
         names = names_of(tables)
         for left in self._left():
             touched = not _tables(changes).isdisjoint(left.relations)
@@ -195,8 +199,8 @@ class CommitBlocks:
                 commit.checkpoint(version, state.properties)
 
     def finish(self) -> None:
-        """Whatever a crash, or an error of a store, has left between two commits. What cannot be
-        finished now is left for the next time."""
+        """Finish every block that a crash or an error of a store has left between two commits. What
+        cannot be finished now is left for the next time."""
         with self._sequencer.one_transaction():
             try:
                 left = self._left()
@@ -214,8 +218,8 @@ class CommitBlocks:
             log.warning("transaction blocks are not in the log yet: %s", error.message)
 
     def settled(self, relations: Iterable[int]) -> bool:
-        """False where commits to these tables were under way: what was read of them may be half a
-        block. They are over on return, unless they wait for a store."""
+        """Return False if commits to these tables were under way, so that what was read of them
+        may be half a block. They are over on return, unless they wait for a store."""
         with self._catalog.read() as t:
             under_way = t.block_commits.touch(relations)
         if under_way:
@@ -224,8 +228,8 @@ class CommitBlocks:
         return not under_way
 
     def finish_those_of(self, relations: Collection[int]) -> None:
-        """Before their newest versions are read or changed as a whole. Raises PenstockError
-        (40001): one waits."""
+        """Finish the blocks of these tables, before their newest versions are read or changed as a
+        whole. Raises PenstockError (40001) if a block is still not finished."""
         for _ in range(_TRIES):
             if self.settled(relations):
                 return
@@ -252,7 +256,7 @@ class CommitBlocks:
         commits = self._commits(block, changes)
         new = {table.row.oid for table in tables}
         try:
-            # nobody else can have been in a new table
+            # a new table needs no check: nobody else knows it
             states = [None if c.change.relation in new else c.check() for c in commits]
             staged.keep(changes)
             if block.is_alone and states[0] is not None:
@@ -265,7 +269,8 @@ class CommitBlocks:
         return list(zip(commits, zip(versions, states, strict=True), strict=True))
 
     def _note(self, staged: Keeps, block: BlockCommit, messages: Sequence[BlockMessage]) -> None:
-        """Write it down. A store that has not answered may have it: then nobody is to find it."""
+        """Write the block down. If the store fails it may have kept the record, which is therefore
+        deleted. Raises PenstockError."""
         try:
             with self._catalog.write() as t:
                 self._new.check(t, block.made)
@@ -304,8 +309,8 @@ class CommitBlocks:
         commits: Sequence[StagedCommit],
         states: Sequence[TableState | None],
     ) -> list[int | None]:
-        """None: it is there without being answered for. Raises PenstockError: none of them are
-        left, now or after ``finish``."""
+        """Put the commits and return their versions, or None for each if a store failed although
+        all of them are there. Raises PenstockError if none is left, now or after ``finish``."""
         versions: list[int | None] = []
         try:
             for table in block.made:
@@ -321,14 +326,15 @@ class CommitBlocks:
         failpoint(AFTER_BLOCK_COMMITS)
         try:
             self._done(block)
-        except StorageError as error:  # who finds it finds the commits as well
+        except StorageError as error:  # ``finish`` will find the record and all its commits
             log.warning("a transaction block is committed, and noted still: %s", error.message)
         return versions
 
     def _take_back(
         self, block: BlockCommit, commits: Sequence[StagedCommit], error: PenstockError
     ) -> bool:
-        """False where all of them are there nevertheless: a store has done what it has not said."""
+        """Take the commits back after an error. Return False, and leave them, if all of them are
+        there nevertheless: a store may fail after it has done its work."""
         undone = replace(block, undone=True)
         try:
             if self._is_there(block, commits):
@@ -345,8 +351,8 @@ class CommitBlocks:
         return True
 
     def _is_there(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> bool:
-        """Whether the log has it, or will: every table that is left has its commit, and none was
-        taken back (``block_order``). It is not taken back from then on."""
+        """Tell whether the log has the block, or will have it: every table that still exists has
+        its commit, and none was taken back (``block_order``). Such a block stays committed."""
         self._warehouse.check_there()  # else every table is taken for dropped
         if not all(map(self._new.is_there, block.made)):
             return False
@@ -354,7 +360,7 @@ class CommitBlocks:
         return bool(found or not commits) and all(found)
 
     def _undo(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> None:
-        """New tables go first: nobody knows them."""
+        """Take the commits back, first the new tables, which nobody knows yet."""
         changes = {commit.change.relation: commit.change for commit in commits}
         gone: set[int] = set()
         for table in block.made:
@@ -372,7 +378,8 @@ class CommitBlocks:
             return t.block_commits.all()
 
     def _finish(self, block: BlockCommit) -> None:
-        """Raises PenstockError: it is left over still, unless it is committed or rolled back."""
+        """Commit the block or roll it back. If it raises PenstockError, the block is left over
+        still."""
         changes = changes_in(block.content)
         commits = self._commits(block, changes)
         if block.undone:
@@ -401,7 +408,7 @@ class CommitBlocks:
             note_commit(t, block)
 
     def _done(self, block: BlockCommit) -> None:
-        """It is committed."""
+        """Record that the block is committed."""
         with self._sequencer.recording() as (t, time):
             t.block_commits.delete(block.block)
             self._new.enter(t, block.made)
@@ -420,28 +427,26 @@ def _tables(changes: Iterable[StagedChange]) -> set[int]:
     return {change.relation for change in changes}
 
 
-# Whose files a commit names: a block's, which go with it, or a prepared transaction's.
-#
-# In: what is staged. Out: nothing; ``block_commit`` says when versions may name it.
+# Owners of the files that a commit names. A block removes its files when it ends unless it was told
+# to keep them; a prepared transaction's files stay until it has ended.
 
 
 class Keeps(Protocol):
-    """Whose files are committed."""
+    """The owner of files that a commit names."""
 
     def keep(self, changes: Iterable[StagedChange]) -> None:
-        """Versions may name files of these from now on."""
+        """Keep the files of these changes, as versions may name them from now on."""
 
 
 class Kept:
-    """A prepared transaction's files, which are there until it has ended."""
+    """A prepared transaction's files, which stay until it has ended."""
 
     def keep(self, changes: Iterable[StagedChange]) -> None:
-        """Nothing changes."""
+        """Do nothing: the files stay anyway."""
 
 
-# COMMIT of a block whose end is not known: two errors of stores, one after the other (40003).
-#
-# In: both. Out: the error for the client, with what it can do.
+# Two errors of stores, one after the other, can leave it unknown whether a block is committed
+# (40003). ``unknown`` makes the client's error of both, with a hint what to do.
 
 _LATER: Final = (
     "It is committed or rolled back, as a whole, when its tables and the node's state can be "
@@ -456,7 +461,8 @@ LOOK_AT_IT: Final = (
 def unknown(
     error: PenstockError, then: PenstockError, hint: str = _LATER
 ) -> StatementCompletionUnknown:
-    """``then``: of the attempt to find out, or to take it back."""
+    """Return the error for a COMMIT whose outcome is unknown: ``error`` struck the commit, and
+    ``then`` the attempt to find out or to take it back."""
     return StatementCompletionUnknown(
         "it is not known yet whether the transaction block is committed",
         detail=f"{error.message}; and then: {then.message}",
@@ -464,23 +470,24 @@ def unknown(
     )
 
 
-# Tables that a transaction block has made, at its COMMIT: first their logs, without rows, then
-# what they hold, by commits like those of other tables, and with the end of all the catalogs'
-# rows.
+# COMMIT of a block that has made tables. It first puts the tables' logs, without rows; then it
+# commits their rows as it does to other tables; with the end of the block it enters the tables into
+# the catalogs.
 #
-# In: what is written down of a block. Out: first entries of logs, put or taken back; rows of the
-# catalogs, in the transaction that the block is forgotten in. Until that one nobody on the node
-# knows the tables (``BlockCommits.makes``), and nobody else takes their names.
+# In: the record of a block. Out: first log entries, put or taken back; rows of the catalogs, in the
+# same transaction that forgets the block. Until then nobody on the node knows the tables
+# (``BlockCommits.makes``), and nobody else can take their names.
 
 
 class NewTables:
-    """For every session."""
+    """Put, take back and enter the tables that blocks make, for all sessions."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse: Final = warehouse
 
     def check(self, t: CatalogTransaction, tables: Iterable[MadeTable]) -> None:
-        """Whether they could be there now, whatever others have done since they were made.
+        """Check that the tables can be created now, whatever others have done since the block
+        made them.
 
         Raises PenstockError (3F000, 42704, 42710, 42P07).
         """
@@ -502,8 +509,9 @@ class NewTables:
                 raise UndefinedObject(f"type {oid} was concurrently dropped")
 
     def put(self, table: MadeTable) -> None:
-        """Its log, durable on return. Raises DuplicateTable: another table lies there."""
-        self._warehouse.check_there()  # an empty mount point would take it, too
+        """Put the table's first log entry, durable on return. Raises DuplicateTable if another
+        table lies there."""
+        self._warehouse.check_there()  # an empty mount point would accept the entry, too
         self._warehouse.storage.create_folder(log_folder(table.uri))
         try:
             self._warehouse.store.put(table.uri, 0, table.entry)
@@ -512,14 +520,14 @@ class NewTables:
                 raise DuplicateTable(f'relation "{table.row.name}" already exists') from None
 
     def is_there(self, table: MadeTable) -> bool:
-        """Whether its log was put. Raises StorageError."""
+        """Tell whether the table's log was put. Raises StorageError."""
         entry = read_entry(self._warehouse.storage, table.uri, 0) or []
         found = (action["metaData"]["id"] for action in entry if "metaData" in action)
         return table.table_id in found
 
     def undo(self, table: MadeTable, change: StagedChange | None, block: str) -> bool:
-        """Take it back, with its files. False where others have written to it: it stays, and its
-        rows are to be taken back. Raises StorageError."""
+        """Remove the table with its files. Return False if others have written to it: then it
+        stays, and the caller must take back its rows. Raises StorageError."""
         storage = self._warehouse.storage
         if self.is_there(table):
             listing = list_log(storage, table.uri)
@@ -531,7 +539,7 @@ class NewTables:
                     table.row.qualified_name,
                 )
                 return False
-            for version in reversed(listing.entries):  # the first one says whose it is
+            for version in reversed(listing.entries):  # entry 0 goes last: it names the owner
                 storage.remove(entry_uri(table.uri, version))
             if self.is_there(table):
                 raise StorageError(f'could not remove the log of table "{table.uri}"')
@@ -543,7 +551,8 @@ class NewTables:
 
     @staticmethod
     def enter(t: CatalogTransaction, tables: Collection[MadeTable]) -> None:
-        """From now on everybody knows them, and follows them from before their first rows."""
+        """Enter the tables into the catalogs. From now on everybody knows them, and follows them
+        from before their first rows."""
         for table in tables:
             t.tables.add(table.row)
             for sequence in table.sequences:
@@ -552,5 +561,5 @@ class NewTables:
 
 
 def names_of(tables: Iterable[MadeTable]) -> set[TableName]:
-    """Of relations that come with new tables."""
+    """Return the names of all relations that come with new tables."""
     return {(table.row.schema, name) for table in tables for name in table.names}

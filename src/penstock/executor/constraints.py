@@ -1,7 +1,7 @@
-"""Whether rows that INSERT and UPDATE write belong where they are to go (execPartition.c).
+"""Partition checks for rows that INSERT and UPDATE write by Spark (execPartition.c).
 
-In: frames with the new rows. Out: nothing, or PostgreSQL's error with the row that belongs
-elsewhere. How rows find their partition is left to ``partitions``.
+In: frames with the new rows. Out: nothing, or PostgreSQL's error with the first row found that does
+not belong where it is to go. ``partitions`` decides how rows find their partition.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from penstock.pipeline.routing import CHECK_VIOLATION, no_partition
 from penstock.walsender.lake_columns import LakeColumn
 
 ROUTE: Final = "_penstock_partition"
-"""Column: the value of a routing's expression."""
+"""The column that holds the value of a routing's expression."""
 
 
 def check_partition(
     rows: DataFrame, constraint: str, table: LakeTable, columns: Sequence[LakeColumn]
 ) -> None:
-    """ExecPartitionCheck: for a partition that is named itself. Raises PenstockError (23514)."""
+    """Check that all rows belong to the partition that a statement names itself
+    (ExecPartitionCheck). Raises PenstockError (23514)."""
     values = _first(rows, f"NOT ({constraint})", columns)
     if values is not None:
         raise partition_error(table, values)
 
 
 def partition_error(table: LakeTable, values: Sequence[str]) -> PenstockError:
-    """ExecPartitionCheckEmitError; ``values``: of the row, as ``show_values`` has them."""
+    """Return the error for a row that does not belong to the partition
+    (ExecPartitionCheckEmitError). ``values``: the row, as ``show_values`` prints it."""
     return PenstockError(
         f'new row for relation "{table.name}" violates partition constraint',
         detail=f"Failing row contains ({', '.join(values)}).",
@@ -45,8 +47,8 @@ def partition_error(table: LakeTable, values: Sequence[str]) -> PenstockError:
 def check_found(
     rows: DataFrame, routes: Iterable[int], routing: Routing, partitions: PartitionRules
 ) -> None:
-    """ExecFindPartition: every row has a partition. ``rows``: with their ``ROUTE``; ``routes``:
-    those that there are. Raises PenstockError (23514)."""
+    """Check that every row has a partition (ExecFindPartition). ``rows``: with their ``ROUTE``;
+    ``routes``: the values that occur in it. Raises PenstockError (23514)."""
     nowhere = next((route for route in routes if route < 0), None)
     if nowhere is None:
         return
@@ -58,7 +60,7 @@ def check_found(
 
 
 def _first(rows: DataFrame, where: str, columns: Sequence[LakeColumn]) -> list[str] | None:
-    """The values of one such row as PostgreSQL prints them; None when there is none."""
+    """Return the values of one such row as PostgreSQL prints them, or None if there is none."""
     names = [quoted(column.delta) for column in columns]
     found: pa.Table = rows.where(where).select(*names).limit(1).toArrow()
     if found.num_rows == 0:

@@ -1,9 +1,9 @@
-"""Rows that prepared transactions change: nobody else on the node does until they have ended.
+"""Rows that prepared transactions change: nobody else on the node may change them until they end.
 
-In: prepared transactions of the catalog, statements and blocks that are about to commit. Out: 40001
-for who would change one of those rows. PostgreSQL holds their locks, and lets others wait; here
-nobody waits, but COMMIT PREPARED can rely on its rows all the same, as far as the node's own
-sessions are concerned. Others who write the tables by themselves know nothing of it.
+In: prepared transactions of the catalog, statements and blocks that are about to commit. Out: error
+40001 for whoever would change one of those rows. PostgreSQL keeps such rows locked and lets others
+wait. Here nobody waits; still no other session of the node can change the rows of a COMMIT
+PREPARED. Writers outside of the node know nothing of this.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from penstock.pipeline.query import Interrupts
 from penstock.sqlstate import SerializationFailure
 
 _POLL_S: Final = 0.1
-"""How often one who waits looks whether it was cancelled."""
+"""Seconds between two looks of a waiting session whether it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """``changes``: with the names of the prepared transactions that they are of."""
+    """Changes of prepared transactions, each with its transaction's name."""
 
     changes: tuple[tuple[str, StagedChange], ...]
 
     @classmethod
     def read(cls, t: CatalogTransaction, relations: Collection[int]) -> Held:
-        """Of these tables."""
+        """Read what prepared transactions change in these tables."""
         found = (
             (block.gid, change)
             for block in t.prepared_blocks.holding(relations)
@@ -44,7 +44,8 @@ class Held:
         return cls(tuple(found))
 
     def check(self, relation: int, gone: Mapping[str, BitMap]) -> None:
-        """``gone``: positions by path. Raises SerializationFailure."""
+        """Raise SerializationFailure if a prepared transaction changes one of the rows ``gone``
+        (positions by path)."""
         for gid, change in self.changes:
             if change.relation == relation and any(
                 path in gone and gone[path] & loss.positions for path, loss in change.gone.items()
@@ -52,27 +53,29 @@ class Held:
                 raise held_error(gid, change)
 
     def check_changes(self, changes: Iterable[StagedChange]) -> None:
-        """Of a block. Raises SerializationFailure."""
+        """Check the rows that a block changes. Raises SerializationFailure."""
         for change in changes:
             self.check(
                 change.relation, {path: loss.positions for path, loss in change.gone.items()}
             )
 
     def check_tables(self) -> None:
-        """Where it is not known which rows will be changed. Raises SerializationFailure."""
+        """Raise SerializationFailure if any row is held. This is for statements of which nobody
+        knows beforehand which rows they will change."""
         for gid, change in self.changes:
             if change.gone:
                 raise held_error(gid, change)
 
     def check_emptied(self) -> None:
-        """Where all rows go. Those that are prepared would come afterwards; and subscribers that
-        have prepared them too would wait for themselves. Raises SerializationFailure."""
+        """Raise SerializationFailure if anything is held. This is for statements that remove all
+        rows: prepared rows would come after them, and subscribers that have prepared the same
+        transaction would wait for themselves."""
         for gid, change in self.changes:
             raise held_error(gid, change)
 
 
 class HeldRows:
-    """For every session."""
+    """Guard the rows of prepared transactions, for all sessions."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -82,9 +85,10 @@ class HeldRows:
 
     @contextmanager
     def changing(self, relations: Iterable[int], *, new_rows: bool = False) -> Iterator[Held]:
-        """A statement that finds its rows, and commits, inside. What is prepared from now on waits
-        for its end (``wait_for_statements``). ``new_rows``: rows that come concern it, too, as it
-        takes all of them, or looks whether keys are there."""
+        """Run a statement that finds its rows and commits inside; yield what is held. A PREPARE
+        TRANSACTION that begins from now on waits for its end (``wait_for_statements``).
+        ``new_rows``: new rows of others concern it, too, as it removes all rows or looks for
+        keys."""
         number, tables = next(self._numbers), frozenset(relations)
         with self._ended:
             self._running[number] = tables, new_rows
@@ -96,13 +100,13 @@ class HeldRows:
                 self._ended.notify_all()
 
     def now(self, relations: Collection[int]) -> Held:
-        """What is held of these tables."""
+        """Return what is held of these tables now."""
         with self._catalog.read() as t:
             return Held.read(t, relations)
 
     def wait_for_statements(self, changes: Iterable[StagedChange], interrupts: Interrupts) -> None:
-        """Until those have ended that may not know yet what was written down before. Raises
-        PenstockError (57014)."""
+        """Wait for the running statements that began before the transaction was written down, and
+        so may not know of it. Raises PenstockError (57014)."""
         touched = {change.relation: bool(change.gone) for change in changes}
         with self._ended:
             before = {
@@ -116,7 +120,8 @@ class HeldRows:
 
 
 def held_error(gid: str, change: StagedChange) -> SerializationFailure:
-    """For who would change, or bring, what a prepared transaction does."""
+    """Return the error for a statement that would change a row, or bring a key, of a prepared
+    transaction."""
     return SerializationFailure(
         "could not serialize access due to concurrent update",
         detail=f'The prepared transaction "{gid}" changes rows of table "{change.name}".',

@@ -1,7 +1,7 @@
-"""Rows of the lake for sessions: COPY, SELECT and changes, all of them run by Spark.
+"""Rows of the lake for sessions: COPY, SELECT and changes.
 
-In: requests with the consistent point that they read. Out: answers. Names and rights are checked by
-``tables``; the work is ``pipeline``'s, the SQL is ``sql``'s, changes are ``modify``'s.
+In: requests with the consistent point that they read. Out: answers. ``tables`` checks names and
+rights, ``sql`` understands the statements, ``pipeline`` reads the rows, ``modify`` changes them.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _PRINTERS: Final = {CopyForm.VALUE: None, CopyForm.CAST: text_cast, CopyForm.OUT
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """COPY of a table. ``columns`` None: all. ``predicate``: SQL as the client wrote it.
-    ``query``: it is COPY of a query, which may read generated columns. ``packed``: the client
-    takes what comes as one stream of bytes, as PostgreSQL's tablesync does (copy_read_data)."""
+    """COPY of a table. ``columns``: None for all. ``predicate``: SQL as the client wrote it.
+    ``query``: True for COPY of a query, which may read generated columns. ``packed``: the client
+    reads the messages as one stream of bytes, as PostgreSQL's tablesync does (copy_read_data)."""
 
     relation: RangeVar
     columns: tuple[CopyTarget, ...] | None
@@ -64,8 +64,9 @@ class CopyRequest:
 
 
 class SparkLake:
-    """``services.Lake``; for every session. ``max_prepared``: transactions. ``oldest``: from where
-    on slots need the log. ``indexes``: of the files' keys."""
+    """``services.Lake`` for all sessions. ``max_prepared``: the most transactions that may be
+    prepared. ``oldest``: returns the position from which on slots need the log. ``indexes``: of the
+    keys in files."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class SparkLake:
         self._look(warehouse, catalog)
 
     def _look(self, warehouse: Warehouse, catalog: Catalog) -> None:
-        """Statements find their tables there."""
+        """Let statements find their tables in this warehouse and catalog."""
         self._warehouse = warehouse
         self._tables = LakeTables(warehouse, catalog, self._sequencer)
         self._select = LakeSelect(self._spark, warehouse, self._tables)
@@ -106,7 +107,8 @@ class SparkLake:
         )
 
     def within(self, block: LakeBlock) -> SparkLake:
-        """For the next statement of a block, which finds the tables that the block has made."""
+        """Return the lake for the next statement of a block: it has the tables that the block has
+        made."""
         lake = copy(self)
         lake._look(block.warehouse, block.catalog(self._catalog))
         return lake
@@ -114,7 +116,7 @@ class SparkLake:
     # COPY
 
     def copy(self, request: CopyRequest, at: Position, role: Role) -> CopyOut:
-        """COPY TO STDOUT. Raises PenstockError (42P01, 42501, 42703), FeatureNotSupported."""
+        """Run COPY TO STDOUT. Raises PenstockError (42P01, 42501, 42703), FeatureNotSupported."""
         table = self._tables.find(request.relation, role)
         leaves = () if request.only and table.partition_key else self._tables.leaves(table)
         sources = [(leaf, self._tables.version(leaf, at)) for leaf in leaves]
@@ -179,31 +181,33 @@ class SparkLake:
         interrupts: Interrupts,
         session: SessionValues,
     ) -> Rows:
-        """A SELECT on tables of the lake, at ``at``. Raises PenstockError."""
+        """Run a SELECT on tables of the lake, at ``at``. Raises PenstockError."""
         return self._select.query(text, at, role, interrupts, session)
 
     def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
-        """The columns of a query at ``at``."""
+        """Return the columns of a query at ``at``."""
         return self._select.describe(text, at, role)
 
     def change(self, text: str, writer: Writer) -> CommandOutcome:
-        """INSERT, UPDATE or DELETE: one commit of each table with rows. Raises PenstockError."""
+        """Run INSERT, UPDATE or DELETE: one commit of each table with rows. Raises
+        PenstockError."""
         with spark_errors():
             return self._changes.change(text, writer)
 
     # Transaction blocks
 
     def open_block(self) -> LakeBlock:
-        """What a block stages its changes in."""
+        """Return a new block, in which statements stage their changes."""
         return LakeBlock(self._warehouse)
 
     def stage(self, text: str, at: Position, writer: Writer, block: LakeBlock) -> CommandOutcome:
-        """INSERT, UPDATE or DELETE of a block, at a position of it. Raises PenstockError."""
+        """Run INSERT, UPDATE or DELETE in a block, at a position of the block. Raises
+        PenstockError."""
         return self._changes.stage(text, at, writer, block)
 
     def commit(self, block: LakeBlock) -> None:
-        """What it has staged. Raises PenstockError: nothing of it (40001), or as ``CommitBlocks``
-        says."""
+        """Commit what the block has staged. If it raises PenstockError, nothing is committed
+        (40001), or the outcome is as ``CommitBlocks`` says."""
         try:
             self.blocks.commit(block)
         finally:
@@ -212,8 +216,8 @@ class SparkLake:
     def prepare(
         self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
     ) -> None:
-        """PREPARE TRANSACTION; None: it has changed nothing. Raises PenstockError: nothing of it,
-        or as ``TwoPhase`` says."""
+        """Run PREPARE TRANSACTION. ``block``: None if it has changed nothing. If it raises
+        PenstockError, nothing is prepared, or the outcome is as ``TwoPhase`` says."""
         try:
             self.prepared.prepare(gid, block, role, interrupts)
         finally:
@@ -221,17 +225,17 @@ class SparkLake:
                 block.end()
 
     def commit_prepared(self, gid: str, role: Role) -> None:
-        """Raises PenstockError: it is prepared still."""
+        """Run COMMIT PREPARED. If it raises PenstockError, the transaction is still prepared."""
         self.prepared.commit(gid, role)
 
     def rollback_prepared(self, gid: str, role: Role) -> None:
-        """Raises PenstockError."""
+        """Run ROLLBACK PREPARED. Raises PenstockError."""
         self.prepared.rollback(gid, role)
 
     def truncate(
         self, relations: Iterable[RangeVar], role: Role, *, restart: bool = False
     ) -> CommandOutcome:
-        """TRUNCATE: one commit a table. ``restart``: with RESTART IDENTITY."""
+        """Run TRUNCATE: one commit a table. ``restart``: with RESTART IDENTITY."""
         with spark_errors():
             return self._changes.truncate(relations, role, restart=restart)
 
@@ -239,7 +243,7 @@ class SparkLake:
 def _check_names(
     targets: Iterable[CopyTarget], columns: Iterable[LakeColumn], request: CopyRequest
 ) -> None:
-    """CopyGetAttnums"""
+    """Check that COPY may name these columns (CopyGetAttnums)."""
     known = {column.name: column for column in columns}
     for target in targets:
         if target.name not in known:
@@ -253,7 +257,7 @@ def _check_names(
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Spark's errors as ours; the first line says what is wrong."""
+    """Turn Spark's errors into ours; the first line of theirs says what is wrong."""
     try:
         yield
     except PySparkException as error:
@@ -263,7 +267,8 @@ def spark_errors() -> Iterator[None]:
 
 
 def _failure(message: str, trace: str, sqlstate: str | None = None) -> PenstockError:
-    """``trace``: with the causes, since the message of a job that failed need not name them."""
+    """Return our error for one of Spark's. ``trace``: with the causes, since the message of a
+    failed job need not name them."""
     told = error_in_text(trace)
     if told is not None:
         return told

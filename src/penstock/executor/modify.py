@@ -1,9 +1,9 @@
 """INSERT, UPDATE, DELETE and TRUNCATE on tables of the lake.
 
 In: the statement of a session. Out: one Delta commit of each table that has rows, and the number
-of rows; rows find their partition as in PostgreSQL, and what belongs nowhere is refused before
-anything is written. How it is written is left to ``insert``, ``truncate``, ``small_rewrites``
-and ``spark_rewrites``.
+of rows. Rows find their partition as in PostgreSQL, and a row that belongs nowhere is refused
+before anything is committed. ``ModifyTables`` chooses how a statement is run: the classes below and
+``small_rewrites`` run it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ from penstock.walsender.sequencer import Position, Sequencer
 
 
 class ModifyTables:
-    """For every session."""
+    """Run the statements that change tables of the lake, for all sessions."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class ModifyTables:
         self._tables = tables
 
     def change(self, text: str, writer: Writer) -> CommandOutcome:
-        """One statement. Raises PenstockError, PySparkException."""
+        """Run INSERT, UPDATE or DELETE and commit it. Raises PenstockError, PySparkException."""
         statement = parse_query(text)
         if isinstance(statement, SelectStmt):
             raise FeatureNotSupported("this statement changes nothing")
@@ -144,7 +144,8 @@ class ModifyTables:
         return CommandOutcome(tag)
 
     def stage(self, text: str, at: Position, writer: Writer, block: LakeBlock) -> CommandOutcome:
-        """One statement of a transaction block, at a position of it. Raises PenstockError."""
+        """Run INSERT, UPDATE or DELETE in a transaction block, at a position of the block. Raises
+        PenstockError."""
         statement = parse_query(text)
         if isinstance(statement, SelectStmt):
             raise FeatureNotSupported("this statement changes nothing")
@@ -159,8 +160,8 @@ class ModifyTables:
     def truncate(
         self, relations: Iterable[RangeVar], role: Role, *, restart: bool = False
     ) -> CommandOutcome:
-        """TRUNCATE: one commit a table, and one transaction to subscribers. ``restart``: of their
-        sequences, too (RESTART IDENTITY).
+        """Run TRUNCATE: one commit a table, and one transaction to subscribers. ``restart``:
+        restart the tables' sequences, too (RESTART IDENTITY).
 
         Raises PenstockError, PySparkException.
         """
@@ -170,24 +171,27 @@ class ModifyTables:
             held.check_emptied()
             self._blocks.finish_those_of(members)
             self._truncates.run(members)
-            self._sequencer.step()  # in the log before what is prepared from now on
+            self._sequencer.step()  # it must stand in the log before any later PREPARE
         for member in members.values() if restart else ():
             self._tables.restart_sequences(member)
         return CommandOutcome("TRUNCATE TABLE")
 
 
-# INSERT, UPDATE and DELETE of a transaction block: staged, and committed by its COMMIT.
+# INSERT, UPDATE and DELETE of a transaction block. They stage their changes in the block, whose
+# COMMIT commits them.
 #
-# In: raw statements, and the block that they are of. Out: the number of rows; files and positions
-# are in the block then, or nothing is where the statement fails. Refused is what cannot be staged:
-# what only Delta itself can write, rows of very large tables, tables that a subscription fills.
+# In: planned statements and their block. Out: the number of rows; the block has the files and
+# positions then, or nothing if the statement fails. Changes that cannot be staged are refused:
+# those that only Delta itself can write, and those of very large tables and of tables that a
+# subscription fills.
 
 _MAX_BYTES: Final = 1 << 30
-"""Of the files of all tables of an UPDATE or DELETE: this process alone reads them."""
+"""The most bytes that the files of an UPDATE's or DELETE's tables may have together: this process
+alone reads them."""
 
 
 class BlockStatements:
-    """For every session."""
+    """Stage the statements of transaction blocks, for all sessions."""
 
     def __init__(
         self,
@@ -204,7 +208,8 @@ class BlockStatements:
         self._rewrites = rewrites
 
     def insert(self, table: LakeTable, rows: NewRows, at: Position, block: LakeBlock) -> int:
-        """Raises PenstockError (0A000, 23502, 23505, 23514, 40001)."""
+        """Stage an INSERT and return the number of its rows. Raises PenstockError (0A000, 23502,
+        23505, 23514, 40001)."""
         found, opened = self._open("INSERT", table, rows.known, at, block)
         keyed = [leaf.oid for leaf in found.leaves if unique_keys(leaf, rows.known)]
 
@@ -228,7 +233,8 @@ class BlockStatements:
         interrupts: Interrupts,
         block: LakeBlock,
     ) -> int:
-        """UPDATE or DELETE. Raises PenstockError (0A000, 23502, 23505, 23514, 40001, 55000)."""
+        """Stage an UPDATE or DELETE and return the number of its rows. Raises PenstockError (0A000,
+        23502, 23505, 23514, 40001, 55000)."""
         what = change.kind.upper()
         self._rewrites.check_identity(self._tables.leaves(table), Operation(change.kind))
         found, opened = self._open(what, table, change.known, at, block)
@@ -283,16 +289,16 @@ class BlockStatements:
 
 # TRUNCATE of tables of the lake (tablecmds.c, ExecuteTruncate).
 #
-# In: the tables. Out: one commit of each leaf, marked as what it is, also where there were no
-# rows: subscribers may have rows of others in it. By Spark where only Delta itself knows what the
-# table asks of its writers.
+# In: the tables. Out: one commit of each leaf, marked as a TRUNCATE. A leaf without rows gets one,
+# too, since subscribers may have other rows in theirs. Spark runs it if only Delta itself knows
+# what the table asks of its writers.
 
 _IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
 _OPERATION: Final = "TRUNCATE"
 
 
 class TruncateTables:
-    """For every session."""
+    """Empty tables, for all sessions."""
 
     def __init__(self, spark: Spark, warehouse: Warehouse, sequencer: Sequencer) -> None:
         self._spark = spark
@@ -300,7 +306,8 @@ class TruncateTables:
         self._sequencer = sequencer
 
     def run(self, members: Mapping[int, LakeTable]) -> None:
-        """``members``: by oid, with partitioned tables. Raises PenstockError, PySparkException."""
+        """Empty the leaves among ``members`` (by oid, with partitioned tables). Raises
+        PenstockError, PySparkException."""
         mark = grouped_mark(str(uuid.uuid4()), members)
         with self._sequencer.one_transaction():
             for member in members.values():
@@ -308,7 +315,8 @@ class TruncateTables:
                     self._by_spark(member, mark)
 
     def _by_files(self, leaf: LakeTable, mark: Mapping[str, object]) -> bool:
-        """Everything that is there when it is committed goes."""
+        """Remove every file that is there at the commit. Return False, having done nothing, if only
+        Spark can do it."""
         storage, store = self._warehouse.storage, self._warehouse.store
         while True:
             try:
@@ -339,23 +347,23 @@ class TruncateTables:
         state = load(storage, uri)
         configuration = {} if state is None else state.metadata.get("configuration") or {}
         if configuration.get(_IN_COMMIT_TIMESTAMPS) == "true":
-            return  # Spark alone writes its log
+            return  # a log with in-commit timestamps is written by Spark alone
         info = commit_info(
             _OPERATION, now=now_ms(), user_metadata=mark, blind_append=False, read_version=before
         )
         self._warehouse.store.put(uri, before + 1, lines([info]))
 
 
-# INSERT into tables of the lake: by their files, without a job of Spark's, or by Spark.
+# INSERT into tables of the lake. This process writes the files itself where it can; else Spark
+# does, in a job.
 #
 # In: new rows and the table that is named. Out: one Delta commit of each table that gets rows, and
-# the number of rows. By files: None where only Delta itself knows what a table asks of its
-# writers, and nothing was read then. A row that belongs elsewhere, or nowhere, is refused before
-# anything is committed.
+# the number of rows. A row that belongs elsewhere, or nowhere, is refused before anything is
+# committed.
 
 
 class InsertByFiles:
-    """For every session."""
+    """Insert rows by writing files, without a job of Spark's, for all sessions."""
 
     def __init__(
         self,
@@ -372,8 +380,9 @@ class InsertByFiles:
         self._unique = unique
 
     def insert(self, table: LakeTable, rows: NewRows, interrupts: Interrupts) -> int | None:
-        """Raises PenstockError (23502, 23505, 23514; 40001, 40003: a table was altered meanwhile,
-        or somebody has brought one of the keys when a part was done)."""
+        """Return the number of rows, or None, having read none, if only Delta itself knows what a
+        table asks of its writers. Raises PenstockError (23502, 23505, 23514; 40001, 40003: a table
+        was altered meanwhile, or somebody has brought one of the keys when a part was done)."""
         try:
             routed = route(self._catalog, self._tables, table, rows.known)
             appends = [self._open(leaf) for leaf in routed.leaves]
@@ -431,9 +440,9 @@ def write_rows(
     rows: NewRows,
     check: Callable[[Sequence[tuple[int, WrittenFile]]], None],
 ) -> list[tuple[int, WrittenFile]]:
-    """Files in the folders of the leaves, with the number of each file's. ``check``: is asked of
-    them, whether their rows may come, before a NULL in a later row is an error. Raises
-    PenstockError; nothing is left then."""
+    """Write rows to files in the folders of their leaves, and return each file with the number of
+    its leaf. ``check`` is called with them, to raise if their rows may not come; only then is a
+    NULL in a later row reported. Raises PenstockError; nothing is left then."""
     schema = schema_of(rows.known).arrow()
     destinations = [destination(leaf, schema) for leaf in opened]
     writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
@@ -466,7 +475,8 @@ def write_rows(
 
 
 class InsertBySpark:
-    """Where only Delta itself knows what a table asks of its writers; for every session."""
+    """Insert rows by Spark, for all sessions, into tables of which only Delta itself knows what
+    they ask of their writers."""
 
     def __init__(
         self, spark: Spark, catalog: Catalog, tables: LakeTables, unique: UniqueKeys
@@ -477,7 +487,7 @@ class InsertBySpark:
         self._tables = tables
 
     def insert(self, table: LakeTable, change: Change, interrupts: Interrupts) -> int:
-        """The number of rows. Raises PenstockError (23505, 23514), PySparkException."""
+        """Return the number of rows. Raises PenstockError (23505, 23514), PySparkException."""
         columns = self._tables.columns(table)
         keyed = [leaf for leaf in self._tables.leaves(table) if unique_keys(leaf, columns)]
         with self._unique.turn((leaf.oid for leaf in keyed), interrupts.check):
@@ -494,14 +504,14 @@ class InsertBySpark:
             partitions = PartitionRules(t.tables.all(), columns)
         frame = session.sql(change.rows)
         for column, kind in self._tables.spark_columns(table):
-            if column not in change.columns:  # a key may be left out: it is NULL
+            if column not in change.columns:  # INSERT may leave out a partition key, which is NULL
                 frame = frame.selectExpr("*", f"CAST(NULL AS {kind}) AS `{column}`")
         frame = frame.select(*(f"`{column.delta}`" for column in columns))
         constraint = partitions.constraint(table)
         routing = Routing("0", (table,), ())
         if table.partition_key is not None:
             routing = partitions.routing(table)
-        # Counted, checked and written from the same rows, whatever the query is.
+        # Counting, checking and writing must see the same rows, whatever the query is.
         rows = frame.selectExpr("*", f"{routing.expression} AS {ROUTE}").persist()
         try:
             if constraint is not None:
@@ -523,7 +533,8 @@ class InsertBySpark:
         return int(sum(counts.values()))
 
     def _check(self, rows: DataFrame, leaf: LakeTable) -> None:
-        """``rows``: that are to go there; what they lack is NULL. Raises UniqueViolation."""
+        """Check the leaf's unique keys. ``rows``: those that are to go there; columns that they
+        lack are NULL. Raises UniqueViolation."""
         known = unique_keys(leaf, self._tables.columns(leaf))
         keys = [key for key in known if set(key.names) <= set(rows.columns)]
         if keys:
@@ -533,12 +544,12 @@ class InsertBySpark:
 # UPDATE and DELETE on tables of the lake.
 #
 # In: a change whose expressions Spark can name, and its table. Out: one Delta commit of each table
-# that has rows to change, and the number of rows. What a commit cannot say by its files goes with
-# it: which new row was which old one (``row_pairs``). Rows that leave their partition are left to
-# ``row_moves``.
+# that has rows to change, and the number of rows. The commit's files do not say which new row was
+# which old one, so ``row_pairs`` tells that beside them. ``row_moves`` handles rows that leave
+# their partition.
 #
-# Where an UPDATE sets columns of partition keys and has found no row that moves, it is run on the
-# rows that stay. A row that another writer has put there since and that would move is younger than
+# An UPDATE that sets columns of partition keys, but has found no row that moves, is run on the rows
+# that stay. If another writer has since put a row there that would move, that row is younger than
 # the statement, which leaves it as it is.
 
 
@@ -549,8 +560,9 @@ def staying(
     columns: Sequence[LakeColumn],
     session: SparkSession,
 ) -> Iterator[Callable[[LakeTable], Change]]:
-    """What is changed of a leaf; the functions of ``session`` are there while inside. ``tree``: all
-    of the topmost table, root first. Raises FeatureNotSupported."""
+    """Yield a function that restricts the change of a leaf to rows that stay in it. The Spark
+    functions that its condition calls exist in ``session`` while inside. ``tree``: the topmost
+    table and all its partitions, root first. Raises FeatureNotSupported."""
     schema = TableSchema(
         tuple(Column(c.delta, c.name, c.type, c.type_oid, c.typmod) for c in columns), ()
     )
@@ -580,13 +592,13 @@ def _route_function(routing: Level, keys: Sequence[str]) -> Callable[..., pa.Arr
 
 
 USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
-"""Setting of a session: user metadata of its commits."""
+"""The setting of a Spark session that holds the user metadata of its commits."""
 _FILE_COST: Final = "spark.sql.files.openCostInBytes"
 _PARTITIONS: Final = "spark.sql.files.maxPartitionNum"
 
 
 class Rewrites:
-    """For every session."""
+    """Run UPDATE and DELETE, for all sessions."""
 
     def __init__(
         self,
@@ -606,7 +618,8 @@ class Rewrites:
         self._small = SmallRewrites(warehouse, catalog, tables, self._moves, blocks, held, unique)
 
     def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
-        """None: it is left to Spark, and nothing was done. Raises PenstockError."""
+        """Change a small table by its files and return the number of rows. Return None, having done
+        nothing, if Spark has to do it. Raises PenstockError."""
         self.check_identity(self._tables.leaves(table), Operation(change.kind))
         filled = self.is_filled(table)
         return self._small.run(table, change, interrupts, filled=filled)
@@ -614,7 +627,8 @@ class Rewrites:
     def run_by_spark(
         self, table: LakeTable, change: Change, session: SparkSession, interrupts: Interrupts
     ) -> int:
-        """``session``: has the change's functions. Raises PenstockError, PySparkException."""
+        """Change a table by Spark and return the number of rows. ``session``: has the change's
+        functions. Raises PenstockError, PySparkException."""
         leaves = self._tables.leaves(table)
         columns = self._tables.columns(table)
         changed = {name for name, _ in change.settings}
@@ -663,18 +677,19 @@ class Rewrites:
         change_of: Callable[[LakeTable], Change],
         session: SparkSession,
     ) -> int:
-        if len(leaves) > 1:  # what fails for one partition fails before any is changed
+        if len(leaves) > 1:  # an error in one partition must come before any is changed
             leaves = [leaf for leaf in leaves if self._touches(leaf, change_of(leaf), session)]
         return sum(self._commit(leaf, change_of(leaf), session) for leaf in leaves)
 
     def is_filled(self, table: LakeTable) -> bool:
-        """Whether a subscription fills the table, one of its partitions, or what it is of."""
+        """Tell whether a subscription fills the table, one of its partitions, or a table that it
+        is a partition of."""
         leaves = self._tables.leaves(table)
         with self._catalog.read() as t:
             return _is_filled(t, table, leaves)
 
     def check_identity(self, leaves: Sequence[LakeTable], command: Operation) -> None:
-        """CheckCmdReplicaIdentity: what could not be published is not done."""
+        """Refuse a change that could not be published (CheckCmdReplicaIdentity)."""
         with self._catalog.read() as t:
             members = t.members()
         for leaf in leaves:
@@ -682,12 +697,13 @@ class Rewrites:
             check_identity(members, leaf, columns, command)
 
     def _touches(self, leaf: LakeTable, change: Change, session: SparkSession) -> bool:
-        """Whether there are rows to change; all their new values are computed for it."""
+        """Tell whether there are rows to change. The hash makes Spark compute all their new values,
+        so that errors in them come up here."""
         rows = self._changed_rows(leaf, change, session)
         return bool(rows.selectExpr("count(*)", "bit_xor(xxhash64(*))").collect()[0][0])
 
     def _changed_rows(self, leaf: LakeTable, change: Change, session: SparkSession) -> DataFrame:
-        """The rows that are changed, with their new values."""
+        """Return the rows that are changed, with their new values."""
         settings = dict(change.settings)
         values = ", ".join(
             f"{settings.get(c.delta, quoted(c.delta))} AS {quoted(c.delta)}"
@@ -696,7 +712,7 @@ class Rewrites:
         return session.sql(f"SELECT {values} FROM {delta_table(leaf)}{change.condition}")
 
     def _commit(self, leaf: LakeTable, change: Change, session: SparkSession) -> int:
-        """The change of one table, which keeps all its rows."""
+        """Commit the change of one table; none of its rows moves to another one."""
         columns = self._paired_columns(leaf, change)
         state = load(self._warehouse.storage, leaf.uri or "")
         if state is None or state.properties.get(ENABLE_VECTORS, "false").lower() != "true":
@@ -723,9 +739,10 @@ class Rewrites:
 
 
 def _read_files_apart(session: SparkSession) -> None:
-    """Each file in a task of its own. Where a table has no deletion vectors, Delta asks for the
-    names of files with rows that are meant by ``input_file_name()``; that is the file that a task
-    has come to, which is another one by the time that a Python function has its answer for a row.
+    """Make Spark read each file in a task of its own. In a table without deletion vectors, Delta
+    finds the files that have rows to change by ``input_file_name()``. That names the file which the
+    task is reading now, and the task may have gone on to the next file by the time that a Python
+    function has answered for a row.
     """
     session.conf.unset(_PARTITIONS)
     session.conf.set(_FILE_COST, "1t")

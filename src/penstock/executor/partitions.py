@@ -1,8 +1,8 @@
-"""Which partition a row belongs to, as a Spark expression (execPartition.c, partbounds.c).
+"""Spark expressions that find the partition of a row (execPartition.c, partbounds.c).
 
-In: a partitioned table, the catalog's tables, the columns. Out: an expression that numbers the leaf
-of a row, and conditions that hold for the rows of a partition; both are never NULL. What is done
-with rows that belong nowhere is left to the writer.
+In: a partitioned table, the catalog's tables, the columns. Out: an expression that returns the
+number of a row's leaf, and conditions that hold for the rows of a partition; neither is ever NULL.
+The writer decides what to do with rows that belong nowhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from penstock.walsender.lake_columns import LakeColumn, spark_type
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """``expression``: an index into ``leaves``, or ``-1 - index`` into ``roots``: nowhere below."""
+    """``expression`` returns an index into ``leaves``, or ``-1 - index`` for a row that belongs
+    nowhere below ``roots[index]``."""
 
     expression: str
     leaves: tuple[LakeTable, ...]
@@ -35,14 +36,14 @@ class Routing:
 
 
 class PartitionRules:
-    """The partitions among ``tables``; ``columns``: of the table that is written."""
+    """Know the partitions among ``tables``. ``columns``: those of the table that is written."""
 
     def __init__(self, tables: Sequence[LakeTable], columns: Sequence[LakeColumn]) -> None:
         self._tables = {table.oid: table for table in tables}
         self._columns = {column.name: column for column in columns}
 
     def routing(self, root: LakeTable) -> Routing:
-        """How rows of a partitioned table find their leaf. Raises FeatureNotSupported."""
+        """Return how rows of a partitioned table find their leaf. Raises FeatureNotSupported."""
         leaves: list[LakeTable] = []
         roots: list[LakeTable] = []
 
@@ -62,7 +63,8 @@ class PartitionRules:
         return Routing(of(root), tuple(leaves), tuple(roots))
 
     def constraint(self, table: LakeTable) -> str | None:
-        """What holds for every row of a partition, by all that is above it; None: nothing."""
+        """Return the condition that the bounds of a partition and of all tables above it put on its
+        rows, or None if they put none."""
         found = []
         while table.parent is not None and table.bound is not None:
             parent = self._tables[table.parent]
@@ -77,21 +79,21 @@ class PartitionRules:
         return " AND ".join(f"({condition})" for condition in found) or None
 
     def tree_of(self, table: LakeTable) -> tuple[LakeTable, ...]:
-        """The topmost table that it belongs to, with all its partitions, root first."""
+        """Return the topmost table that it belongs to, with all its partitions, root first."""
         while table.parent is not None:
             table = self._tables[table.parent]
         found = [table]
-        for above in found:  # grows meanwhile
+        for above in found:  # the loop itself makes ``found`` grow
             found += self._children(above)
         return tuple(found)
 
     def key(self, table: LakeTable) -> tuple[LakeColumn, ...]:
-        """The columns of a partitioned table's key."""
+        """Return the columns of a partitioned table's key."""
         names = key_columns(table.partition_key or "()")
         return tuple(self._columns[name] for name in names)
 
     def keys_above(self, table: LakeTable) -> frozenset[str]:
-        """Names in Delta of the key columns of a table and of all that is above it."""
+        """Return the key columns of a table and of all tables above it, by their names in Delta."""
         found = {column.delta for column in self.key(table)} if table.partition_key else set()
         while table.parent is not None:
             table = self._tables[table.parent]
@@ -102,7 +104,7 @@ class PartitionRules:
         return [child for child in self._tables.values() if child.parent == table.oid]
 
     def _takes(self, parent: LakeTable, bound: PartitionBound) -> str:
-        """Whether a row lies within a bound that is not DEFAULT."""
+        """Return the condition that a row lies within a bound that is not DEFAULT."""
         if strategy_of(parent.partition_key or "") is Strategy.HASH:
             raise FeatureNotSupported(
                 "writing to tables that are partitioned by hash is not supported",
@@ -132,7 +134,7 @@ def _in_list(column: LakeColumn, values: Sequence[str | None]) -> str:
 
 
 def _from(key: Sequence[LakeColumn], side: Sequence[str | Limit | None]) -> str:
-    """Rows at a lower bound or above it."""
+    """Return the condition that a row lies at a lower bound or above it."""
     column, value = key[0], side[0]
     if isinstance(value, Limit):
         return "true" if value is Limit.MINVALUE else "false"
@@ -144,7 +146,7 @@ def _from(key: Sequence[LakeColumn], side: Sequence[str | Limit | None]) -> str:
 
 
 def _to(key: Sequence[LakeColumn], side: Sequence[str | Limit | None]) -> str:
-    """Rows below an upper bound."""
+    """Return the condition that a row lies below an upper bound."""
     column, value = key[0], side[0]
     if isinstance(value, Limit):
         return "true" if value is Limit.MAXVALUE else "false"

@@ -1,8 +1,8 @@
-"""Where rows that sessions write belong: to leaves of the table that they name.
+"""Routes of rows that sessions write: each row goes to a leaf of the table that is named.
 
-In: a table, the catalog, its columns. Out: ``Route``, for batches with all of those columns by
-their names in Delta, and destinations for what is written. How one row is compared with bounds is
-left to ``pipeline.routing``.
+In: a table, the catalog, its columns. Out: ``Route``, for batches that have all of those columns by
+their names in Delta, and destinations for what is written. ``pipeline.routing`` compares a row with
+bounds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ from penstock.walsender.lake_columns import LakeColumn, columns_of
 
 @dataclass(frozen=True)
 class Route:
-    """Where rows of ``table`` go: to ``leaves``, by their numbers in ``routing``; None: it has no
-    partitions. ``above``: how rows of the topmost table would go, of which only the leaves numbered
-    ``within`` belong to ``table``; None: it is the topmost. ``keys``: columns (names in Delta) that
-    any of it looks at.
+    """Route rows of ``table`` to its leaves. ``routing`` returns a row's index into ``leaves``, and
+    is None if the table has no partitions. ``above`` routes rows of the topmost table, and is None
+    if ``table`` is the topmost; of its leaves only those numbered ``within`` belong to ``table``.
     """
 
     table: LakeTable
@@ -48,25 +47,26 @@ class Route:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Columns (names in Delta) that decide where a row belongs."""
+        """The columns (names in Delta) that decide where a row belongs."""
         levels = (level for level in (self.routing, self.above) if level is not None)
         return frozenset[str]().union(*(level.columns for level in levels))
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """ExecPartitionCheck of the named table. Raises PenstockError (23514)."""
+        """Check that rows belong to the named table (ExecPartitionCheck). Raises PenstockError
+        (23514)."""
         wrong = np.flatnonzero(~self._belong(rows))
         if len(wrong):
             row = rows.slice(int(wrong[0]), 1)
             raise partition_error(self.table, show_values(row.columns))
 
     def leaves_of(self, rows: pa.RecordBatch) -> Integers | None:
-        """The number of each row's leaf; None: there are no partitions. Raises as ``check``, and
-        ReplicationConflict for a row that belongs nowhere."""
+        """Return the number of each row's leaf, or None if there are no partitions. Raises what
+        ``check`` raises, and ReplicationConflict for a row that belongs nowhere."""
         self.check(rows)
         return None if self.routing is None else self.routing.leaves(pa.Table.from_batches([rows]))
 
     def stay(self, rows: pa.RecordBatch, leaf: int) -> Mask:
-        """Which rows belong to the leaf of that number."""
+        """Return the mask of the rows that belong to the leaf of that number."""
         found = self._belong(rows)
         if self.routing is not None:
             found &= anywhere(self.routing).leaves(pa.Table.from_batches([rows])) == leaf
@@ -81,8 +81,8 @@ class Route:
 def route(
     catalog: Catalog, tables: LakeTables, table: LakeTable, columns: Sequence[LakeColumn]
 ) -> Route:
-    """``columns``: the table's. Raises FeatureNotSupported for keys that values are not compared of
-    here."""
+    """Return the route of a table's rows. ``columns``: the table's. Raises FeatureNotSupported for
+    a key whose values cannot be compared here."""
     schema = schema_of(columns)
     routing: Level | None = None
     leaves: tuple[LakeTable, ...] = (table,)
@@ -99,7 +99,7 @@ def route(
 
 
 def schema_of(columns: Sequence[LakeColumn]) -> TableSchema:
-    """Columns as rows of sessions have them."""
+    """Return the schema that rows of sessions have."""
     return TableSchema(
         tuple(Column(c.delta, c.name, c.type, c.type_oid, c.typmod) for c in columns)
     )
@@ -123,7 +123,8 @@ class OpenTable(Protocol):
 def required_columns(
     routed: Route, opened: Sequence[OpenTable], required: frozenset[str]
 ) -> list[frozenset[str]]:
-    """Columns that hold no NULL in each leaf; ``required``: those of the named table."""
+    """Return for each leaf the columns that hold no NULL. ``required``: those of the named
+    table."""
     return [
         required | {*leaf.primary_key, *(c.source for c in table.schema.columns if c.not_null)}
         for leaf, table in zip(routed.leaves, opened, strict=True)
@@ -133,7 +134,7 @@ def required_columns(
 def check_columns(
     tables: LakeTables, table: LakeTable, known: Sequence[LakeColumn], opened: Sequence[OpenTable]
 ) -> None:
-    """Whether a table and its leaves, as they are opened, still have the columns that rows were
+    """Check that a table and its leaves, as they are opened, still have the columns that rows were
     made for. Raises PenstockError (40001)."""
     rows = schema_of(known).arrow()
     others = any(not _fits(leaf.schema.arrow(), rows) for leaf in opened)
@@ -143,13 +144,14 @@ def check_columns(
 
 
 def _fits(leaf: pa.Schema, rows: pa.Schema) -> bool:
-    """Whether both have the same columns; partitions may have them in another order."""
+    """Tell whether both have the same columns; partitions may have them in another order."""
     mine, theirs = ({f.name: f.type for f in schema} for schema in (leaf, rows))
     return bool(mine == theirs)
 
 
 def destination(table: OpenTable, rows: pa.Schema) -> Destination:
-    """Of rows whose generated columns are made already, as all others."""
+    """Return the destination of rows that are complete: their generated columns are already
+    computed."""
     own = table.schema.arrow()
     at = tuple(rows.get_field_index(name) for name in own.names)
     made = GeneratedColumns(table.name)
@@ -157,5 +159,5 @@ def destination(table: OpenTable, rows: pa.Schema) -> Destination:
 
 
 def not_of_replication(error: ReplicationConflict) -> PenstockError:
-    """What is a conflict where a subscription writes is an error of the statement here."""
+    """Turn a conflict, which is what a subscription would report, into the error of a statement."""
     return PenstockError(error.message, detail=error.detail, sqlstate=error.sqlstate)

@@ -1,9 +1,10 @@
 """UPDATE of a partitioned table whose rows go to other partitions (ExecCrossPartitionUpdate).
 
 In: a change and its table. Out: commits of all partitions that it touches, one transaction to
-subscribers, or nothing where no row moves. The commit of a partition that rows leave names the
-files that wait where they go to (``lakehouse.row_moves``): the sequencer finishes what is stopped
-between two commits. New rows are written by Spark's tasks; the driver holds positions of old ones.
+subscribers; or nothing if no row moves. When rows leave a partition, its commit names the files
+that wait in their new partitions (``lakehouse.row_moves``), so that the sequencer can finish a move
+that was stopped between two commits. Spark's tasks write the new rows; the driver holds the
+positions of the old ones.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ from penstock.walsender.lake_columns import LakeColumn
 from penstock.walsender.sequencer import Sequencer
 
 _SOURCE: Final = "_penstock_source"
-"""Column: the number of the leaf that a row was in."""
+"""The column that holds the number of the leaf that a row was in."""
 _FILE: Final = "_penstock_file"
 _POSITION: Final = "_penstock_position"
 APP_ID: Final = "penstock.update"
 _UPDATE: Final = "UPDATE"
 _MOVE: Final = "MERGE"
-"""commitInfo.operation where rows leave, which is not all UPDATE to subscribers."""
+"""The commitInfo.operation of a commit that rows leave by: to subscribers it is not all UPDATE."""
 
 
 @dataclass
 class Departures:
-    """What one partition's commit does. ``gone``: path -> positions; ``stays``: new rows that stay
-    in it; ``arrivals``: those that others get."""
+    """The contents of one partition's commit. ``gone``: path -> positions; ``stays``: new rows
+    that stay in it; ``arrivals``: new rows that go to other partitions."""
 
     table: DeltaTable
     pairs: Mapping[str, object]
@@ -59,7 +60,7 @@ class Departures:
 
 
 class RowMoves:
-    """For every session."""
+    """Move rows between partitions, for all sessions."""
 
     def __init__(self, warehouse: Warehouse, sequencer: Sequencer) -> None:
         self._warehouse = warehouse
@@ -75,8 +76,9 @@ class RowMoves:
         *,
         filled: bool,
     ) -> int | None:
-        """The number of changed rows; None where none moves, and nothing was done. ``filled``: by a
-        subscription, whose cuts may come between the two commits of a row that moves.
+        """Return the number of changed rows, or None, having done nothing, if no row moves.
+        ``filled``: a subscription fills the table, so that a cut of it may come between the two
+        commits of a row that moves.
 
         Raises PenstockError (23514, 40001), FeatureNotSupported, PySparkException.
         """
@@ -104,10 +106,10 @@ class RowMoves:
     def commit(
         self, departures: Sequence[Departures], leaves: Sequence[LakeTable], group: str
     ) -> None:
-        """All of them as one transaction. Rows that have left arrive, whatever comes between.
+        """Commit all departures as one transaction. Rows that have left arrive even after an error.
 
-        Raises PenstockError (40001, 40003): another writer was first in one of the tables. What had
-        left before has arrived.
+        Raises PenstockError (40001, 40003) if another writer was first in one of the tables. Rows
+        that had left before have arrived.
         """
         uris = {leaf.oid: leaf.uri or "" for leaf in leaves}
         left: list[Arrivals] = []
@@ -128,7 +130,8 @@ class RowMoves:
 
 
 def check_not_filled(*, filled: bool) -> None:
-    """A cut of a subscription may come between the two commits of a row that moves."""
+    """Refuse to move rows of a table that a subscription fills: a cut of the subscription may come
+    between the two commits of a row that moves."""
     if filled:
         raise FeatureNotSupported(
             "moving a row to another partition by UPDATE is not supported for tables that "
@@ -151,7 +154,7 @@ def _depart(leaf: Departures, group: str) -> None:
 
 
 class _Job:
-    """One statement's rows, at the versions of now."""
+    """Read and write the rows of one statement, at the tables' versions of now."""
 
     def __init__(
         self,
@@ -172,7 +175,8 @@ class _Job:
         self._paired = [paired_columns(leaf, columns, changed) for leaf in leaves]
 
     def rows(self, session: SparkSession) -> DataFrame:
-        """The changed rows of all leaves, with their new values, and where the old ones are."""
+        """Return the changed rows of all leaves, with their new values and the places of the old
+        ones."""
         settings = dict(self._change.settings)
         kept = {c.name for paired in self._paired for c in paired}
         values = [
@@ -198,7 +202,8 @@ class _Job:
     def departures(
         self, rows: DataFrame, counts: Mapping[tuple[int, int], int]
     ) -> list[Departures]:
-        """Write everything that is new. ``counts``: rows by the leaf they were in and go to."""
+        """Write all new rows. ``counts``: rows by the leaf that they were in and the one that they
+        go to."""
         opened = {
             number: self._open(number) for number in sorted({n for two in counts for n in two})
         }
@@ -249,7 +254,7 @@ class _Job:
 
     @staticmethod
     def _gone(rows: DataFrame, opened: Mapping[int, DeltaTable]) -> dict[int, dict[str, BitMap]]:
-        """Positions of the old rows, by leaf and file."""
+        """Return the positions of the old rows, by leaf and file."""
         paths = {n: {_name(path): path for path in table.files} for n, table in opened.items()}
         positions = rows.groupBy(_SOURCE, _FILE).agg({_POSITION: "collect_list"}).toArrow()
         found: dict[int, dict[str, BitMap]] = {}
@@ -260,7 +265,7 @@ class _Job:
         return found
 
     def _pairs(self, rows: DataFrame, number: int) -> Mapping[str, object]:
-        """User metadata that tells which new rows of a leaf were which old ones."""
+        """Return user metadata that tells which new rows of a leaf were which old ones."""
         columns = self._paired[number]
         if not columns:
             return {}
@@ -275,5 +280,5 @@ class _Job:
 
 
 def _name(uri: str) -> str:
-    """Of a data file, which no other one of its table has."""
+    """Return the name of a data file, which no other file of its table has."""
     return unquote(uri).rpartition("/")[2]

@@ -1,7 +1,7 @@
-"""Which new row was which old one, told beside an UPDATE that changes what identifies rows.
+"""Pairs of old and new rows, for an UPDATE that changes the columns which identify rows.
 
-In: an UPDATE of one table, before it runs. Out: files of pairs and the mark for its commit. What is
-told is of the version that was read here: where the UPDATE reads a later one, nobody believes it.
+In: an UPDATE of one table, before it runs. Out: files of pairs and the mark for its commit. The
+pairs hold for the version that was read here: if the UPDATE reads a later one, readers ignore them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _PAIRS: Final = "pairs"
 def paired_columns(
     table: LakeTable, columns: Sequence[LakeColumn], changed: Collection[str]
 ) -> tuple[LakeColumn, ...]:
-    """What tells rows apart and is changed: the key, or everything where there is no key; () where
-    the key stays, or rows are not told apart. ``changed``: names in Delta."""
+    """Return the columns that tell rows apart if any of them is changed: the key, or all columns if
+    there is no key. Return () if none is changed, or if the table has no replica identity.
+    ``changed``: names in Delta."""
     if table.identity is None:
         return ()
     key = table.identity or table.primary_key
@@ -45,8 +46,8 @@ def write_pairs(
     columns: Sequence[LakeColumn],
     change: Change,
 ) -> tuple[int, list[WrittenFile]]:
-    """The version of the rows, and files with the old and new values of ``columns`` where they
-    differ. Raises PySparkException."""
+    """Write files with the old and new values of ``columns`` where they differ, and return them
+    after the version of the rows. Raises PySparkException."""
     version = newest_version(storage, table.uri or "") or 0
     values = ", ".join([*old_values(columns), *new_values(columns, dict(change.settings))])
     rows = f"SELECT {values} FROM {delta_table(table)} VERSION AS OF {version}{change.condition}"
@@ -56,23 +57,23 @@ def write_pairs(
 
 
 def old_values(columns: Sequence[LakeColumn]) -> list[str]:
-    """Spark SQL over the rows that are changed."""
+    """Return the old values as Spark SQL over the rows that are changed."""
     return [f"{quoted(c.delta)} AS {quoted(OLD + c.name)}" for c in columns]
 
 
 def new_values(columns: Sequence[LakeColumn], settings: Mapping[str, str]) -> list[str]:
-    """The same, after the change."""
+    """Return the new values as Spark SQL over the rows that are changed."""
     return [f"{settings.get(c.delta, quoted(c.delta))} AS {quoted(NEW + c.name)}" for c in columns]
 
 
 def differ(columns: Sequence[LakeColumn]) -> str:
-    """A condition on old and new values."""
+    """Return the condition in Spark SQL that old and new values differ."""
     same = (f"{quoted(OLD + c.name)} <=> {quoted(NEW + c.name)}" for c in columns)
     return f"NOT ({' AND '.join(same)})"
 
 
 def distinct_rows(pairs: pa.Table, columns: Sequence[LakeColumn]) -> pa.Table:
-    """``differ``, of pairs that are here."""
+    """Return the pairs whose old and new values differ."""
     same = (
         f"{duck_name(OLD + c.name)} IS NOT DISTINCT FROM {duck_name(NEW + c.name)}" for c in columns
     )
@@ -86,5 +87,5 @@ def distinct_rows(pairs: pa.Table, columns: Sequence[LakeColumn]) -> pa.Table:
 
 
 def pair_schema(columns: Sequence[LakeColumn]) -> pa.Schema:
-    """Of the files."""
+    """Return the schema of the files of pairs."""
     return pa.schema([(side + c.name, c.type) for side in (OLD, NEW) for c in columns])

@@ -1,8 +1,8 @@
 """The rows of one small table that an UPDATE or DELETE changes, read and written by its files.
 
 In: what is computed of the rows, a version of the table, where new rows belong. Out: files and
-positions for a commit with deletion vectors, and the pairs of rows that an UPDATE identifies in
-another way. Memory: a run of rows of one file, new values of 10,000 of them, and the pairs.
+positions for a commit with deletion vectors, and pairs of old and new rows if an UPDATE changes
+their identity. Memory: a run of rows of one file, new values of 10,000 of them, and the pairs.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from penstock.pipeline.scan import ScanColumn, ScanFile, scan_positions
 from penstock.walsender.lake_columns import LakeColumn, columns_of
 
 _ROWS: Final = 10_000
-"""Of which values are computed at a time, as Spark does it: new values may be larger than old ones.
-"""
+"""Rows whose values are computed at a time. Spark does as many; new values may be larger than old
+ones."""
 
 
 class LeafWork:
-    """One attempt on one leaf. ``gone``: path -> positions; ``files``: by the number of the leaf
-    that they are for; ``stay``: rows that would move are left as they are. ``keyed``: columns of
-    the leaves' unique keys, by their names in Delta; ``came`` and ``went`` tell of each row what
-    these become, with the leaf that it goes to, and where it was, where the change is about them.
+    """Hold the state of one attempt on one leaf. ``gone``: path -> positions; ``files``: by the
+    number of the leaf that they are for; ``stay``: leave rows that would move as they are.
+    ``keyed``: columns of the leaves' unique keys, by their names in Delta. If the change concerns
+    keys, ``came`` holds the new values of these columns with each row's new leaf, and ``went``
+    holds where each row was.
     """
 
     def __init__(
@@ -85,17 +86,17 @@ class LeafWork:
 
     @property
     def count(self) -> int:
-        """Rows that are changed."""
+        """The number of rows that are changed."""
         return sum(len(positions) for positions in self.gone.values())
 
     @property
     def leaves(self) -> bool:
-        """Whether any of them goes to another table."""
+        """True if any of the rows goes to another leaf."""
         return any(to != self.number for to in self.files)
 
     def run(self) -> None:
         """Read, compute and write. Raises PenstockError; nothing is left behind then."""
-        # Rows that would move are left as they are, or are to go where they belong.
+        # With ``stay`` no row is routed: those that would move are left as they are.
         routing = self._route.routing if self._routed and not self._stay else None
         to = [destination(table, self._schema) for table in self.opened]
         places = to if routing is not None else [to[self.number]]
@@ -111,8 +112,9 @@ class LeafWork:
             self.files.setdefault(number, []).append(file)
 
     def commit(self) -> int:
-        """The number of rows, all of which stay in the table. Raises CommitConflict, StorageError;
-        nothing is left behind unless it may have taken place."""
+        """Commit the change, whose rows all stay in the table, and return their number. Raises
+        CommitConflict, StorageError; nothing is left behind unless the commit may have taken
+        place."""
         if not self.count:
             return 0
         table = self.table
@@ -130,11 +132,11 @@ class LeafWork:
         return self.count
 
     def pairs_mark(self) -> Mapping[str, object]:
-        """User metadata of the commit; writes the files that it names."""
+        """Write the files of pairs and return the user metadata of the commit, which names them."""
         return pairs_mark(self.table.version, self.write_pairs())
 
     def write_pairs(self) -> Sequence[WrittenFile]:
-        """Files that say which new row was which old one."""
+        """Write and return the files that say which new row was which old one."""
         pairs = [table for table in self._pairs if table.num_rows]
         if pairs:
             folder, storage = pairs_folder(self.table.uri), self.table.storage
@@ -143,7 +145,7 @@ class LeafWork:
         return self._pair_files
 
     def remove(self) -> None:
-        """What was written and is not staged."""
+        """Remove the files that were written and are not staged."""
         for to, files in self.files.items():
             for file in files:
                 self.table.storage.remove(f"{self.opened[to].uri}/{file.path}")
@@ -154,7 +156,7 @@ class LeafWork:
             self.table.storage.remove(f"{pairs_folder(self.table.uri)}/{file.path}")
 
     def _new_rows(self) -> Iterator[tuple[pa.RecordBatch, Integers | None]]:
-        """Rows as they become, with their leaves; ``gone`` is known afterwards."""
+        """Yield the new rows with their leaves; ``gone`` is complete afterwards."""
         updates = bool(self._change.settings)
         columns = self._change.known if updates else _used(self._change)
         scanned = [ScanColumn(c.delta, c.stored, c.type) for c in columns]
@@ -182,7 +184,7 @@ class LeafWork:
                     self.gone.setdefault(path, BitMap()).update(meant.tolist())
 
     def _files(self) -> list[tuple[str, DataFile]]:
-        """Those that may have rows that are meant."""
+        """Return the files that may have rows which the condition holds for."""
         files = self.table.files
         keys = wanted_keys(columns_of(self.table.state), self._change.equal)
         if keys is None:
@@ -191,7 +193,7 @@ class LeafWork:
         return [(path, file) for path, file in files.items() if id(file) in may_have]
 
     def _meant(self, positions: Integers, batch: pa.RecordBatch) -> tuple[Integers, pa.RecordBatch]:
-        """Those that the condition holds for."""
+        """Return the positions and rows that the condition holds for."""
         if self._change.where is None:
             return positions, batch
         holds = pc.fill_null(self._values(self._change.where, batch), False)
@@ -206,7 +208,8 @@ class LeafWork:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _check_not_null(self, new: pa.RecordBatch, leaves: Integers | None) -> None:
-        """Of rows that stay only what is set: others may have put NULL elsewhere."""
+        """Check the new rows for NULL. Of rows that stay, only the columns that are set are
+        checked: others may have put NULL into the rest."""
         known = self._change.known
         required = required_columns(self._route, self.opened, self._change.required)
         required[self.number] &= {column.name for column, _ in self._change.settings}
@@ -219,7 +222,8 @@ class LeafWork:
             raise null_error(leaf, known, required[number], new.slice(at, 1))
 
     def _values(self, computed: Computed, rows: pa.RecordBatch) -> pa.Array:
-        """Of each row. Raises PenstockError (57014: it was cancelled meanwhile)."""
+        """Return the value that is computed of each row. Raises PenstockError (57014: it was
+        cancelled meanwhile)."""
         arguments = (rows.column(column.delta) for column in computed.arguments)
         with self._interrupts.interrupting(connection().interrupt):
             try:
@@ -231,13 +235,13 @@ class LeafWork:
     def _staying(
         self, positions: Integers, old: pa.RecordBatch, new: pa.RecordBatch
     ) -> tuple[Integers, pa.RecordBatch, pa.RecordBatch]:
-        """Less the rows that are left as they are, as they would move."""
+        """Return the arguments without the rows that would move, which are left as they are."""
         stays = self._route.stay(new, self.number)
         mask = pa.array(stays)
         return positions[stays], old.filter(mask), new.filter(mask)
 
     def _pair(self, old: pa.RecordBatch, new: pa.RecordBatch, leaves: Integers | None) -> None:
-        """Of rows that stay; those that leave are a delete and an insert."""
+        """Add the pairs of the rows that stay. Rows that leave are a delete and an insert."""
         if not self._paired:
             return
         if leaves is not None:
@@ -260,5 +264,5 @@ def _portions(
 
 
 def _used(change: RowChange) -> tuple[LakeColumn, ...]:
-    """What a condition reads; a column at least, which tells how many rows there are."""
+    """Return the columns that a condition reads, but at least one, to count the rows."""
     return (change.where.arguments if change.where else ()) or change.known[:1]

@@ -1,8 +1,8 @@
 """The rows and expressions of INSERT, UPDATE and DELETE, as Spark SQL can name them.
 
-In: a raw statement and its table. Out: a ``Change``: Spark SQL that holds nothing of what the user
-wrote but names of functions and files. Values come by our own functions, inserted rows by a file in
-the staging area; both go when the change is done.
+In: a raw statement and its table. Out: a ``Change``: Spark SQL that holds none of the user's text,
+only names of functions and files. Our own functions compute the values; a file in the staging area
+holds inserted rows. Both are removed when the change is done.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from penstock.walsender.lake_columns import LakeColumn, output_column, spark_typ
 from penstock.walsender.sequencer import Position
 
 _MAX_SHIPPED: Final = 64 << 20
-"""Bytes of the tables that the subqueries of an UPDATE or DELETE read: every task has them."""
+"""The most bytes that the subqueries of an UPDATE or DELETE may read: every task gets them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of a table, without the table. ``kind``: insert, update or delete.
 
-    ``columns`` and ``rows``: what an INSERT writes and the SELECT that gives it, by those names,
-    ``count`` of them. ``settings``: (column, value) of an UPDATE; ``tried``: the same, of rows that
-    may not be meant: NULL instead of an error. ``where``: "" for every row. ``required``: columns,
-    by PostgreSQL's names, that an UPDATE sets and that hold no NULL.
+    ``columns``: those that an INSERT writes; ``rows``: the SELECT that returns them by those names,
+    with ``count`` rows. ``settings``: (column, value) of an UPDATE; ``tried``: the same for rows
+    that the condition may not hold for, with NULL instead of an error. ``where``: "" for every row.
+    ``required``: columns, by PostgreSQL's names, that an UPDATE sets and that hold no NULL.
     """
 
     kind: str
@@ -80,11 +80,11 @@ class Change:
 
     @property
     def condition(self) -> str:
-        """What stands after a table's name."""
+        """The WHERE clause that stands after a table's name, or ""."""
         return f" WHERE {self.where}" if self.where else ""
 
     def on(self, table: str) -> str:
-        """The statement; ``table``: as Spark SQL writes it."""
+        """Return the statement. ``table``: as Spark SQL writes it."""
         match self.kind:
             case "insert":
                 names = ", ".join(map(quoted, self.columns))
@@ -97,8 +97,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
-    """Rows of an INSERT. ``known``: the table's columns when they were planned; ``columns``: those
-    that they have, in ``batches`` as c1 and so on. ``required``: columns that hold no NULL."""
+    """Rows of an INSERT. ``known``: the table's columns when the rows were planned; ``columns``:
+    those that the rows have, in ``batches`` as c1 and so on. ``required``: columns that hold no
+    NULL."""
 
     known: tuple[LakeColumn, ...]
     columns: tuple[LakeColumn, ...]
@@ -106,7 +107,7 @@ class NewRows:
     required: frozenset[str]
 
     def whole(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """With every column of the table: NULL in those that the rows have not."""
+        """Yield the batches with every column of the table: NULL in those that the rows lack."""
         at = {column.delta: number for number, column in enumerate(self.columns)}
         for batch in self.batches:
             columns = [
@@ -120,7 +121,7 @@ class NewRows:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A value of each row, of some of the row's columns."""
+    """A value that is computed for each row from some of the row's columns."""
 
     evaluation: Evaluation
     arguments: tuple[LakeColumn, ...]
@@ -129,8 +130,8 @@ class Computed:
 @dataclass(frozen=True, slots=True)
 class RowChange:
     """UPDATE or DELETE. ``kind``: update or delete; ``known``: the table's columns when it was
-    planned; ``where`` None: every row. ``equal``: columns that it wants to be a constant, with its
-    text. ``required``: columns that it sets and that hold no NULL."""
+    planned; ``where``: None for every row. ``equal``: columns that the condition compares with a
+    constant, and the constant's text. ``required``: columns that it sets and that hold no NULL."""
 
     kind: str
     known: tuple[LakeColumn, ...]
@@ -142,7 +143,8 @@ class RowChange:
 
 @contextmanager
 def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) -> Iterator[Change]:
-    """The functions are there while inside. ``tolerant``: with ``Change.tried``."""
+    """Yield the change as Spark SQL; the functions that it calls exist while inside. ``tolerant``:
+    with ``Change.tried``."""
     functions: list[str] = []
 
     def call(computed: Computed, *, tolerant: bool = False) -> str:
@@ -174,7 +176,7 @@ def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) ->
 
 
 def _known_to_delta(change: RowChange) -> Iterator[str]:
-    """What of the condition Delta understands: it leaves out files by it."""
+    """Yield the parts of the condition that Delta understands, so that it can skip files."""
     columns = {column.name: column for column in change.known}
     for name, text in change.equal:
         if pa.types.is_integer(columns[name].type):
@@ -182,7 +184,7 @@ def _known_to_delta(change: RowChange) -> Iterator[str]:
 
 
 class LakeRows:
-    """For every session."""
+    """Plan the rows and expressions of changes, for all sessions."""
 
     def __init__(self, warehouse: Warehouse, tables: LakeTables, select: LakeSelect) -> None:
         self._warehouse = warehouse
@@ -196,7 +198,7 @@ class LakeRows:
         at: Position,
         writer: Writer,
     ) -> NewRows:
-        """What an INSERT adds. Raises PenstockError."""
+        """Return the rows that an INSERT adds. Raises PenstockError."""
         columns = self._tables.columns(table)
         sequences = self._tables.sequences(table)
         plan = analyze_insert(
@@ -228,7 +230,8 @@ class LakeRows:
         sequences: Mapping[str, OwnedSequence],
         writer: Writer,
     ) -> DrawnRows:
-        """Raises UndefinedTable: the table's sequences are another node's."""
+        """Return how rows get values from the table's sequences. Raises UndefinedTable if the
+        sequences are another node's."""
         marks = dict(plan.drawn)
         missing = marks.keys() - sequences.keys()
         if missing:
@@ -250,7 +253,8 @@ class LakeRows:
 
     @contextmanager
     def staged(self, rows: NewRows, table: LakeTable) -> Iterator[Change]:
-        """The rows are in the staging area while inside. Raises PenstockError."""
+        """Write the rows to the staging area, where they stay while inside. Raises
+        PenstockError."""
         folder = f"{self._warehouse.staging}/{uuid.uuid4()}"
         try:
             count = _write(f"{folder}/rows.parquet", rows, table)
@@ -272,7 +276,7 @@ class LakeRows:
         at: Position,
         writer: Writer,
     ) -> RowChange:
-        """What an UPDATE or DELETE computes. Raises PenstockError."""
+        """Return what an UPDATE or DELETE computes. Raises PenstockError."""
         known, sequences = self._tables.columns(table), self._tables.sequences(table)
         columns = {column.name: column for column in known}
         plan = analyze_change(
@@ -307,7 +311,7 @@ class LakeRows:
         at: Position,
         writer: Writer,
     ) -> dict[str, pa.Table]:
-        """What subqueries read goes to every task."""
+        """Read what subqueries need, which goes to every task. Raises ProgramLimitExceeded."""
         found: dict[str, pa.Table] = {}
         size = 0
         for item in compiled.inputs:
@@ -339,12 +343,13 @@ def _as_columns(columns: Sequence[LakeColumn]) -> Callable[[pa.RecordBatch], pa.
 def _required(
     table: LakeTable, columns: Iterable[LakeColumn], sequences: Iterable[str]
 ) -> frozenset[str]:
-    """The columns of a table that hold no NULL."""
+    """Return the columns of a table that hold no NULL."""
     return frozenset({*table.primary_key, *sequences, *(c.name for c in columns if c.not_null)})
 
 
 def _write(uri: str, rows: NewRows, table: LakeTable) -> int:
-    """A Parquet file with columns c1 and so on; the number of rows. Raises NotNullViolation."""
+    """Write a Parquet file with columns c1 and so on, and return the number of rows. Raises
+    NotNullViolation."""
     names = [f"c{number}" for number, _ in enumerate(rows.columns, 1)]
     places = [rows.known.index(column) for column in rows.columns]
     whole = complete_schema(rows.known).arrow()
@@ -369,7 +374,8 @@ def _write(uri: str, rows: NewRows, table: LakeTable) -> int:
 
 
 def altered_error(table: LakeTable, done: Sequence[str] = ()) -> PenstockError:
-    """The columns are not those that the rows were made for. ``done``: as there."""
+    """Return the error for a table whose columns are not those that the rows were made for.
+    ``done``: as for ``serialization_failure``."""
     return serialization_failure(
         f'Columns of table "{table.name}" were added or dropped while its new rows were made.',
         done,
@@ -377,17 +383,18 @@ def altered_error(table: LakeTable, done: Sequence[str] = ()) -> PenstockError:
 
 
 def outrun(table: LakeTable) -> PenstockError:
-    """Other writers were first, again and again."""
+    """Return the error for a table to which other writers were first, again and again."""
     return serialization_failure(f'Others have always committed to table "{table.name}" first.')
 
 
 def serialization_failure(
     detail: str | None, done: Sequence[str] = (), *, again: str = "statement"
 ) -> PenstockError:
-    """Other writers were first. ``done``: tables whose part of the statement is committed already.
-    ``again``: what may be tried again.
+    """Return the error of a statement that other writers came before. ``again``: what the client
+    may run again. ``done``: tables whose part of the statement is committed already.
 
-    Then it is not 40001, upon which clients run a statement again: that part would be done twice.
+    With ``done`` the error is not 40001, upon which clients run a statement again: the committed
+    part would be done twice.
     """
     message = "could not serialize access due to concurrent update"
     if not done:
@@ -404,21 +411,21 @@ def serialization_failure(
 def _output(
     columns: Iterable[LakeColumn], sequences: Mapping[str, OwnedSequence], now: datetime
 ) -> tuple[OutputColumn, ...]:
-    """As statements see them: defaults are constants, but for sequences."""
+    """Return the columns as statements see them: defaults are constants, except for sequences."""
     found = []
     for column in map(output_column, columns):
         if column.default in TIMES:
             now_text = simple_quote_literal(default_text(column.default, now))
             column = replace(column, default=now_text)
         sequence = sequences.get(column.name)
-        if sequence is not None and sequence.type == column.type:  # else others have changed it
+        if sequence is not None and sequence.type == column.type:  # else others altered it
             column = replace(column, default=NEXTVAL, identity=sequence.identity)
         found.append(column)
     return tuple(found)
 
 
 def complete_schema(columns: Iterable[LakeColumn]) -> TableSchema:
-    """Columns of complete rows, with what makes generated ones."""
+    """Return the schema of complete rows, with the expressions of generated columns."""
     return TableSchema(
         tuple(
             Column(c.delta, c.name, c.type, c.type_oid, c.typmod, generated=c.generation)
@@ -428,36 +435,36 @@ def complete_schema(columns: Iterable[LakeColumn]) -> TableSchema:
 
 
 def quoted(name: str) -> str:
-    """A name as Spark SQL writes it."""
+    """Quote a name for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def delta_table(table: LakeTable) -> str:
-    """A table of the lake as Spark SQL writes it."""
+    """Return a table of the lake as Spark SQL writes it."""
     return f"delta.`{table.uri}`"
 
 
 # Columns of new rows that take their values from sequences (nodeModifyTable.c, ExecInsert).
 #
-# In: batches with NULL in their place. Out: the same with values, in the order of the rows, each
-# of them the rows' own even if the statement fails; and with generated columns, which may be made
-# of them.
+# In: batches with NULL in place of those values. Out: the same batches with values, in the order of
+# the rows, and with generated columns, which may be computed from them. A value that was taken is
+# never given out again, even if the statement fails.
 
 Take = Callable[[int], Sequence[int]]
-"""The next values of a sequence."""
+"""A function that takes so many next values of a sequence."""
 
 
 @dataclass(frozen=True)
 class DrawnColumn:
-    """``place``: of the column in the rows; ``marks``: of a boolean for each row, True where it
-    takes a value, None where every row does. ``take`` None: of a column that no row draws."""
+    """``place``: the column's place in the rows. ``marks``: the place of a boolean column that is
+    True in rows that take a value; None if every row does. ``take``: None if no row takes one."""
 
     place: int
     take: Take | None
     marks: int | None = None
 
     def filled(self, values: pa.Array, rows: pa.RecordBatch) -> pa.Array:
-        """The column of a batch."""
+        """Return the column of a batch, with values of the sequence."""
         if self.take is None or not rows.num_rows:
             return values
         if self.marks is None:
@@ -471,8 +478,8 @@ class DrawnColumn:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """Rows of an INSERT. ``table``: its name; ``schema``: its columns as complete rows have them;
-    ``written``: which of those the rows have, by their names in Delta, in the rows' order."""
+    """Complete the rows of an INSERT. ``table``: the table's name; ``schema``: of complete rows;
+    ``written``: the columns that the rows have, by their names in Delta, in the rows' order."""
 
     table: str
     schema: TableSchema
@@ -481,7 +488,8 @@ class DrawnRows:
 
     @property
     def made(self) -> tuple[int, ...]:
-        """Places in the schema of what is written: the others are left to whoever writes."""
+        """The places in the schema of the columns that ``complete`` returns; the writer fills in
+        the others."""
         return tuple(
             number
             for number, column in enumerate(self.schema.columns)
@@ -489,8 +497,8 @@ class DrawnRows:
         )
 
     def complete(self, rows: pa.RecordBatch, kept: Sequence[pa.Array]) -> pa.RecordBatch:
-        """The columns ``made``, as c1 and so on. ``kept``: the rows' as the table keeps them.
-        Raises PenstockError (2200H, and of generated columns)."""
+        """Return the columns ``made``, as c1 and so on. ``kept``: the columns of the rows as the
+        table keeps them. Raises PenstockError (2200H, and the errors of generated columns)."""
         given = list(kept)
         for column in self.columns:
             given[column.place] = column.filled(given[column.place], rows)

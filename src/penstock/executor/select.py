@@ -1,7 +1,7 @@
 """SELECT on tables of the lake: names, rights and types first, then the rows.
 
 In: the text of a query with the consistent point that it reads. Out: the columns of its result, and
-its rows as they come. Names and rights are ``tables``'s, the work is ``pipeline.query``'s.
+its rows as they come. ``tables`` checks names and rights, ``pipeline.query`` computes the rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.walsender.sequencer import Position
 
 
 class LakeSelect:
-    """For every session."""
+    """Run the queries of all sessions."""
 
     def __init__(self, spark: Spark, warehouse: Warehouse, tables: LakeTables) -> None:
         self._spark = spark
@@ -44,7 +44,7 @@ class LakeSelect:
         self._tables = tables
 
     def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
-        """The columns of a query at ``at``. Raises PenstockError."""
+        """Return the columns of a query at ``at``. Raises PenstockError."""
         return _fields(self._analyze(text, at, role))
 
     def query(
@@ -55,7 +55,7 @@ class LakeSelect:
         interrupts: Interrupts,
         session: SessionValues,
     ) -> Rows:
-        """Its rows at ``at``. Raises PenstockError."""
+        """Return the rows of a query at ``at``. Raises PenstockError."""
         query = self._analyze(text, at, role)
         batches = self.batches(compile_query(query, session), at, role, interrupts)
         return Rows(_fields(query), _cells(batches, len(query.columns)))
@@ -63,14 +63,14 @@ class LakeSelect:
     def batches(
         self, compiled: CompiledQuery, at: Position, role: Role, interrupts: Interrupts
     ) -> Iterator[pa.RecordBatch]:
-        """Record batches with columns c1 and so on."""
+        """Yield record batches with columns c1 and so on."""
         inputs = [self._input(item, at, role) for item in compiled.inputs]
         warehouse = self._warehouse
         work = LakeQuery(self._spark, warehouse.storage, warehouse.staging, interrupts)
         return work.run(compiled.sql, inputs, once=compiled.once)
 
     def find_table(self, at: Position, role: Role) -> FindTable:
-        """Columns of tables as they are at ``at``."""
+        """Return a function that finds the columns of a table as they are at ``at``."""
 
         def columns(name: RangeVar) -> tuple[OutputColumn, ...]:
             table = self._tables.find(name, role)
@@ -109,7 +109,7 @@ class LakeSelect:
         return QueryInput(item.scan.name, schema, tuple(tables), item.predicate)
 
     def schema(self, item: TableInput, at: Position, role: Role) -> pa.Schema:
-        """Of what is read of a table."""
+        """Return the schema of the columns that are read of a table."""
         table = self._tables.find(item.scan.table, role)
         types = {column.name: column.type for column in self._tables.columns_at(table, at)}
         columns = [(name, types[column.name]) for name, column in item.columns]

@@ -15,14 +15,14 @@ from penstock.sqlstate import NotNullViolation
 from penstock.walsender.lake_columns import LakeColumn
 
 _SHOWN: Final = 64
-"""Characters of a value in a message."""
+"""The most characters of a value that a message shows."""
 
 
 def first_null(
     columns: Sequence[LakeColumn], required: Container[str], rows: pa.RecordBatch
 ) -> int | None:
-    """The first row with NULL in one of the columns ``required`` (PostgreSQL's names). ``rows``:
-    with all ``columns``, in their order."""
+    """Return the first row with NULL in one of the columns ``required`` (PostgreSQL's names), or
+    None. ``rows``: with all ``columns``, in their order."""
     held = zip(columns, rows.columns, strict=True)
     missing = [values for column, values in held if column.name in required and values.null_count]
     return min((each.is_null().index(True).as_py() for each in missing), default=None)
@@ -34,8 +34,8 @@ def first_null_of_leaves(
     rows: pa.RecordBatch,
     leaves: Integers | None,
 ) -> int | None:
-    """The same of rows that go to ``leaves``, each of which may have more columns ``required``;
-    ``leaves`` None: there is one."""
+    """Return the first row with NULL in a column that its leaf requires, or None. ``leaves``: the
+    number of each row's leaf; None if there is only one leaf."""
     if leaves is None or len(set(required)) == 1:
         return first_null(columns, required[0], rows)
     found = []
@@ -49,7 +49,7 @@ def first_null_of_leaves(
 def null_error(
     table: LakeTable, columns: Sequence[LakeColumn], required: Container[str], row: pa.RecordBatch
 ) -> NotNullViolation:
-    """ExecConstraints, of such a row."""
+    """Return the error for a row that ``first_null`` found (ExecConstraints)."""
     held = zip(columns, row.columns, strict=True)
     name = next(c.name for c, value in held if c.name in required and value.null_count)
     return NotNullViolation(
@@ -60,7 +60,7 @@ def null_error(
 
 
 def show_values(row: Sequence[pa.Array]) -> list[str]:
-    """Cells of one row."""
+    """Return the cells of one row as text."""
     cells = [text_output(column)[0].as_py() for column in row]
     return ["null" if cell is None else _shorten(cell.decode()) for cell in cells]
 

@@ -1,7 +1,7 @@
-"""Which files of a table a statement need not read: ``WHERE column = constant`` says so.
+"""Skipping of files that a statement need not read, by ``WHERE column = constant``.
 
 In: what a statement asks of columns. Out: keys as ``pipeline.prune`` compares them with the files'
-statistics. Only what is certain: a file that is left out has no row that the condition holds for.
+statistics. A file is skipped only if it certainly has no row that the condition holds for.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from penstock.walsender.lake_columns import LakeColumn
 
 
 def wanted_keys(columns: Iterable[LakeColumn], equal: Iterable[tuple[str, str]]) -> pa.Table | None:
-    """One row with the constants, by the names that statistics have; None: they say nothing.
+    """Return one row with the constants, by the names that statistics use; None if there is no
+    usable constant.
 
-    ``equal``: of columns by their names in PostgreSQL, as texts of integers and texts.
+    ``equal``: (column's name in PostgreSQL, constant), for integers and texts; the constant is a
+    text.
     """
     by_name = {column.name: column for column in columns}
     arrays: Mapping[str, pa.Array] = {

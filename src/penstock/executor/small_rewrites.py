@@ -1,9 +1,9 @@
 """UPDATE and DELETE of small tables by their files, without a job of Spark's.
 
 In: what is computed of the rows, and the table. Out: one Delta commit of each table that has rows
-to change, and the number of rows. None, and nothing is done, where the tables are large or ask of
-their writers what Delta alone knows. Rows of one table are ``row_work``'s; commits of rows
-that leave their partition are ``row_moves``'s.
+to change, and the number of rows. If the tables are large, or only Delta itself knows what they ask
+of their writers, the answer is None and nothing is done. ``row_work`` changes the rows of one
+table; ``row_moves`` commits rows that leave their partition.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from penstock.pipeline.query import Interrupts
 from penstock.sqlstate import SerializationFailure, UndefinedTable, UniqueViolation
 
 MAX_BYTES: Final = 8 << 20
-"""Of the files of all tables: rows of so much are read and written here before Spark has begun."""
+"""The most bytes that the files of all tables may have together: so much is read and written here
+before Spark would have begun."""
 _TRIES: Final = 20
-"""Of a statement whose tables others commit to."""
+"""Attempts at a statement while others commit to its tables."""
 _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
-"""Readers of the feed are to see which new row was which old one; Delta's own UPDATE tells them."""
+"""The property of tables with a change data feed. Its readers need to see which new row was which
+old one, and only Delta's own UPDATE tells them."""
 
 
 def has_change_feed(table: DeltaTable) -> bool:
-    """Whether Delta alone is to change its rows."""
+    """Tell whether the table has a change data feed, so that only Delta may change its rows."""
     return table.properties.get(_CHANGE_FEED, "false").lower() == "true"
 
 
 class SmallRewrites:
-    """For every session."""
+    """Run UPDATE and DELETE on small tables, for all sessions."""
 
     def __init__(
         self,
@@ -66,9 +68,10 @@ class SmallRewrites:
     def run(
         self, table: LakeTable, change: RowChange, interrupts: Interrupts, *, filled: bool
     ) -> int | None:
-        """``filled``: by a subscription, so that no row may move. Raises PenstockError (23502,
-        23505, 23514; 40001: the table was altered, or others were always first; 40003: when a part
-        was done)."""
+        """Return the number of changed rows, or None if Spark has to change them. ``filled``: a
+        subscription fills the table, so that no row may move. Raises PenstockError (23502, 23505,
+        23514; 40001: the table was altered, or others were always first; 40003: the same when a
+        part was done)."""
         try:
             found = route(self._catalog, self._tables, table, change.known)
         except FeatureNotSupported:
@@ -91,7 +94,7 @@ class SmallRewrites:
         raise outrun(table)
 
     def _open(self, leaves: Sequence[LakeTable]) -> list[DeltaTable] | None:
-        """None: they are large, or not to be written by files."""
+        """Open the leaves; return None if they are large, or may not be written by files."""
         try:
             found = [self._load(leaf) for leaf in leaves]
         except FeatureNotSupported:
@@ -119,7 +122,7 @@ class SmallRewrites:
         *,
         filled: bool,
     ) -> int:
-        """Everything is computed before anything is committed. Raises CommitConflict: nothing was
+        """Compute everything, and only then commit. If it raises CommitConflict, nothing was
         done."""
         keyed = self._unique.keyed(found.leaves, change.known)
         works: list[LeafWork] = []
@@ -168,8 +171,9 @@ class SmallRewrites:
         interrupts: Interrupts,
         held: Held,
     ) -> int:
-        """Once one table has changed, the others follow: a row that came there meanwhile and would
-        move is younger than the statement, which leaves it as it is."""
+        """Commit one table after another. Once one has changed, the others are tried again until
+        they follow. A row that came there meanwhile and would move is younger than the statement,
+        which leaves it as it is."""
         count = 0
         for done, work in enumerate(works):
             try:
@@ -212,7 +216,7 @@ class SmallRewrites:
                 self._unique.check_works(found, [work], change.known, held)
             except PenstockError as error:
                 work.remove()
-                if isinstance(error, UniqueViolation):  # of a row that has come meanwhile
+                if isinstance(error, UniqueViolation):  # a row with the key came meanwhile
                     raise SerializationFailure(error.message, detail=error.detail) from None
                 raise
             try:

@@ -1,7 +1,7 @@
-"""Which tables of the lake a session's statement names.
+"""Tables of the lake that the statements of sessions name.
 
-In: names, roles, consistent points. Out: rows of the catalog, checked for rights as PostgreSQL
-checks them; versions and columns. A partitioned table is its leaves.
+In: names, roles, consistent points. Out: rows of the catalog, after the checks of rights that
+PostgreSQL makes; versions and columns. A partitioned table stands for its leaves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BlockPosition(Position):
 
 
 class LakeTables:
-    """Over one warehouse; for every session."""
+    """Find the tables of one warehouse, for all sessions."""
 
     def __init__(self, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer) -> None:
         self._warehouse = warehouse
@@ -41,7 +41,8 @@ class LakeTables:
         self._sequencer = sequencer
 
     def find(self, name: RangeVar, role: Role, *, owner: bool = False) -> LakeTable:
-        """``owner``: it is to be changed, not only read. Raises PenstockError (42P01, 42501)."""
+        """Find a table by its name. ``owner``: the statement changes it, so that the role must own
+        it. Raises PenstockError (42P01, 42501)."""
         if self._named(name) is None:
             self._sequencer.step(discover=True)  # it may be new in the warehouse
         with self._catalog.read() as t:
@@ -58,25 +59,26 @@ class LakeTables:
             return t.tables.find(name.schema or _PUBLIC, name.name)
 
     def sequences(self, table: LakeTable) -> Mapping[str, Sequence]:
-        """Of its columns, by their names."""
+        """Return the sequences of the table's columns, by the columns' names."""
         with self._catalog.read() as t:
             return {sequence.column: sequence for sequence in t.sequences.of_table(table.oid)}
 
     def restart_sequences(self, table: LakeTable) -> None:
-        """ResetSequence: they begin again."""
+        """Restart the sequences of the table's columns (ResetSequence)."""
         for sequence in self.sequences(table).values():
             self._catalog.sequences.restart(sequence.oid)
 
     def take(self, oid: int, count: int, *, session: SessionSequences) -> abc.Sequence[int]:
-        """The next values of a sequence, for a session. Raises PenstockError (42P01, 2200H)."""
+        """Take the next values of a sequence, for a session. Raises PenstockError (42P01,
+        2200H)."""
         return self._catalog.sequences.take(oid, count, session)
 
     def leaves(self, table: LakeTable) -> list[LakeTable]:
-        """The table, or the partitions that hold its rows: none where there is no partition."""
+        """Return the table, or the partitions that hold its rows; [] if it has no partition yet."""
         return [member for member in self.tree(table) if member.partition_key is None]
 
     def tree(self, table: LakeTable) -> list[LakeTable]:
-        """The table, its partitions and theirs."""
+        """Return the table, its partitions and theirs."""
         if table.partition_key is None:
             return [table]
         with self._catalog.read() as t:
@@ -84,10 +86,10 @@ class LakeTables:
         return [table, *(member for child in children for member in self.tree(child))]
 
     def version(self, table: LakeTable, at: Position) -> int:
-        """The version of a leaf at a consistent point. Raises UndefinedObject."""
+        """Return the version of a leaf at a consistent point. Raises UndefinedTable."""
         version = at.versions.get(table.oid)
         if version is None:
-            # Known since the snapshot was taken.
+            # The table has become known after the consistent point was taken.
             version = self._sequencer.position(discover=True).versions.get(table.oid)
         if version is None:
             raise UndefinedTable(f'relation "{table.qualified_name}" does not exist')
@@ -95,12 +97,14 @@ class LakeTables:
 
     @staticmethod
     def staged(table: LakeTable, at: Position) -> tuple[DataFile, ...] | None:
-        """The files of a leaf that a transaction block has changed; None: those of its version."""
+        """Return the files of a leaf that a transaction block has changed, or None if the leaf has
+        those of its version."""
         files = at.staged.get(table.oid) if isinstance(at, BlockPosition) else None
         return None if files is None else tuple(files.values())
 
     def columns(self, table: LakeTable, version: int | None = None) -> tuple[LakeColumn, ...]:
-        """At a version, or now; a partitioned table has a Delta table without rows for them."""
+        """Return the columns at a version, or now. A partitioned table keeps its columns in a Delta
+        table without rows."""
         storage = self._warehouse.storage
         uri = table.uri or self._warehouse.table_uri(table.schema, table.name)
         if version is not None:
@@ -111,17 +115,18 @@ class LakeTables:
         return columns_of(state)
 
     def columns_at(self, table: LakeTable, at: Position) -> tuple[LakeColumn, ...]:
-        """At a consistent point: those of a leaf; now where there is none."""
+        """Return the columns at a consistent point: those of a leaf, or the table's of now if it
+        has no leaf."""
         leaf = next(iter(self.leaves(table)), None)
         if leaf is None:
             return self.columns(table)
         return self.columns(leaf, self.version(leaf, at))
 
     def spark_columns(self, table: LakeTable) -> tuple[tuple[str, str], ...]:
-        """(name in Delta, Spark type), now."""
+        """Return the columns of now as (name in Delta, Spark type)."""
         return tuple((column.delta, spark_type(column.type)) for column in self.columns(table))
 
 
 def is_partitioned(table: LakeTable) -> bool:
-    """Whether it has partitions, or is one."""
+    """Tell whether the table has partitions, or is one."""
     return table.partition_key is not None or table.parent is not None

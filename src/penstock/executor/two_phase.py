@@ -1,10 +1,11 @@
 """PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED of blocks over the lake (twophase.c).
 
 In: what a block has staged, names that clients choose. Out: rows of the catalog
-(``catalog.prepared_blocks``) that hold what the block's commits need: they outlive the session and
-the node, and nobody sees what they do. A block that could not be committed is not prepared; while
-it is, nobody else on the node changes its rows (``held_rows``). COMMIT PREPARED looks once more, as
-others may write the tables by themselves: what it cannot commit stays prepared.
+(``catalog.prepared_blocks``) that hold what the block's commits need. They outlive the session and
+the node's process, and nobody sees the changes in them. A block that could not be committed is
+refused. While a transaction is prepared, nobody else on the node changes its rows (``held_rows``).
+COMMIT PREPARED checks once more, since others may write the tables directly; if it cannot commit,
+the transaction stays prepared.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ from penstock.sqlstate import OutOfMemory, StatementCompletionUnknown
 log = logging.getLogger(__name__)
 
 _GID_SIZE: Final = 200
-"""Bytes, with the one that ends it (xact.h, GIDSIZE)."""
+"""The most bytes of an identifier, counting the NUL that ends it in C (xact.h, GIDSIZE)."""
 
 
 class TwoPhase:
-    """For every session. ``most``: max_prepared_transactions."""
+    """Prepare transactions and end them, for all sessions. ``most``: max_prepared_transactions."""
 
     def __init__(
         self,
@@ -67,7 +68,8 @@ class TwoPhase:
         most: int,
         oldest: Callable[[], Lsn | None] = lambda: None,
     ) -> None:
-        """``oldest``: from where on slots need the log, None without any."""
+        """``oldest``: returns the position from which on slots need the log, or None if there is no
+        slot."""
         self._oldest: Final = oldest
         self._warehouse: Final = warehouse
         self._catalog: Final = catalog
@@ -79,11 +81,11 @@ class TwoPhase:
     def prepare(
         self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
     ) -> None:
-        """``block`` None: it has changed nothing. Raises PenstockError (22023, 40001, 42710, 53200,
-        55000): nothing is prepared."""
+        """Prepare a block. ``block``: None if it has changed nothing. If it raises PenstockError
+        (22023, 40001, 42710, 53200, 55000), nothing is prepared."""
         changes = [] if block is None else block.changes
         prepared_id = str(uuid.uuid4())
-        self._preparing.add(prepared_id)  # else ``finish`` takes it for left over
+        self._preparing.add(prepared_id)  # else ``finish`` would take it for left over
         if block is not None:
             block.keep(changes)
         try:
@@ -101,22 +103,25 @@ class TwoPhase:
         failpoint(AFTER_BLOCK_PREPARED)
 
     def commit(self, gid: str, role: Role) -> None:
-        """From any session. Raises PenstockError (40001, 42501, 42704): it is prepared still."""
+        """Commit a prepared transaction, from any session. If it raises PenstockError (40001,
+        42501, 42704), the transaction is still prepared."""
         self._commits.commit_prepared(lambda: self._find(gid, role))
 
     def rollback(self, gid: str, role: Role) -> None:
-        """Raises PenstockError (42501, 42704)."""
+        """Roll back a prepared transaction, from any session. Raises PenstockError (42501,
+        42704)."""
         with self._commits.prepared(lambda: self._find(gid, role)) as block:
             self._commits.roll_back(block)
         failpoint(AFTER_ROLLBACK_PREPARED)
         try:
             if not self._is_needed(block):
                 self._remove(block)
-        except StorageError as error:  # it is rolled back
+        except StorageError as error:  # the rollback itself has been recorded
             log.warning("files of a prepared transaction are removed later: %s", error.message)
 
     def finish(self) -> None:
-        """Whatever a crash, or an error of a store, has left: what is not prepared goes."""
+        """Remove what a crash or an error of a store has left of transactions that are not
+        prepared."""
         try:
             with self._catalog.read() as t:
                 blocks = t.prepared_blocks.all()
@@ -128,15 +133,15 @@ class TwoPhase:
             log.warning("prepared transactions are not finished yet: %s", error.message)
 
     def _is_needed(self, block: PreparedBlock) -> bool:
-        """A slot is still to be told of its PREPARE, and so of its rows."""
+        """Tell whether a slot still has to be told of its PREPARE, and so of its rows."""
         oldest = self._oldest()
         return oldest is not None and block.prepare is not None and oldest <= block.prepare.lsn
 
     def _is_left_over(self, block: PreparedBlock) -> bool:
-        """Its session has gone before it was prepared; it is rolled back then."""
+        """Tell whether its session ended before it was prepared; then roll it back."""
         if block.state is not PreparedState.PREPARING:
             return False
-        with self._catalog.write() as t:  # nobody becomes prepared meanwhile
+        with self._catalog.write() as t:  # no PREPARE can complete meanwhile
             left = t.prepared_blocks.get(block.id)
             if left is None or left.state is not PreparedState.PREPARING:
                 return False
@@ -153,7 +158,8 @@ class TwoPhase:
         messages: Sequence[BlockMessage],
         role: Role,
     ) -> None:
-        """MarkAsPreparing. From here on others meet it."""
+        """Write the block down under its identifier (MarkAsPreparing). From here on other sessions
+        conflict with it. Raises PenstockError."""
         relations = tuple(change.relation for change in changes)
         with self._catalog.write() as t:
             self._check(t, gid)
@@ -187,7 +193,8 @@ class TwoPhase:
             )
 
     def _find(self, gid: str, role: Role) -> PreparedBlock:
-        """LockGXact"""
+        """Return the prepared transaction, if the role may end it (LockGXact). Raises
+        PenstockError."""
         with self._catalog.read() as t:
             found, publishers = t.prepared_blocks.find(gid), _of_a_publisher(t, gid)
         if publishers:
@@ -205,8 +212,8 @@ class TwoPhase:
         return found
 
     def _forgotten(self, prepared_id: str, error: BaseException) -> bool:
-        """Nobody will find it, nor needs its files. Raises StatementCompletionUnknown: somebody
-        may."""
+        """Tell whether nobody will find it, so that nobody needs its files. Raises
+        StatementCompletionUnknown if somebody may."""
         try:
             return self._commits.give_up(prepared_id)
         except StorageError as why:
@@ -219,12 +226,13 @@ class TwoPhase:
             ) from error
 
     def _remove(self, block: PreparedBlock) -> None:
-        """Its files, then its row. Raises StorageError."""
-        self._warehouse.check_there()  # else each file is taken for gone
+        """Remove its files, then its row. Raises StorageError."""
+        self._warehouse.check_there()  # else each file would be taken for gone
         storage = self._warehouse.storage
         uris: set[str] = set()
         for change in changes_in(block.content):
-            # Of a commit that was taken back, and where an old copy of the state has come back.
+            # A log may still name the files: after a commit that was taken back, or when an old
+            # copy of the state has been restored.
             if not is_named(storage, change):
                 uris |= change.uris()
         for uri in uris:

@@ -1,7 +1,8 @@
 """Primary keys, UNIQUE and NOT NULL for rows that Spark writes for a session.
 
 In: frames of the new rows and of those that stay. Out: nothing, or PostgreSQL's error (23502,
-23505). Nobody looks again where another writer is first: sessions take turns (``UniqueKeys.turn``).
+23505). If another writer is first, nobody checks again; so sessions take turns
+(``UniqueKeys.turn``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from penstock.walsender.lake_columns import LakeColumn
 
 
 def live_rows(leaf: LakeTable, session: SparkSession, but: str = "") -> DataFrame:
-    """The rows of a leaf that are not deleted, without those that a condition holds for."""
+    """Return the rows of a leaf that are not deleted, without those that ``but``, a condition,
+    holds for."""
     rows = session.sql(f"SELECT * FROM {delta_table(leaf)}")
     if DELETED_AT in rows.columns:
         rows = rows.where(f"{quoted(DELETED_AT)} IS NULL")
@@ -30,7 +32,8 @@ def live_rows(leaf: LakeTable, session: SparkSession, but: str = "") -> DataFram
 def check_unique(
     rows: DataFrame, others: DataFrame, leaf: LakeTable, keys: Sequence[UniqueKey]
 ) -> None:
-    """``others``: the rows that stay. Raises UniqueViolation."""
+    """Check that no key of ``rows`` occurs twice or in ``others``, the rows that stay. Raises
+    UniqueViolation."""
     for key in keys:
         names = [quoted(name) for name in key.names]
         columns = [f"{name} AS k{number}" for number, name in enumerate(names)]
@@ -46,7 +49,7 @@ def check_unique(
 def check_not_null(
     rows: DataFrame, leaf: LakeTable, columns: Sequence[LakeColumn], required: Collection[str]
 ) -> None:
-    """``rows``: with all columns. Raises NotNullViolation."""
+    """Check ``rows``, which have all columns, for NULL. Raises NotNullViolation."""
     missing = [f"{quoted(c.delta)} IS NULL" for c in columns if c.name in required]
     if not missing:
         return

@@ -1,10 +1,10 @@
 """Primary keys, UNIQUE and unique indexes of tables, for rows that sessions write (nbtinsert.c,
 _bt_check_unique).
 
-In: new rows of a leaf, rows that they take the place of, files of a version. Out: nothing, or
-PostgreSQL's error (23505) for the first row whose key is there. A row's turn comes as in a server:
-keys of rows that the same UPDATE changes later are there still. Whoever loses a race asks again
-of the files that are new. Others who write the tables by themselves obey no key.
+In: new rows of a leaf, rows that they replace, files of a version. Out: nothing, or PostgreSQL's
+error (23505) for the first row whose key is there. Rows take their turns as in a server: a row
+still conflicts with the key of a row that the same UPDATE changes later. A writer that loses a race
+checks the files that are new. Writers outside of the node obey no key.
 """
 
 from __future__ import annotations
@@ -45,28 +45,29 @@ from penstock.sqlstate import UniqueViolation
 from penstock.walsender.lake_columns import LakeColumn, columns_of
 
 _ORDER: Final = "penstock: order"
-"""Column: when a row's turn comes."""
+"""The column that holds a row's turn."""
 _BEFORE: Final = -1
-"""The turn of rows that have gone before."""
+"""The turn of rows that went before any new row comes."""
 _POLL_S: Final = 0.1
-"""How often one who waits looks whether it was cancelled."""
+"""Seconds between two looks of a waiting session whether it was cancelled."""
 
 
 @dataclass(frozen=True)
 class UniqueKey:
-    """``name``: of the constraint, or of its index."""
+    """A unique key. ``name``: of the constraint, or of its index."""
 
     name: str
     columns: tuple[LakeColumn, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In Delta."""
+        """The columns' names in Delta."""
         return tuple(column.delta for column in self.columns)
 
 
 def unique_keys(leaf: LakeTable, columns: Iterable[LakeColumn]) -> tuple[UniqueKey, ...]:
-    """In the order in which a server asks them. One whose columns others have dropped is none."""
+    """Return the keys of a leaf in the order in which a server checks them, without those that have
+    a column which others have dropped."""
     known = {column.name: column for column in columns}
     declared = [(index.name, index.columns) for index in leaf.indexes]
     if leaf.primary_key:
@@ -80,13 +81,14 @@ def unique_keys(leaf: LakeTable, columns: Iterable[LakeColumn]) -> tuple[UniqueK
 
 @dataclass(frozen=True)
 class Leaving:
-    """Rows of a file that go. ``position``: ascending; ``order``: when."""
+    """Rows that leave a file. ``position``: ascending; ``order``: each row's turn."""
 
     position: Integers
     order: Integers
 
     def is_there(self, position: Integers, order: Integers) -> np.ndarray:
-        """Whether rows at these positions are there still, and another row, at those turns."""
+        """Tell whether the rows at these positions are still there at those turns, and are not the
+        rows themselves whose turn it is."""
         at = np.searchsorted(self.position, position)
         at[at == len(self.position)] = 0
         goes = self.position[at] == position
@@ -95,19 +97,19 @@ class Leaving:
 
 @dataclass(frozen=True)
 class IncomingRows:
-    """Rows that come to a leaf: some of their columns, by the names in Delta, and when each row's
-    turn comes. ``leaving``: rows that go from it, by path."""
+    """Rows that come to a leaf. ``read`` yields some of their columns, by their names in Delta, and
+    each row's turn. ``leaving``: rows that leave the leaf, by path."""
 
     read: Callable[[Sequence[LakeColumn]], Iterator[tuple[pa.Table, Integers]]]
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
 
 
 Violation = tuple[int, int, pa.Table]
-"""A row's turn, the number of the key, the row's key."""
+"""A row that violates a key: its turn, the number of the key, the row's values in it."""
 
 
 class LeafKeys:
-    """The keys of one leaf, and rows that come to it."""
+    """Check the keys of rows that come to one leaf."""
 
     def __init__(
         self,
@@ -124,8 +126,8 @@ class LeafKeys:
         self._search = search
 
     def check(self, files: Collection[DataFile], held: Held) -> None:
-        """Raises UniqueViolation for the first row whose key is there when its turn comes, in these
-        files of the leaf or in a row before it, and SerializationFailure for keys that a prepared
+        """Raise UniqueViolation for the first row whose key is there at its turn, in these files of
+        the leaf or in a row before it; raise SerializationFailure for keys that a prepared
         transaction brings."""
         self._raise([*self._twice(), *self._there(files)])
         for gid, change in held.changes:
@@ -133,7 +135,7 @@ class LeafKeys:
                 raise held_error(gid, change)
 
     def check_files(self, files: Collection[DataFile]) -> None:
-        """Raises UniqueViolation for keys that are in files of others."""
+        """Raise UniqueViolation for keys that are in these files of others."""
         self._raise(list(self._there(files)))
 
     def _there(self, files: Iterable[DataFile]) -> Iterator[Violation]:
@@ -152,7 +154,7 @@ class LeafKeys:
                         yield int(order[first]), number, rows.slice(first, 1)
 
     def _twice(self) -> Iterator[Violation]:
-        """Rows with the key of one before them."""
+        """Yield for each key the first row that has the key of a row before it."""
         for number, key in enumerate(self._keys):
             names = list(key.names)
             schema = pa.schema([(c.delta, c.type) for c in key.columns])
@@ -179,7 +181,7 @@ class LeafKeys:
                     duck.execute("DROP TABLE new_keys")
 
     def _whole(self, key: UniqueKey) -> Iterator[tuple[pa.Table, Integers]]:
-        """Rows without NULL in their key: others are like no row."""
+        """Yield the rows without NULL in their key: a key with NULL equals no other."""
         for rows, order in self._new.read(key.columns):
             valid = np.ones(rows.num_rows, bool)
             for column in rows.columns:
@@ -198,7 +200,7 @@ class LeafKeys:
 
 
 def duplicate_error(leaf: LakeTable, key: UniqueKey, row: pa.Table) -> UniqueViolation:
-    """``row``: with the columns of the key alone."""
+    """Return the error for a row whose key is there. ``row``: with the columns of the key alone."""
     names = ", ".join(quote_identifier(column.name) for column in key.columns)
     cells = [text_output(column.combine_chunks())[0].as_py() for column in row.columns]
     values = ", ".join(cell.decode() for cell in cells)
@@ -220,7 +222,7 @@ def _batches(
 def _coming(
     works: Sequence[LeafWork], turns: Mapping[int, int], number: int
 ) -> Callable[[Sequence[LakeColumn]], Iterator[tuple[pa.Table, Integers]]]:
-    """Rows that an UPDATE puts into one leaf, or leaves there."""
+    """Return the reader of the rows that an UPDATE puts into one leaf, or leaves there."""
 
     def read(columns: Sequence[LakeColumn]) -> Iterator[tuple[pa.Table, Integers]]:
         names = [column.delta for column in columns]
@@ -255,7 +257,7 @@ def _going(work: LeafWork, turn: int) -> dict[str, Leaving]:
 def _of_files(
     storage: Storage, uri: str, files: Sequence[DataFile]
 ) -> Callable[[Sequence[LakeColumn]], Iterator[tuple[pa.Table, Integers]]]:
-    """Rows that are in files already."""
+    """Return the reader of rows that are in files already."""
 
     def read(columns: Sequence[LakeColumn]) -> Iterator[tuple[pa.Table, Integers]]:
         scanned = [ScanColumn(column.delta, column.stored, column.type) for column in columns]
@@ -265,7 +267,8 @@ def _of_files(
 
 
 class UniqueKeys:
-    """For every session of the node. ``indexes``: of files; None: these are read."""
+    """Check unique keys, for all sessions. ``indexes``: of the keys in files; None: the files
+    themselves are read."""
 
     def __init__(
         self, spark: Spark, storage: Storage, catalog: Catalog, indexes: KeyIndexes | None
@@ -280,9 +283,9 @@ class UniqueKeys:
     def turn(
         self, relations: Iterable[int], check: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
-        """Sessions that put keys into these tables do so one after another: what Spark writes, and
-        rows that move, cannot be looked at again where another one was first. ``check``: raises
-        where the statement is cancelled."""
+        """Let only one session at a time put keys into these tables: rows that Spark writes, and
+        rows that move, cannot be checked again if another session was first. ``check``: raises if
+        the statement is cancelled."""
         with ExitStack() as stack:
             for oid in sorted(set(relations)):
                 lock = self._turns.setdefault(oid, threading.Lock())
@@ -292,13 +295,13 @@ class UniqueKeys:
             yield
 
     def find(self, table: KeyedTable, files: Iterable[DataFile], keys: pa.Table) -> dict[str, Hits]:
-        """By path, rows with these keys."""
+        """Return the rows with these keys, by the files' paths."""
         return rows_with_keys(table, files, keys, self._spark, self._indexes)
 
     def of(
         self, leaf: LakeTable, table: OpenTable, known: Sequence[LakeColumn], new: IncomingRows
     ) -> LeafKeys | None:
-        """None: the leaf has no unique key."""
+        """Return the check for new rows of a leaf, or None if the leaf has no unique key."""
         keys = unique_keys(leaf, known)
         if not keys:
             return None
@@ -311,7 +314,8 @@ class UniqueKeys:
         files: Sequence[tuple[int, WrittenFile]],
         known: Sequence[LakeColumn],
     ) -> Iterator[tuple[int, LeafKeys]]:
-        """Of new rows of an INSERT, which are in files by the numbers of leaves."""
+        """Yield the checks for the new rows of an INSERT, by the numbers of leaves. ``files``: what
+        was written, each with the number of its leaf."""
         for number, leaf in enumerate(routed.leaves):
             mine = [DataFile.of_written(file, 0) for to, file in files if to == number]
             table = opened[number]
@@ -320,12 +324,12 @@ class UniqueKeys:
                 yield number, keys
 
     def keyed(self, leaves: Iterable[LakeTable], known: Sequence[LakeColumn]) -> frozenset[str]:
-        """The columns of all keys, by their names in Delta."""
+        """Return the columns of all keys, by their names in Delta."""
         keys = (key for leaf in leaves for key in unique_keys(leaf, known))
         return frozenset(name for key in keys for name in key.names)
 
     def concerns(self, routed: Route, change: RowChange) -> bool:
-        """Whether an UPDATE may bring a key."""
+        """Tell whether an UPDATE may bring a key to a leaf."""
         changed = {column.delta for column, _ in change.settings}
         keyed = self.keyed(routed.leaves, change.known)
         return bool(keyed) and not changed.isdisjoint(keyed | routed.keys)
@@ -333,7 +337,8 @@ class UniqueKeys:
     def check_works(
         self, routed: Route, works: Sequence[LeafWork], known: Sequence[LakeColumn], held: Held
     ) -> None:
-        """Of an UPDATE, on the files that its leaves were opened with. Raises as ``check``."""
+        """Check the rows of an UPDATE against the files that its leaves were opened with. Raises
+        what ``LeafKeys.check`` raises."""
         starts = np.cumsum([0, *(sum(len(at) for _, at in work.went) for work in works)])
         if not starts[-1]:
             return
@@ -348,8 +353,9 @@ class UniqueKeys:
                 keys.check(table.state.files.values(), held)
 
     def check_staged(self, change: StagedChange, state: TableState) -> None:
-        """Whether what a block has staged can be committed after a version, as far as others have
-        committed since the block has looked. Raises UniqueViolation."""
+        """Check the keys that a block has staged against what others have committed since the
+        block checked them. ``state``: the version that the block is to be committed after. Raises
+        UniqueViolation."""
         if not change.added or state.version == change.since:
             return
         with self._catalog.read() as t:

@@ -1,6 +1,6 @@
-"""Who changes rows of the lake: the session whose statement it is.
+"""The session that changes rows of the lake, as its statements see it.
 
-In: what the session knows. Out: a frozen value for every statement of it.
+In: what the session knows. Out: a frozen value for each of its statements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from penstock.sql.to_duckdb.session_values import SessionValues
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """``values``: what its expressions may ask of it; ``sequences``: what it has got of them."""
+    """The session of a statement. ``values``: what expressions may ask of the session;
+    ``sequences``: values that the session has taken of sequences."""
 
     role: Role
     values: SessionValues
