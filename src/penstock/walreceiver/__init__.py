@@ -1,4 +1,4 @@
-"""The replication client: connect to a publisher, ask, create slots, stream, give feedback.
+"""The replication client: connect to a publisher, query it, create slots, stream, give feedback.
 
 Each name lives in the file of its concept; upper rooms import from there.
 """

@@ -2,17 +2,17 @@
 
 In: sessions, a slot, an LSN and the options for pgoutput. Out: the messages that a stream would
 bring from there on, up to where the publisher's WAL ended at the start. A walsender sends one
-message at a time, which takes it several times as long as decoding; the rows of a function are sent
+message at a time, which takes it several times as long as decoding. The rows of a function are sent
 8 kB at a time.
 
 The WAL is cut into windows, which lanes (``backlog_lane``) decode side by side and hand out in
-order: while one is read, the next one is decoded. A window is what lies between two positions, so
-where one ends and the next begins is known before either is decoded; which transactions that are is
-the server's decision, and checked here. The subscription's own slot follows the cuts only (law 1).
+order: while one is read, the next one is decoded. A window lies between two positions, so its
+limits are known before it is decoded. The server decides which transactions lie in it; this file
+checks that. The subscription's own slot follows the cuts only (law 1).
 
-Rows come by COPY, from the session's socket. Where that is encrypted, they come by a query, whose
-values are of bounded length, and longer messages by COPY, one by one; that is for the whole
-backlog, which then begins again.
+Rows come by COPY, from the session's socket. If the session is encrypted, they come by a query,
+whose values are of bounded length. A longer message raises TooLong; then the whole backlog begins
+again, by COPY through libpq, which reads messages one by one.
 """
 
 from __future__ import annotations
@@ -30,39 +30,41 @@ from penstock.pgoutput.chunk import MessageChunk
 from penstock.walreceiver.backlog_lane import PREFIX, Lane, Window
 
 _MESSAGES: Final = 4_000_000
-"""Messages that a lane is asked for at once: the server keeps them in a temporary file."""
+"""The number of messages that a lane is asked for at once. The server keeps them in a temporary
+file."""
 
 _WANTED_MESSAGES: Final = 1_500_000
 _WANTED_BYTES: Final = 256 << 20
-"""What a window should bring at most. Each decodes again from the slot's restart_lsn, and what that
-costs for a message is more than half of what it costs to send it."""
+"""The most that a window should bring. A window should not bring little either: each decodes again
+from the slot's restart_lsn, which costs more than half as much a message as sending it."""
 
 _REST_BYTES: Final = 8 << 20
-"""When so much has come, the end of a window is the end of a batch, too."""
+"""Bytes after which the end of a window also ends a batch."""
 
 _FIRST_WAL: Final = 128 << 20
-"""Bytes of WAL in each window of the first round, at most."""
+"""The most bytes of WAL in each window of the first round."""
 
 SMALLEST_WAL: Final = 8 << 20
-"""What is less is not divided."""
+"""Bytes of WAL below which windows are not made smaller."""
 
 _GROWTH: Final = 4
-"""A window is so many times as large as the one before at most."""
+"""The most times that a window may be as large as the one before."""
 
 _PAGES: Final = 64 << 10
-"""Windows end where a page of WAL ends, whose size is this at most (XLOG_BLCKSZ). No record begins
+"""The largest size of a WAL page (XLOG_BLCKSZ). Windows end where a page ends: no record begins
 between a page's end and the end of the record before it."""
 
 _AT_THE_END_S: Final = 0.01
-"""Seconds between two looks of who asks for more at the end, at least."""
+"""The least seconds that ``receive`` waits at the end of the backlog, so that its caller does not
+spin."""
 
 _ADVANCE_WAL: Final = 1 << 30
 _ADVANCE_S: Final = 60.0
 """Bytes or seconds after which the subscription's slot follows, so that the publisher recycles its
-WAL, and does not take it for an idle one. Doing it is a pass over that WAL."""
+WAL and does not take the slot for an idle one. Moving a slot costs a pass over that WAL."""
 
 _LAST_S: Final = 60.0
-"""Seconds that it has for that at the end."""
+"""Seconds that the publisher has to move the slot at the end."""
 
 _BEGIN: Final = b"B"
 _BEGIN_LSN: Final = slice(1, 9)
@@ -73,47 +75,47 @@ logger = logging.getLogger(__name__)
 
 
 class Backlog:
-    """What waits in a slot. Has the reading side of ``ReplicationStream``, and an end."""
+    """Read the backlog of a slot. It has the reading side of ``ReplicationStream``, and an end."""
 
     far_behind: Final = True
 
     def __init__(self, lanes: Sequence[Lane], slot: str, start: Lsn, target: Lsn) -> None:
-        """``target``: the position at which it ends."""
+        """``target``: the position at which the backlog ends."""
         self._lanes = lanes
         self._slot = slot
         self._asked: deque[tuple[Lane, Window]] = deque()
-        """What the lanes are at, in the order of the WAL."""
+        """The windows that lanes work on, in the order of the WAL."""
         self._window_began = start
-        """Where the first of them began, of which there may only be a rest."""
+        """The position where the first of them began; only a rest of it may be left."""
         self._planned: deque[Window] = deque()
-        """The windows of a round that no lane is at yet; each lane gets one."""
+        """The windows of a round that no lane works on yet; each lane gets one."""
         self._end = start
-        """Of what is planned."""
+        """The end of the last planned window."""
         self._wal = _FIRST_WAL
         self._messages = self._bytes = self._unrested = 0
         self._done = False
         self._between = True
-        """Nothing has come yet of the window whose turn it is."""
+        """True while nothing has come of the window whose turn it is."""
         self._woken = threading.Event()
         self._flush = self._advanced = start
         self._advanced_at = time.monotonic()
         for lane in lanes:
             lane.connection.interrupt = self._check_wanted
         self.received_lsn = start
-        """Everything before it has arrived. Moves at the end of each window."""
+        """The position before which everything has arrived. It moves at the end of each window."""
         self.latest_end_lsn = target
         self.last_send_time_us = 0
-        """Not told: rows of a function have no time."""
+        """Always 0: rows of a function carry no time."""
         self.last_receipt_time_us = 0
         self.finished = False
-        """All of it has been handed out, and there is no more."""
+        """True once the whole backlog has been handed out."""
         self.ended_early = False
-        """There was more, which the function does not give."""
+        """True if the function stopped before the end of the backlog."""
 
     def receive(
         self, timeout_s: float, *, max_bytes: int = 8 << 20, max_frames: int = 65536
     ) -> MessageChunk:
-        """Messages that are here now, up to the limits; none after ``timeout_s``.
+        """Return the messages that are here now, up to the limits; none after ``timeout_s``.
 
         Raises PublisherError (whatever the function refuses), ConnectionFailure,
         ProtocolViolation, TooLong.
@@ -132,8 +134,9 @@ class Backlog:
             ) from error
 
     def rests(self, came: bool) -> bool:
-        """At the end of a window, while the next one is decoded: what has come until then need not
-        wait for it. Pauses amid a window mean nothing."""
+        """Tell whether a batch should end here: at the end of a window while the next one is still
+        being decoded, so that what has come need not wait for it. A pause amid a window does not
+        end a batch."""
         if not self._done:
             if not self._between or self._unrested < _REST_BYTES:
                 return False
@@ -143,21 +146,22 @@ class Backlog:
         return self._between
 
     def confirm(self, lsn: Lsn, frames: int) -> None:
-        """As of a stream. The slot follows at the next window, if it is far enough behind."""
+        """Do nothing. ``hold`` gives the position, and the slot follows at the next window if it is
+        far enough behind."""
 
     def hold(self, lsn: Lsn | None) -> None:
-        """The subscription's slot may move up to ``lsn``; from any thread."""
+        """Allow the subscription's slot to move up to ``lsn``; from any thread."""
         if lsn is not None:
             self._flush = lsn
 
     def wait_at_most(self, status_interval_s: float, timeout_s: float) -> None:
-        """No status is due, and the server may think for long before it sends."""
+        """Do nothing: no status is due, and the server may take long before it sends."""
 
     def tick(self) -> None:
-        """Nothing is due: the publisher waits until its rows are read."""
+        """Do nothing: the publisher waits until its rows are read."""
 
     def wake(self) -> None:
-        """The reader is to stop: end its waits early; from any thread."""
+        """Make the reader stop: end its waits early; from any thread."""
         self._woken.set()
 
     def _check_wanted(self) -> None:
@@ -165,8 +169,8 @@ class Backlog:
             raise ConnectionFailure(PREFIX + "the subscription is stopping")
 
     def stop(self) -> None:
-        """Cancel what the publisher is doing; the temporary slots end with the sessions. After all
-        of it, the subscription's slot follows to the last cut: the stream begins there, and would
+        """Cancel what the publisher is doing; the temporary slots end with the sessions. If the
+        whole backlog was read, move the subscription's slot to the last cut: else the stream would
         have to decode all of it again."""
         self._cancel()
         if self._done and self._flush > self._advanced:
@@ -206,7 +210,7 @@ class Backlog:
         if self._asked and self._asked[0][0].ended:
             lane, window = self._asked[0]
             self._advance_slot(lane)
-            lane.begin(window, _MESSAGES)  # what the limit has left of it
+            lane.begin(window, _MESSAGES)  # the rest after the limit
         busy = [lane for lane, _ in self._asked]
         for lane in self._lanes:
             if lane in busy:
@@ -220,7 +224,7 @@ class Backlog:
                 self._asked.append((lane, window))
 
     def _plan(self) -> None:
-        """Windows of the same size, so that lanes which begin together end together."""
+        """Plan windows of the same size, so that lanes which begin together end together."""
         rest, lanes = self.latest_end_lsn - self._end, len(self._lanes)
         each = -(-rest // lanes)
         size = max(SMALLEST_WAL, each if each < 2 * self._wal else self._wal)
@@ -238,8 +242,9 @@ class Backlog:
             lane.advance(self._slot, self._flush)
 
     def _check(self, chunk: MessageChunk, window: Window) -> None:
-        """No transaction comes in two windows, and commits come in the order of the WAL. Raises
-        PublisherError: it means something else by a position than we do."""
+        """Check that the transactions belong to the window. So none comes in two windows, and
+        commits come in the order of the WAL. Raises PublisherError if the server divides the WAL in
+        another way than we do."""
         first, last = chunk.message(0), chunk.message(len(chunk) - 1)
         if first[:1] == _BEGIN:
             self._check_lsn(first[_BEGIN_LSN], window)
@@ -255,7 +260,7 @@ class Backlog:
             )
 
     def _end_window(self, lane: Lane, window: Window) -> None:
-        """See how far the function came."""
+        """End a window: ask how far the function came, and keep the rest if it was cut short."""
         position = lane.end()
         logger.debug(
             "window %s to %s: %d messages, %d kB, up to %s",
@@ -267,8 +272,8 @@ class Backlog:
         else:
             self._asked.popleft()
             self._resize(self._window_began, window.upto)
-            # Without progress it is the end of what is flushed, or a node's slot, which stays at
-            # the commit before: the rest is for the stream.
+            # Without progress the flushed WAL has ended, or the slot is a node's, which stays at
+            # the commit before. The stream reads the rest.
             self.ended_early = position < min(window.upto, self.latest_end_lsn)
             self._done = position >= self.latest_end_lsn or self.ended_early
         self.received_lsn = max(self.received_lsn, position)
@@ -276,7 +281,7 @@ class Backlog:
             self._cancel()
 
     def _resize(self, start: Lsn, upto: Lsn) -> None:
-        """By what the window has brought."""
+        """Choose the size of later windows by what this one has brought."""
         self._window_began = upto
         full = max(self._messages / _WANTED_MESSAGES, self._bytes / _WANTED_BYTES, 1 / _GROWTH)
         self._wal = max(SMALLEST_WAL, int((upto - start) / full))

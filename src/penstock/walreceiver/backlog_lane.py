@@ -1,9 +1,9 @@
-"""One of the sessions by which a backlog is read: windows of it, one after the other.
+"""A lane: one of the sessions that read a backlog, window after window.
 
-In: a session, a slot, and windows, whose order and size are ``backlog``'s. Out: the messages of
+In: a session, a slot, and windows, whose order and size ``backlog`` chooses. Out: the messages of
 each window. The slot function consumes what it returns, so a lane works on a temporary copy of the
 slot, which ends with the session. The function decodes a window to its end before it sends the
-first row: when its turn comes, a lane's work is done, and the server has kept it.
+first row: when the window's turn comes, the server may have decoded and stored all of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.walreceiver.slots import slot_state
 from penstock.walreceiver.socket_copy import Prefixes, SocketCopy
 
 PREFIX: Final = "could not read the backlog: "
-"""Before the server's messages."""
+"""The words in front of the server's messages."""
 _PREFIXES: Final = Prefixes(PREFIX, PREFIX)
 
 _BLOCK: Final = 8 << 20
@@ -41,8 +41,9 @@ class Window:
 
 
 class Lane:
-    """``by_copy``: values of any length come; any session will do then. They do by any session that
-    is not encrypted, too, and more quickly."""
+    """Read windows by one session. ``by_copy``: read by COPY even if the session is encrypted, so
+    that values of any length come; any session will do then. A session that is not encrypted brings
+    values of any length anyway, and more quickly."""
 
     def __init__(
         self, connection: Connection, slot: str, options: PgoutputOptions, *, by_copy: bool
@@ -60,22 +61,22 @@ class Lane:
 
     @property
     def way(self) -> str:
-        """How messages come, in the words of SQL."""
+        """The SQL command by which messages come, for the log."""
         return "query" if self._by_libpq and not self.by_copy else "COPY"
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing to read of what was begun last."""
+        """True if nothing is left to read of what was begun last."""
         return self._rows is None or self._rows.ended
 
     @property
     def ready(self) -> bool:
-        """Whether a row is here: the server has decoded what was begun last."""
+        """True if a row is here, so that the server has decoded what was begun last."""
         return not self.ended and self.connection.wait_readable(0)
 
     def begin(self, window: Window, messages: int) -> None:
-        """Ask for a window, or for what is left of it after so many ``messages`` and the end of the
-        transaction that they end in. Raises ConnectionFailure."""
+        """Ask for a window, or for as much of it as so many ``messages`` and the end of their last
+        transaction bring. Raises ConnectionFailure."""
         copy, upto = quote_literal(self._copy), f"'{window.upto}'"
         options = ", ".join(map(quote_literal, self._options.arguments()))
         changes = "pg_catalog.pg_logical_slot_get_binary_changes({}, {}, {}, {}) AS c"
@@ -107,9 +108,10 @@ class Lane:
         )
 
     def read(self, timeout_s: float, *, max_bytes: int, max_rows: int) -> MessageChunk:
-        """Messages that are here now, up to the limits or a little more; [] after ``timeout_s``.
+        """Return the messages that are here now, up to the limits or a little more; none after
+        ``timeout_s``.
 
-        Raises TooLong, ProtocolViolation, ConnectionFailure, and what the function refuses."""
+        Raises TooLong, ProtocolViolation, ConnectionFailure, and the function's errors."""
         assert self._rows is not None
         if isinstance(self._rows, BinaryRows):
             rows = self._rows.read(timeout_s, max_bytes=max_bytes, max_rows=max_rows)
@@ -118,24 +120,25 @@ class Lane:
         return MessageChunk.of_cells(cells)
 
     def end(self) -> Lsn:
-        """Of what was begun, once all of it is read: how far the function came."""
+        """Return how far the function came, once all rows are read."""
         self._rows = None
         self._position = self._confirmed()
         return self._position
 
     def advance(self, slot: str, lsn: Lsn, timeout_s: float | None = None) -> None:
-        """Let another slot follow, which nobody streams from, and its restart_lsn with it. After
-        ``timeout_s`` the session ends, with an error."""
+        """Move a slot that nobody streams from, and its restart_lsn with it. After ``timeout_s``
+        the session ends, with an error."""
         moved = _moved(quote_literal(slot), lsn, 1 if self.by_copy else 2)
         self.connection.query(f"SELECT 1 FROM {moved}", prefix=PREFIX, timeout_s=timeout_s)
 
     def cancel(self) -> None:
-        """End what the server is doing."""
+        """Cancel the running command."""
         if not self.ended:
             self.connection.cancel()
 
     def close(self) -> None:
-        """End the session. A server that decodes would notice that only when it sends."""
+        """End the session, and cancel first: a server that decodes notices a closed session only
+        when it sends."""
         self.cancel()
         self.connection.close()
 
@@ -150,12 +153,12 @@ class Lane:
 
 
 def _moved(copy: str, start: Lsn, passes: int) -> str:
-    """What stands in FROM before the function that reads from ``start`` on.
+    """Return what stands in FROM before the function that reads from ``start`` on.
 
-    All is one statement, so that nobody waits for it here; each part needs the one before. The
-    slot is moved once to get there, and once more as only a pass up to a position that is confirmed
-    by then makes restart_lsn the newest that there is (LogicalIncreaseRestartDecodingForSlot): from
-    there all is decoded again, while such a pass skips the rows.
+    All is one statement, so that nobody here waits for the slot to move; each part needs the one
+    before. The first pass moves the slot to ``start``. A second pass to the same position, which is
+    confirmed by then, makes restart_lsn as new as possible (LogicalIncreaseRestartDecodingForSlot).
+    It pays: the function decodes everything from restart_lsn on again, while a pass skips the rows.
     """
     advance = "pg_catalog.pg_replication_slot_advance({}, {}) AS a{}"
     first = advance.format(copy, f"'{start}'", 1)
@@ -165,5 +168,6 @@ def _moved(copy: str, start: Lsn, passes: int) -> str:
 
 
 def _after(moved: str, lsn: str) -> str:
-    """The position, known once a slot has been moved."""
+    """Return SQL for the position that is NULL unless a slot was moved, so that the move runs
+    first."""
     return f"CASE WHEN {moved}.end_lsn IS NOT NULL THEN {lsn}::pg_catalog.pg_lsn END"

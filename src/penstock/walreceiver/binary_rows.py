@@ -3,8 +3,8 @@
 In: an ordinary session and a query. Out: the values that are here now. libpq reads and psycopg's C
 code loads some rows at once, which costs a tenth of asking libpq for each row of a COPY.
 
-What libpq collects before it hands it out is bounded by rows alone, so the query has to bound the
-rows: ``bounded`` makes NULLs of longer values, which is an error here.
+libpq collects rows up to a number of rows, whatever their size, so the query has to bound their
+size: ``bounded`` turns longer values into NULL, which is an error here.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from penstock.walreceiver.libpq_errors import result_failure
 
 _ROWS: Final = 64
 LONGEST: Final = 1 << 20
-"""Bytes of a value; times the rows, what libpq may hold."""
+"""The most bytes of a value. libpq may hold so much times the rows."""
 
 _LINGER_S: Final = 0.05
-"""Seconds that one call of ``read`` takes at most."""
+"""The most seconds that one call of ``read`` goes on after the first row."""
 
 _PAUSE_S: Final = 0.005
 """Seconds without a byte after which a portion is handed out, as large as it is."""
@@ -37,20 +37,21 @@ class TooLong(Exception):
 
 
 def bounded(value: str) -> str:
-    """The SQL of a bytea value that is NULL where it is too long."""
+    """Return SQL for a bytea value that is NULL if it is too long."""
     return f"CASE WHEN pg_catalog.octet_length({value}) <= {LONGEST} THEN {value} END"
 
 
 def available() -> bool:
-    """Whether libpq hands out chunks of rows."""
+    """Tell whether libpq can hand out chunks of rows."""
     return psycopg.capabilities.has_stream_chunked()
 
 
 class BinaryRows:
-    """``ended``: all rows have been handed out."""
+    """Read the rows of one query. ``ended``: all rows have been handed out."""
 
     def __init__(self, connection: Connection, sql: str, prefix: str) -> None:
-        """Send the query. ``prefix``: before the server's messages. Raises ConnectionFailure."""
+        """Send the query. ``prefix``: the words in front of the server's messages. Raises
+        ConnectionFailure."""
         self._connection = connection
         self._pgconn = connection.pgconn
         self._prefix = prefix
@@ -64,9 +65,9 @@ class BinaryRows:
             raise connection.broken(str(error), prefix) from None
 
     def read(self, timeout_s: float, *, max_bytes: int, max_rows: int) -> list[bytes]:
-        """Values, up to the limits or a little more; [] after ``timeout_s`` and at the end.
+        """Return values, up to the limits or a little more; [] after ``timeout_s`` and at the end.
 
-        Raises TooLong, ConnectionFailure, and whatever the query fails with.
+        Raises TooLong, ConnectionFailure, and the query's errors.
         """
         try:
             return self._read(timeout_s, max_bytes, max_rows)
@@ -88,7 +89,7 @@ class BinaryRows:
             wait_s = deadline - time.monotonic()
             if values:
                 wait_s = min(wait_s, _PAUSE_S)
-            over = values and wait_s < 0  # with none, look once at least
+            over = values and wait_s < 0  # without values, look at least once
             if over or not self._connection.wait_readable(max(0.0, wait_s)):
                 break
             self._pgconn.consume_input()
@@ -114,5 +115,5 @@ class BinaryRows:
 def _size(values: list[bytes]) -> int:
     try:
         return sum(map(len, values))
-    except TypeError:  # a NULL: quicker than looking for one, which compares every value
+    except TypeError:  # a NULL; a search for one would be slower, as it compares every value
         raise TooLong from None

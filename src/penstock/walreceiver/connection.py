@@ -2,8 +2,8 @@
 
 In: a ``ConnInfo``. Out: text rows of simple queries, and libpq's handle for the streaming in
 ``stream``. Every wait is in ``poll`` with the interpreter lock released, so a slow publisher never
-stops other threads, and ``cancel()`` from another thread ends it. Replication commands and what
-they mean are in ``slots``, ``publications``, ``table_info``.
+stops other threads, and ``cancel()`` from another thread ends the wait. ``slots``, ``publications``
+and ``table_info`` know the commands and queries.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ Row = tuple[str | None, ...]
 
 _DONE: Final = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QUERY)
 _INTERRUPT_S: Final = 0.2
-_CANCEL_S: Final = 5.0
 """Seconds between two looks at whether somebody still waits for a command."""
+_CANCEL_S: Final = 5.0
+"""Seconds that ``cancel`` waits for the server's answer."""
 
 _ENCRYPTED_BY_GSSAPI: Final = (
     "SELECT encrypted FROM pg_catalog.pg_stat_gssapi WHERE pid = pg_catalog.pg_backend_pid()"
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class Connection:
-    """A session on the publisher. Not for several threads at once, except ``cancel``."""
+    """A session on the publisher. Only one thread may use it at a time, except for ``cancel``."""
 
     def __init__(self, session: psycopg.Connection[tuple[object, ...]], conninfo: ConnInfo) -> None:
         self._session = session
@@ -53,8 +54,9 @@ class Connection:
         self.pgconn: Final[PGconn] = session.pgconn
         self.pgconn.nonblocking = 1
         self.interrupt: Callable[[], None] | None = None
-        """Asked while a command runs; what it raises cancels the command on the publisher, closes
-        the session and goes to the one that waits."""
+        """A function that is called again and again while a command runs. If it raises, the command
+        is cancelled on the publisher, the session is closed, and its error goes to whoever waits
+        for the command."""
 
     @classmethod
     def connect(
@@ -62,9 +64,9 @@ class Connection:
     ) -> Connection:
         """Open a walsender of the named database, or an ordinary session.
 
-        Both take simple queries. The first command sets what shapes the answers, as every logical
-        connection of PostgreSQL clears ``search_path``. Raises AuthenticationFailure,
-        ConnectionFailure.
+        Both take simple queries. The first command sets everything that shapes the answers, as
+        PostgreSQL's own logical connections begin by clearing ``search_path``. Raises
+        AuthenticationFailure, ConnectionFailure.
         """
         make = conninfo.for_replication if replication else conninfo.for_sql
         try:
@@ -81,7 +83,7 @@ class Connection:
 
     @property
     def server_version(self) -> int:
-        """As PQserverVersion: 150018 for 15.18."""
+        """The server's version as PQserverVersion has it: 150018 for 15.18."""
         return self.pgconn.server_version
 
     @property
@@ -93,12 +95,13 @@ class Connection:
         return self.pgconn.status == ConnStatus.OK
 
     def is_encrypted(self) -> bool:
-        """Whether what comes by the socket can be read by libpq alone. Asks the server, outside of
-        a transaction, as one that does not know would end it. Raises ConnectionFailure."""
+        """Tell whether only libpq can read what comes by the socket. It asks the server, and so
+        must be called outside of a transaction: a server that does not know the view would abort
+        it. Raises ConnectionFailure."""
         if self.pgconn.ssl_in_use:
             return True
         try:
-            # psycopg tells of TLS, and not of GSSAPI
+            # psycopg tells of TLS, but not of GSSAPI
             return self.query(_ENCRYPTED_BY_GSSAPI) != [("f",)]
         except ConnectionFailure:
             raise
@@ -106,7 +109,7 @@ class Connection:
             return True
 
     def hear_warnings(self, told: Callable[[str], object]) -> None:
-        """Have the server's warnings told, which no session asks for otherwise. Raises
+        """Pass the server's warnings, which other sessions do not ask for, to ``told``. Raises
         ConnectionFailure."""
         self.query("SELECT pg_catalog.set_config('client_min_messages', 'warning', false)")
 
@@ -117,7 +120,8 @@ class Connection:
         self._session.add_notice_handler(hear)
 
     def query(self, sql: str, *, prefix: str = "", timeout_s: float | None = None) -> list[Row]:
-        """Run one command; rows of text values, None for NULL, [] for a command without rows.
+        """Run one command and return its rows of text values, with None for NULL; [] for a command
+        without rows.
 
         ``prefix``: PostgreSQL's words before the server's message. Raises PublisherError with the
         server's SQLSTATE, UndefinedObject (42704), DuplicateObject (42710), ObjectInUse (55006), or
@@ -136,7 +140,7 @@ class Connection:
         return result
 
     def execute(self, sql: str, *, prefix: str = "", timeout_s: float | None = None) -> PGresult:
-        """Run one command to its last result, or to the beginning of a copy."""
+        """Run one command to its last result, or to the beginning of a copy, and return that."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             self.pgconn.send_query(sql.encode())
@@ -163,7 +167,8 @@ class Connection:
                 pass
 
     def next_result(self, deadline: float | None = None) -> PGresult | None:
-        """The command's next result, None after the last; waits until ``deadline`` (monotonic)."""
+        """Return the command's next result, None after the last; wait until ``deadline``
+        (monotonic)."""
         while self.pgconn.is_busy():
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
@@ -194,7 +199,7 @@ class Connection:
             raise
 
     def check(self) -> None:
-        """Whether an idle session is still there; sends nothing. Raises ConnectionFailure."""
+        """Check that an idle session is still there, sending nothing. Raises ConnectionFailure."""
         if not self.is_open:
             raise ConnectionFailure("connection to the publisher was lost")
         try:
@@ -206,15 +211,15 @@ class Connection:
 
     @property
     def socket(self) -> int:
-        """Its descriptor. Raises ConnectionFailure where libpq knows that it is lost."""
+        """The socket's descriptor. Raises ConnectionFailure if libpq knows that it is lost."""
         try:
             return self.pgconn.socket
         except psycopg.Error as error:
             raise self.broken(str(error)) from None
 
     def wait_readable(self, timeout_s: float | None) -> bool:
-        """Wait for bytes from the publisher; False after ``timeout_s``. Raises ConnectionFailure
-        where it is lost already."""
+        """Wait for bytes from the publisher; return False after ``timeout_s``. Raises
+        ConnectionFailure if the connection is already lost."""
         return bool(wait(self.socket, select.POLLIN, timeout_s))
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -229,7 +234,7 @@ class Connection:
                 self.pgconn.consume_input()
 
     def broken(self, text: str, prefix: str = "") -> ConnectionFailure:
-        """The error for libpq's own report of a lost connection."""
+        """Return the error for libpq's own report of a lost connection."""
         logger.debug("connection to %s lost: %s", self._conninfo, text)
         reason = re.sub(r"^[a-z ]+ failed: ", "", " ".join(text.split()))
         return ConnectionFailure(prefix + (reason or "connection to the publisher was lost"))
@@ -237,7 +242,8 @@ class Connection:
     def cancel(self) -> None:
         """Ask the server to end the running command; from any thread, errors ignored.
 
-        libpq waits for the answer without a limit, and a server that hangs gives none.
+        A thread of its own asks, since libpq waits for the answer without a limit, and a server
+        that hangs gives none.
         """
 
         def ask() -> None:
@@ -270,9 +276,10 @@ class Connection:
 
 
 def wait(descriptor: int, events: int, timeout_s: float | None) -> int:
-    """Which of ``events`` (select.POLLIN, POLLOUT) the socket is ready for; 0 after the timeout.
+    """Return which of ``events`` (select.POLLIN, POLLOUT) the socket is ready for; 0 after the
+    timeout.
 
-    An error or a hang-up counts as both: the next read or write then tells.
+    An error or a hang-up counts as both: the next read or write reports it.
     """
     poll = select.poll()
     poll.register(descriptor, events)
@@ -281,7 +288,7 @@ def wait(descriptor: int, events: int, timeout_s: float | None) -> int:
 
 
 def wait_any(descriptors: Sequence[int], timeout_s: float) -> set[int]:
-    """Which of the descriptors can be read, within ``timeout_s``."""
+    """Return those of the descriptors that can be read, after ``timeout_s`` at the latest."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

@@ -2,7 +2,7 @@
 
 In: what the user wrote after CONNECTION, keyword/value or URI. Out: ``ConnInfo``, which prints
 without secrets everywhere, and the parameters that a replication or SQL connection is opened with.
-Nothing is opened here: that is ``connection``.
+``connection`` opens them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEFAULTS: Final = {
     "keepalives_interval": "10",
     "keepalives_count": "3",
 }
-"""Ours where the user says nothing: a peer that is gone is noticed within a minute."""
+"""Our values for what the user does not set: a dead peer is noticed within a minute."""
 
 _KNOWN: Final = {option.keyword.decode(): option for option in Conninfo.get_defaults()}
 _SECRET: Final = frozenset(name for name, option in _KNOWN.items() if option.dispchar == b"*")
@@ -46,15 +46,16 @@ class ConnInfo:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Keywords with a value, secrets included."""
+        """The keywords that have a value, secrets included."""
         return _parse(self.text)
 
     def for_replication(self, application_name: str) -> str:
-        """The string libpq gets for a walsender of the named database (libpqrcv_connect)."""
+        """Return the string by which libpq opens a walsender of the named database
+        (libpqrcv_connect)."""
         return self._with_session(application_name, {"replication": "database"})
 
     def for_sql(self, application_name: str) -> str:
-        """The string libpq gets for an ordinary session."""
+        """Return the string by which libpq opens an ordinary session."""
         return self._with_session(application_name, {})
 
     def _with_session(self, application_name: str, extra: dict[str, str]) -> str:
@@ -72,7 +73,7 @@ class ConnInfo:
         )
 
     def __str__(self) -> str:
-        """The parameters without secrets, in keyword/value form."""
+        """Return the parameters without secrets, in keyword/value form."""
         return make_conninfo(**{k: v for k, v in self.parameters.items() if k not in _SECRET})
 
     def __repr__(self) -> str:
@@ -92,7 +93,7 @@ def _parse(text: str) -> dict[str, str]:
 
 
 def _without_secrets(message: str, text: str) -> str:
-    """libpq quotes the piece it could not read, which may be part of a password."""
+    """Blank out the piece that libpq could not read and quotes, if it may be part of a password."""
     quoted = re.search(r'"(.*)"', message, re.DOTALL)
     if quoted is None or quoted[1] in _KNOWN or len(quoted[1]) <= 1:
         return message

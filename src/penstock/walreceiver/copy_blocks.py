@@ -1,7 +1,7 @@
 """Rows of a query by COPY in binary format, many at a time (libpqrcv_exec of copy_table).
 
 In: an ordinary session and a query. Out: blocks of rows, in which the caller finds columns; or the
-error that the server, or the way to it, has ended the copy with.
+error by which the server or the network has ended the copy.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from penstock.walreceiver.libpq_copy import LibpqCopy
 from penstock.walreceiver.socket_copy import Prefixes, SocketCopy
 
 _LARGEST: Final = 64 << 20
-"""Bytes of a block, but for a row that is larger."""
+"""The most bytes of a block, unless a row is larger."""
 _LINGER_S: Final = 0.2
-"""Seconds without a byte after which what is there is handed out."""
+"""Seconds without a byte after which the rows that are there are handed out."""
 
 
 def start_copy(
@@ -29,10 +29,11 @@ def start_copy(
     block_bytes: int,
     prefixes: Prefixes,
 ) -> SocketCopy | LibpqCopy:
-    """A copy of a query of so many columns, 1 at least.
+    """Start a copy of a query that has so many ``fields``, at least 1.
 
-    ``by_libpq``: what ``is_encrypted`` says. ``block_bytes``: of messages, 64 MB at
-    most, and what a row has above it. Raises ConnectionFailure, and whatever the query fails with.
+    ``by_libpq``: what ``is_encrypted`` says. ``block_bytes``: messages are collected up to this,
+    at most 64 MB; a larger row makes a larger block. Raises ConnectionFailure, and the query's
+    errors.
     """
     block_bytes = min(block_bytes, _LARGEST)
     if by_libpq:
@@ -43,10 +44,11 @@ def start_copy(
 def blocks_of(
     copy: SocketCopy | LibpqCopy, interrupt: Callable[[], None] | None = None
 ) -> Generator[CopyBlock]:
-    """Its rows, to be closed; a block is there until the next one is asked for.
+    """Yield the rows of a copy; each block is valid until the next one is asked for. The caller
+    must close the generator.
 
-    ``interrupt``: asked before each look; what it raises ends the copy. Raises ProtocolViolation,
-    ConnectionFailure, and whatever the query fails with.
+    ``interrupt`` is called before each read; if it raises, the copy ends. Raises ProtocolViolation,
+    ConnectionFailure, and the query's errors.
     """
     try:
         while not copy.ended:

@@ -1,11 +1,11 @@
-"""What to tell the publisher, and when (worker.c: get_flush_position, send_feedback,
-LogicalRepApplyLoop).
+"""Feedback of a stream: status updates for the publisher, and when they are due (worker.c:
+get_flush_position, send_feedback, LogicalRepApplyLoop).
 
 In: what arrived, what is durable, and the time. Out: standby status updates that are due, and the
 timeout error. Pure: time is passed in (monotonic seconds); ``stream`` sends.
 
-Law 1 lives in ``flush_lsn``: the last cut while anything handed out is not in a cut, and what was
-received last once nothing is pending, so that idle and filtered streams advance the slot.
+``flush_lsn`` obeys law 1: it is the last cut while anything handed out is not in a cut. Once
+nothing is pending it is what was received last, so that idle and filtered streams advance the slot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from penstock.errors import ConnectionFailure
 from penstock.lsn import INVALID, Lsn
 
 STATUS: Final = struct.Struct("!cQQQq?")
-"""Standby status update: 'r', write, flush, apply, client time (us since 2000), reply requested."""
+"""A standby status update: 'r', write, flush, apply, client time (us since 2000), reply
+requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Status:
     reply_requested: bool = False
 
     def encode(self, unix_time_us: int) -> bytes:
-        """34 bytes for CopyData."""
+        """Return the 34 bytes for CopyData."""
         client_time = unix_time_us - EPOCH_MICROSECONDS
         return STATUS.pack(
             b"r", self.write, self.flush, self.apply, client_time, self.reply_requested
@@ -41,11 +42,11 @@ class Status:
 
 
 class Feedback:
-    """The positions of one stream.
+    """Hold the positions of one stream.
 
     ``status_interval_s``: wal_receiver_status_interval, 0 = only when asked. ``timeout_s``:
-    wal_receiver_timeout, 0 = never. ``heartbeat_s``: the longest silence that the publisher bears
-    (a part of its wal_sender_timeout), 0 = any.
+    wal_receiver_timeout, 0 = never. ``heartbeat_s``: the longest time that we may stay silent (a
+    part of the publisher's wal_sender_timeout), 0 = any.
     """
 
     def __init__(
@@ -72,19 +73,21 @@ class Feedback:
         self._ping_sent = False
 
     def wait_at_most(self, status_interval_s: float, timeout_s: float) -> None:
-        """Others hold from now on."""
+        """Set other limits from now on."""
         self._interval = status_interval_s
         self._timeout = timeout_s
 
     @property
     def flush_lsn(self) -> Lsn:
-        """What may be told to be durable: never beyond the last cut while anything is pending."""
+        """The position that may be reported as durable: never beyond the last cut while anything is
+        pending."""
         pending = self._frames_durable < self.frames_received
         flush = self._durable if pending else max(self._durable, self.received)
         return flush if self._hold is None else min(flush, self._hold)
 
     def arrived(self, now: float, lsn: Lsn, frames: int = 0) -> None:
-        """Something came: ``lsn`` from its header, ``frames`` data messages to be handed out."""
+        """Note that something came: ``lsn`` from its header, ``frames`` data messages to be handed
+        out."""
         self.received = max(self.received, lsn)
         self.frames_received += frames
         self._listening_since = now
@@ -92,25 +95,25 @@ class Feedback:
         self._ping_sent = False
 
     def asked(self) -> None:
-        """The publisher wants a reply at once."""
+        """Note that the publisher wants a reply at once."""
         self._asked = True
 
     def confirm(self, lsn: Lsn, frames: int) -> None:
-        """A cut at ``lsn`` is durable; ``frames`` counts the data messages since the start of the
-        stream which it covers or which need none."""
+        """Note that a cut at ``lsn`` is durable. ``frames`` counts the data messages since the
+        start of the stream which the cut covers or which need none."""
         self._durable = max(self._durable, lsn)
         self._frames_durable = max(self._frames_durable, frames)
 
     def hold(self, lsn: Lsn | None) -> None:
-        """Tell nothing beyond ``lsn`` even when idle (tables are being copied); None lifts it."""
+        """Report nothing beyond ``lsn`` even when idle (tables are being copied); None lifts it."""
         self._hold = lsn
 
     def listens(self, now: float) -> None:
-        """Reading begins. Silence counts only while somebody listens."""
+        """Note that reading begins. Silence counts only while somebody listens."""
         self._listening_since = now
 
     def waited(self, now: float) -> None:
-        """Nothing came since ``listens`` or the last call. Raises ConnectionFailure after
+        """Note that nothing came since ``listens`` or the last call. Raises ConnectionFailure after
         wal_receiver_timeout."""
         self._silence += now - self._listening_since
         self._listening_since = now
@@ -122,7 +125,7 @@ class Feedback:
             )
 
     def due(self, now: float) -> Status | None:
-        """The status to send now, if any. Call ``sent`` once it is on its way."""
+        """Return the status to send now, if any. Call ``sent`` once it is on its way."""
         ping = self._timeout > 0 and not self._ping_sent and self._silence >= self._timeout / 2
         positions = self._positions(ping)
         if ping or self._asked or now - self._sent_at >= self._heartbeat:
@@ -145,7 +148,8 @@ class Feedback:
         self._ping_sent = self._ping_sent or status.reply_requested
 
     def wake_in(self, now: float) -> float:
-        """Seconds until something is due though nothing arrives; at least 0, perhaps infinite."""
+        """Return the seconds until something is due though nothing arrives; at least 0, perhaps
+        infinite."""
         interval = self._interval if self._interval > 0 else math.inf
         waits = [self._sent_at + min(interval, self._heartbeat) - now]
         if self._timeout > 0:

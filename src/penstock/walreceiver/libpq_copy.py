@@ -1,7 +1,7 @@
 """A COPY in binary format whose messages libpq hands out, for sessions that only it can read.
 
-In: a session of any kind that does nothing, and a query. Out: as of ``socket_copy``, which takes
-half the time, or a third.
+In: an idle session of any kind, and a query. Out: what ``socket_copy`` returns, in two or three
+times its time.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from penstock.walreceiver.libpq_errors import result_failure
 from penstock.walreceiver.socket_copy import Prefixes
 
 _AT_ONCE: Final = 1000
-"""Messages that are joined at once: Python looks through as many objects of its own again and again
-otherwise. libpq has them anyway."""
+"""The number of messages that are joined at once. With more, Python's garbage collector would go
+through as many objects again and again. Joining costs no time: libpq has the messages anyway."""
 
 
 class LibpqCopy:
-    """``ended``: all rows have been handed out, and the command has ended well."""
+    """Read a copy by libpq. ``ended``: all rows have been handed out, and the command has ended
+    without an error."""
 
     def __init__(
         self, connection: Connection, query: str, *, block_bytes: int, prefixes: Prefixes
     ) -> None:
-        """Start the copy, and wait for its beginning. ``block_bytes``: of rows, and what one has
-        above it. Raises whatever the query fails with, ConnectionFailure."""
+        """Start the copy, and wait for its beginning. ``block_bytes``: rows are collected up to
+        this; the last may exceed it. Raises the query's errors, ConnectionFailure."""
         self.ended = False
         self._connection = connection
         self._pgconn = connection.pgconn
@@ -44,10 +45,10 @@ class LibpqCopy:
             raise ConnectionFailure(prefixes.starting + "COPY did not start")
 
     def read(self, timeout_s: float, patience_s: float) -> CopyBlock:
-        """Rows that have come; none after ``timeout_s``, and at the end. Once there is something,
-        what comes within ``patience_s`` each is added to it.
+        """Return the rows that have come; none after ``timeout_s``, and at the end. Once there is
+        something, more is added as long as it comes within ``patience_s`` each time.
 
-        Raises ProtocolViolation, ConnectionFailure, and whatever the query fails with.
+        Raises ProtocolViolation, ConnectionFailure, and the query's errors.
         """
         try:
             return self._read(timeout_s, patience_s)
@@ -92,7 +93,7 @@ class LibpqCopy:
         return block_of(b"".join(parts), sizes)
 
     def _rows(self, messages: list[memoryview]) -> list[memoryview]:
-        """Without what is around them in the file."""
+        """Return the rows without the file's header and trailer."""
         if self._trailer:
             raise ProtocolViolation(self._prefix + "a row has come after the copy's end")
         if not self._header:
@@ -101,7 +102,7 @@ class LibpqCopy:
             if size is None:
                 raise ProtocolViolation(self._prefix + "COPY file header is not whole")
             messages[0] = messages[0][size:]
-            if not messages[0]:  # it has come by itself
+            if not messages[0]:  # the header came in a message of its own
                 del messages[0]
         if messages and bytes(messages[-1][: len(TRAILER) + 1]) == TRAILER:
             messages.pop()

@@ -1,8 +1,8 @@
-"""What libpq and the server report, as Penstock's errors with a remedy.
+"""Errors of libpq and the server, as Penstock's errors with a remedy.
 
 In: a failed connection attempt (text only: libpq has no SQLSTATE there) or a failed result with the
-server's fields. Out: an exception to raise. Whether to retry is decided elsewhere; the class tells:
-AuthenticationFailure cannot heal, ConnectionFailure may, PublisherError is the server's answer.
+server's fields. Out: an exception to raise. The caller decides whether to retry, by the class: an
+AuthenticationFailure cannot heal, a ConnectionFailure may, a PublisherError is the server's answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.sql.text.quoting import quote_identifier
 _CONNECTION: Final = "Correct the connection string."
 _ANOTHER_CONNECTION: Final = "CONNECTION '...'"
 _ENABLE: Final = "ENABLE"
-"""Nothing tries again by itself."""
+"""The remedy after a correction at the publisher: nothing tries again by itself."""
 
 _UNHEALABLE: Final = (
     # (text in English, SQLSTATE that the server sent with it, hint, PenstockError.alter)
@@ -107,7 +107,7 @@ _HEALABLE: Final = (
 
 
 def connect_failure(text: str) -> ConnectionFailure:
-    """The error for a connection that could not be opened. ``text``: libpq's message."""
+    """Return the error for a connection that could not be opened. ``text``: libpq's message."""
     message = f"could not connect to the publisher: {_shorten(text)}"
     for pattern, sqlstate, hint, alter in _UNHEALABLE:
         if re.search(pattern, text):
@@ -119,16 +119,17 @@ def connect_failure(text: str) -> ConnectionFailure:
 
 
 def _shorten(text: str) -> str:
-    """psycopg's own prefix away; several attempts stay one line each."""
+    """Take psycopg's own prefix away; several attempts stay one line each."""
     return re.sub(r"^(connection failed|connection is bad): ", "", text.strip()).strip()
 
 
 def result_failure(result: PGresult, prefix: str = "") -> PenstockError:
-    """The error for a failed command. ``prefix``: PostgreSQL's words before the server's message.
+    """Return the error for a failed command. ``prefix``: PostgreSQL's words before the server's
+    message.
 
-    The server going away (``is_connection_sqlstate``; none at all is libpq's own report of a
-    broken socket), and whatever else it ends the session with, is a ConnectionFailure; anything
-    else is the server's answer.
+    If the server goes away (``is_connection_sqlstate``; without an SQLSTATE it is libpq's own
+    report of a broken socket) or ends the session by another error, it is a ConnectionFailure;
+    anything else is the server's answer.
     """
     fields: dict[int, str] = {
         field: value for field in _FIELDS if (value := _field(result, field)) is not None
@@ -138,8 +139,8 @@ def result_failure(result: PGresult, prefix: str = "") -> PenstockError:
 
 
 def server_failure(fields: Mapping[int, str], prefix: str = "", text: str = "") -> PenstockError:
-    """The same for an error's fields (Error and Notice Message Fields), by the bytes that name
-    them. ``text``: for one without a message."""
+    """Return the error for a message's fields (Error and Notice Message Fields), by the bytes that
+    name them. ``text``: the message if the fields have none."""
     sqlstate = fields.get(DiagnosticField.SQLSTATE)
     primary = fields.get(DiagnosticField.MESSAGE_PRIMARY)
     detail = fields.get(DiagnosticField.MESSAGE_DETAIL)
@@ -165,12 +166,13 @@ def server_failure(fields: Mapping[int, str], prefix: str = "", text: str = "") 
 
 
 def hint_for(sqlstate: str | None) -> str | None:
-    """What to do about an error of the publisher, where it is always the same."""
+    """Return the hint for an error of the publisher, if its remedy is always the same."""
     return _HINTS.get(sqlstate or "")
 
 
 def is_connection_sqlstate(sqlstate: str | None) -> bool:
-    """The server goes away or never answered, so another try may find it again."""
+    """Tell whether the server goes away or never answered, so that another try may find it
+    again."""
     return sqlstate is None or sqlstate.startswith("08") or sqlstate in _GOING_AWAY
 
 
@@ -195,7 +197,7 @@ _FIELDS: Final = (
 )
 
 _GOING_AWAY: Final = ("57P01", "57P02", "57P03", "25P03", "57P05")
-"""Shutdowns, and the server's own time limits on idle sessions."""
+"""The SQLSTATEs of shutdowns, and of the server's time limits on idle sessions."""
 
 _CLASSES: Final[dict[str, type[PenstockError]]] = {
     "42704": UndefinedObject,
