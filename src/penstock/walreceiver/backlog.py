@@ -105,7 +105,7 @@ class Backlog:
         """The position before which everything has arrived. It moves at the end of each window."""
         self.latest_end_lsn = target
         self.last_send_time_us = 0
-        """Always 0: rows of a function carry no time."""
+        """Stays 0: rows of a function carry no time."""
         self.last_receipt_time_us = 0
         self.finished = False
         """True once the whole backlog has been handed out."""

@@ -1,8 +1,7 @@
-"""What the publisher publishes: publications that exist, tables in them (subscriptioncmds.c).
+"""Publications of the publisher, and the tables in them (subscriptioncmds.c).
 
-In: publication names. Out: missing names, and the tables as PostgreSQL's own subscriber lists them,
-with its query for each server version, and with their OIDs. What one table looks like is in
-``table_info``.
+In: publication names. Out: missing names, and the tables with their OIDs, listed by the queries
+that PostgreSQL's own subscriber sends to each server version. ``table_info`` describes one table.
 
 PostgreSQL: check_publications, fetch_table_list (fetch_relation_list)
 """
@@ -45,7 +44,8 @@ FROM pg_catalog.pg_publication_tables t
  WHERE t.pubname IN ( {names} )
 """
 
-# CheckCmdReplicaIdentity (execReplication.c) as a query; roots are left out, as their leaves count.
+# CheckCmdReplicaIdentity (execReplication.c) as a query. Partition roots are left out: their leaves
+# count.
 _NO_IDENTITY: Final = """\
 SELECT DISTINCT n.nspname, c.relname
 FROM pg_catalog.pg_publication_tables t
@@ -82,7 +82,8 @@ WHERE C.oid = GPT.relid AND P.pubname IN ({names})
 
 
 def missing_publications(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Names that do not exist on the publisher, in the order given (check_publications)."""
+    """Return the names that do not exist on the publisher, in the order given
+    (check_publications)."""
     rows = connection.query(
         "SELECT t.pubname FROM pg_catalog.pg_publication t"
         f" WHERE t.pubname IN ({literal_list(names)})",
@@ -93,7 +94,7 @@ def missing_publications(connection: Connection, names: Sequence[str]) -> list[s
 
 
 def missing_publications_message(missing: Sequence[str]) -> str:
-    """PostgreSQL's warning (42704) about them."""
+    """Return PostgreSQL's warning (42704) about missing publications."""
     quoted = ", ".join(f'"{name}"' for name in missing)
     if len(missing) == 1:
         return f"publication {quoted} does not exist on the publisher"
@@ -103,8 +104,8 @@ def missing_publications_message(missing: Sequence[str]) -> str:
 def publications_of_different_origin(
     connection: Connection, publications: Sequence[str], besides: Iterable[TableName] = ()
 ) -> list[str]:
-    """Those with tables that the publisher subscribes to itself (check_publications_origin).
-    ``besides``: tables that count for nothing."""
+    """Return the publications with tables that the publisher subscribes to itself
+    (check_publications_origin). ``besides``: tables that do not count."""
     query = _DIFFERENT_ORIGIN.format(names=literal_list(publications))
     for schema, table in besides:
         place = f"N.nspname = {quote_literal(schema)} AND C.relname = {quote_literal(table)}"
@@ -116,9 +117,10 @@ def publications_of_different_origin(
 
 
 def fetch_table_list(connection: Connection, publications: Sequence[str]) -> dict[TableName, int]:
-    """All tables in the publications with their OIDs, sorted; partition roots as themselves.
+    """Return all tables in the publications with their OIDs, sorted. A partition root that is
+    published as a root is listed itself.
 
-    Raises FeatureNotSupported when a table has different column lists in them.
+    Raises FeatureNotSupported if a table has different column lists in them.
     """
     version = connection.server_version
     query = _TABLES_16 if version >= 160000 else _TABLES_15 if version >= 150000 else _TABLES_14
@@ -137,7 +139,8 @@ def fetch_table_list(connection: Connection, publications: Sequence[str]) -> dic
 def tables_without_replica_identity(
     connection: Connection, publications: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """(schema, table) of tables whose updates and deletes are published, but would be refused."""
+    """Return (schema, table) of tables whose updates and deletes are published, but would be
+    refused."""
     rows = connection.query(_NO_IDENTITY.format(names=literal_list(publications)))
     return [(str(schema), str(table)) for schema, table in rows]
 
@@ -145,7 +148,7 @@ def tables_without_replica_identity(
 def operations_left_out(
     connection: Connection, publications: Sequence[str]
 ) -> dict[TableName, frozenset[str]]:
-    """Of each table in the publications the operations that none of them publishes."""
+    """Return for each table in the publications the operations that none of them publishes."""
     words = ("insert", "update", "delete", "truncate")
     rows = connection.query(_OPERATIONS.format(names=literal_list(publications)))
     return {
@@ -157,7 +160,7 @@ def operations_left_out(
 
 
 def not_found(schema: str, table: str) -> UndefinedObject:
-    """PostgreSQL's error for a table that the publisher does not have."""
+    """Return PostgreSQL's error for a table that the publisher does not have."""
     return UndefinedTable(
         f'table "{schema}.{table}" not found on publisher',
         hint="It was dropped or renamed.",
@@ -166,7 +169,7 @@ def not_found(schema: str, table: str) -> UndefinedObject:
 
 
 def different_column_lists(schema: str, table: str) -> FeatureNotSupported:
-    """PostgreSQL's error for a table with several column lists."""
+    """Return PostgreSQL's error for a table with several column lists."""
     return FeatureNotSupported(
         f'cannot use different column lists for table "{schema}.{table}" in different publications',
         hint="Give the table the same column list in all publications of the subscription, "

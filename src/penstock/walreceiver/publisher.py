@@ -1,7 +1,7 @@
 """The publisher as the upper rooms see it: one session that answers every question about it.
 
-In: a connection string. Out: versions, publications, tables, slots, WAL positions. Each method is
-one function of ``publications``, ``table_info`` or ``slots`` on this session's connection.
+In: a connection string. Out: versions, publications, tables, slots, WAL positions. Most methods
+call one function of ``publications``, ``table_info`` or ``slots`` on this session's connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.walreceiver.table_info import RemoteTable
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """IDENTIFY_SYSTEM. ``xlogpos``: the end of the flushed WAL."""
+    """The answer to IDENTIFY_SYSTEM. ``xlogpos``: the end of the flushed WAL."""
 
     system_id: str
     timeline: int
@@ -32,12 +32,13 @@ class SystemIdentity:
 
 
 LOCK_PATIENCE: Final = "10s"
-"""How long a question waits for a lock on the publisher. The server opens tables to tell of them,
-from version 16 on every table of a publication to tell of one (pg_get_publication_tables)."""
+"""The longest time that a question waits for a lock on the publisher. The server opens tables to
+answer; from version 16 on it opens every table of a publication to answer about one
+(pg_get_publication_tables)."""
 
 
 def identify_system(connection: Connection, timeout_s: float | None = None) -> SystemIdentity:
-    """Raises PublisherError, ConnectionFailure."""
+    """Run IDENTIFY_SYSTEM. Raises PublisherError, ConnectionFailure."""
     rows = connection.query(
         "IDENTIFY_SYSTEM",
         prefix="could not receive database system identifier and timeline ID "
@@ -51,7 +52,7 @@ def identify_system(connection: Connection, timeout_s: float | None = None) -> S
 
 
 def database(connection: Connection) -> tuple[int, bool]:
-    """The database's OID, and whether the server is in recovery."""
+    """Return the database's OID, and whether the server is in recovery."""
     ((oid, recovery),) = connection.query(
         "SELECT oid, pg_catalog.pg_is_in_recovery() FROM pg_catalog.pg_database"
         " WHERE datname = pg_catalog.current_database()"
@@ -63,7 +64,7 @@ class Publisher:
     """A session on the publisher; a context manager that closes it."""
 
     def __init__(self, connection: Connection, lock_timeout: str | None = None) -> None:
-        """``lock_timeout``: LOCK_PATIENCE by default."""
+        """Limit waits for locks by ``lock_timeout``, LOCK_PATIENCE by default."""
         self.connection = connection
         self._lock_timeout = lock_timeout or LOCK_PATIENCE
         self._wait_for_locks(self._lock_timeout)
@@ -76,7 +77,7 @@ class Publisher:
         *,
         lock_timeout: str | None = None,
     ) -> Publisher:
-        """Open it as a walsender of the named database.
+        """Open the session as a walsender of the named database.
 
         Raises SqlSyntaxError (42601), AuthenticationFailure, ConnectionFailure.
         """
@@ -95,20 +96,20 @@ class Publisher:
 
     @property
     def server_version(self) -> int:
-        """As PQserverVersion: 150018 for 15.18."""
+        """The server's version as PQserverVersion has it: 150018 for 15.18."""
         return self.connection.server_version
 
     def identify_system(self) -> SystemIdentity:
         return identify_system(self.connection)
 
     def database(self) -> tuple[int, bool]:
-        """The database's OID, and whether the server is in recovery."""
+        """Return the database's OID, and whether the server is in recovery."""
         return database(self.connection)
 
     def timeline_history(self, timeline: int) -> dict[int, Lsn]:
-        """TIMELINE_HISTORY: the timelines before this one, and where each ended."""
+        """Return the timelines before this one, and where each ended (TIMELINE_HISTORY)."""
         if timeline == 1:
-            return {}  # it has no history file
+            return {}  # the first timeline has no history file
         ((_, content),) = self.connection.query(f"TIMELINE_HISTORY {timeline}")
         lines = (line.split() for line in str(content).splitlines())
         return {
@@ -121,7 +122,7 @@ class Publisher:
         slots.check_wal_level(self.connection)
 
     def current_wal_lsn(self) -> Lsn:
-        """The end of WAL (pg_current_wal_lsn; on a standby what it has received)."""
+        """Return the end of WAL (pg_current_wal_lsn), or of the received WAL on a standby."""
         ((text,),) = self.connection.query(
             "SELECT CASE WHEN pg_catalog.pg_is_in_recovery()"
             " THEN pg_catalog.pg_last_wal_receive_lsn()"
@@ -135,19 +136,19 @@ class Publisher:
     def publications_of_different_origin(
         self, names: Sequence[str], besides: Iterable[TableName] = ()
     ) -> list[str]:
-        """Those with tables that the publisher subscribes to itself."""
+        """Return the publications with tables that the publisher subscribes to itself."""
         return publications.publications_of_different_origin(self.connection, names, besides)
 
     def tables(self, names: Sequence[str]) -> dict[TableName, int]:
-        """Every table in the publications with its OID."""
+        """Return every table in the publications with its OID."""
         return publications.fetch_table_list(self.connection, names)
 
     def tables_without_replica_identity(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        """(schema, table) of those whose updates and deletes the publisher refuses."""
+        """Return (schema, table) of those whose updates and deletes the publisher refuses."""
         return publications.tables_without_replica_identity(self.connection, names)
 
     def operations_left_out(self, names: Sequence[str]) -> dict[TableName, frozenset[str]]:
-        """Of each table in the publications the operations that none of them publishes."""
+        """Return for each table in the publications the operations that none of them publishes."""
         return publications.operations_left_out(self.connection, names)
 
     def table_info(self, names: Sequence[str], schema: str, table: str) -> RemoteTable:
@@ -162,7 +163,8 @@ class Publisher:
         two_phase: bool = False,
         failover: bool = False,
     ) -> CreatedSlot:
-        # It waits for transactions, as PostgreSQL's does, and the server does so by their locks.
+        # Making a slot waits for running transactions, and the server does that by their locks. As
+        # in PostgreSQL, the wait has no limit.
         self._wait_for_locks("0")
         created = slots.create_slot(
             self.connection,
@@ -172,7 +174,7 @@ class Publisher:
             two_phase=two_phase,
             failover=failover,
         )
-        if snapshot == "nothing":  # another one is lost with the next command
+        if snapshot == "nothing":  # a snapshot would be lost with the next command
             self._wait_for_locks(self._lock_timeout)
         return created
 
@@ -190,14 +192,15 @@ class Publisher:
         return slots.slot_state(self.connection, name)
 
     def backend_xmin(self, pid: int) -> int | None:
-        """The oldest transaction that a session's snapshot needs; None where nobody tells."""
+        """Return the oldest transaction that a session's snapshot needs; None if the server does
+        not tell."""
         rows = self.connection.query(
             f"SELECT backend_xmin FROM pg_catalog.pg_stat_activity WHERE pid = {pid}"
         )
         return int(str(rows[0][0])) if rows and rows[0][0] is not None else None
 
     def sync_slots(self, app_id: str) -> list[str]:
-        """Temporary slots of copies that run for a subscription."""
+        """Return the temporary slots of copies that run for a subscription."""
         return slots.sync_slots(self.connection, app_id)
 
     def close(self) -> None:

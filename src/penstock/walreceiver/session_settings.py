@@ -1,12 +1,12 @@
-"""What a session on the publisher is set to, so that nobody else's settings change what is read.
+"""Settings of our sessions on the publisher, so that nobody else's settings change what is read.
 
 In: nothing. Out: the start-up ``options`` and one command, for every session that we open: streams,
 backlogs, the holder of a snapshot, executors that copy, questions. A server, a database or a role
-may be set to anything (``ALTER ROLE ... SET quote_all_identifiers = on``); each setting that shapes
+may be set to anything (``ALTER ROLE ... SET quote_all_identifiers = on``). Each setting that shapes
 values, names or rows, or that ends a session or a transaction after some time, has its value here.
 
-Not among them: ``lc_monetary``, upon which depends how many digits of a ``money`` value are a
-fraction, so another one would change the amount; a stock subscriber leaves it alone as well.
+``lc_monetary`` is left alone, as a stock subscriber does: it decides how many digits of a ``money``
+value are a fraction, so that another value would change the amount.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ _TEXT: Final = {
     "xmlbinary": "base64",
     "xmloption": "content",
 }
-"""How values are printed. Snapshot and stream print the types that are kept as text alike."""
+"""Settings of how values are printed. The types that are kept as text must look the same in
+snapshot and stream."""
 
 _MEANING: Final = {
     "array_nulls": "on",
-    # A filter over an index may find a random part only.
+    # With a limit, a filter that uses an index may find only a random part of the rows.
     "gin_fuzzy_search_limit": "0",
     "standard_conforming_strings": "on",
     "transform_null_equals": "off",
-    # A policy is an error, and not missing rows.
+    # With "off", a policy that would hide rows is an error.
     "row_security": "off",
 }
-"""How our queries, and row filters in them, are read, and which rows they find."""
+"""Settings of how our queries, and the row filters in them, are read, and which rows they find."""
 
 _SILENCE: Final = {"client_min_messages": "error"}
-"""Nobody reads notices, and some setting of a role may bring several with each row."""
+"""No notices: nobody reads them, and some setting of a role may bring several with each row."""
 
 _TRANSACTIONS: Final = {
     "default_transaction_deferrable": "off",
@@ -58,7 +59,8 @@ _TIMEOUTS: Final = {
 }
 
 _NEWER: Final = {"transaction_timeout": "0"}
-"""Not known to every server, and an unknown name in the start-up options ends the connection."""
+"""Settings that not every server knows. An unknown name in the start-up options ends the
+connection."""
 
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {**_TEXT, **_MEANING, **_SILENCE, **_TRANSACTIONS, **_TIMEOUTS, **_NEWER}
@@ -66,15 +68,15 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def _escape(value: str) -> str:
-    """A value in ``options``, where a backslash keeps a blank (pg_split_opts)."""
+    """Escape a value for ``options``, where a backslash keeps a blank (pg_split_opts)."""
     return value.replace("\\", "\\\\").replace(" ", "\\ ")
 
 
 SESSION_OPTIONS: Final = " ".join(
     f"-c {name}={_escape(value)}" for name, value in SETTINGS.items() if name not in _NEWER
 )
-"""In the start-up packet, so that they hold for the first command already: a time limit may be
-shorter than it takes."""
+"""Settings for the start-up packet. The first command needs them: it may take longer than a time
+limit of the role's."""
 
 SESSION_SETTINGS: Final = (
     "SELECT pg_catalog.set_config(name, CASE pg_catalog.lower(name)"

@@ -1,10 +1,11 @@
-"""A slot as a stream of Spark: ``spark.readStream.format("penstock_slot")``; or as a DataFrame of
-what it has by now, which leaves it where it is: ``spark.read.format("penstock_slot")``.
+"""A slot as a stream of Spark, ``spark.readStream.format("penstock_slot")``; or as a DataFrame of
+what the slot has now, which does not move it, ``spark.read.format("penstock_slot")``.
 
-In: options with the connection and the slot. Out: rows of what the slot's output plugin writes. It
-reads by SQL functions, from a node's port or from any PostgreSQL. Offsets are LSNs: a batch is the
-transactions whose commits lie from one to the next, the same ones whenever it is read again. A slot
-moves when Spark's checkpoint has the batch, so nothing is lost or comes twice, whoever is killed.
+In: options with the connection and the slot. Out: rows of what the slot's output plugin writes. The
+source reads by SQL functions, from a node's port or from any PostgreSQL. Offsets are LSNs: a batch
+holds the transactions whose commits lie between two of them, the same ones whenever it is read
+again. The slot moves when Spark's checkpoint has the batch, so nothing is lost or comes twice,
+whoever is killed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from penstock.errors import ConfigurationError, UndefinedObject
 
 FORMAT: Final = "penstock_slot"
 _PLUGIN: Final = "plugin."
-"""In front of options of the output plugin."""
+"""The prefix of options for the output plugin."""
 _LSN: Final = "lsn"
 _COLUMNS: Final = "lsn STRING, xid BIGINT, data {}"
 _CONFIRMED: Final = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
@@ -36,8 +37,9 @@ _CONFIRMED: Final = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE 
 
 @dataclass(frozen=True)
 class SlotOptions:
-    """``conninfo``: of libpq; a password in it is in the query's options, one in a password file or
-    PGPASSWORD is not. ``binary``: data as bytes. ``plugin``: names and values."""
+    """Options of the source. ``conninfo``: for libpq; a password in it shows up in the query's
+    options, one in a password file or PGPASSWORD does not. ``binary``: return data as bytes.
+    ``plugin``: names and values for the output plugin."""
 
     conninfo: str
     slot: str
@@ -46,7 +48,7 @@ class SlotOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SlotOptions:
-        """Raises ConfigurationError: something is missing, or is not known."""
+        """Read Spark's options. Raises ConfigurationError if one is missing or unknown."""
         known = {name.lower(): value for name, value in options.items()}
         plugin = {n: known.pop(n) for n in list(known) if n.startswith(_PLUGIN)}
         found = {name: known.pop(name, "") for name in ("conninfo", "slot", "binary")}
@@ -72,11 +74,11 @@ class SlotOptions:
         return f"SlotOptions(slot={self.slot!r})"  # without a password
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A session of its own. Raises psycopg.OperationalError."""
+        """Open a session. Raises psycopg.OperationalError."""
         return psycopg.connect(self.conninfo, autocommit=True)
 
     def peek(self, connection: psycopg.Connection[Any], end: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of the transactions up to ``end``; the slot stays where it is."""
+        """Yield rows of the transactions up to ``end``; the slot stays where it is."""
         kind = "binary_changes" if self.binary else "changes"
         words = [word for option in self.plugin for word in option]
         options = [sql.SQL(", {}").format(sql.Literal(word)) for word in words]
@@ -102,24 +104,24 @@ class PenstockSlot(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> str:
-        """LSN, xid, data."""
+        """Return the columns: LSN, xid, data."""
         return _COLUMNS.format("BINARY" if self._options.binary else "STRING")
 
     def reader(self, schema: StructType) -> SlotReader:
-        """The reader of one DataFrame."""
+        """Return the reader of one DataFrame."""
         return SlotReader(self._options)
 
     def streamReader(self, schema: StructType) -> SlotStreamReader:
-        """The reader of one query."""
+        """Return the reader of one query."""
         return SlotStreamReader(self._options)
 
 
 class SlotRange(InputPartition):
-    """Commits from ``start`` on, before ``end``."""
+    """The commits from ``start`` on and before ``end``."""
 
     def __init__(self, start: str, end: str) -> None:
         super().__init__((start, end))
@@ -128,8 +130,8 @@ class SlotRange(InputPartition):
 
 
 class SlotReader(DataSourceReader):
-    """What the slot has up to where the log ended when the DataFrame was loaded (Spark asks for
-    partitions then); each query reads it again."""
+    """Read what the slot has up to the end that the log had when the DataFrame was loaded (Spark
+    asks for partitions then). Each query reads it again."""
 
     def __init__(self, options: SlotOptions) -> None:
         self._options = options
@@ -140,25 +142,25 @@ class SlotReader(DataSourceReader):
             return [SlotRange("", _flushed(connection))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """In a task. Raises psycopg.Error."""
+        """Read the rows, in a task. Raises psycopg.Error."""
         assert isinstance(partition, SlotRange)
         with self._options.connect() as connection:
             yield from self._options.peek(connection, partition.end)
 
 
 class SlotStreamReader(DataSourceStreamReader):
-    """Offsets are read on the driver, rows in a task."""
+    """Read a slot as a stream: offsets on the driver, rows in a task."""
 
     def __init__(self, options: SlotOptions) -> None:
         self._options = options
 
     def initialOffset(self) -> dict[str, str]:
-        """Where the slot is. Raises UndefinedObject."""
+        """Return the position of the slot. Raises UndefinedObject."""
         with self._options.connect() as connection:
             return {_LSN: self._confirmed(connection)}
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
-        """The end of what is flushed: up to there slots can be read."""
+        """Return the end of the flushed WAL, up to which slots can be read."""
         with self._options.connect() as connection:
             return {_LSN: _flushed(connection)}
 
@@ -167,22 +169,24 @@ class SlotStreamReader(DataSourceStreamReader):
         return [SlotRange(start[_LSN], end[_LSN])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """In a task. Raises psycopg.Error: the slot is in use, or the plugin refuses; and
-        ConfigurationError: somebody else has moved the slot, and some of the batch may be gone."""
+        """Read the rows of a batch, in a task. Raises psycopg.Error if the slot is in use or the
+        plugin refuses, and ConfigurationError if somebody else has moved the slot, so that some of
+        the batch may be gone."""
         assert isinstance(partition, SlotRange)
         with self._options.connect() as connection:
-            # The batch before this one is in the checkpoint, or there would not be this one.
+            # Spark begins a batch only once the batch before it is in the checkpoint.
             self._advance(connection, partition.start)
             yield from self._options.peek(connection, partition.end)
             self._check_not_beyond(connection, partition.start)
 
     def commit(self, end: dict[str, str]) -> None:
-        """What the checkpoint has, nobody needs any more."""
+        """Move the slot to the end of a batch, which the checkpoint has, so nobody needs it any
+        more."""
         with self._options.connect() as connection:
             self._advance(connection, end[_LSN])
 
     def stop(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing, as nothing is kept open."""
 
     def _confirmed(self, connection: psycopg.Connection[Any]) -> str:
         row = connection.execute(_CONFIRMED, (self._options.slot,)).fetchone()
@@ -203,7 +207,8 @@ class SlotStreamReader(DataSourceStreamReader):
             )
 
     def _check_not_beyond(self, connection: psycopg.Connection[Any], start: str) -> None:
-        """After the reading: where the slot is now, it was at most then."""
+        """Check that the slot has not moved beyond the batch's start. This is done after reading:
+        the slot only moves forward, so while the rows were read it was no further than now."""
         confirmed = self._confirmed(connection)
         moved = connection.execute("SELECT %s::pg_lsn > %s::pg_lsn", (confirmed, start))
         if moved.fetchone() == (True,):
@@ -216,7 +221,7 @@ class SlotStreamReader(DataSourceStreamReader):
 
 
 def _flushed(connection: psycopg.Connection[Any]) -> str:
-    """Up to there slots can be read."""
+    """Return the end of the flushed WAL, up to which slots can be read."""
     row = connection.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
     assert row is not None
     return str(row[0])

@@ -1,7 +1,7 @@
 """Replication slots on the publisher (libpqrcv_create_slot, ReplicationSlotDropAtPubNode).
 
 In: slot names. Out: commands in the syntax that the server's version knows, and PostgreSQL's errors
-with a remedy. Which slot is whose is the subscription's matter.
+with a remedy. The subscription knows which slot is its own.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ _OLD_SNAPSHOT = {
 
 
 LOST: Final = "lost"
-"""wal_status of a slot whose WAL is gone (slotfuncs.c)."""
+"""The wal_status of a slot whose WAL is gone (slotfuncs.c)."""
 UNRESERVED: Final = "unreserved"
-"""Of one whose WAL goes with the next checkpoint."""
+"""The wal_status of a slot whose WAL goes with the next checkpoint."""
 MISSING: Final = "missing"
-"""Ours: there is no such slot."""
+"""Our own status of a slot that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedSlot:
-    """``snapshot_name`` is valid until the next command on the connection that created it."""
+    """A new slot. ``snapshot_name`` is valid until the next command on the connection that created
+    it."""
 
     name: str
     consistent_point: Lsn
@@ -44,8 +45,9 @@ class CreatedSlot:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSlot:
-    """A row of pg_replication_slots. ``retained_bytes``: WAL the publisher keeps because of it;
-    ``safe_wal_size``: bytes that can be written before it may be lost, None without a limit."""
+    """A row of pg_replication_slots. ``retained_bytes``: WAL that the publisher keeps for the slot;
+    ``safe_wal_size``: bytes that can be written before the slot may be lost, None without a
+    limit."""
 
     name: str
     plugin: str | None
@@ -58,24 +60,25 @@ class RemoteSlot:
     retained_bytes: int
     safe_wal_size: int | None
     catalog_xmin: int | None = None
-    """The oldest transaction whose effects on the catalogs it needs to see."""
+    """The oldest transaction whose effects on the catalogs the slot needs to see."""
 
     @property
     def in_danger(self) -> bool:
-        """Whether a fifth or less is left of the WAL that it may keep."""
+        """True if less than a fifth is left of the WAL that the slot may keep."""
         if self.wal_status == UNRESERVED:
             return True
         return self.safe_wal_size is not None and self.safe_wal_size < self.retained_bytes / 4
 
 
 def sync_slot_prefix(app_id: str, purpose: str = "sync") -> str:
-    """How the names of a subscription's temporary slots begin (ReplicationSlotNameForTablesync).
-    ``app_id`` tells it from subscriptions of other nodes, ``purpose`` copies from other work."""
+    """Return the beginning of the names of a subscription's temporary slots
+    (ReplicationSlotNameForTablesync). ``app_id`` tells the subscription from those of other nodes,
+    ``purpose`` tells copies from other work."""
     return f"penstock_{re.sub('[^0-9a-z]', '', app_id.removeprefix('penstock-'))[:16]}_{purpose}_"
 
 
 def sync_slots(connection: Connection, app_id: str) -> list[str]:
-    """Temporary slots of copies that run for a subscription."""
+    """Return the temporary slots of copies that run for a subscription."""
     rows = connection.query(
         "SELECT slot_name FROM pg_catalog.pg_replication_slots"
         f" WHERE pg_catalog.starts_with(slot_name, {quote_literal(sync_slot_prefix(app_id))})"
@@ -84,7 +87,7 @@ def sync_slots(connection: Connection, app_id: str) -> list[str]:
 
 
 def check_wal_level(connection: Connection) -> None:
-    """Raises NotInPrerequisiteState (55000) unless wal_level is logical."""
+    """Raise NotInPrerequisiteState (55000) unless wal_level is logical."""
     ((level,),) = connection.query("SHOW wal_level")
     if level == "logical":
         return
@@ -105,7 +108,7 @@ def create_slot(
     two_phase: bool = False,
     failover: bool = False,
 ) -> CreatedSlot:
-    """CREATE_REPLICATION_SLOT for pgoutput. Waits for transactions that run on the publisher.
+    """Run CREATE_REPLICATION_SLOT for pgoutput. Waits for transactions that run on the publisher.
 
     ``failover`` needs a server of version 17. Raises NotInPrerequisiteState (wal_level),
     DuplicateObject, PublisherError (all slots in use 53400, no right 42501).
@@ -140,8 +143,9 @@ def alter_slot(
     failover: bool | None = None,
     two_phase: bool | None = None,
 ) -> None:
-    """ALTER_REPLICATION_SLOT: what is not None. Servers know ``failover`` from version 17 on, and
-    ``two_phase`` from 18 on. Raises PublisherError; ObjectInUse while somebody streams from it."""
+    """Run ALTER_REPLICATION_SLOT with the options that are not None. Servers know ``failover`` from
+    version 17 on, and ``two_phase`` from 18 on. Raises PublisherError; ObjectInUse while somebody
+    streams from the slot."""
     given = (("FAILOVER", failover), ("TWO_PHASE", two_phase))
     options = ", ".join(f"{word} {str(on).lower()}" for word, on in given if on is not None)
     command = f"ALTER_REPLICATION_SLOT {quoted(name)} ({options})"
@@ -151,9 +155,10 @@ def alter_slot(
 def drop_slot(
     connection: Connection, name: str, *, missing_ok: bool = False, timeout_s: float | None = None
 ) -> bool:
-    """DROP_REPLICATION_SLOT ... WAIT: waits until nobody streams from it. False: there was none.
+    """Run DROP_REPLICATION_SLOT ... WAIT, which waits until nobody streams from the slot. Return
+    False if there was none.
 
-    Raises UndefinedObject unless ``missing_ok``; ObjectInUse when somebody still holds it after
+    Raises UndefinedObject unless ``missing_ok``; ObjectInUse if somebody still holds the slot after
     ``timeout_s`` (the connection is closed then).
     """
     command = f"DROP_REPLICATION_SLOT {quoted(name)} WAIT"
@@ -174,7 +179,7 @@ def drop_slot(
 
 
 def slot_state(connection: Connection, name: str) -> RemoteSlot | None:
-    """The slot as pg_replication_slots shows it; None if there is none."""
+    """Return the slot as pg_replication_slots shows it; None if there is none."""
     rows = connection.query(
         "SELECT slot_name, plugin, database, temporary, active_pid, restart_lsn,"
         " confirmed_flush_lsn, wal_status,"

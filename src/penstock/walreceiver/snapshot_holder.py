@@ -2,8 +2,8 @@
 'export').
 
 In: a connection string. Out: a temporary slot's consistent point and the snapshot's name, which any
-number of sessions may import for as long as this one stays idle and alive. PostgreSQL drops slot
-and snapshot with the session, whatever ends it.
+number of sessions may import for as long as this one stays idle and alive. PostgreSQL drops the
+slot and the snapshot when the session ends for any reason.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from penstock.walreceiver.slots import create_slot
 
 
 class SnapshotHolder:
-    """Holds the snapshot of a slot that it creates.
+    """Hold the snapshot of a slot that it creates.
 
-    The slot is temporary by default and then only marks the point; a permanent one stays behind
-    after ``close`` and can stream from exactly there.
+    The slot is temporary by default and then only marks the point. A permanent one stays after
+    ``close`` and can stream from exactly there.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class SnapshotHolder:
         temporary: bool = True,
         check_server: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
-        """``check_server``: raises where the session is on another server than it should be."""
+        """``check_server``: raises if the session is on another server than it should be."""
         self._check_server = check_server
         self._conninfo = conninfo
         self.slot_name = slot_name
@@ -40,8 +40,9 @@ class SnapshotHolder:
         self._connection: Connection | None = None
 
     def open(self, interrupt: Callable[[], None] | None = None) -> tuple[str, Lsn]:
-        """(snapshot name, consistent point). Every change that commits at or after the point is
-        not in the snapshot and comes by the slot; raises as ``create_slot`` does.
+        """Create the slot and return (snapshot name, consistent point). A change that commits at or
+        after the point is not in the snapshot and comes by the slot. Raises what ``create_slot``
+        raises.
 
         Waits for all transactions that write on the publisher, unless ``interrupt`` raises."""
         connection = Connection.connect(self._conninfo, self.slot_name)
@@ -60,8 +61,8 @@ class SnapshotHolder:
         return slot.snapshot_name, slot.consistent_point
 
     def check(self) -> None:
-        """Raises ConnectionFailure when the session is gone, and the snapshot with it. Sends
-        nothing: any command would end the export."""
+        """Raise ConnectionFailure if the session is gone, and the snapshot with it. Sends nothing,
+        as any command would end the export."""
         connection = self._connection
         if connection is None or not connection.is_open:
             raise lost_snapshot()
@@ -72,7 +73,7 @@ class SnapshotHolder:
 
     @property
     def backend_pid(self) -> int:
-        """Of the session that holds it, on the publisher."""
+        """The process id, on the publisher, of the session that holds the snapshot."""
         assert self._connection is not None
         return self._connection.backend_pid
 
@@ -85,7 +86,7 @@ class SnapshotHolder:
         return True
 
     def close(self) -> None:
-        """End the session; the snapshot and a temporary slot go."""
+        """End the session, and with it the snapshot and a temporary slot."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -98,7 +99,7 @@ class SnapshotHolder:
 
 
 def lost_snapshot(reason: str | None = None) -> ConnectionFailure:
-    """The retryable error: the copy starts again at a new snapshot."""
+    """Return the retryable error of a lost snapshot: the copy starts again at a new one."""
     return ConnectionFailure(
         "the session that held the exported snapshot is gone",
         detail=reason,

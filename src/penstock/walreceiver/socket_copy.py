@@ -1,12 +1,12 @@
 """A COPY in binary format whose messages are read from the session's socket, in large portions.
 
-In: an ordinary session, or a walsender, that does nothing, and a query. Out: blocks of rows as they
-come; or the error that the server, or the way to it, has ended the copy with.
+In: an idle session or walsender, and a query. Out: blocks of rows as they come; or the error by
+which the server or the network has ended the copy.
 
-libpq hands out one row for each call. Where nothing is encrypted, its socket is read here instead,
-once libpq has logged in and while no command of its own runs: to libpq the session does nothing
-meanwhile. A copy that does not come to its end closes the session, as libpq would not know what the
-rest of it is.
+libpq hands out one row for each call. If nothing is encrypted, this file reads libpq's socket
+instead, once libpq has logged in and while no command of its own runs: to libpq the session is idle
+meanwhile. A copy that does not come to its end closes the session, as libpq would not know what to
+do with the rest.
 """
 
 from __future__ import annotations
@@ -27,31 +27,33 @@ from penstock.walreceiver.connection import Connection, wait
 from penstock.walreceiver.libpq_errors import server_failure
 
 _PAUSE_S: Final = 0.0002
-"""Once nothing is there, for the server to send more than what one look would find."""
+"""Seconds to sleep once the socket is empty, so that the next read finds more than a little."""
 
 _READY: Final = frame(b"Z", b"I")
 _BINARY: Final = b"\1"
 _IGNORED: Final = b"NSA"
-"""Notices, parameters, notifications."""
+"""The types of messages that are skipped: notices, parameters, notifications."""
 _LONGEST: Final = (1 << 30) + LENGTH_SIZE
-"""Of a message (MaxAllocSize), as its length counts."""
+"""The largest length of a message (MaxAllocSize), as its length field counts."""
 _AFTER_A_NOTICE: Final = 16 << 10
-"""Bytes in which rows are looked for after one, and twice as many each time: where each row brings
-one, all that is here would be gone through for each row."""
+"""Bytes that are searched for rows after a skipped message; twice as many each time that rows are
+found. If each row brings a notice, the whole buffer would be searched again for each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """PostgreSQL's words before the server's message: of what fails at once, and later."""
+    """PostgreSQL's words before the server's message: ``starting`` for errors at once, ``reading``
+    for later ones."""
 
     starting: str
     reading: str
 
 
 class SocketCopy:
-    """``ended``: all rows have been handed out, and the command has ended well.
+    """Read a copy from the session's socket. ``ended``: all rows have been handed out, and the
+    command has ended without an error.
 
-    What has come is ``_buffer[_at:_filled]``, from the beginning of a message on.
+    ``_buffer[_at:_filled]`` holds what has come and is not handed out. It begins with a message.
     """
 
     def __init__(
@@ -63,8 +65,8 @@ class SocketCopy:
         block_bytes: int,
         prefixes: Prefixes,
     ) -> None:
-        """Start the copy. ``fields``: columns of the query; ``block_bytes``: of messages, and what
-        a row has above it. Raises ConnectionFailure."""
+        """Start the copy. ``fields``: the number of the query's columns; ``block_bytes``: messages
+        are collected up to this; a larger row makes a larger block. Raises ConnectionFailure."""
         self.ended = False
         self._connection = connection
         self._fd = connection.socket
@@ -76,7 +78,7 @@ class SocketCopy:
         self._begun = self._header = self._trailer = self._done = self._complete = False
         self._window = self._block_bytes
         self._over: str | None = None
-        """Why nothing comes any more; what has come before is handed out."""
+        """The reason why nothing comes any more; what came before is still handed out."""
 
         try:
             self._send(frame(b"Q", f"COPY ({query}) TO STDOUT (FORMAT binary)".encode() + b"\0"))
@@ -85,10 +87,11 @@ class SocketCopy:
             raise self._lost(_text(error)) from None
 
     def read(self, timeout_s: float, patience_s: float) -> CopyBlock:
-        """Rows that have come, which are there until the next call; none after ``timeout_s``, and
-        at the end. Once there is something, what comes within ``patience_s`` each is added to it.
+        """Return the rows that have come, which are valid until the next call; none after
+        ``timeout_s``, and at the end. Once there is something, more is added as long as it comes
+        within ``patience_s`` each time.
 
-        Raises ProtocolViolation, ConnectionFailure, and whatever the query fails with.
+        Raises ProtocolViolation, ConnectionFailure, and the query's errors.
         """
         try:
             rows = self._next_rows()
@@ -104,10 +107,11 @@ class SocketCopy:
         """Close the session, unless the copy has come to its end."""
         if not self.ended:
             self._connection.close()
-            self._over, self._fd = "connection not open", -1  # the number may be another's now
+            self._over, self._fd = "connection not open", -1  # another file may get the number
 
     def _next_rows(self) -> CopyBlock | None:
-        """What is here, after everything before it; None: no whole row."""
+        """Handle the messages that are here up to the next rows, and return those; None if no whole
+        row is here."""
         while not self.ended:
             size = self._whole_message()
             if size is None:
@@ -125,8 +129,8 @@ class SocketCopy:
                 wait(self._fd, select.POLLOUT, None)
 
     def _fill(self, timeout_s: float, patience_s: float) -> None:
-        """More of what the server sends, until the block is full, the copy may be over, or nothing
-        has come for so long."""
+        """Read more of what the server sends, until the block is full, the copy may be over, or
+        nothing has come for so long."""
         if self._over is not None:
             raise self._lost(self._over)
         self._make_room()
@@ -170,7 +174,8 @@ class SocketCopy:
         return tail[:-1] == _READY[:-1]
 
     def _rows(self, first: int) -> CopyBlock:
-        """Those that follow one another from here on. ``first``: bytes of the first message."""
+        """Return the rows that follow one another from here on. ``first``: the size of the first
+        message in bytes."""
         end = min(self._filled, self._at + max(first, self._window))
         block = whole_rows(self._buffer, self._at, end, self._fields)
         if len(block):
@@ -179,7 +184,8 @@ class SocketCopy:
         return block
 
     def _message_size(self) -> int | None:
-        """Of the first message, with its type; None: that is not here. Raises ConnectionFailure."""
+        """Return the size of the first message, with its type byte; None if its head is not here.
+        Raises ConnectionFailure."""
         head = self._buffer[self._at : min(self._at + HEAD, self._filled)].tobytes()
         if len(head) < HEAD:
             return None
@@ -196,8 +202,8 @@ class SocketCopy:
         return size if size is not None and self._at + size <= self._filled else None
 
     def _take(self, size: int) -> bool:
-        """The first message, which is not a row as it should be. True: the session takes commands
-        again."""
+        """Handle the first message, which is not a row of so many fields. Return True if the
+        session takes commands again."""
         kind = self._buffer[self._at : self._at + 1].tobytes()
         contents = self._buffer[self._at + HEAD : self._at + size]
         if kind == b"d" and not self._header:
@@ -233,7 +239,8 @@ class SocketCopy:
         return False
 
     def _take_header(self, contents: np.ndarray, size: int) -> None:
-        """What comes with it becomes a message of its own."""
+        """Skip the file's header. If a row stands in the same message, give it a message head of
+        its own."""
         header = file_header(contents)
         if header is None:
             raise ProtocolViolation(self._prefix + "COPY file header is not whole")

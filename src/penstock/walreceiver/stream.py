@@ -2,9 +2,9 @@
 LogicalRepApplyLoop).
 
 In: a ``Connection``, a slot, an LSN and the options for pgoutput. Out: raw XLogData frames, header
-included, many at a time and undecoded (``pgoutput`` decodes); keepalives are answered here. When
-a status is due is decided in ``feedback``. One thread receives; ``confirm`` and ``hold`` may come
-from any thread and wake it.
+included, many at a time and undecoded (``pgoutput`` decodes); keepalives are answered here.
+``feedback`` decides when a status is due. One thread receives; ``confirm`` and ``hold`` may be
+called from any thread and wake it.
 
 PostgreSQL: src/backend/replication/libpqwalreceiver/libpqwalreceiver.c
 """
@@ -49,7 +49,8 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicationStream:
-    """START_REPLICATION on a logical slot. After ``stop`` the connection takes commands again."""
+    """Stream from a logical slot (START_REPLICATION). After ``stop`` the connection takes commands
+    again."""
 
     far_behind: Final = False
 
@@ -72,9 +73,9 @@ class ReplicationStream:
         self._streaming = False
         self._failure: PenstockError | None = None
         self.latest_end_lsn = Lsn(0)
-        """The publisher's position as its last keepalive or message told."""
+        """The publisher's position, from its last keepalive or message."""
         self.last_send_time_us = 0
-        """When the publisher sent the last message, us since 1970."""
+        """The time at which the publisher sent the last message, us since 1970."""
         self.last_receipt_time_us = 0
 
     def start(self, slot: str, lsn: Lsn, options: str) -> None:
@@ -110,22 +111,23 @@ class ReplicationStream:
 
     @property
     def received_lsn(self) -> Lsn:
-        """The last position that the publisher told; everything before it has arrived."""
+        """The last position that the publisher sent; everything before it has arrived."""
         return self._feedback.received
 
     @property
     def frames_received(self) -> int:
-        """Data frames handed out since ``start``: the count that ``confirm`` refers to."""
+        """The number of data frames handed out since ``start``, which ``confirm`` refers to."""
         return self._feedback.frames_received
 
     @property
     def flush_lsn(self) -> Lsn:
-        """What the publisher is or will be told to be durable."""
+        """The position that the publisher is or will be told to be durable."""
         with self._lock:
             return self._feedback.flush_lsn
 
     def confirm(self, lsn: Lsn, frames: int) -> None:
-        """A cut at ``lsn`` is durable; it covers the first ``frames`` frames of this stream.
+        """Note that a cut at ``lsn`` is durable; it covers the first ``frames`` frames of this
+        stream.
 
         ``frames`` may count frames that changed nothing. Once all are covered, the stream counts as
         idle and keepalives move the slot. From any thread.
@@ -141,25 +143,26 @@ class ReplicationStream:
         self.wake()
 
     def wait_at_most(self, status_interval_s: float, timeout_s: float) -> None:
-        """Other wal_receiver_status_interval and wal_receiver_timeout from now on."""
+        """Set another wal_receiver_status_interval and wal_receiver_timeout from now on."""
         with self._lock:
             self._feedback.wait_at_most(status_interval_s, timeout_s)
         self.wake()
 
     def rests(self, came: bool) -> bool:
-        """Whether nothing more has come: what is here need not wait for it."""
+        """Tell whether a batch should end here: nothing more has come that it should wait for."""
         return not came
 
     def wake(self) -> None:
         """End a waiting ``receive`` early; from any thread."""
-        with self._lock, contextlib.suppress(BlockingIOError):  # full of wake-ups already
+        with self._lock, contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups
             if self._wake_write >= 0:
                 os.write(self._wake_write, b"\0")
 
     def receive(
         self, timeout_s: float, *, max_bytes: int = 8 << 20, max_frames: int = 65536
     ) -> list[bytes]:
-        """XLogData frames that are here now, up to the limits; [] after ``timeout_s`` or a wake.
+        """Return the XLogData frames that are here now, up to the limits; [] after ``timeout_s`` or
+        a wake-up.
 
         Answers keepalives and sends what feedback finds due. Raises ConnectionFailure (the stream
         ended, the connection broke, wal_receiver_timeout), PublisherError (an error in the stream).
@@ -185,7 +188,7 @@ class ReplicationStream:
             if woken or time.monotonic() >= deadline:
                 break
         self._send_due(time.monotonic())
-        return frames  # a failure that followed them is raised by the next call
+        return frames  # the next call raises a failure that followed them
 
     def tick(self) -> None:
         """Send a status if one is due, without reading: for a receiver that pauses.
@@ -199,7 +202,7 @@ class ReplicationStream:
     def stop(self, timeout_s: float = 10.0) -> None:
         """End the stream in order: CopyDone both ways, then two command completions.
 
-        A publisher in the middle of a large transaction sends it to its end first; after
+        A publisher in the middle of a large transaction first sends it to its end; after
         ``timeout_s`` the connection is closed instead.
         """
         if not self._streaming:
@@ -228,7 +231,7 @@ class ReplicationStream:
             self._wake_read = self._wake_write = -1
 
     def _drain(self, max_bytes: int, max_frames: int) -> list[bytes]:
-        """XLogData frames that are here; keepalives among them are taken in."""
+        """Return the XLogData frames that are here, and handle the keepalives among them."""
         messages = self._reader.read(max_bytes=max_bytes, max_messages=max_frames)
         frames = [message for message in messages if message[0] == _DATA]
         if len(frames) < len(messages):
@@ -257,7 +260,7 @@ class ReplicationStream:
         if not frames:
             return
         self.last_receipt_time_us = time.time_ns() // 1000
-        # Only the last message of a callback carries an LSN; a Relation message carries 0.
+        # The server puts an LSN only into the last message of a callback; a Relation message has 0.
         for frame in reversed(frames):
             start, end, sent = _HEADER.unpack_from(frame)
             if end:
@@ -278,7 +281,7 @@ class ReplicationStream:
         self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end).storable())
 
     def _ended(self, error: psycopg.Error) -> PenstockError:
-        """Why the copy is over: the server's error, its shutdown, or a broken socket."""
+        """Return why the copy is over: the server's error, its shutdown, or a broken socket."""
         self._streaming = False
         completed = False
         deadline = time.monotonic() + self._end_timeout_s
@@ -296,8 +299,8 @@ class ReplicationStream:
         return self._connection.broken(str(error), _RECEIVE_PREFIX)
 
     def _last_result(self, deadline: float) -> PGresult | None:
-        """The next one. None also where nothing comes any more: a host that goes away may close
-        nothing."""
+        """Return the next result. Return None, too, if nothing comes any more: a host that goes
+        away may leave the connection open."""
         while self._pgconn.is_busy():
             if not self._connection.wait_readable(max(0.0, deadline - time.monotonic())):
                 logger.info("the publisher has ended the stream, and not closed the connection")
@@ -335,42 +338,45 @@ class ReplicationStream:
 
 
 def _heartbeat_s(connection: Connection) -> float:
-    """A third of the publisher's wal_sender_timeout (ms; 0 = never), which ends silent streams."""
+    """Return a third of the publisher's wal_sender_timeout, after which it ends silent streams, in
+    seconds; 0 if it never does."""
     rows = connection.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
     return int(rows[0][0] or 0) / 3000 if rows else 0.0
 
 
-# CopyData messages of a connection, many at a time (libpqrcv_receive, but not one by one).
+# CopyData messages of a connection, many at a time (libpqrcv_receive reads them one by one).
 #
-# In: a connection in COPY BOTH or COPY OUT. Out: whole messages that are here now. Never waits for
-# the network longer than it takes to read in large portions; waiting for the first byte, answering
-# and the end of the copy are the caller's.
+# In: a connection in COPY BOTH or COPY OUT. Out: whole messages that are here now. The reader waits
+# for the network only as long as reading in large portions needs. The caller waits for the first
+# byte, answers, and handles the end of the copy.
 #
-# Why there are pauses: a walsender sends each message by itself. A reader that takes every one as
-# it comes makes the kernel send, wake and acknowledge each; one that comes back a little later
-# finds them joined. With 1 M small transactions over loopback TCP that is 5 s of a walsender's
-# time instead of 13 s.
+# The pauses are there because a walsender sends each message by itself. A reader that takes every
+# one as it comes makes the kernel send, wake and acknowledge each; a reader that comes back a
+# little later finds them joined. With 1 M small transactions over loopback TCP that takes 5 s of a
+# walsender's time instead of 13 s.
 
 _FULL_READ: Final = 15_000
-"""Bytes: libpq reads 16 kB at once, so a read that brought less has emptied the socket; with TLS it
-reads a record, which has 8 kB at most."""
+"""Bytes above which a read may have left something in the socket: libpq reads 16 kB at once. With
+TLS it reads a record, which has at most 8 kB, so the size does not tell."""
 
 _COPY_DATA_HEADER: Final = 1 + 4
-"""Bytes of each message that libpq reads and does not hand out: type and length."""
+"""The bytes of each message that libpq reads and does not hand out: type and length."""
 
 _BUSY_S: Final = 0.005
-"""A stream that brought something so short a time ago is worth a pause."""
+"""Seconds since the last message within which a stream is worth a pause."""
 
 _PAUSE_S: Final = 0.0005
 _LOCAL_PAUSE_S: Final = 0.0001
-"""A unix socket holds only some 280 messages of any size: longer, and the sender would wait."""
+"""The pause for a unix socket, which holds only some 280 messages of any size: with a longer pause
+the sender would wait."""
 
 _LINGER_S: Final = 0.02
-"""Seconds that one call of ``read`` takes at most."""
+"""The most seconds that one call of ``read`` goes on pausing."""
 
 
 class CopyReader:
-    """``error``: why the copy is over, once it is; messages that came before are handed out."""
+    """Read the messages of a copy. ``error``: the reason if the connection broke; messages that
+    came before it are still handed out."""
 
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn
@@ -379,10 +385,11 @@ class CopyReader:
         self._last_at = -_BUSY_S
         self.error: psycopg.Error | None = None
         self.ended = False
-        """The copy has come to its end (CopyDone, or an error of the server)."""
+        """True once the copy has come to its end (CopyDone, or an error of the server)."""
 
     def read(self, *, max_bytes: int, max_messages: int) -> list[bytes]:
-        """Messages that libpq has or that the socket holds, up to the limits; perhaps none."""
+        """Return the messages that libpq has or that the socket holds, up to the limits; perhaps
+        none."""
         messages: list[bytes] = []
         if self.ended or self.error is not None:
             return messages
@@ -421,26 +428,27 @@ class CopyReader:
         return self._encrypted and came > 0 and bool(wait(self._pgconn.socket, select.POLLIN, 0))
 
 
-# The sessions by which a backlog is fetched, or None where a stream is better.
+# The sessions by which a backlog is fetched, unless a stream is better.
 #
 # In: a walsender's connection, a slot, an LSN. Out: a ``Backlog`` with one lane or two, whose
-# sessions lead to the same server. What they read is ``backlog``'s.
+# sessions lead to the same server; or None. ``backlog`` decides what they read.
 
 _LANES: Final = 2
-"""Windows that the publisher decodes at the same time, one for each session."""
+"""The number of windows that the publisher decodes at the same time, one for each session."""
 
 _FEWER: Final = "by fewer sessions"
 
 _SPARE_SLOTS: Final = 2
-"""Slots that a second session leaves free for others, or it does without."""
+"""The number of free slots that must be left for others, or there is no second session."""
 
 _AGAIN_AT_MOST: Final = 16
 _AGAIN_BESIDE: Final = 4
-"""Times what is to be fetched that is decoded again before it. Each window pays for that, a stream
-does once."""
+"""Limits for the WAL that has to be decoded again before the backlog begins, as a multiple of the
+backlog: for fetching it at all, and by a second session. A stream decodes that WAL once, but each
+window does so again."""
 
 _LITTLE: Final = 64 << 20
-"""Bytes of WAL that are decoded again in no time."""
+"""Bytes of WAL that may be decoded again in any case, as it takes almost no time."""
 
 
 def open_backlog(
@@ -452,11 +460,12 @@ def open_backlog(
     threshold: int,
     session: Callable[[], Connection] | None = None,
 ) -> Backlog | None:
-    """What waits in ``slot`` after ``start``; None, and the connection closed, unless it is
-    more than ``threshold`` bytes of WAL and the publisher lets us copy the slot.
+    """Return what waits in ``slot`` after ``start``, if it is more than ``threshold`` bytes of WAL
+    and the publisher lets us copy the slot. Else close the connection and return None.
 
-    ``session``: opens an ordinary one as ``connection`` was opened; None: it is fetched by COPY.
-    Raises ConnectionFailure: what is lost at the beginning is no reason to stream all of it.
+    ``session``: opens an ordinary session as ``connection`` was opened; None: the backlog is
+    fetched by COPY on ``connection``. Raises ConnectionFailure: a connection that breaks here is no
+    reason to stream the whole backlog.
     """
     try:
         ((end,),) = connection.query(
@@ -483,16 +492,16 @@ def open_backlog(
         connection.close()
         raise
     except PenstockError as error:
-        # A free slot may be missing, or a right: the stream needs neither.
+        # A free slot or a right may be missing: the stream needs neither.
         logger.warning("%s; streaming it instead", error.message)
     connection.close()
     return None
 
 
 def _is_dear(connection: Connection, slot: str, behind: int, again: int) -> bool:
-    """Whether a stream is better: where each window would have to decode much again, as of a
-    transaction that is open for long; and where it waits for standbys, which a copy of the slot
-    would not (StandbySlotsHaveCaughtup)."""
+    """Tell whether a stream is better. It is if each window would have to decode much again, as
+    after a long transaction; and if a stream would wait for standbys (StandbySlotsHaveCaughtup),
+    which a copy of the slot does not."""
     if again > max(_LITTLE, _AGAIN_AT_MOST * behind):
         logger.info(
             'slot "%s" is %d MB behind, with %d MB to be decoded before that: streaming it',
@@ -523,7 +532,7 @@ def _say(slot: str, behind: int, lanes: Sequence[Lane]) -> None:
 def _more_lanes(
     connection: Connection, slot: str, options: PgoutputOptions, session: Callable[[], Connection]
 ) -> list[Lane]:
-    """What the publisher lets us have besides the first one."""
+    """Open the lanes that the publisher lets us have besides the first one."""
     lanes: list[Lane] = []
     while len(lanes) < _LANES - 1:
         ((free,),) = connection.query(
@@ -550,8 +559,8 @@ def _more_lanes(
 def _beside(
     connection: Connection, session: Callable[[], Connection], instead: str
 ) -> Connection | None:
-    """An ordinary session on the same server: a name, or a list of hosts, may lead to another one
-    each time, and it would have the slot's name, too. None where there is none to be had."""
+    """Open an ordinary session on the same server; return None if that fails. A host name or a list
+    of hosts may lead to another server each time, which may have a slot of that name, too."""
     asked = (
         "SELECT datid, backend_start, pg_catalog.current_database()"
         f" FROM pg_catalog.pg_stat_get_activity({connection.backend_pid})"

@@ -1,11 +1,12 @@
-"""What the stored values of a published table depend on, as numbers (relcache.c).
+"""Definitions of published tables, by OIDs and numbers: what their stored values depend on
+(relcache.c).
 
 In: OIDs of published tables and the names of a subscription's publications. Out: for each table a
 ``TableDefinition``: its file node, the numbers of its columns with types, modifiers, generation
 expressions and missing values, the labels and attributes of the types that the columns use, the
 publications that it is in, and its partitions with their places in the tree. Some of these change
-what rows hold at the publisher without any change message, so a subscriber has to look. What a
-difference means is decided by ``subscription.definitions``.
+the rows at the publisher without any change message, so a subscriber has to look.
+``subscription.definitions`` decides what a difference means.
 
 One query reads all tables, from catalogs alone: it takes no lock on any of them.
 
@@ -27,7 +28,7 @@ from penstock.lsn import INVALID, Lsn
 from penstock.walreceiver.connection import Connection, literal_list
 
 Raw = Mapping[str, Any]
-"""A definition as the query gives it, which is also how it is stored: lists of JSON by kind."""
+"""A definition as the query returns it and as it is stored: lists of JSON by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,9 @@ class AttributeDefinition:
     """One column (pg_attribute). ``number`` is never given to another column of the table.
 
     ``expression``: digest of the generation expression, empty without one. ``missing``: the value
-    in rows that are older than the column, where the catalog keeps one (attmissingval);
-    ``has_missing`` without it: one whose text is not known. ``changed``: the transaction that
-    wrote the catalog's row last.
+    in rows that are older than the column, if the catalog keeps one (attmissingval); None with
+    ``has_missing`` if its text is not known. ``changed``: the transaction that last wrote the
+    catalog's row.
     """
 
     number: int
@@ -55,10 +56,10 @@ class AttributeDefinition:
 @dataclass(frozen=True, slots=True)
 class TypeDefinition:
     """A type that the publisher's users have made. ``parts``: types that it is made of (elements of
-    an array, the base of a domain, subtypes of a range); ``labels``: OID and label of an enum;
-    ``attributes``: number and type of a composite type's, 0 of those that were dropped.
-    ``places``: of labels, in the order of ``labels``; ``written``: the transactions that wrote
-    labels and attributes last, in their order."""
+    an array, the base of a domain, subtypes of a range). ``labels``: (OID, label) of an enum.
+    ``attributes``: (number, type) of a composite type; the type of a dropped one is 0. ``places``:
+    the sort order of each of ``labels``. ``written``: the transaction that last wrote each of the
+    labels or attributes."""
 
     oid: int
     kind: str
@@ -70,20 +71,20 @@ class TypeDefinition:
 
     @property
     def marks(self) -> dict[int, tuple[str, float, int]]:
-        """Label, place and writer of labels, by their OIDs."""
+        """The label, place and writer of each label, by its OID."""
         rows = zip(self.labels, self.places, self.written, strict=True) if self.labels else ()
         return {oid: (label, place, xid) for (oid, label), place, xid in rows}
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Why a table is published. ``entry``: OID of the row in pg_publication_rel or
-    pg_publication_namespace, 0 for all tables; ``changed``: the transaction that altered the
-    publication last; ``operations``: of i, u, d, t; ``columns``: the list, None for all;
-    ``row_filter``: a digest, None without one. ``kind``: t of an entry for a table, s for a schema,
-    a for all tables; ``relation``: the partitioned table above that is published, 0 for the table
-    itself; ``path``: the transactions that have attached the table, up to there. ``placed``: where
-    its schema is published, the transaction that has named, moved or re-owned it last, and its
+    """A reason why a table is published. ``entry``: OID of the row in pg_publication_rel or
+    pg_publication_namespace, 0 for all tables. ``changed``: the transaction that last altered the
+    publication. ``operations``: some of i, u, d, t. ``columns``: the list, None for all.
+    ``row_filter``: a digest, None without one. ``kind``: t if the entry names a table, s for a
+    schema, a for all tables. ``relation``: the partitioned table above that is published, 0 for the
+    table itself. ``path``: the transactions that attached the table, up to there. ``placed``: if
+    its schema is published, the transaction that last renamed, moved or re-owned the table, and its
     owner."""
 
     publication: int
@@ -103,14 +104,14 @@ class Membership:
 
     @property
     def selects(self) -> tuple[str, str | None, str | None, str]:
-        """Which changes, rows and columns it publishes."""
+        """The changes, rows and columns that it publishes."""
         return self.operations, self.columns, self.row_filter, self.generated
 
 
 @dataclass(frozen=True, slots=True)
 class LeafDefinition:
     """A partition with rows of its own. ``missing``: columns that have a missing value in it;
-    ``changed``: the transaction that wrote its row in pg_class last."""
+    ``changed``: the transaction that last wrote its row in pg_class."""
 
     oid: int
     name: str
@@ -122,8 +123,9 @@ class LeafDefinition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLink:
-    """The place of a partition in its tree (pg_inherits), ``attached`` by a transaction, in its
-    ``command``. ``born``: by CREATE TABLE ... PARTITION OF, so that no row was in it before."""
+    """The place of a partition in its tree (pg_inherits). ``attached``: the transaction that made
+    the link, and ``command`` the number of its command. ``born``: the partition was made by CREATE
+    TABLE ... PARTITION OF, so that no row was in it before."""
 
     child: int
     parent: int
@@ -134,10 +136,10 @@ class PartitionLink:
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """``filenode``: of the heap, another one after each rewrite, 0 for a partitioned table;
-    ``toast``: OID of its TOAST table, another one after a rewrite by ALTER TABLE, 0 without;
-    ``columns``: the highest number of a column that it ever had. ``memberships``: those by which
-    changes are sent under the table's own name; ``name``: with its schema's."""
+    """A published table. ``filenode``: of the heap, another one after each rewrite, 0 for a
+    partitioned table. ``toast``: OID of its TOAST table, another one after a rewrite by ALTER
+    TABLE, 0 without. ``columns``: the highest number of a column that it ever had. ``memberships``:
+    those by which changes are sent under the table's own name. ``name``: (schema, table)."""
 
     filenode: int
     toast: int
@@ -168,7 +170,7 @@ class TableDefinition:
 
     @property
     def by_name(self) -> dict[str, AttributeDefinition]:
-        """Columns by their names."""
+        """The columns by their names."""
         return {attribute.name: attribute for attribute in self.attributes}
 
 
@@ -176,8 +178,8 @@ class TableDefinition:
 class SeenTransactions:
     """The transactions that a look has seen: those before ``next_xid`` that were not ``running``.
 
-    A transaction runs for a moment longer than its commit record is in the WAL, and is sent: until
-    its session has taken it off the list (xact.c, RecordTransactionCommit before
+    A transaction still runs for a moment after its commit record is in the WAL and may be sent:
+    until its session has taken it off the list (xact.c, RecordTransactionCommit before
     ProcArrayEndTransaction), and while it waits for synchronous standbys.
     """
 
@@ -191,9 +193,9 @@ class SeenTransactions:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """One look. ``lsn``: the WAL was flushed up to here before it; ``until``: and written up to
-    here after it. ``xid``: the oldest transaction that had not ended. ``publications``: those that
-    were looked for."""
+    """The result of one look. ``lsn``: the WAL was flushed up to here before it; ``until``: the WAL
+    was written up to here after it. ``xid``: the oldest transaction that had not ended.
+    ``publications``: those that were looked for."""
 
     lsn: Lsn
     until: Lsn
@@ -210,8 +212,9 @@ def read_definitions(
     xids: Collection[int] = (),
 ) -> Definitions | None:
     """Look at tables by their OIDs; one that was dropped is not in the answer. ``xids``: wait until
-    these transactions, which were sent, can be seen, unless they may wait for us. None: the
-    publisher is a node, whose catalogs cannot tell. Raises PublisherError, ConnectionFailure."""
+    these transactions, which were sent, can be seen, unless they may wait for us. Return None if
+    the publisher is a node, whose catalogs cannot tell. Raises PublisherError,
+    ConnectionFailure."""
     if not oids:
         return Definitions(INVALID, INVALID, 0, SeenTransactions(0), {})
     if _is_node(connection):
@@ -227,8 +230,8 @@ def read_definitions(
 
 
 def _see(connection: Connection, xids: Collection[int]) -> tuple[Lsn, int, SeenTransactions]:
-    """Ask where the WAL is and which transactions have ended, before what they have done is read
-    by later snapshots."""
+    """Ask where the WAL is and which transactions have ended. Later queries see at least what those
+    have done."""
     deadline = time.monotonic() + _SEEN_S
     while True:
         ((position,),) = connection.query(_FLUSHED)
@@ -240,7 +243,7 @@ def _see(connection: Connection, xids: Collection[int]) -> tuple[Lsn, int, SeenT
 
 
 def _follows(xid: int, other: int) -> bool:
-    """Compare as TransactionIdFollowsOrEquals does: numbers are given again after 2^32."""
+    """Compare as TransactionIdFollowsOrEquals does: numbers begin again after 2^32."""
     return (xid - other) % _XIDS_IN_ALL < _XIDS_IN_ALL // 2
 
 
@@ -274,8 +277,8 @@ def parse_definition(raw: Raw) -> TableDefinition:
 def published_namesakes(
     connection: Connection, publications: Sequence[str], names: Collection[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Return which names of tables those have that are published now. Raises PublisherError,
-    ConnectionFailure."""
+    """Return those of the names that belong to tables which are published now. Raises
+    PublisherError, ConnectionFailure."""
     which = ", ".join(f"({literal_list(name)})" for name in sorted(names))
     rows = connection.query(
         "SELECT c.oid::bigint FROM pg_catalog.pg_class c"
@@ -288,8 +291,8 @@ def published_namesakes(
 
 
 def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
-    """Tell whether changes have the table's own name, and not that of a partitioned table above, or
-    of partitions below (get_rel_sync_entry)."""
+    """Tell whether changes are sent under the table's own name, and not under that of a partitioned
+    table above, or of partitions below (get_rel_sync_entry)."""
     if any(each.via_root and each.relation for each in memberships):
         return False
     return kind != "p" or any(each.via_root for each in memberships)
@@ -299,12 +302,12 @@ def rows_came_with(
     connection: Connection, leaf: int, links: Sequence[PartitionLink]
 ) -> bool | None:
     """Tell whether a partition has rows from before one of the links was made: they came to the
-    root without a message. True where its rows may not be read, or have no age (a foreign table);
-    None where somebody has locked it.
+    root without a message. Return True if its rows may not be read, or have no age (a foreign
+    table); None if somebody has locked it.
 
     The transaction that attached it may have written such rows in subtransactions, whose numbers
-    are greater than its own. It counts its commands through them, so a row of a command before the
-    link's is taken for one. Raises PublisherError, ConnectionFailure.
+    are greater than its own. Its commands are numbered through all of them, so a row of an earlier
+    command than the link's counts as such a row. Raises PublisherError, ConnectionFailure.
     """
     before = " OR ".join(
         f"pg_catalog.age(xmin) > pg_catalog.age('{link.attached}'::pg_catalog.xid)"
@@ -316,7 +319,7 @@ def rows_came_with(
 
 def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool | None:
     """Tell whether a partition has a row of a transaction before ``xid``, and so was not emptied
-    since; not where its rows may not be read; None where somebody has locked it. Raises
+    since. Return False if its rows may not be read; None if somebody has locked it. Raises
     PublisherError, ConnectionFailure."""
     before = f"pg_catalog.age(xmin) > pg_catalog.age('{xid}'::pg_catalog.xid)"
     return _has_rows(connection, leaf, before, unread=False)
@@ -324,8 +327,9 @@ def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class WrittenSince:
-    """What of a publisher's catalogs was written since pg_upgrade had restored them: OIDs of
-    relations, publications, and entries of publications. ``xid``: the first transaction after."""
+    """The rows of a publisher's catalogs that were written after pg_upgrade had restored them: OIDs
+    of relations, publications, and entries of publications. ``xid``: the first transaction
+    after."""
 
     xid: int
     relations: frozenset[int]
@@ -333,7 +337,7 @@ class WrittenSince:
     entries: frozenset[int]
 
     def has_written(self, xid: int) -> bool:
-        """Whether a transaction is not one of those that have restored them."""
+        """Tell whether a transaction came after those that restored the catalogs."""
         frozen = xid < _FIRST_NORMAL_XID
         return not frozen and (xid - self.xid) % _XIDS_IN_ALL < _XIDS_IN_ALL // 2
 
@@ -361,10 +365,12 @@ def written_since(connection: Connection, xid: int, relations: Collection[int]) 
 
 
 _UNREADABLE: Final = ("42501", "0A000", "42703", "42P01", "3F000")
-"""No privilege; no system column of that name, or none in this kind of table; gone meanwhile."""
+"""The errors of a table whose rows cannot be read: no privilege; no system column of that name, or
+none in this kind of table; gone meanwhile."""
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _PATIENCE: Final = "100ms"
-"""How long a question about rows waits for a lock: all tables wait with it."""
+"""The longest time that a question about rows waits for a lock. It is short, as all tables wait
+with it."""
 
 
 def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) -> bool | None:
@@ -408,7 +414,7 @@ def _is_node(connection: Connection) -> bool:
 _FIRST_NORMAL_OID: Final = 16384
 
 _SEEN_S: Final = 5.0
-"""Seconds until a transaction that was sent is not waited for any longer."""
+"""The most seconds to wait until a transaction that was sent can be seen."""
 _PAUSE_S: Final = 0.005
 
 _AT: Final = (

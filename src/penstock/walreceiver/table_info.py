@@ -1,8 +1,8 @@
 """One published table as the publisher's catalogs describe it (fetch_remote_table_info).
 
 In: publication names, schema and table. Out: ``RemoteTable``: the relation with its published
-columns in the order in which tuples carry them, key, row filter and heap files to copy. The copy
-itself is in ``pipeline.snapshot``.
+columns in the order in which tuples carry them, key, row filter and heap files to copy.
+``pipeline.snapshot`` copies them.
 
 PostgreSQL: src/backend/replication/logical/tablesync.c
 """
@@ -29,16 +29,16 @@ _UNSUPPORTED: Final = {
     "c": "composite types",
     "f": "foreign tables",
 }
-"""errdetail_relkind_not_supported."""
+"""The words for kinds of relations that cannot be a target (errdetail_relkind_not_supported)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeafTable:
     """A heap to copy. ``blocks``: of the main fork now; ``size``: bytes with TOAST.
 
-    ``by_ctid`` False: it can only be read whole (a foreign partition, no right on the partitions,
-    or a table access method that is not heap: a node's), and ``only`` False: through inheritance
-    (``SELECT ... FROM root``).
+    ``by_ctid``: False if it can only be read as a whole (a foreign partition, no right on the
+    partitions, or a table access method other than heap, as on a node). ``only``: False if it is
+    read through inheritance (``SELECT ... FROM root``).
     """
 
     oid: int
@@ -52,7 +52,8 @@ class LeafTable:
 
 @dataclass(frozen=True, slots=True)
 class RemoteTable:
-    """``primary_key``: columns in the index's order, () if there is none or not all are published.
+    """A published table. ``primary_key``: columns in the index's order, () if there is none or not
+    all are published.
 
     ``row_filter``: the publications' filters, OR-ed; None copies all rows. ``block_size``: bytes.
     """
@@ -66,14 +67,14 @@ class RemoteTable:
 
     @property
     def size(self) -> int:
-        """Bytes of all its heaps and their TOAST."""
+        """The bytes of all its heaps and their TOAST."""
         return sum(leaf.size for leaf in self.leaves)
 
 
 def fetch_table_info(
     connection: Connection, publications: Sequence[str], schema: str, table: str
 ) -> RemoteTable:
-    """Everything of one table. Raises UndefinedObject, WrongObjectType (a view, ...),
+    """Read everything about one table. Raises UndefinedObject, WrongObjectType (a view, ...),
     FeatureNotSupported (different column lists), PublisherError."""
     name = f"{schema}.{table}"
     prefix = f'could not fetch table info for table "{name}" from publisher: '
@@ -150,7 +151,7 @@ def _attributes(
 
 
 def _key_columns(indkey: str | None, indnkeyatts: str | None) -> list[str]:
-    """Column numbers of the identity's index, without those that it only INCLUDEs
+    """Return the column numbers of the identity's index, without those that it only INCLUDEs
     (RelationGetIdentityKeyBitmap)."""
     return [] if indkey is None else indkey.split()[: int(str(indnkeyatts))]
 
@@ -158,8 +159,8 @@ def _key_columns(indkey: str | None, indnkeyatts: str | None) -> list[str]:
 def _column_list(
     connection: Connection, oid: int, publications: Sequence[str], name: tuple[str, str]
 ) -> frozenset[int] | None:
-    """Published column numbers; None for all. From version 18 on the list settles which generated
-    columns are published."""
+    """Return the published column numbers; None for all. From version 18 on the list decides which
+    generated columns are published."""
     if connection.server_version < 150000:
         return None
     rows = connection.query(
@@ -212,7 +213,7 @@ def _row_filter(
 
 
 def _leaves(connection: Connection, relation: Relation, relkind: str) -> tuple[LeafTable, ...]:
-    """The heaps behind a relation, largest first; the root itself where they cannot be read."""
+    """Return the heaps behind a relation, largest first; the root itself if they cannot be read."""
     members = (
         f"SELECT relid FROM pg_catalog.pg_partition_tree({relation.oid}) WHERE isleaf"
         if relkind == "p"

@@ -1,17 +1,18 @@
 """ACCESS SHARE on the tables of a copy, as pg_dump takes it, and the proof that it came in time.
 
 In: published tables, and the snapshot at which they will be read. Out: a transaction that holds the
-locks, and for each table that cannot be copied now, why. A snapshot protects rows, not files: what
-rewrites a table (CLUSTER, VACUUM FULL, ALTER TABLE) moves rows from one range of blocks to another
-between two of our reads, or gives them an age at which the snapshot does not see them; TRUNCATE and
-DETACH take them away. All of these need a lock that ACCESS SHARE keeps out. A session that has
-waited for it for some seconds is let pass, and the table's copy begins again later.
+locks, and an error for each table that cannot be copied now. A snapshot protects rows, not files. A
+command that rewrites a table (CLUSTER, VACUUM FULL, ALTER TABLE) moves rows from one range of
+blocks to another between two of our reads, or gives them an age at which the snapshot does not see
+them; TRUNCATE and DETACH take them away. All of these need a lock that conflicts with ACCESS SHARE.
+If a session has waited for one for some seconds, we let it pass and begin the table's copy again
+later.
 
-The snapshot comes first, the locks after it. Making the slot waits for every transaction that
-writes, and one that wants to change a locked table counts as such before it waits for the lock:
-with the locks first, the two would wait for each other, and the server cannot see it. What changed
-between the snapshot and the lock is found by comparison: the catalogs as the snapshot shows them
-against the catalogs now. Such a table is left out, and copied at a later snapshot.
+The locks come after the snapshot. Making the slot waits for every transaction that writes, and a
+transaction that wants to change a locked table already counts as such while it waits for the lock.
+With the locks first, the two would wait for each other, and the server could not see it. Changes
+between the snapshot and the lock are found by comparing the catalogs as the snapshot shows them
+with the catalogs now. A changed table is left out, and copied at a later snapshot.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ from penstock.walreceiver.publications import not_found
 from penstock.walreceiver.snapshot_holder import lost_snapshot
 
 Name = tuple[str, str]
-"""Schema and table."""
+"""A table's name: schema and table."""
 
 _PATIENCE: Final = "1s"
-"""How long a round waits for a lock, once; the table is tried again with the next."""
+"""The longest time that a round waits for locks; it waits once, and the next round tries again."""
 
 _POLITENESS_S: Final = 3.0
-"""How long somebody else waits for a table before its copy is given up. Readers of the table
-wait behind them, so it cannot be long; a careful migration gives up sooner, and comes again."""
+"""Seconds that somebody else waits for a table before its copy is given up. Readers of the table
+wait behind that session, so it must be short; a careful migration gives up sooner, and comes
+again."""
 
 _WAITED_FOR: Final = (
     "SELECT DISTINCT n.nspname, c.relname FROM pg_catalog.pg_locks w"
@@ -88,14 +90,15 @@ _STATE: Final = (
     " JOIN pg_catalog.pg_class r ON r.oid = t.root"
     " JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace GROUP BY 1, 2, 3"
 )
-"""By table: its kind, and a digest of what must not change: which tables and partitions there are,
-their files and columns, and what the publications say. No rows are looked at."""
+"""A query for each table's kind, and a digest of what must not change: the table and its
+partitions, their files and columns, and the rows of the publications. It looks at no rows of the
+tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockMessages:
-    """What is said of a table that cannot be locked, was changed, or that somebody waits for; and
-    when it is read again: ``later`` in the first case, ``again`` in the others."""
+    """Messages for a table that cannot be locked, was changed, or that somebody waits for; and
+    hints that say when it is read again: ``later`` in the first case, ``again`` in the others."""
 
     locked: str
     changed: str
@@ -114,7 +117,7 @@ _COPY: Final = LockMessages(
 
 
 class TableLocks:
-    """A session of its own that holds the locks; a context manager that lets go of them."""
+    """Hold the locks in a session of its own; a context manager that lets go of them."""
 
     def __init__(
         self,
@@ -123,7 +126,8 @@ class TableLocks:
         interrupt: Callable[[], None],
         messages: LockMessages = _COPY,
     ) -> None:
-        """Raises as ``Connection.connect``. ``interrupt``: see ``Connection``."""
+        """Open the session. Raises what ``Connection.connect`` raises. ``interrupt``: see
+        ``Connection``."""
         self._messages = messages
         self._conninfo = conninfo
         self._application_name = application_name
@@ -135,17 +139,18 @@ class TableLocks:
             self._connection.close()
             raise
         self._needless = _LAKE in str(version)
-        """A node publishes versions of Delta tables: a snapshot is all that a copy needs."""
+        """True if the publisher is a node: it publishes versions of Delta tables, so that a copy
+        needs a snapshot and no locks."""
         self._before: dict[Name, tuple[str, str]] = {}
         self._held: list[Name] = []
         self._since: dict[Name, float] = {}
-        """Since when somebody waits for a table."""
+        """The time since which somebody waits for a table (monotonic)."""
 
     def look(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
-        """Note what the tables are like now, and which of them cannot be locked.
+        """Note the state of the tables now, and return errors for those that cannot be locked.
 
-        Nothing stays locked. So what is going to fail costs no slot, and whatever is read of the
-        tables between now and ``hold`` is still true when that returns.
+        Nothing stays locked. A copy that is going to fail so costs no slot, and whatever is read of
+        the tables between now and ``hold`` is still true when that returns.
         """
         if self._needless:
             return {}
@@ -162,8 +167,9 @@ class TableLocks:
     def hold(
         self, snapshot_name: str, tables: Sequence[Name], now: Connection
     ) -> dict[Name, PenstockError]:
-        """Lock the tables until ``close``; which are not as they are in the snapshot, or locked by
-        somebody else. ``now``: a session without a snapshot, which sees what is committed."""
+        """Lock the tables until ``close``. Return errors for those that somebody else has locked or
+        that are not as in the snapshot. ``now``: a session without a snapshot, which sees what is
+        committed."""
         if self._needless or not tables:
             return {}
         self._connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -183,10 +189,11 @@ class TableLocks:
         return failed
 
     def let_pass(self, other: Connection) -> dict[Name, PenstockError]:
-        """Let go of tables for which somebody has waited for some seconds. Their copies must end.
+        """Let go of tables for which somebody has waited for some seconds, and return errors for
+        them. Their copies must end.
 
-        ``other``: a session that holds no locks. A question to the server; where nobody waits, it
-        looks at nothing. The rest is locked by a second session before the first lets go.
+        ``other``: a session that holds no locks. It asks the server one question, which is cheap if
+        nobody waits. A second session locks the other tables before the first one lets go.
         """
         if not self._held:
             return {}
@@ -207,11 +214,12 @@ class TableLocks:
         return {name: _queue_error(name, self._messages) for name in passing}
 
     def check(self) -> None:
-        """Raises ConnectionFailure when the session is gone, and the locks with it."""
+        """Raise ConnectionFailure if the session is gone, and the locks with it."""
         self._connection.check()
 
     def confirm(self) -> None:
-        """The same by a question to the server: up to now the locks have been held."""
+        """Ask the server whether the session is still there, which proves that the locks have been
+        held up to now. Raises ConnectionFailure."""
         if not self._needless:
             self._connection.query("SELECT 1", prefix="the locks of the copy are gone: ")
 
@@ -232,8 +240,8 @@ class TableLocks:
         return connection
 
     def _lock(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
-        """All in one command, which waits a little; where that fails, one by one without waiting,
-        so that one table costs the others no more than that."""
+        """Lock all tables in one command, which waits a little. If that fails, lock them one by one
+        without waiting, so that one table costs the others no more than that. Return errors."""
         if not tables:
             return {}
         self._connection.query(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
@@ -261,8 +269,8 @@ class TableLocks:
         except PublisherError as error:
             if error.sqlstate != _NO_RIGHT:
                 raise
-            # LOCK TABLE wants the right on the whole table. A role that may read some columns only
-            # locks it by reading; where that is not allowed either, the copy will say so.
+            # LOCK TABLE needs the right on the whole table. A role that may read only some columns
+            # locks the table by reading them; if it may not do that either, the copy will say so.
             self._lock_by_reading(name)
 
     def _lock_by_reading(self, name: Name) -> None:
@@ -287,7 +295,8 @@ class TableLocks:
         self._connection.query("RELEASE SAVEPOINT l")
 
     def _target(self, name: Name) -> str:
-        """A partitioned table with its partitions, any other without what inherits from it."""
+        """Name a table for LOCK: a partitioned table with its partitions, any other without the
+        tables that inherit from it."""
         kind, _ = self._before[name]
         return ("" if kind == "p" else "ONLY ") + _quote_name(name)
 
