@@ -2,10 +2,10 @@
 
 In: a startup packet, the rules of ``hba``, and a way to look a role up. Out: the role, or a
 refusal. A client learns from a refusal neither whether the role exists nor what was wrong with the
-password; a failed one costs it a pause, which is the caller's to wait out.
+password. The caller makes it wait after a failed attempt.
 
-A session keeps who it is, never what it may do: ``role_now`` looks its role up again. One that was
-dropped is still itself and has no attribute left, as in PostgreSQL.
+A session remembers who it is, never what it may do: ``role_now`` looks its role up again. A role
+that was dropped keeps its identity and has no attribute left, as in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
 
 Exchange = Callable[[bytes], Event]
-"""Sends bytes and gives the client's next message. Raises ConnectionFailure when it has left."""
+"""A function that sends bytes and returns the client's next message. Raises ConnectionFailure if
+the client has left."""
 
 
 def authenticate(
@@ -43,7 +44,7 @@ def authenticate(
     secret: bytes,
     now: float,
 ) -> tuple[Role, bytes]:
-    """The role, once the client has proved that it is it, and what to send before
+    """Let the client prove its identity; return the role, and the bytes to send before
     AuthenticationOk.
 
     ``secret``: random bytes of this node, for users that do not exist. Raises
@@ -81,7 +82,7 @@ def _scram(session: ServerSession, exchange: Exchange, user: str, verifier: Scra
 
 
 def role_now(catalog: Catalog, role: Role) -> Role:
-    """The role that a session has logged in as, looked up again."""
+    """Look up again the role that a session has logged in as."""
     with catalog.read() as t:
         found = t.roles.find_oid(role.oid)
     if found is not None:

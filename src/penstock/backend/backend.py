@@ -1,8 +1,8 @@
 """One client's session from its first byte to its last (postgres.c, PostgresMain).
 
 In: an accepted connection and what the node offers. Out: a session that is authenticated, answers
-queries and ends. What a statement does is left to the ``StatementRunner`` that the node makes for
-the session. One thread runs it.
+queries and ends. The node makes a ``StatementRunner`` for the session, which runs the statements.
+One thread runs a session.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ from penstock.stats.backend_status import Activity, BackendType, Session, Sessio
 _SYNTAX_ERROR: Final = "42601"
 _PASSWORD: Final = re.compile(r"pass|connection|://", re.IGNORECASE)
 _FAILED_LOGIN_PAUSE_S: Final = 0.5
-"""Seconds before the refusal is sent: guessing passwords one after the other takes long."""
+"""Seconds before a refusal is sent, which make guessing passwords slow."""
 _PROTOCOL_3_2_SINCE: Final = 18
 _EXTENDED: Final = (m.Parse, m.Bind, m.Describe, m.Execute, m.Close, m.Flush)
 
@@ -97,7 +97,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """Who a session is for. ``pid`` stands for the process id that PostgreSQL would have."""
+    """The client of a session. ``pid`` stands for the process id that PostgreSQL would have."""
 
     pid: int
     role: Role
@@ -108,9 +108,9 @@ class SessionContext:
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """What every session of a node shares.
+    """Options that all sessions of a node share.
 
-    ``version``: major version that is reported; ``settings``: values for ParameterStatus;
+    ``version``: the reported major version; ``settings``: values for ParameterStatus;
     ``secret``: random bytes of this node. Times are seconds, 0 for no limit.
     """
 
@@ -126,27 +126,28 @@ class BackendOptions:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a session asks its node for."""
+    """Functions of the node that a session calls."""
 
     find_role: Callable[[str], Role | None]
     has_database: Callable[[str], bool]
     open_session: Callable[[SessionContext], StatementRunner]
     cancel: Callable[[CancelRequest], None]
     sessions_of: Callable[[int], int] = lambda _: 0
-    """How many sessions a role has, by its oid."""
+    """Returns the number of sessions that a role has, by its oid."""
     sessions: Sessions = field(default_factory=Sessions)
-    """Where they are shown."""
+    """The sessions that pg_stat_activity shows."""
     admit: Callable[[int, bool], None] = lambda pid, walsender: None
     """Takes a place for a session, by its pid. Raises PenstockError (53300)."""
     answered: Callable[[int, Callable[[], bool]], None] = lambda pid, there: None
-    """Told when a statement's answer is sent, before the client is told to go on. ``there``:
-    whether it has not left."""
+    """Called when a statement's answer is sent, before the client is told to go on. ``there``
+    returns whether the client is still connected."""
     heard: Callable[[int], None] = lambda pid: None
-    """Told when the client has spoken after that, or has left having read all of it."""
+    """Called when the client has sent something after that, or has left having read all of it."""
 
 
 class Backend:
-    """``pid`` and ``key``: what a CancelRequest names. ``options``: as they are now."""
+    """Serve one client. ``pid`` and ``key``: those that a CancelRequest has to name. ``options``
+    returns the options of now."""
 
     def __init__(
         self,
@@ -219,7 +220,8 @@ class Backend:
     # The start
 
     def _begin(self) -> bool:
-        """Startup packet to ReadyForQuery; False for a connection that wanted only to cancel."""
+        """Serve the start, from the startup packet to ReadyForQuery. Return False if the connection
+        wanted only to cancel."""
         deadline = time.monotonic() + self._options.authentication_timeout_s
         message = self._startup_message(deadline)
         if message is None:
@@ -310,7 +312,7 @@ class Backend:
 
     def _check(self, parameters: StartupParameters, role: Role) -> None:
         require_database(parameters)
-        self.role_oid = role.oid  # counts from here on
+        self.role_oid = role.oid  # from here on the session counts as one of the role's
         if not role.superuser and (
             0 <= role.connection_limit < self._services.sessions_of(role.oid)
         ):
@@ -365,23 +367,24 @@ class Backend:
                 changes = self.runner.failed()
                 extended.end_transaction()
                 self._session.transaction_status = self.runner.transaction_status
-                if not isinstance(event, _EXTENDED):  # those wait for Sync
+                if not isinstance(event, _EXTENDED):  # after those the session waits for Sync
                     self._waits()
                 failure = self._session.fail(error)
-                for change in changes:  # before ReadyForQuery, which is the last of it
+                for change in changes:  # they must come before ReadyForQuery
                     send_answer(self._session, self._pump, change)
                 self._pump.send(failure)
 
     def _next_event(self, *, ready: bool) -> Event:
-        """The client's next message. ``ready``: it was told that it may go on, so by now it has the
-        answers before that. Raises ConnectionFailure: the session ends, for this or that reason."""
+        """Return the client's next message. ``ready``: the client was told that it may go on, so a
+        new message shows that it has read the answers. Raises ConnectionFailure if the session has
+        to end."""
         event: Event | None = None
         try:
             if not self._terminated:
                 timeout_s = self._options_now().idle_session_timeout_s or None
                 event = self._pump.next_event(timeout_s)
         except ClientLeft:
-            # A connection that is closed before all was read from it is not closed, but reset.
+            # A client that had not read everything would have reset the connection, not closed it.
             self._services.heard(self.pid)
             raise
         if ready or event is None:
@@ -395,11 +398,11 @@ class Backend:
         return event
 
     def _answered(self) -> None:
-        """All of an answer is sent."""
+        """Report that all of an answer is sent."""
         self._services.answered(self.pid, lambda: not self._socket.left)
 
     def _tell(self, event: Event) -> None:
-        """Others see what begins here; Sync ends it."""
+        """Show others the statement that begins here; Sync ends it."""
         assert self.runner is not None and self._shown is not None
         if isinstance(event, m.Query):
             command = self._session.walsender and is_replication_command(
@@ -444,22 +447,22 @@ def _by_an_administrator() -> ConnectionFailure:
 
 
 def _give_up() -> None:
-    """The last word is not waited for."""
+    """Raise at once: nobody waits for a client to take the last message."""
     raise ConnectionFailure("the client does not read")
 
 
 # The extended query protocol: prepared statements and portals (Message Flow; postgres.c).
 #
 # In: Parse, Bind, Describe, Execute, Close, Flush, Sync of one session. Out: their answers.
-# Parameters come in text or binary format and are handed on as text; results go out in the format
-# that was asked for, column by column. A portal that was executed in part goes on where it
-# stopped, until its transaction ends. What a statement takes and gives is left to the
-# ``StatementRunner``.
+# Parameters come in text or binary format and are handed on as text; each column of a result goes
+# out in the format that was asked for. A portal that was executed in part goes on where it stopped,
+# until its transaction ends. The ``StatementRunner`` describes statements and runs them.
 
 
 @dataclass(slots=True)
 class _Portal:
-    """``fields``: with the formats asked for. ``rows``: what is still to come, once it has run."""
+    """A portal. ``fields``: with the formats asked for. ``rows``: the rest of the rows, once it has
+    run."""
 
     prepared: Prepared
     parameters: tuple[bytes | None, ...] = field(repr=False)
@@ -470,7 +473,7 @@ class _Portal:
 
 
 class ExtendedQuery:
-    """Statements and portals of one session. The statements are the runner's, as DEALLOCATE is."""
+    """Hold the portals of one session. The runner holds the statements, as it runs DEALLOCATE."""
 
     def __init__(self, session: ServerSession, pump: MessagePump, runner: StatementRunner) -> None:
         self._session = session
@@ -497,23 +500,23 @@ class ExtendedQuery:
                 named.pop(event.name, None)
                 self._pump.send(self._session.close_complete())
             case m.Flush():
-                return  # every answer was sent when it was there
+                return  # answers are always sent at once
             case m.Sync():
                 self._sync()
             case _:
                 raise PenstockError(f"unexpected message {type(event).__name__}")
 
     def simple_query(self) -> None:
-        """A simple query comes: it takes the place of what has no name (exec_simple_query)."""
+        """Drop the unnamed statement and portal, as a simple query does (exec_simple_query)."""
         self._runner.prepared.pop("", None)
         self._portals.pop("", None)
 
     def end_transaction(self) -> None:
-        """Portals end with their transaction."""
+        """End all portals, as their transaction has ended."""
         self._portals.clear()
 
     def after_statement(self) -> None:
-        """COMMIT and ROLLBACK end the portals of their block."""
+        """End the portals of a block if the statement was its COMMIT or ROLLBACK."""
         before, self._status = self._status, self._runner.transaction_status
         if before is not TransactionStatus.IDLE and self._status is TransactionStatus.IDLE:
             self.end_transaction()
@@ -582,7 +585,7 @@ class ExtendedQuery:
         send_rows(self._session, self._pump, answer, described=True, limit=message.max_rows)
 
     def _run(self, portal: _Portal) -> None:
-        """From the start, to the first rows; what gives none has run then."""
+        """Run a portal up to its first rows, or to its end if it returns none."""
         portal.ran = True
         for answer in self._runner.execute(portal.prepared, portal.parameters):
             if not isinstance(answer, Rows):
@@ -608,7 +611,7 @@ class ExtendedQuery:
 
 
 def _each(codes: Sequence[int], count: int) -> Sequence[int]:
-    """None is text for all, one is for all."""
+    """Return a format code for each value: no code means text, one code holds for all."""
     if len(codes) > 1:
         return codes
     return [codes[0] if codes else TEXT_FORMAT] * count
@@ -632,20 +635,21 @@ def _same_types(found: Sequence[FieldDescription], described: Sequence[FieldDesc
 
 
 def _text(value: bytes, type_oid: int, code: int, number: int, encoding: ClientEncoding) -> bytes:
-    """A parameter in text format and UTF-8. Raises PostgreSQL's errors of input functions."""
+    """Return a parameter in text format and UTF-8. Raises PostgreSQL's errors of input
+    functions."""
     if code == BINARY_FORMAT:
         value = parameter_text(value, type_oid, number)
         return value if type_oid not in CHARACTER_TYPES else encoding.decode(value).encode()
     text = encoding.decode(value)
-    with suppress(FeatureNotSupported):  # of a type whose values are read later
+    with suppress(FeatureNotSupported):  # values of such types are read later
         text = canonical(text, type_oid)
     return text.encode()
 
 
 # Answers to the wire (printtup.c, copyto.c): rows, copies and streams, portion by portion.
 #
-# In: an ``Answer``, the session's state machine and its socket. Out: bytes, of which never more
-# than a portion waits here, whatever the client's speed.
+# In: an ``Answer``, the session's state machine and its socket. Out: bytes. However slow the client
+# is, no more than a portion of them waits here.
 
 _PORTION: Final = 1 << 16
 """Bytes of rows that are sent at once."""
@@ -659,9 +663,9 @@ class StreamEnded(Exception):
 def send_answer(
     session: ServerSession, pump: MessagePump, answer: Answer, *, described: bool = False
 ) -> None:
-    """Send one statement's answer. ``described``: its columns were told already.
+    """Send one statement's answer. ``described``: its columns were sent already.
 
-    Raises what drawing the rows raises, and ConnectionFailure.
+    Raises the errors of the rows' source, and ConnectionFailure.
     """
     match answer:
         case Rows():
@@ -692,9 +696,9 @@ def send_rows(
     described: bool = False,
     limit: int = 0,
 ) -> None:
-    """Send rows in the formats of their fields: all, or ``limit`` of them where it is above 0.
+    """Send rows in the formats of their fields: all, or ``limit`` of them if that is above 0.
 
-    Raises as ``send_answer``.
+    Raises what ``send_answer`` raises.
     """
     out, count = bytearray(), 0
     if not described:
@@ -735,7 +739,7 @@ def _notice(session: ServerSession, notice: Notice) -> bytes:
 
 
 class _Stream:
-    """COPY BOTH for a walsender."""
+    """The wire of a walsender in COPY BOTH."""
 
     def __init__(self, pump: MessagePump) -> None:
         self._pump = pump

@@ -1,8 +1,8 @@
-"""Cells of results as the client wants them: binary format, its encoding (the send functions).
+"""Cells of results in the format and encoding that the client wants (the send functions).
 
 In: rows in text format and UTF-8, with the types and formats of their columns. Out: the same rows
-in those formats. Types that tables have are written by ``pgtypes``, those of the catalogs here.
-Rows of COPY are written by ``pipeline``.
+in those formats. ``pgtypes`` writes the types of tables, this file those of the catalogs.
+``pipeline`` writes rows of COPY.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def _binary(cells: Sequence[bytes | None], field: FieldDescription) -> Sequence[
 
 
 def _send(type_oid: int) -> _Send | None:
-    """For one cell; None where ``pgtypes`` has to do it, or nobody can."""
+    """Return the send function for one cell; None if ``pgtypes`` has to write the type, or nobody
+    can."""
     if type_oid in _SEND:
         return _SEND[type_oid]
     if type_oid in _VECTORS:
@@ -125,12 +126,12 @@ def _send(type_oid: int) -> _Send | None:
 
 
 def _send_own(type_oid: int) -> _Send | None:
-    """Of what an array may hold here."""
+    """Return the send function for elements of an array, or None."""
     return _SEND[pg_type.TEXT] if is_enum(type_oid) else _SEND.get(type_oid)
 
 
 def _array(items: Sequence[str | None], element: int, first: int = 1) -> bytes:
-    """array_send of one dimension."""
+    """Write an array of one dimension (array_send)."""
     if not items and first:
         return struct.pack("!iiI", 0, 0, element)
     out = [struct.pack("!iiIii", 1, int(None in items), element, len(items), first)]
@@ -146,7 +147,7 @@ def _array(items: Sequence[str | None], element: int, first: int = 1) -> bytes:
 
 
 def _column(cells: Sequence[bytes | None]) -> Column:
-    """As type families read cells."""
+    """Return cells as the type families read them."""
     lengths = np.array([0 if cell is None else len(cell) for cell in cells], np.intp)
     ends = np.cumsum(lengths)
     return Column(
@@ -160,7 +161,8 @@ def _column(cells: Sequence[bytes | None]) -> Column:
 def in_encoding(
     rows: Iterable[Cells], fields: Sequence[FieldDescription], encoding: ClientEncoding
 ) -> Iterable[Cells]:
-    """Rows with their text in the client's encoding. Raises ValueNotRepresentable (22P05)."""
+    """Return the rows with their text in the client's encoding. Raises ValueNotRepresentable
+    (22P05)."""
     if encoding.codec == UTF8.codec:
         return rows
     text = [f.format != BINARY_FORMAT or f.type_oid in CHARACTER_TYPES for f in fields]
@@ -174,7 +176,7 @@ def in_encoding(
 
 
 def no_function(which: str, type_oid: int) -> PenstockError:
-    """PostgreSQL's error for a type without such a function; ``which``: input or output."""
+    """Return PostgreSQL's error for a type without such a function. ``which``: input or output."""
     known = types().get(type_oid)
     name = str(type_oid) if known is None else known.sql_name
     return UndefinedFunction(
@@ -185,9 +187,9 @@ def no_function(which: str, type_oid: int) -> PenstockError:
 
 # Parameters in binary format to text (the receive functions of utils/adt).
 #
-# In: the bytes of one value of Bind, and its type. Out: the same value in text format. Types that
-# tables have are read by ``pgtypes``, a few more here. Parameters in text format are read where
-# the statement is run.
+# In: the bytes of one value of Bind, and its type. Out: the same value in text format. ``pgtypes``
+# reads the types of tables, this file a few more. Parameters in text format are read when the
+# statement is run.
 
 _HEADER: Final = struct.Struct("!iiI")
 _DIMENSION: Final = struct.Struct("!ii")
@@ -195,7 +197,8 @@ _LENGTH: Final = struct.Struct("!i")
 _TIME: Final = struct.Struct("!q")
 _INTERVAL: Final = struct.Struct("!qii")
 _OIDS: Final = (*pg_type.REG_TYPES, pg_type.OID, pg_type.XID, pg_type.CID)
-"""Unsigned numbers of four bytes: oids, those that are printed as names among them, xid, cid."""
+"""Types of unsigned numbers of four bytes: oids, including those that are printed as names, xid,
+cid."""
 
 _SIZES: Final[Mapping[int, int]] = {
     **dict.fromkeys((pg_type.INT4, pg_type.FLOAT4, pg_type.DATE, *_OIDS), 4),
@@ -215,13 +218,14 @@ _SIZES: Final[Mapping[int, int]] = {
     pg_type.INTERVAL: 16,
     pg_type.UUID: 16,
 }
-"""Bytes of types of one size."""
+"""The bytes of each type of a fixed size."""
 
 _Receive = Callable[[bytes], bytes]
 
 
 def parameter_text(value: bytes, type_oid: int, number: int) -> bytes:
-    """``number``: of the parameter. Raises ProtocolViolation (22P03), PenstockError (42883)."""
+    """Return a parameter as text. ``number``: the parameter's. Raises ProtocolViolation (22P03),
+    PenstockError (42883)."""
     if len(value) < _SIZES.get(type_oid, 0):
         raise ProtocolViolation("insufficient data left in message")
     try:
@@ -253,7 +257,7 @@ def _parameter_text(value: bytes, type_oid: int) -> bytes:
 
 
 def _parameter_array(value: bytes, element: int) -> bytes:
-    """array_recv of at most one dimension."""
+    """Read an array of at most one dimension (array_recv)."""
     dimensions, _, sent = _HEADER.unpack_from(value)
     if sent != element:
         raise DatatypeMismatch(

@@ -1,11 +1,11 @@
 """One client's socket (be-secure.c, pqcomm.c): bytes both ways, and messages, within time limits.
 
 In: an accepted socket, with or without TLS, and a ``ServerSession``. Out: what the client sends, as
-one event at a time; what is sent is taken by the kernel before ``send`` returns, so a slow client
-holds its own thread and one portion of memory, nothing else. Nothing is read further ahead than
-the state machine's limits allow.
+one event at a time. The kernel has taken everything before ``send`` returns, so a slow client holds
+its own thread and one portion of memory, nothing else. Nothing is read further ahead than the state
+machine's limits allow.
 
-One thread uses it; ``shut_down`` and ``stop_reading`` may come from any.
+One thread uses a socket; ``shut_down`` and ``stop_reading`` may be called from any.
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
 
 _HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)
-"""Linux tells; elsewhere a connection that is broken both ways is found only."""
+"""The event for a client that closed its side. Only Linux has it; elsewhere only a connection that
+is broken both ways is found."""
 _PORTION: Final = 1 << 16
 """Bytes that are sent at once; some of them must get through within the write timeout."""
 _RECEIVE: Final = 1 << 16
 _TICK_S: Final = 0.25
-"""Seconds of one wait for a client that takes nothing."""
+"""Seconds of one wait while a client takes nothing."""
 
 
 class ClientSocket:
-    """``address`` and ``port`` are the client's; ``stopped``: by ``stop_reading``."""
+    """One client's socket. ``address`` and ``port`` are the client's; ``stopped``: by
+    ``stop_reading``."""
 
     def __init__(self, accepted: socket.socket, *, write_timeout_s: float) -> None:
         self._socket = accepted
         self._write_timeout_s = write_timeout_s or None
         self.address, self.port = accepted.getpeername()[:2]
         self.tls = False
-        self._cut_off = False  # in the middle of what was being sent
+        self._cut_off = False  # True if ``send`` ended in the middle of its data
         self.stopped = False
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def receive(self, timeout_s: float | None) -> bytes | None:
-        """Bytes, b"" at the end of the connection, None when nothing came within the time.
+        """Return bytes, b"" at the end of the connection, None if nothing came within the time.
 
-        ``timeout_s`` None: wait for ever. Raises ConnectionFailure for a broken connection.
+        ``timeout_s``: None to wait for ever. Raises ConnectionFailure for a broken connection.
         """
         try:
             if not self._readable(timeout_s):
@@ -56,18 +58,20 @@ class ClientSocket:
             self._socket.settimeout(timeout_s)
             return self._socket.recv(_RECEIVE)
         except (TimeoutError, ssl.SSLWantReadError):
-            return None  # nothing, or a part of what TLS sends as one piece
+            return None  # nothing came, or only a part of a TLS record
         except ssl.SSLEOFError:
             return b""
         except (OSError, ValueError) as error:
             raise _broken(error) from None
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
-        """Send all of it. Raises ConnectionFailure: broken, or the client takes nothing.
+        """Send all of it. Raises ConnectionFailure if the connection is broken or the client takes
+        nothing.
 
-        ``waiting`` is called again and again while the client takes nothing: at once when it has
-        sent something, which it may receive. It raises when that has lasted too long; without it
-        the write timeout counts. After either, nothing more can be sent: the client has a part.
+        ``waiting`` is called again and again while the client takes nothing, and at once if the
+        client has sent something, which ``waiting`` may receive. It raises if that lasts too long;
+        without ``waiting`` the write timeout holds. After either error nothing more can be sent, as
+        the client has only a part.
         """
         if self._cut_off:
             raise ConnectionFailure("connection to client lost")
@@ -82,7 +86,8 @@ class ClientSocket:
         self._cut_off = False
 
     def _send_some(self, portion: memoryview, waiting: Callable[[], object] | None) -> int:
-        """Bytes of a portion that were taken: some. TLS wants the same portion until then."""
+        """Send at least some bytes of a portion, and return their number. Until some are taken, TLS
+        must be given the same portion again."""
         blocked: float | None = None
         while True:
             ready = select.POLLOUT
@@ -110,11 +115,11 @@ class ClientSocket:
 
     @property
     def left(self) -> bool:
-        """Whether the client has closed its side: it may not read what was sent last."""
+        """True if the client has closed its side, so that it may not read what was sent last."""
         return not self.stopped and self._poll(_HUNG_UP, 0.0)
 
     def start_tls(self, context: ssl.SSLContext, timeout_s: float) -> None:
-        """The handshake as the server. Raises ConnectionFailure."""
+        """Do the TLS handshake as the server. Raises ConnectionFailure."""
         self._socket.settimeout(timeout_s)
         try:
             self._socket = context.wrap_socket(self._socket, server_side=True)
@@ -123,19 +128,20 @@ class ClientSocket:
         self.tls = True
 
     def stop_reading(self) -> None:
-        """The thread that uses it sees the end of what the client sends, and can still send what
-        the client takes at once."""
+        """Let the thread that uses the socket see the end of input. It can still send what the
+        client takes at once."""
         self.stopped = True
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RD)  # that of TLS would end both ways
+            # Not the TLS socket's own shutdown, which would end both ways.
+            socket.socket.shutdown(self._socket, socket.SHUT_RD)
 
     def shut_down(self) -> None:
-        """End the connection under the thread that uses it, which then sees its end."""
+        """End the connection; the thread that uses the socket then sees its end."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it; what was sent still arrives."""
+        """Close the socket; what was sent still arrives."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
@@ -155,29 +161,30 @@ def _broken(error: Exception) -> ConnectionFailure:
 
 
 _WAIT_S: Final = 1.0
-"""Seconds of one wait at most."""
+"""The most seconds of one wait."""
 
 
 class ClientLeft(ConnectionFailure):
-    """The client has closed its side, or broken off."""
+    """The client has closed its side, or the connection broke."""
 
 
 class MessagePump:
-    """Owns the reading and writing of one connection."""
+    """Read and write the messages of one connection."""
 
     def __init__(self, sock: ClientSocket, session: ServerSession) -> None:
         self._socket = sock
         self._session = session
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
-        """Raises ConnectionFailure. ``waiting``: called while the client takes nothing."""
+        """Send bytes. ``waiting``: called while the client takes nothing. Raises
+        ConnectionFailure."""
         if data:
             self._socket.send(data, waiting)
 
     def next_event(self, timeout_s: float | None) -> Event | None:
-        """The client's next message; None after ``timeout_s`` seconds (None: wait for ever).
+        """Return the client's next message; None after ``timeout_s`` seconds (None: wait for ever).
 
-        Raises ClientLeft, ConnectionFailure, and what the state machine raises for bad messages.
+        Raises ClientLeft, ConnectionFailure, and the state machine's errors for bad messages.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while (event := self._session.next_event()) is None:
@@ -186,7 +193,7 @@ class MessagePump:
             if data:
                 self._session.feed(data)
             elif data is not None:
-                if not self._socket.stopped:  # from this side: the client still listens
+                if not self._socket.stopped:  # if this side has stopped, the client still listens
                     self._session.end_of_input()
                 raise ClientLeft("unexpected EOF on client connection")
             elif deadline is not None and remaining <= 0:

@@ -1,7 +1,7 @@
-"""Who may connect from where, and how they prove it (hba.c, pg_hba.conf).
+"""Rules for clients: who may connect from where, and how they prove it (hba.c, pg_hba.conf).
 
 In: lines as in pg_hba.conf, and what is known of a connection. Out: the method of the first rule
-that matches, or the refusal. Beyond loopback nothing is open unless a rule says so.
+that matches, or a refusal. By default only loopback is open.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIELDS: Final = 5
 
 
 class Method(StrEnum):
-    """How a client proves who it is."""
+    """The way in which a client proves who it is."""
 
     TRUST = "trust"
     REJECT = "reject"
@@ -37,7 +37,7 @@ class Method(StrEnum):
 
 
 class ConnectionKind(StrEnum):
-    """Which connections a rule is for: any, those with TLS, those without."""
+    """The connections that a rule is for: any, those with TLS, those without."""
 
     HOST = "host"
     HOSTSSL = "hostssl"
@@ -46,7 +46,7 @@ class ConnectionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What is known of a connection when it asks to come in."""
+    """Facts about a connection that asks to come in."""
 
     address: str
     tls: bool
@@ -57,7 +57,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A line. ``network`` None: any address."""
+    """A line of the rules. ``network``: None for any address."""
 
     kind: ConnectionKind
     databases: tuple[str, ...]
@@ -66,7 +66,7 @@ class Rule:
     method: Method
 
     def matches(self, client: Client) -> bool:
-        """Whether the rule is for this connection (check_hba)."""
+        """Tell whether the rule is for this connection (check_hba)."""
         if self.kind is not ConnectionKind.HOST and client.tls is not (
             self.kind is ConnectionKind.HOSTSSL
         ):
@@ -78,7 +78,7 @@ class Rule:
         )
 
     def _of_database(self, client: Client) -> bool:
-        # "all" and names are for walsenders of logical replication too, as those name a database.
+        # "all" and names also match walsenders of logical replication, as those name a database.
         if client.replication is ReplicationMode.PHYSICAL:
             return _REPLICATION in self.databases
         return _ALL in self.databases or client.database in self.databases
@@ -103,9 +103,9 @@ def parse_rules(lines: Sequence[str]) -> tuple[Rule, ...]:
 
 
 def method_for(rules: Sequence[Rule], client: Client) -> Method:
-    """The method of the first rule that matches.
+    """Return the method of the first rule that matches.
 
-    Raises AuthenticationFailure (28000): a rule rejects the connection, or none matches.
+    Raises AuthenticationFailure (28000) if that rule rejects the connection, or none matches.
     """
     rule = next((rule for rule in rules if rule.matches(client)), None)
     if rule is not None and rule.method is not Method.REJECT:

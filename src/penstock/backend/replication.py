@@ -1,8 +1,7 @@
 """Replication commands (walsender.c, exec_replication_command).
 
-In: a parsed command and the session's transaction block. Out: its answer. Slots, snapshots and
-streams are made here out of what the node has; what a slot is, is left to ``slots``, what is sent
-to ``stream``.
+In: a parsed command and the session's transaction block. Out: its answer. This file makes slots,
+snapshots and streams by the node's services; ``slots`` keeps slots, ``stream`` sends.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplicationCommands:
-    """The replication commands of one session."""
+    """Run the replication commands of one session."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class ReplicationCommands:
     def run(self, command: ReplicationCommand) -> Iterator[Answer]:
         """Execute one command. Raises PenstockError.
 
-        The right to is looked up each time; PostgreSQL asks for it when a walsender starts only.
+        The role's right is looked up each time; PostgreSQL does so only when a walsender starts.
         """
         self._block.check()
         role = role_now(self._services.catalog, self._context.role)
@@ -168,7 +167,7 @@ class ReplicationCommands:
         def change(slot: Slot) -> Slot:
             failover = slot.failover if options.failover is None else options.failover
             two_phase = slot.two_phase if options.two_phase is None else options.two_phase
-            # From where on, the next stream says, which begins where its client wants it to.
+            # The next stream sets the position, as it begins where its client wants it to.
             at = slot.two_phase_at if two_phase and slot.two_phase else None
             return replace(slot, failover=failover, two_phase=two_phase, two_phase_at=at)
 
@@ -201,18 +200,19 @@ class ReplicationCommands:
             )
         self._require_database()
         name = command.slot_name
-        # Everything that can be refused is refused before the stream begins; the slot is held
-        # from the first moment of the stream.
+        # Whatever can be refused is refused before the stream begins. The slot is taken again, for
+        # the whole stream, when the stream begins.
         version, options = self._services.version, None
         with self._services.slots.held(name, self._context.pid, version=version) as slot:
             if slot.plugin == PGOUTPUT:
                 options = parse_parameters(command.options, version)
             else:
                 with self._plugin(slot, command.options):
-                    pass  # it has started, and so takes the options
+                    pass  # the plugin has started, so it accepts the options
         end = self._services.sequencer.position().lsn
         if command.start > end:
-            # The subscriber has what this log does not: it would skip what takes those positions.
+            # The subscriber has changes that this log lacks, so it would skip new changes that get
+            # the same positions.
             raise PenstockError(
                 f"requested starting point {command.start} is ahead of the WAL flush position of "
                 f"this server {end}",
@@ -222,7 +222,7 @@ class ReplicationCommands:
         return Streaming(lambda wire: self._stream(wire, command, options))
 
     def _plugin(self, slot: Slot, options: Options) -> LogicalDecodingContext:
-        """Raises PenstockError: the plugin is not there, or refuses."""
+        """Start the slot's output plugin. Raises PenstockError if it is not there or refuses."""
         reading = self._services.reading
         if reading is None:
             raise FeatureNotSupported(f"output plugin {slot.plugin} needs a node with Spark")
@@ -232,8 +232,8 @@ class ReplicationCommands:
     def _sending(
         self, slot: Slot, command: c.StartReplication, options: PgoutputOptions | None
     ) -> Iterator[tuple[Lsn, ChangeSource, Callable[..., Stream]]]:
-        """Where a stream begins, what decodes for it, and what makes it. ``options``: of
-        pgoutput."""
+        """Yield where a stream begins, the source that decodes for it, and the function that makes
+        it. ``options``: of pgoutput, None for another plugin."""
         slots = self._services.slots
         with self._services.catalog.read() as t:
             start = t.transactions.boundary(max(command.start, slot.confirmed_flush_lsn))

@@ -1,7 +1,8 @@
-"""The statements of one session, each to the one that runs it (postgres.c, exec_simple_query).
+"""The statements of one session (postgres.c, exec_simple_query).
 
-In: query strings. Out: answers. Replication commands go to ``replication``; what concerns the
-session itself is done here; commands, catalog queries and the lake's rows are the node's services.
+In: query strings. Out: answers. ``replication`` runs replication commands; statements about the
+session itself are run here; the node's services run commands, catalog queries and statements on the
+lake's rows.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ _WARNING = "01000"
 
 
 class SessionRunner:
-    """Runs what one client sends; made when it has logged in."""
+    """Run what one client sends, once it has logged in."""
 
     def __init__(self, context: SessionContext, services: SessionServices) -> None:
         self._context = context
@@ -145,7 +146,7 @@ class SessionRunner:
             yield from self._run(statement, _source(statement, text), BoundValues())
 
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
-        """What a statement takes and gives."""
+        """Describe the parameters and columns of a statement."""
         description = Description(tuple(types), None)
         if not text.strip():
             return Prepared(text, description)
@@ -180,11 +181,12 @@ class SessionRunner:
 
     @property
     def transaction_status(self) -> TransactionStatus:
-        """What ReadyForQuery tells."""
+        """The status that ReadyForQuery reports."""
         return self._block.status
 
     def failed(self) -> Iterable[ParameterChange]:
-        """The running statement has failed; temporary slots go with it, as in PostgreSQL."""
+        """Clean up after the running statement has failed. Temporary slots go with it, as in
+        PostgreSQL. Return the settings that changed by that."""
         self._block.fail()
         self._services.slots.take_back(self._context.pid, sent=False)
         self._services.slots.end_session(self._context.pid)
@@ -199,7 +201,7 @@ class SessionRunner:
         self._cancellation.end()
 
     def close(self) -> None:
-        """The session ends."""
+        """End the session."""
         self._block.abandon()
         self._services.snapshots.withdraw(self._context.pid)
         self._services.slots.take_back(self._context.pid, sent=True)
@@ -265,7 +267,7 @@ class SessionRunner:
                 copied = copy_of_rows(rows, statement)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case Copy():
-                # Of a replication connection: no client but a subscriber copies tables by one.
+                # ``packed``: only subscribers copy tables by a replication connection.
                 request = replace(copy_request(statement), packed=self._walsender)
                 copied = services.lake.copy(request, self._block.snapshot(), role)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
@@ -318,7 +320,7 @@ class SessionRunner:
         return Writer(role, self._values(role), self._sequences, self._cancellation)
 
     def _catalog_rows(self, text: str, parameters: BoundValues) -> Rows:
-        """A query of the catalogs, which may end sessions: this one, too."""
+        """Run a query on the catalogs, which may even end this session."""
         self._block.check_catalogs()
         self._block.query()
         catalogs = self._services.within(self._block.rows).catalog_queries
@@ -332,7 +334,7 @@ class SessionRunner:
         self._warnings.append(Notice("WARNING", message, sqlstate=_WARNING))
 
     def _warned(self) -> Iterator[Notice]:
-        """What functions of the query had to say."""
+        """Yield the warnings of the query's functions."""
         warnings, self._warnings = self._warnings, []
         yield from warnings
 
@@ -351,12 +353,12 @@ class SessionRunner:
             )
 
     def _learn_types(self) -> None:
-        """The node's own types, as the statement that begins finds them."""
+        """Read the node's own types, for the statement that begins."""
         with self._services.catalog.read() as t:
             remember_enums(t.types.all())
 
     def _role(self) -> Role:
-        """Looked up for every statement: what was revoked since is gone."""
+        """Look up the role for every statement, as rights may have been revoked."""
         return role_now(self._services.catalog, self._context.role)
 
     def _facts(self, role: Role) -> SessionFacts:
@@ -381,7 +383,7 @@ class SessionRunner:
         )
 
     def _emit(self, prefix: str, content: bytes) -> None:
-        """A message that belongs to the block."""
+        """Stage a message, which belongs to the block."""
         lake = self._services.lake
         self._block.emit(prefix, content, "pg_logical_emit_message", lake.open_block)
 
@@ -394,17 +396,18 @@ def _source(statement: Statement, text: str) -> str:
 # COPY as a subscriber sends it (tablesync.c, copy_table).
 #
 # In: a parsed COPY. Out: what to read and how to write it, or PostgreSQL's error for an option.
-# Which table and columns that is, and who may read them, is left to the reader.
+# The reader finds the table and its columns, and checks rights.
 
 _FORMATS: Final = {"text": False, "binary": True}
 _PORTION_BYTES: Final = 1 << 18
-"""Of rows that are sent at once."""
+"""The bytes of rows that are sent at once."""
 _ROW_BYTES: Final = 16
-"""A row without columns takes room, too."""
+"""Bytes that each row counts in addition: a row without columns takes room, too."""
 
 
 def copy_request(statement: Copy) -> CopyRequest:
-    """Raises FeatureNotSupported, InvalidParameterValue (22023)."""
+    """Return the request for a COPY of a table. Raises FeatureNotSupported, InvalidParameterValue
+    (22023)."""
     binary = _binary(statement)
     if statement.relation is not None:
         columns = None if statement.columns is None else tuple(map(CopyTarget, statement.columns))
@@ -420,7 +423,8 @@ def copy_request(statement: Copy) -> CopyRequest:
 
 
 def copy_of_rows(rows: Rows, statement: Copy) -> CopyOut:
-    """COPY of a query on the catalogs: rows are drawn while the client takes them."""
+    """Return the answer to COPY of a query on the catalogs. Rows are read while the client takes
+    them."""
     binary = _binary(statement)
     code = BINARY_FORMAT if binary else TEXT_FORMAT
     fields = [replace(field, format=code) for field in rows.fields]
@@ -459,18 +463,18 @@ def _binary(statement: Copy) -> bool:
     return binary
 
 
-# What prepared queries and changes take and give (parse_analyze_varparams).
+# Descriptions of prepared queries and changes (parse_analyze_varparams).
 #
-# In: the text of one statement, and the types that the client has said for its parameters. Out: a
-# ``Description``. Queries on the catalogs are described by them; in those on tables of the lake
-# parameters get types from the columns beside them, and NULLs stand for their values.
+# In: the text of one statement, and the types that the client has given for its parameters. Out: a
+# ``Description``. The catalogs describe queries on themselves. In statements on tables of the lake,
+# parameters get their types from the columns beside them, and NULLs stand for their values.
 
 _PUBLIC = "public"
 
 
 @dataclass(frozen=True, slots=True)
 class BoundValues:
-    """Values in text format and the oids of their types."""
+    """Values of parameters, in text format, and the oids of their types."""
 
     values: Cells = ()
     types: Sequence[int] = ()
@@ -484,7 +488,7 @@ def describe_query(
     facts: SessionFacts,
     role: Role,
 ) -> Description:
-    """A SELECT. Raises PostgreSQL's errors."""
+    """Describe a SELECT. Raises PostgreSQL's errors."""
     if services.catalog_queries.reads_catalog_only(text):
         return services.catalog_queries.describe(text, facts, said)
     parameters = described_parameters(services, text, said)
@@ -495,7 +499,7 @@ def describe_query(
 def described_parameters(
     services: SessionServices, text: str, said: Sequence[int]
 ) -> tuple[int, ...]:
-    """Types of the parameters of a statement on tables of the lake."""
+    """Return the types of the parameters of a statement on tables of the lake."""
     count = max(last_parameter(text), len(said))
 
     def columns(schema: str | None, table: str) -> Mapping[str, int]:
@@ -507,15 +511,15 @@ def described_parameters(
 # Statements that begin, prepare and end transactions, and those that change rows within one
 # (xact.c).
 #
-# In: parsed statements of one session. Out: answers. The state of the block is
-# ``transaction_block``'s, the rows are the lake's.
+# In: parsed statements of one session. Out: answers. ``transaction_block`` holds the state of the
+# block; the lake stages and commits its rows.
 
 _Ended = tuple[str, Sequence[Notice]]
-"""The tag, and what comes before it."""
+"""The tag, and the notices to send before it."""
 
 
 class Transactions:
-    """Of one session."""
+    """Run the transaction statements of one session."""
 
     def __init__(
         self,
@@ -532,7 +536,8 @@ class Transactions:
         self._standbys = standbys
 
     def change(self, what: str, text: str, writer: Writer) -> CommandOutcome:
-        """INSERT, UPDATE or DELETE: a commit, or staged in the block. Raises PenstockError."""
+        """Run INSERT, UPDATE or DELETE: commit it, or stage it in the block. Raises
+        PenstockError."""
         lake = self._services.lake
         if not self._block.open:
             return lake.change(text, writer)
@@ -541,7 +546,7 @@ class Transactions:
         return lake.stage(text, self._block.snapshot(), writer, rows)
 
     def run(self, statement: Transaction, role: Callable[[], Role]) -> Iterator[Answer]:
-        """Raises PenstockError; where COMMIT does, the block has ended."""
+        """Run a statement. Raises PenstockError; after an error of COMMIT the block has ended."""
         if statement.kind in (TransactionKind.BEGIN, TransactionKind.START):
             self._block.check()
             yield from self._block.begin(statement.modes)
@@ -572,7 +577,7 @@ class Transactions:
         raise AssertionError(statement.kind)
 
     def _prepare(self, gid: str, role: Callable[[], Role]) -> _Ended:
-        """PrepareTransactionBlock: what cannot be prepared is rolled back."""
+        """Prepare the block; if that fails, it is rolled back (PrepareTransactionBlock)."""
         prepares = self._block.open and not self._block.failed
         before = self._standbys.now() if prepares else None
         if prepares:
@@ -588,7 +593,7 @@ class Transactions:
         return tag, waited if warning is None else (*waited, warning)
 
     def _end_prepared(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
-        """The second phase, in any session."""
+        """Commit or roll back a prepared transaction, which any session may have prepared."""
         tag, lake = statement.kind.value, self._services.lake
         self._block.check()
         self._block.outside(tag)
@@ -622,8 +627,8 @@ class Transactions:
 
 # SET, RESET and SHOW, in all forms (guc_funcs.c, ExecSetVariableStmt).
 #
-# In: statements and set_config() of one session. Out: answers. Values are ``session_settings``'s,
-# the modes of a transaction are its block's.
+# In: statements and set_config() of one session. Out: answers. ``session_settings`` holds the
+# values, the block holds the modes of its transaction.
 
 VariableStatement = SetVariable | ResetVariable | ShowVariable | SetTransaction
 
@@ -634,7 +639,7 @@ _APPLICATION: Final = "application_name"
 
 
 class Variables:
-    """Of one session. ``tell_name``: told of its application_name."""
+    """Hold the variables of one session. ``tell_name``: called with a new application_name."""
 
     def __init__(
         self, settings: SessionSettings, block: TransactionBlock, tell_name: Callable[[str], None]
@@ -645,7 +650,7 @@ class Variables:
         self._name = settings.show(_APPLICATION)
 
     def run(self, statement: VariableStatement) -> Iterator[Answer]:
-        """Raises as ``set_config``."""
+        """Run SET, RESET or SHOW. Raises what ``set_config`` raises."""
         match statement:
             case ShowVariable(name=name):
                 yield self._show(name)
@@ -670,27 +675,28 @@ class Variables:
                 yield Done("SET")
 
     def set_config(self, name: str, value: str | None, is_local: bool) -> str:
-        """Raises PenstockError (42704, 55P02, 42501, 22023, 25001, 0A000)."""
+        """Set a variable and return its new value. Raises PenstockError (42704, 55P02, 42501,
+        22023, 25001, 0A000)."""
         self._set(name, value, local=is_local)
         return self.show(name)
 
     def show(self, name: str) -> str:
-        """Raises UndefinedObject (42704)."""
+        """Return a variable's value. Raises UndefinedObject (42704)."""
         return self._modes().get(name.lower()) or self._settings.show(name)
 
     def values(self) -> Mapping[str, str]:
-        """Every setting by its lower-case name."""
+        """Return every setting by its lower-case name."""
         return {**self._settings.values(), **self._modes()}
 
     def fields(self, name: str | None) -> tuple[FieldDescription, ...]:
-        """The columns of SHOW; None: of SHOW ALL."""
+        """Return the columns of SHOW, or of SHOW ALL if ``name`` is None."""
         title = ("name", "setting", "description")
         names = title if name is None else (self._settings.title(name),)
         return tuple(FieldDescription(column, TEXT) for column in names)
 
     def settle(self) -> list[ParameterChange]:
-        """A statement has ended, well or not: others see the session's name; what its client is to
-        be told of."""
+        """Show others the session's name once a statement has ended, with or without an error.
+        Return the changes to report to the client."""
         name = self._settings.show(_APPLICATION)
         if name != self._name:
             self._name = name
@@ -698,7 +704,8 @@ class Variables:
         return self._settings.changed()
 
     def _set(self, name: str, value: str | None, *, local: bool) -> None:
-        """A mode of a transaction is nothing outside of a block: it ends with its statement."""
+        """Set or reset a variable. A mode of a transaction has no effect outside of a block, as it
+        ends with its statement."""
         key = name.lower()
         if key not in (_ISOLATION, _READ_ONLY, _DEFERRABLE):
             self._settings.set(name, value, local=local)
@@ -714,7 +721,7 @@ class Variables:
             self._block.set_modes(TransactionModes(deferrable=checked == "on"))
 
     def _outside(self, what: str) -> Iterator[Notice]:
-        """WarnNoTransactionBlock"""
+        """Yield the warning for a statement that needs a block (WarnNoTransactionBlock)."""
         if not self._block.open:
             message = f"{what} can only be used in transaction blocks"
             yield Notice("WARNING", message, sqlstate="25P01")
@@ -731,7 +738,7 @@ class Variables:
 
 
 def _as_settings(modes: TransactionModes) -> dict[str, str]:
-    """Of those that are said."""
+    """Return the modes that are given, as settings."""
     said = {
         _ISOLATION: modes.isolation,
         _READ_ONLY: None if modes.read_only is None else ("off", "on")[modes.read_only],
@@ -740,10 +747,11 @@ def _as_settings(modes: TransactionModes) -> dict[str, str]:
     return {key: value for key, value in said.items() if value is not None}
 
 
-# A statement that commits waits for standbys before its client is told (SyncRepWaitForLSN).
+# The wait for standbys: a statement that commits waits for them before its client gets the answer
+# (SyncRepWaitForLSN).
 #
-# In: a session's settings, where the log ends before and after its statement. Out: nothing, or
-# PostgreSQL's warning where the wait was given up: what is committed stays so.
+# In: a session's settings, the ends of the log before and after its statement. Out: nothing, or
+# PostgreSQL's warning if the wait was given up: the commit stays.
 
 _STANDBY_WARNING: Final = "01000"
 _SHUTDOWN: Final = "57P01"
@@ -755,15 +763,15 @@ _DETAIL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Where the log ends before a commit; ``mode``: the synchronous_commit that holds for it, which
-    may be the block's alone."""
+    """The end of the log before a commit. ``mode``: the synchronous_commit that holds for the
+    commit, which may be set for its block only."""
 
     lsn: Lsn
     mode: str
 
 
 class StandbyWait:
-    """Of one session. ``mode``: its synchronous_commit now."""
+    """Wait for standbys, in one session. ``mode`` returns its synchronous_commit of now."""
 
     def __init__(
         self, services: SessionServices, mode: Callable[[], str], cancellation: Cancellation
@@ -774,32 +782,34 @@ class StandbyWait:
         self._wrote = False
 
     def before(self, statement: Statement) -> Before | None:
-        """Where the log ends, before a statement that may commit; None: nobody is waited for."""
+        """Return the end of the log before a statement that may commit; None if there is no standby
+        to wait for."""
         if reads(statement):
             return None
         return self.now()
 
     def wrote(self) -> None:
-        """The query that runs commits something."""
+        """Note that the running query commits something."""
         self._wrote = True
 
     @contextmanager
     def query(self, warnings: list[Notice]) -> Iterator[None]:
-        """A query runs inside; ``warnings``: where one goes."""
+        """Run a query inside, and wait if it has committed something. A warning is added to
+        ``warnings``."""
         self._wrote, before = False, self.now()
         yield
         if self._wrote:
             warnings += self.after(before)
 
     def now(self) -> Before | None:
-        """The same whatever the statement is."""
+        """Return the end of the log, as ``before`` does, for any statement."""
         mode = self._mode()
         if mode not in MODES or self._services.sync_rep.config() is None:
             return None
         return Before(self._services.sequencer.position().lsn, mode)
 
     def after(self, before: Before | None) -> Iterator[Notice]:
-        """Wait for what the log has got since then."""
+        """Wait until standbys have what came into the log since then."""
         if before is None:
             return
         services, cancellation = self._services, self._cancellation
@@ -820,15 +830,15 @@ class StandbyWait:
 
 # Commands of one session: each by itself, or as part of a transaction block (utility.c; xact.c).
 #
-# In: parsed statements, and the end of a block. Out: outcomes. What a block has changed is told to
-# nobody before COMMIT, which does all of it in one transaction of the catalog: meanwhile nothing
-# is locked. A statement of a block is tried, together with those before it, so that its errors and
-# notices come where they belong; what it would do is taken back. Tables that a block makes are a
-# part of its rows (``executor.block``).
+# In: parsed statements, and the end of a block. Out: outcomes. Nobody sees what a block has changed
+# before COMMIT, which does all of it in one transaction of the catalog; until then nothing is
+# locked. A statement of a block is tried, together with those before it, and taken back, so that
+# its errors and notices come where they belong. Tables that a block makes belong to its rows
+# (``executor.block``).
 
 
 class NodeCommands:
-    """Of the session whose block and cancellation these are."""
+    """Run the commands of one session, whose block and cancellation these are."""
 
     def __init__(
         self, services: SessionServices, block: TransactionBlock, cancellation: Cancellation
@@ -838,7 +848,7 @@ class NodeCommands:
         self._cancellation = cancellation
 
     def run(self, statement: Statement, role: Role) -> CommandOutcome:
-        """Execute it, or try it in a block. Raises PenstockError."""
+        """Execute a command, or try it in a block. Raises PenstockError."""
         check, blocks = self._cancellation.check, self._services.blocks
         try:
             if not self._block.open:
@@ -852,7 +862,7 @@ class NodeCommands:
                 raise self._block.refusal("This statement")
             tried = (*self._block.commands, statement)
             outcome = blocks.run(tried, role, commit=False)
-        except ConnectionFailure as error:  # to a publisher: this session goes on
+        except ConnectionFailure as error:  # a publisher's, which must not end this session
             raise PenstockError(
                 error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
             ) from None
@@ -860,13 +870,13 @@ class NodeCommands:
         return outcome
 
     def commit(self, role: Role) -> None:
-        """What the block has changed. Raises PenstockError: nothing of it."""
+        """Execute the block's commands. If it raises PenstockError, nothing is changed."""
         blocks, commands = self._services.blocks, self._block.commands
         if blocks is not None and commands:
             blocks.run(commands, role, commit=True)
 
     def create_table_as(self, statement: CreateTableAs, writer: Writer) -> CommandOutcome:
-        """Outside of a block."""
+        """Run CREATE TABLE AS, outside of a block."""
         lake, at, role = self._services.lake, self._block.now(), writer.role
         return create_table_as(
             statement,
@@ -878,8 +888,8 @@ class NodeCommands:
 
 # CREATE TABLE ... AS (createas.c): a table with the columns of a query, and its rows.
 #
-# In: the statement, and who creates tables and changes rows. Out: the outcome of a SELECT. The
-# table is one commit and its rows are the next; a query that fails takes the table with it.
+# In: the statement, and functions that create tables and change rows. Out: the outcome of a SELECT.
+# The table is one commit and its rows are the next; if the query fails, the table is dropped.
 
 _DUPLICATE_TABLE = "42P07"
 
@@ -890,7 +900,8 @@ def create_table_as(
     run: Callable[[Statement], CommandOutcome],
     change: Callable[[str], CommandOutcome],
 ) -> CommandOutcome:
-    """``describe``: the columns of a query; ``run``: of a command; ``change``: of an INSERT.
+    """Create a table and fill it. ``describe`` returns the columns of a query, ``run`` executes a
+    command, ``change`` executes an INSERT.
 
     Raises what they raise, and SqlSyntaxError.
     """

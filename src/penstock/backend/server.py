@@ -1,6 +1,6 @@
-"""The node's port: accepts clients, a thread each, within limits (postmaster.c).
+"""The node's port: it accepts clients, a thread each, within limits (postmaster.c).
 
-In: an address, what sessions share and what they ask for. Out: running sessions, until ``stop``.
+In: an address, the options and services of sessions. Out: running sessions, until ``stop``.
 CancelRequests find their session here.
 """
 
@@ -23,26 +23,27 @@ from penstock.protocol.startup_packets import CancelRequest
 from penstock.sqlstate import TooManyConnections
 
 _KEY_SIZE: Final = 32
-"""Bytes of a cancel key in protocol 3.2; clients of 3.0 get the first four."""
+"""The bytes of a cancel key in protocol 3.2; clients of 3.0 get the first four."""
 _SHORTEST_KEY: Final = 4
-"""Bytes of a cancel key that count as one: those of protocol 3.0."""
+"""The fewest bytes of a cancel key that is accepted, which protocol 3.0 has."""
 _BACKLOG: Final = 128
 _STOP_S: Final = 10.0
-"""Seconds for each session's thread to end; they are daemons, so the process ends all the same."""
+"""Seconds for each session's thread to end. Threads are daemons, so the process ends anyway."""
 _TOLD_S: Final = 2.0
-"""Given to sessions for telling their clients that the node stops."""
+"""Seconds that sessions have to tell their clients that the node stops."""
 _TURNED_AWAY_AT_ONCE: Final = 20
-"""Clients beyond the limits that are told so at the same time; the others are just closed."""
+"""The most clients beyond the limits that get an error at the same time; the connections of others
+are just closed."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ListenOptions:
-    """``port`` 0: any free one.
+    """Options of the port. ``port``: 0 for any free one.
 
-    Replication connections are counted by themselves, from their start packets on
-    (``max_wal_senders``, InitProcess), all others by ``max_connections``: those that log in, too.
+    Replication connections count by themselves, from their start packets on (``max_wal_senders``,
+    InitProcess). ``max_connections`` limits all others, including those that are still logging in.
     """
 
     address: str = "127.0.0.1"
@@ -53,7 +54,7 @@ class ListenOptions:
 
 
 class Server:
-    """Listens from ``start`` to ``stop``."""
+    """Listen from ``start`` to ``stop``."""
 
     def __init__(self, listen: ListenOptions, backends: BackendOptions, services: Services) -> None:
         self._listen = listen
@@ -62,15 +63,15 @@ class Server:
             services, cancel=self._cancel, sessions_of=self._sessions_of, admit=self._admit
         )
         self._lock = threading.Lock()
-        self._admitted: dict[int, bool] = {}  # pid: whether it is a walsender
+        self._admitted: dict[int, bool] = {}  # pid -> True for a walsender
         self._backends: dict[int, tuple[Backend, threading.Thread]] = {}
         self._socket: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
         self._stopping = threading.Event()
 
     def take(self, options: BackendOptions) -> None:
-        """Options that hold from now on: for who logs in, and for running sessions where their
-        client asks for something next, as with a reload of PostgreSQL."""
+        """Set the options that hold from now on: for new sessions, and for running ones from their
+        client's next message on, as with a reload of PostgreSQL."""
         self._options = options
 
     @property
@@ -80,12 +81,12 @@ class Server:
 
     @property
     def sessions(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         with self._lock:
             return len(self._backends)
 
     def start(self) -> None:
-        """Listen. Raises ConfigurationError: the address is in use, or not ours."""
+        """Listen. Raises ConfigurationError if the address is in use or not ours."""
         listen = self._listen
         try:
             family = socket.AF_INET6 if ":" in listen.address else socket.AF_INET
@@ -103,9 +104,10 @@ class Server:
         log.info("listening on %s, port %d", listen.address, self.port)
 
     def stop(self) -> None:
-        """End every session and the listening; returns when their threads have ended.
+        """End every session and the listening, and return when their threads have ended.
 
-        Clients are told (57P01, a fast shutdown); who does not end by itself is cut off.
+        Clients get an error (57P01, a fast shutdown); a session that does not end by itself is cut
+        off.
         """
         with self._lock:
             self._stopping.set()  # no session begins after this
@@ -141,7 +143,7 @@ class Server:
             try:
                 self._begin(accepted)
             except (OSError, RuntimeError) as error:
-                # The client has left already, or there is no thread to be had.
+                # The client has left already, or no thread could be started.
                 accepted.close()
                 log.info("could not begin a session: %s", error)
 
@@ -163,7 +165,7 @@ class Server:
             if self._stopping.is_set():
                 accepted.close()
                 return
-            # Started here too: stop() joins what is in the list.
+            # Started under the lock: stop() joins every thread in the list.
             thread.start()
             self._backends[pid] = backend, thread
 
@@ -195,7 +197,8 @@ class Server:
             return sum(backend.role_oid == role_oid for backend, _ in self._backends.values())
 
     def _cancel(self, request: CancelRequest) -> None:
-        """Cancel what a session does, if the key is right; nothing tells whether it was."""
+        """Cancel a session's statement if the key is right; the client does not learn whether it
+        was."""
         with self._lock:
             found = self._backends.get(request.process_id)
         if found is None or len(request.key) < _SHORTEST_KEY:

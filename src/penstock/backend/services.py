@@ -1,6 +1,6 @@
-"""What sessions need of the node beyond their own rooms; joined by ``node``.
+"""Services of the node that sessions need beyond their own rooms; ``node`` puts them together.
 
-In: nothing. Out: Protocols and the frozen value that carries them to every session.
+In: nothing. Out: Protocols, and the frozen value that carries them to every session.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class CatalogQueries(Protocol):
     def reads_catalog_only(self, text: str) -> bool: ...
 
     def describe(self, text: str, facts: SessionFacts, said: Sequence[int]) -> Description:
-        """``said``: oids of the parameters' types that the client has said, 0 where not."""
+        """Describe a query. ``said``: oids of the parameters' types that the client has given, 0
+        for those that it has not."""
 
     def query(
         self,
@@ -50,17 +51,18 @@ class CatalogQueries(Protocol):
     ) -> Rows: ...
 
     def within(self, catalog: Catalog, warehouse: Warehouse) -> CatalogQueries:
-        """For a statement of a block that has made tables."""
+        """Return the queries for a statement of a block that has made tables."""
 
     def column_types(self, schema: str, table: str) -> Mapping[str, int]:
-        """Type oids of a lake table's columns, in its order; empty where there is none."""
+        """Return the type oids of a lake table's columns, in its order; empty if there is no such
+        table."""
 
 
 class Lake(Protocol):
-    """Reads and changes the lake's tables, on Spark."""
+    """Reads and changes the lake's tables."""
 
     def copy(self, request: CopyRequest, at: Position, role: Role) -> CopyOut:
-        """Raises PenstockError (42P01, 42501, 42703)."""
+        """Run COPY TO STDOUT. Raises PenstockError (42P01, 42501, 42703)."""
 
     def query(
         self,
@@ -70,13 +72,13 @@ class Lake(Protocol):
         interrupts: Interrupts,
         session: SessionValues,
     ) -> Rows:
-        """A SELECT; rows come as they are drawn."""
+        """Run a SELECT; its rows are computed as they are read."""
 
     def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
-        """The columns of a query, without running it."""
+        """Return the columns of a query, without running it."""
 
     def change(self, text: str, writer: Writer) -> CommandOutcome:
-        """INSERT, UPDATE, DELETE: one commit."""
+        """Run INSERT, UPDATE or DELETE: one commit."""
 
     def truncate(
         self, relations: Iterable[RangeVar], role: Role, *, restart: bool = False
@@ -85,57 +87,60 @@ class Lake(Protocol):
     def open_block(self) -> LakeBlock: ...
 
     def within(self, block: LakeBlock) -> Lake:
-        """For the next statement of a block that has made tables."""
+        """Return the lake for the next statement of a block that has made tables."""
 
     def stage(self, text: str, at: Position, writer: Writer, block: LakeBlock) -> CommandOutcome:
-        """INSERT, UPDATE, DELETE of a transaction block."""
+        """Run INSERT, UPDATE or DELETE in a transaction block."""
 
     def commit(self, block: LakeBlock) -> None:
-        """Raises PenstockError (40001): nothing of it."""
+        """Commit the block. If it raises PenstockError (40001), nothing is committed."""
 
     def prepare(
         self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
     ) -> None:
-        """Raises PenstockError (40001): nothing of it."""
+        """Prepare the block. If it raises PenstockError (40001), nothing is prepared."""
 
     def commit_prepared(self, gid: str, role: Role) -> None:
-        """Raises PenstockError (40001): it is prepared still."""
+        """Commit a prepared transaction. If it raises PenstockError (40001), it is still
+        prepared."""
 
     def rollback_prepared(self, gid: str, role: Role) -> None: ...
 
 
 RunCommand = Callable[[Statement, Role, Callable[[], None]], CommandOutcome]
-"""Executes a statement of ``commands``; the last argument raises when it is to end. Raises
-PenstockError."""
+"""A function that executes a statement of ``commands``; its last argument raises if the statement
+has to end. Raises PenstockError."""
 
 
 class BlockCommands(Protocol):
     """Commands of a transaction block, all of them as one transaction of the catalog."""
 
     def takes(self, statement: Statement) -> bool:
-        """Whether a block may have it."""
+        """Tell whether a block may have the statement."""
 
     def run(self, statements: Sequence[Statement], role: Role, *, commit: bool) -> CommandOutcome:
-        """What the last one gives. Without ``commit`` everything is taken back. Raises
-        PenstockError (25001, 0A000)."""
+        """Execute the statements and return the outcome of the last one. Without ``commit``
+        everything is taken back. Raises PenstockError (25001, 0A000)."""
 
     def defines(self, statement: Statement) -> bool:
-        """Whether it is about tables that a block may make."""
+        """Tell whether the statement is about tables that a block may make."""
 
     def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
-        """Execute one of those. Raises PenstockError (0A000, 42P07, ...)."""
+        """Execute a statement about such tables. Raises PenstockError (0A000, 42P07, ...)."""
 
 
 MakeSource = Callable[[PgoutputOptions, Lsn | None], ChangeSource]
-"""Makes what decodes for one stream; from where on it is told of what is prepared, if at all."""
+"""A function that makes the source which decodes for one stream. The second argument: the position
+from which on the stream gets prepared transactions; None if it gets none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionServices:
-    """Everything that a session is given. ``system_identifier``: as IDENTIFY_SYSTEM tells it.
+    """Services that a session is given. ``system_identifier``: the one that IDENTIFY_SYSTEM
+    reports.
 
-    ``wal_sender_timeout_s``: now; 0 for none. ``settings``: what SHOW gives, by lower-case names;
-    a reload changes them.
+    ``wal_sender_timeout_s`` returns the value of now; 0 for none. ``settings``: the values that
+    SHOW prints, by lower-case names; a reload changes them.
     """
 
     catalog: Catalog
@@ -155,15 +160,15 @@ class SessionServices:
     database_oid: int
     wal_sender_timeout_s: Callable[[], float]
     blocks: BlockCommands | None = None
-    """None: a block has no commands."""
+    """Commands of blocks; None if a block may have none."""
     reading: LogicalReading | None = None
-    """Of slots with output plugins; None: nothing decodes for them."""
+    """The reading of slots with output plugins; None if nothing decodes for them."""
     sessions: Sessions = field(default_factory=Sessions)
     sync_rep: SyncRep = field(default_factory=lambda: SyncRep(Senders(), lambda: ""))
-    """Who waits for which streams; by default nobody for any."""
+    """The rule of which commits wait for which streams; by default none waits."""
 
     def within(self, block: LakeBlock | None) -> SessionServices:
-        """For the next statement of a transaction block."""
+        """Return the services for the next statement of a transaction block."""
         if block is None or not block.made:
             return self
         queries = self.catalog_queries.within(block.catalog(self.catalog), block.warehouse)

@@ -1,9 +1,9 @@
 """Settings of one session: SET, RESET, SHOW (guc.c).
 
 In: the node's values, what the client asked for at the start, and SET; ends of transactions. Out:
-values by name, and which of them the client is to be told. Names and values are checked as
-PostgreSQL does (``guc``). Dates, numbers and bytea are always printed as a subscriber asks for
-them, so the few settings that would change it are refused.
+values by name, and the changes to report to the client. Names and values are checked as PostgreSQL
+does (``guc``). Dates, numbers and bytea are always printed as a subscriber asks for them, so the
+few settings that would change that are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "role": ("none",),
     "session_authorization": (),
 }
-"""Settings with effects, and the only values that there are here."""
+"""Settings that would have effects, and the only values that each may have here."""
 _ROLES: Final = frozenset({"role", "session_authorization"})
 _SHOWN_AS: Final[Mapping[str, str]] = {"datestyle": "ISO, MDY", "timezone": "UTC"}
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -38,20 +38,21 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "wal_level": "logical",
     "default_table_access_method": "delta",
 }
-"""What differs from PostgreSQL's built-in values."""
+"""Values that differ from PostgreSQL's built-in ones."""
 _ZONE: Final = "timezone"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnValues:
-    """What a session has set, by lower-case name: ``now``, and ``lasting``, which is left when the
-    transaction commits. They differ by SET LOCAL; else they are one object."""
+    """Values that a session has set, by lower-case name: those of ``now``, and the ``lasting`` ones
+    that are left when the transaction commits. They differ by SET LOCAL; else they are one
+    object."""
 
     now: Mapping[str, str]
     lasting: Mapping[str, str]
 
     def with_value(self, key: str, value: str | None, *, local: bool) -> OwnValues:
-        """None: without one."""
+        """Return the values with ``value`` for ``key``, or without ``key`` if it is None."""
         now = _with(self.now, key, value)
         if local:
             return OwnValues(now, self.lasting)
@@ -65,8 +66,8 @@ def _with(values: Mapping[str, str], key: str, value: str | None) -> Mapping[str
 
 
 class SessionSettings:
-    """``node``: values by lower-case name, as they are now; ``given``: from the startup packet, in
-    order. ``own`` is what a savepoint keeps and puts back."""
+    """Hold the settings of one session. ``node``: values by lower-case name, as they are now;
+    ``given``: from the startup packet, in order. A savepoint keeps ``own`` and puts it back."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class SessionSettings:
         version: int,
         superuser: Callable[[], bool] | None = None,
     ) -> None:
-        """``superuser``: whether the session's role is one now. Raises as ``set``."""
+        """``superuser`` tells whether the session's role is one now. Raises what ``set`` raises."""
         self._known = settings(version)
         boot = {
             key: setting.shown(setting.boot)
@@ -88,7 +89,8 @@ class SessionSettings:
         self.own = OwnValues(self._at_start, self._at_start)
         self._starting = True
         for name, value in given:
-            # JDBC sends the zone of its machine. What is printed has an offset, and stays right.
+            # JDBC sends its machine's time zone. It may be ignored: times are printed with an
+            # offset.
             if name.lower() != _ZONE or value.lower() in _ONLY[_ZONE]:
                 self.set(name, value)
         self._starting = False
@@ -98,7 +100,7 @@ class SessionSettings:
         self._told = {name: held for name in reported if (held := self._value(name)) is not None}
 
     def values(self) -> Mapping[str, str]:
-        """Every setting by its lower-case name."""
+        """Return every setting by its lower-case name."""
         return {**self._boot, **self._node, **self.own.now}
 
     def _value(self, name: str) -> str | None:
@@ -107,31 +109,31 @@ class SessionSettings:
         return next(held, None)
 
     def show(self, name: str) -> str:
-        """The value of a setting. Raises UndefinedObject (42704)."""
+        """Return the value of a setting. Raises UndefinedObject (42704)."""
         value = self._value(name)
         if value is None:
             raise _unknown(name)
         return value
 
     def title(self, name: str) -> str:
-        """A setting's name as PostgreSQL writes it: ``TimeZone``."""
+        """Return a setting's name as PostgreSQL writes it: ``TimeZone``."""
         setting = self._known.get(name.lower())
         return name if setting is None else setting.name
 
     def set(self, name: str, value: str | None, *, local: bool = False) -> None:
-        """SET; ``local``: to the end of the transaction. None is DEFAULT, as RESET: what the client
-        began with.
+        """Set a value. ``local``: until the end of the transaction. None stands for DEFAULT and
+        RESET: the value that the client began with.
 
         Raises UndefinedObject (42704), PenstockError (55P02, 42501, 22023), FeatureNotSupported.
         """
         key = name.lower()
         checked = self.check(name, value)
         if "." in key and key not in self._known:
-            self._boot.setdefault(key, "")  # a placeholder: known from now on, whatever becomes
+            self._boot.setdefault(key, "")  # a placeholder stays known even after a rollback
         self.own = self.own.with_value(key, checked, local=local)
 
     def check(self, name: str, value: str | None) -> str | None:
-        """What ``set`` would set; it raises the same."""
+        """Return the value that ``set`` would set; raise what it would raise."""
         key = name.lower()
         setting = self._known.get(key)
         if setting is not None and key not in _ONLY:
@@ -146,23 +148,23 @@ class SessionSettings:
         return checked
 
     def reset_all(self) -> None:
-        """RESET ALL: back to what the client began with."""
+        """Put all settings back to what the client began with (RESET ALL)."""
         self.own = OwnValues(self._at_start, self._at_start)
 
     # Transactions (AtEOXact_GUC)
 
     def commit(self) -> None:
-        """The transaction has: what was set for it alone goes."""
+        """Commit the transaction: values that were set for it alone go."""
         if self.own.now is not self.own.lasting:
             self.own = OwnValues(self.own.lasting, self.own.lasting)
         self._settled = self.own
 
     def abort(self) -> None:
-        """The transaction is rolled back."""
+        """Roll back: put back the values from before the transaction."""
         self.own = self._settled
 
     def changed(self) -> list[ParameterChange]:
-        """What the client has not been told of yet (ReportChangedGUCOptions)."""
+        """Return the changes that the client has not been told of yet (ReportChangedGUCOptions)."""
         if self.own is self._told_of:
             return []
         self._told_of = self.own

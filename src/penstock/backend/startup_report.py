@@ -1,4 +1,4 @@
-"""What a client is told by ParameterStatus when its session begins (BeginReportingGUCOptions).
+"""ParameterStatus at the beginning of a session (BeginReportingGUCOptions).
 
 In: values of the node and of the session, the startup packet. Out: names and values, in order.
 """
@@ -23,14 +23,15 @@ ALWAYS_REPORTED: Final[Mapping[str, str]] = {
     "search_path": '"$user", public',
 }
 """Values that are the same on every node, unless the startup packet has others. Clients rely on
-them: psycopg 3.2 reads a time from a server without TimeZone and dies."""
+them: psycopg 3.2 dies if it reads a time from a server that has not reported TimeZone."""
 _AS_GIVEN: Final = ("default_transaction_read_only", "search_path")
 
 
 def reported(
     version: int, values: Mapping[str, str], parameters: StartupParameters
 ) -> Sequence[tuple[str, str]]:
-    """``values``: all but what the startup packet asks for. Raises InvalidParameterValue."""
+    """Return the names and values to report. ``values``: all but those that the startup packet asks
+    for. Raises InvalidParameterValue."""
     known = {**values, "application_name": parameters.application_name}
     for name in _AS_GIVEN:
         if (given := parameters.setting(name)) is not None:

@@ -1,10 +1,10 @@
 """The transaction block of one session (xact.c), as far as a publisher needs one.
 
-In: BEGIN, COMMIT, savepoints, what runs in between, and errors. Out: the state that ReadyForQuery
-tells, and which consistent point a statement reads, with what the block has changed itself. The
-session's settings follow it; outside of a block each statement is a transaction of its own.
-Commands that a block may have are kept for its end (``node_commands``); rows that it changes are
-staged (``executor.block``). A block has the one or the other.
+In: BEGIN, COMMIT, savepoints, the statements in between, and errors. Out: the state that
+ReadyForQuery reports, and the consistent point that a statement reads, with the block's own
+changes. The session's settings follow the block; outside of a block each statement is a transaction
+of its own. Commands are kept for the block's end (``runner.NodeCommands``); rows that it changes
+are staged (``executor.block``). A block has commands or rows, not both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ONE_SNAPSHOT = ("repeatable read", "serializable")
 
 @dataclass(frozen=True, slots=True)
 class _Savepoint:
-    """What the block was then."""
+    """The state of the block when the savepoint was made."""
 
     name: str
     modes: TransactionModes
@@ -51,12 +51,13 @@ class _Block:
     savepoints: list[_Savepoint] = field(default_factory=list)
 
     def read(self, position: Position) -> Position:
-        """With what it has changed."""
+        """Return the position with the block's own changes."""
         return position if self.rows is None else self.rows.at(position)
 
 
 class TransactionBlock:
-    """``now`` gives the end of the log; ``settings``: the session's."""
+    """Hold the transaction block of one session. ``now`` returns the end of the log; ``settings``:
+    the session's."""
 
     def __init__(self, now: Callable[[], Position], settings: SessionSettings) -> None:
         self._now = now
@@ -64,12 +65,13 @@ class TransactionBlock:
         self._block: _Block | None = None
 
     def refuse(self, what: str) -> None:
-        """Raises FeatureNotSupported inside of one: what is a commit of its own."""
+        """Raise FeatureNotSupported inside of a block, for a statement that is a commit of its
+        own."""
         if self.open:
             raise self.refusal(what)
 
     def refusal(self, what: str) -> FeatureNotSupported:
-        """The error for what a block may not have."""
+        """Return the error for a statement that a block may not have."""
         return FeatureNotSupported(
             f"{what} cannot run inside a transaction block",
             hint="One statement is one commit of the lake: run it outside of BEGIN ... COMMIT.",
@@ -77,30 +79,30 @@ class TransactionBlock:
 
     @property
     def status(self) -> TransactionStatus:
-        """As ReadyForQuery tells it."""
+        """The status that ReadyForQuery reports."""
         if self._block is None:
             return TransactionStatus.IDLE
         return TransactionStatus.FAILED if self._block.failed else TransactionStatus.IN_TRANSACTION
 
     @property
     def open(self) -> bool:
-        """Whether there is a block."""
+        """True inside of a block."""
         return self._block is not None
 
     @property
     def read_only(self) -> bool:
-        """Whether what runs now may change nothing (XactReadOnly)."""
+        """True if the running statement may change nothing (XactReadOnly)."""
         return bool(self.modes.read_only)
 
     def check_read_only(self, tag: str | None) -> None:
-        """Whether a statement may run (PreventCommandIfReadOnly). ``tag``: of one that changes
-        something. Raises ReadOnlySqlTransaction (25006)."""
+        """Check that a statement may run (PreventCommandIfReadOnly). ``tag``: of a statement that
+        changes something, else None. Raises ReadOnlySqlTransaction (25006)."""
         if tag is not None and self.read_only:
             raise ReadOnlySqlTransaction(f"cannot execute {tag} in a read-only transaction")
 
     @property
     def commands(self) -> tuple[Statement, ...]:
-        """What COMMIT is to do."""
+        """The commands that COMMIT has to execute."""
         return () if self._block is None else self._block.commands
 
     @commands.setter
@@ -110,11 +112,11 @@ class TransactionBlock:
 
     @property
     def rows(self) -> LakeBlock | None:
-        """Rows of the lake that it has changed."""
+        """The rows of the lake that the block has changed; None if it has changed none."""
         return None if self._block is None else self._block.rows
 
     def changing(self, what: str, open_rows: Callable[[], LakeBlock]) -> LakeBlock:
-        """Where a statement stages its rows. Raises FeatureNotSupported."""
+        """Return the block in which a statement stages its rows. Raises FeatureNotSupported."""
         block = self._block
         assert block is not None
         if block.modes.isolation == "serializable":
@@ -127,7 +129,7 @@ class TransactionBlock:
     def emit(
         self, prefix: str, content: bytes, what: str, open_rows: Callable[[], LakeBlock]
     ) -> None:
-        """A message that goes with the block. Raises FeatureNotSupported."""
+        """Stage a message, which is committed with the block. Raises FeatureNotSupported."""
         assert self._block is not None
         self._opened(self._block, what, open_rows).emit(prefix, content)
 
@@ -142,7 +144,7 @@ class TransactionBlock:
         return block.rows
 
     def check_command(self) -> None:
-        """Raises FeatureNotSupported where the block has changed rows."""
+        """Raise FeatureNotSupported if the block has changed rows."""
         if self._block is not None and self._block.rows is not None:
             raise FeatureNotSupported(
                 "commands after changes of rows in a transaction block are not supported"
@@ -150,11 +152,12 @@ class TransactionBlock:
 
     @property
     def failed(self) -> bool:
-        """Whether it can only be rolled back."""
+        """True if the block can only be rolled back."""
         return self._block is not None and self._block.failed
 
     def check_prepare(self) -> None:
-        """Raises FeatureNotSupported where PREPARE TRANSACTION could not keep what it has done."""
+        """Raise FeatureNotSupported if PREPARE TRANSACTION could not keep what the block has
+        done."""
         if self.commands:
             raise FeatureNotSupported(
                 "PREPARE TRANSACTION after commands in a transaction block is not supported",
@@ -167,11 +170,11 @@ class TransactionBlock:
             )
 
     def commits(self, tag: str) -> bool:
-        """Whether this end of the block does what is in it."""
+        """Tell whether this end of the block commits it."""
         return self.open and not self.failed and tag == "COMMIT"
 
     def check_catalogs(self) -> None:
-        """Raises FeatureNotSupported where the catalogs would not show what the block has done."""
+        """Raise FeatureNotSupported if the catalogs would not show what the block has done."""
         if self.commands:
             raise FeatureNotSupported(
                 "queries on the catalogs after commands in the same transaction block are not "
@@ -181,7 +184,7 @@ class TransactionBlock:
 
     @property
     def modes(self) -> TransactionModes:
-        """Of what runs now, each of them; outside of a block the session's defaults."""
+        """All modes of the running transaction; outside of a block the session's defaults."""
         if self._block is not None:
             return self._block.modes
         show = self._settings.show
@@ -192,7 +195,7 @@ class TransactionBlock:
         )
 
     def begin(self, modes: TransactionModes) -> Iterator[Notice]:
-        """BEGIN. In a block already: a warning, then as ``set_modes``."""
+        """Begin a block. If there is one already, warn and do what ``set_modes`` does."""
         if self._block is not None:
             message = "there is already a transaction in progress"
             yield Notice("WARNING", message, sqlstate="25001")
@@ -202,14 +205,14 @@ class TransactionBlock:
             self._block = _Block(with_defaults(modes, self.modes))
 
     def check_chain(self, tag: str) -> None:
-        """COMMIT or ROLLBACK AND CHAIN. Raises PenstockError (25P01) outside of a block."""
+        """Check COMMIT or ROLLBACK AND CHAIN. Raises PenstockError (25P01) outside of a block."""
         if self._block is None:
             raise PenstockError(
                 f"{tag} AND CHAIN can only be used in transaction blocks", sqlstate="25P01"
             )
 
     def chained(self, tag: str) -> tuple[str, Notice | None]:
-        """``end``, and a new block with the same modes."""
+        """End the block, and begin a new one with the same modes."""
         assert self._block is not None
         modes = self._block.modes
         ended, _ = self.end(tag)
@@ -217,7 +220,8 @@ class TransactionBlock:
         return ended, None
 
     def end(self, tag: str) -> tuple[str, Notice | None]:
-        """COMMIT or ROLLBACK; the tag of what it was: a failed block is rolled back."""
+        """End the block by COMMIT or ROLLBACK, and return the tag of what was done: a failed block
+        is rolled back. A warning comes with it if there is no block."""
         if self._block is None:
             missing = Notice("WARNING", "there is no transaction in progress", sqlstate="25P01")
             return tag, missing
@@ -229,12 +233,12 @@ class TransactionBlock:
         return tag, None
 
     def settle(self) -> None:
-        """A statement has run; outside of a block it was a transaction."""
+        """Note that a statement has run; outside of a block it was a transaction."""
         if self._block is None:
             self._settings.commit()
 
     def abandon(self) -> None:
-        """What is not committed leaves nothing."""
+        """End the block, and remove whatever it has not committed."""
         self._settings.abort()
         block, self._block = self._block, None
         if block is not None and block.rows is not None:
@@ -243,7 +247,7 @@ class TransactionBlock:
     # Savepoints
 
     def define_savepoint(self, name: str) -> None:
-        """DefineSavepoint. Raises PenstockError (25P01, 25P02)."""
+        """Make a savepoint (DefineSavepoint). Raises PenstockError (25P01, 25P02)."""
         block = self._in_block("SAVEPOINT")
         self.check()
         staged = Staged() if block.rows is None else block.rows.staged
@@ -252,13 +256,14 @@ class TransactionBlock:
         )
 
     def release_savepoint(self, name: str) -> None:
-        """ReleaseSavepoint. Raises PenstockError (25P01, 25P02, 3B001)."""
+        """Forget a savepoint (ReleaseSavepoint). Raises PenstockError (25P01, 25P02, 3B001)."""
         block = self._in_block("RELEASE SAVEPOINT")
         self.check()
         del block.savepoints[self._place(block, name) :]
 
     def rollback_to_savepoint(self, name: str) -> None:
-        """RollbackToSavepoint, in a failed block too. Raises PenstockError (25P01, 3B001)."""
+        """Go back to a savepoint, in a failed block too (RollbackToSavepoint). Raises PenstockError
+        (25P01, 3B001)."""
         block = self._in_block("ROLLBACK TO SAVEPOINT")
         place = self._place(block, name)
         del block.savepoints[place + 1 :]
@@ -276,14 +281,15 @@ class TransactionBlock:
 
     @staticmethod
     def _place(block: _Block, name: str) -> int:
-        """Of the last savepoint of that name."""
+        """Return the place of the last savepoint of that name."""
         places = [n for n, savepoint in enumerate(block.savepoints) if savepoint.name == name]
         if not places:
             raise PenstockError(f'savepoint "{name}" does not exist', sqlstate="3B001")
         return places[-1]
 
     def set_modes(self, modes: TransactionModes) -> None:
-        """SET TRANSACTION; outside of a block nothing. Raises ActiveSqlTransaction (25001)."""
+        """Run SET TRANSACTION, which does nothing outside of a block. Raises ActiveSqlTransaction
+        (25001)."""
         block = self._block
         if block is not None:
             within = bool(block.savepoints)
@@ -297,7 +303,8 @@ class TransactionBlock:
             )
 
     def fail(self) -> None:
-        """A statement has failed; settings go back to before its subtransaction."""
+        """Note that a statement has failed. Settings go back to what they were before its
+        subtransaction."""
         block = self._block
         if block is None or not block.savepoints:
             self._settings.abort()
@@ -312,7 +319,7 @@ class TransactionBlock:
             raise ActiveSqlTransaction(f"{command} cannot run inside a transaction block")
 
     def forbid_export(self) -> None:
-        """Raise what CREATE_REPLICATION_SLOT (SNAPSHOT 'export') raises in a block."""
+        """Raise the error of CREATE_REPLICATION_SLOT (SNAPSHOT 'export') in a block."""
         if self._block is not None:
             raise PenstockError(
                 "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') must not be called inside a "
@@ -320,7 +327,7 @@ class TransactionBlock:
             )
 
     def check_use(self, version: int) -> None:
-        """Raise what CREATE_REPLICATION_SLOT (SNAPSHOT 'use') raises here."""
+        """Raise PostgreSQL's error if CREATE_REPLICATION_SLOT (SNAPSHOT 'use') may not run here."""
         command = "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'use')"
         block = self._block
         if block is None:
@@ -335,7 +342,7 @@ class TransactionBlock:
             raise PenstockError(f"{command} must be called before any query")
 
     def query(self) -> None:
-        """One of the catalogs: a query all the same, after which modes are what they are."""
+        """Note a query on the catalogs: it fixes the modes, as any query does."""
         if self._block is not None:
             self._block.queried = True
 
@@ -346,7 +353,7 @@ class TransactionBlock:
         self._block.queried = True
 
     def import_snapshot(self, take: Callable[[], Position]) -> None:
-        """SET TRANSACTION SNAPSHOT. Raises PenstockError (25001, 0A000, 42704)."""
+        """Run SET TRANSACTION SNAPSHOT. Raises PenstockError (25001, 25P01, 0A000, 42704)."""
         if self._block is None:
             raise NotInPrerequisiteState(
                 "SET TRANSACTION SNAPSHOT can only be used in transaction blocks", sqlstate="25P01"
@@ -361,14 +368,15 @@ class TransactionBlock:
         self.use(take())
 
     def now(self) -> Position:
-        """What a query would read; without reading."""
+        """Return the position that a query would read, without reading it: the block's modes may
+        still change afterwards, and its rows are not checked."""
         block = self._block
         position = block.snapshot if block and block.snapshot else self._now()
         return position if block is None or block.rows is None else block.rows.with_made(position)
 
     def snapshot(self) -> Position:
-        """What a query reads: the block's snapshot where it keeps one, else the end of the log;
-        with what the block has changed. Raises PenstockError (40001)."""
+        """Return the position that a query reads: the block's snapshot if it keeps one, else the
+        end of the log; with the block's own changes. Raises PenstockError (40001)."""
         block = self._block
         if block is None:
             return self._now()
@@ -380,14 +388,14 @@ class TransactionBlock:
         return block.read(block.snapshot)
 
 
-# Modes of a transaction: what it has, and when they may be changed (variable.c).
+# Modes of a transaction, and when they may be changed (variable.c).
 #
-# In: the modes that there are and those that a statement says. Out: the modes from then on, or
+# In: the present modes and those that a statement gives. Out: the modes from then on, or
 # PostgreSQL's error (check_transaction_isolation, _read_only and _deferrable).
 
 
 def with_defaults(said: TransactionModes, defaults: TransactionModes) -> TransactionModes:
-    """``said``, and ``defaults`` where nothing is."""
+    """Return the modes ``said``, with ``defaults`` for those that are None."""
     return TransactionModes(
         defaults.isolation if said.isolation is None else said.isolation,
         defaults.read_only if said.read_only is None else said.read_only,
@@ -398,8 +406,8 @@ def with_defaults(said: TransactionModes, defaults: TransactionModes) -> Transac
 def changed_modes(
     now: TransactionModes, said: TransactionModes, *, queried: bool, within: bool
 ) -> TransactionModes:
-    """``queried``: there was a query; ``within``: it is a subtransaction. Raises
-    ActiveSqlTransaction (25001)."""
+    """Return the modes after SET TRANSACTION. ``queried``: the block has run a query; ``within``:
+    it is in a subtransaction. Raises ActiveSqlTransaction (25001)."""
     if said.isolation not in (None, now.isolation):
         what = "SET TRANSACTION ISOLATION LEVEL"
         if queried:
