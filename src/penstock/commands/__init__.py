@@ -1,9 +1,8 @@
-"""Statements to catalog changes (src/backend/commands).
+"""Commands: statements that change the catalog (src/backend/commands).
 
 In: statements of ``penstock.sql``, the catalog, a way to the publisher, and the scope: who executes
 them, over which warehouse. Out: changed rows, new and dropped Delta tables, and a
-``CommandResult``. Workers are neither started nor stopped here: a node that runs follows the
-catalog.
+``CommandResult``. Commands neither start nor stop workers: a running node follows the catalog.
 """
 
 from penstock.commands.namespace import register_all, table_columns

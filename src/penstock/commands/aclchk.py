@@ -1,8 +1,8 @@
-"""Who may do what (aclchk.c, acl.c).
+"""Checks of rights (aclchk.c, acl.c).
 
 In: the executing role, an object's owner, a transaction of the catalog. Out: nothing, or 42501 with
-PostgreSQL's words; roles that specifications mean. There is no membership in roles, and CREATE on
-schemas and the database cannot be granted: both are the superusers' and the owners'.
+PostgreSQL's words; the roles that specifications mean. Roles have no members, and CREATE cannot be
+granted: a schema's owner and superusers have it on the schema, only superusers on the database.
 """
 
 from __future__ import annotations
@@ -14,37 +14,38 @@ from penstock.sql import RoleKind, RoleSpec
 
 
 def is_owner(role: CurrentRole, owner: int | None) -> bool:
-    """object_ownercheck"""
+    """Tell whether the role owns an object, or is a superuser (object_ownercheck)."""
     return role.superuser or (role.oid is not None and role.oid == owner)
 
 
 def check_owner(role: CurrentRole, owner: int | None, kind: str, name: str) -> None:
-    """Raises InsufficientPrivilege: must be owner of ``kind`` ``name``."""
+    """Raise InsufficientPrivilege (must be owner of ``kind`` ``name``) unless the role is."""
     if not is_owner(role, owner):
         raise InsufficientPrivilege(f"must be owner of {kind} {name}")
 
 
 def check_create_in_database(scope: CommandScope) -> None:
-    """ACL_CREATE on the database, which nobody but superusers has."""
+    """Check ACL_CREATE on the database, which only superusers have."""
     if not scope.role.superuser:
         raise InsufficientPrivilege(f"permission denied for database {scope.database}")
 
 
 def check_create_in_schema(scope: CommandScope, owner: int | None, schema: str) -> None:
-    """ACL_CREATE on a schema, which its owner and superusers have."""
+    """Check ACL_CREATE on a schema, which its owner and superusers have."""
     if not is_owner(scope.role, owner):
         raise InsufficientPrivilege(f"permission denied for schema {schema}")
 
 
 def may_select(transaction: CatalogTransaction, role: CurrentRole, table: LakeTable) -> bool:
-    """ACL_SELECT on a table."""
+    """Tell whether the role has ACL_SELECT on a table."""
     if is_owner(role, table.owner):
         return True
     return role.oid is not None and transaction.roles.may_select(table.oid, role.oid)
 
 
 def role_of(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope) -> CurrentRole:
-    """get_rolespec_tuple. Raises UndefinedObject (42704), PenstockError (XX000)."""
+    """Return the role that is meant (get_rolespec_tuple). Raises UndefinedObject (42704),
+    PenstockError (XX000)."""
     match spec.kind:
         case RoleKind.CURRENT_ROLE | RoleKind.CURRENT_USER:
             return _existing(transaction, scope.role)
@@ -59,13 +60,15 @@ def role_of(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope
 
 
 def _existing(transaction: CatalogTransaction, role: CurrentRole) -> CurrentRole:
-    """A session may outlive its role, and another one may have taken the name."""
+    """Return the role if it still exists: a session may outlive its role, and another role may have
+    taken the name."""
     if role.oid is not None and transaction.roles.find_oid(role.oid) is None:
         raise PenstockError(f"cache lookup failed for role {role.oid}")
     return role
 
 
 def check_can_set_role(scope: CommandScope, role: CurrentRole) -> None:
-    """check_can_set_role: only superusers become others, since nobody is a member of anything."""
+    """Check SET ROLE (check_can_set_role). Only superusers may become others, since roles have no
+    members."""
     if not scope.role.superuser and scope.role.oid != role.oid:
         raise InsufficientPrivilege(f'must be able to SET ROLE "{role.name}"')

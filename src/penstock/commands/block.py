@@ -1,8 +1,8 @@
 """Commands of a transaction block: all of them, or none (xact.c).
 
-In: statements about subscriptions, in order. Out: what the last one gives; the catalog changed in
-one transaction where the block is committed, else as it was. No publisher is asked: the catalog is
-locked while they run.
+In: statements about subscriptions, in order. Out: the result of the last one; the catalog changed
+in one transaction if the block is committed, else as it was. Statements may not ask a publisher, as
+the catalog is locked while they run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.sql import AlterTable, CreateTable, DropTable, RangeVar, SetReplic
 
 
 def takes(statement: Statement) -> bool:
-    """Whether a block may have it: what changes the catalog alone."""
+    """Tell whether a block may have the statement: it must change the catalog alone."""
     return is_subscription_command(statement)
 
 
@@ -31,10 +31,10 @@ def execute_block(
     *,
     commit: bool,
 ) -> CommandResult:
-    """Execute statements that ``takes`` takes, at least one.
+    """Execute statements that ``takes`` accepts, at least one.
 
-    Raises what they raise, ActiveSqlTransaction (25001) for what PostgreSQL refuses in a block,
-    FeatureNotSupported for what asks the publisher.
+    Raises what they raise, ActiveSqlTransaction (25001) for a statement that PostgreSQL refuses in
+    a block, FeatureNotSupported for one that asks the publisher.
     """
 
     def attempt() -> tuple[CommandResult, BlockEnd]:
@@ -61,24 +61,25 @@ def _no_publisher(conninfo: str, application_name: str) -> PublisherSession:
     )
 
 
-# CREATE TABLE in a transaction block, and what the block does to tables that it has made.
+# CREATE TABLE in a transaction block, and commands on tables that the block has made.
 #
-# In: a statement, the catalog as the block sees it. Out: its result; what it has made is in that
-# catalog and its warehouse only. Refused by name is what reaches other tables, or what is there of
-# the table already: one that is partitioned or a partition, columns that come or go.
+# In: a statement, the catalog as the block sees it. Out: its result; new tables are in that catalog
+# and its warehouse only. A statement that reaches other tables or rows that exist is refused by
+# name: tables that are partitioned or partitions, columns that come or go.
 
 Defines = CreateTable | AlterTable | DropTable
 
 
 def defines(statement: Statement) -> bool:
-    """Whether it is about tables that a block may make."""
+    """Tell whether the statement is about tables that a block may make."""
     return isinstance(statement, Defines)
 
 
 def define_in_block(
     statement: Statement, catalog: BlockCatalog, scope: CommandScope
 ) -> CommandResult:
-    """Raises what the statement raises outside of a block, and FeatureNotSupported."""
+    """Execute a statement that ``defines`` accepts. Raises what it raises outside of a block, and
+    FeatureNotSupported."""
     match statement:
         case CreateTable(partition_by=None, parent=None):
             pass
@@ -104,12 +105,13 @@ def _check_made(what: str, name: RangeVar, catalog: BlockCatalog, scope: Command
 def _found(name: RangeVar, catalog: BlockCatalog, scope: CommandScope) -> LakeTable | None:
     with catalog.write() as transaction:
         if name.schema is not None and find_schema(transaction, scope, name.schema) is None:
-            return None  # the statement says so
+            return None  # the statement itself reports the missing schema
         return find_table(transaction, scope, name)
 
 
 def _check_not_filled(name: RangeVar, catalog: BlockCatalog, scope: CommandScope) -> None:
-    """It would leave its subscription at once, whatever becomes of the block."""
+    """Refuse to drop a table that a subscription fills: the subscription would lose it at once,
+    even if the block is rolled back."""
     found = _found(name, catalog, scope)
     filled = {rel.qualified_name for rel in catalog.relations()}
     if found is not None and found.qualified_name in filled:

@@ -1,7 +1,7 @@
-"""Which type a written type is (parse_type.c, LookupTypeName), and which columns are of a type.
+"""Lookup of types as they are written (parse_type.c, LookupTypeName), and of the columns of a type.
 
-In: a type as written, a transaction of the catalog, the scope. Out: its oid and modifier: of one of
-PostgreSQL's own, or of the node's enums.
+In: a type as written, a transaction of the catalog, the scope. Out: the oid and modifier of one of
+PostgreSQL's own types, or of one of the node's enums.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from penstock.sql.builtin.enum_types import enum_name
 def find_enum(
     transaction: CatalogTransaction, scope: CommandScope, written: ColumnType
 ) -> EnumType | None:
-    """One of the node's enum types; None for every other name. Raises UndefinedObject (3F000)."""
+    """Return one of the node's enum types; None for every other name. Raises UndefinedObject
+    (3F000)."""
     if written.schema is not None:
         get_schema(transaction, scope, written.schema)
         return transaction.types.find(written.schema, written.name)
@@ -35,8 +36,8 @@ def find_enum(
 def column_type(
     transaction: CatalogTransaction, scope: CommandScope, written: ColumnType
 ) -> tuple[int, int]:
-    """(oid, typmod) of a column's type. Raises UndefinedObject (42704, 3F000), FeatureNotSupported
-    for an array of an enum."""
+    """Return (oid, typmod) of a column's type. Raises UndefinedObject (42704, 3F000),
+    FeatureNotSupported for an array of an enum."""
     enum = find_enum(transaction, scope, written)
     if enum is None:
         return resolve(written.name, written.modifiers, array=written.array, schema=written.schema)
@@ -51,7 +52,7 @@ def column_type(
 
 
 def shown_type(written: ColumnType) -> str:
-    """As it was written (TypeNameToString)."""
+    """Return the type as it was written (TypeNameToString)."""
     name = written.name if written.schema is None else f"{written.schema}.{written.name}"
     return f"{name}[]" if written.array else name
 
@@ -59,7 +60,8 @@ def shown_type(written: ColumnType) -> str:
 def columns_of_types(
     transaction: CatalogTransaction, scope: CommandScope, types: Sequence[EnumType]
 ) -> list[tuple[LakeTable, str, EnumType]]:
-    """Tables with their columns of these types, in the order in which PostgreSQL reports them."""
+    """Return (table, column, type) of all columns of these types, in the order in which PostgreSQL
+    reports them."""
     tables = transaction.tables.all() if types else ()
     columns = [(table, reversed(table_columns(scope, table))) for table in tables]
     found = [(table, column) for table, all_ in columns for column in all_]

@@ -1,5 +1,5 @@
-"""Which tables REFRESH has copied again, and what it says of them (subscriptioncmds.c,
-AlterSubscription_refresh, which knows of none).
+"""Tables that REFRESH copies again, and its notices about them (ours: AlterSubscription_refresh in
+subscriptioncmds.c copies no table again).
 
 In: the tables of a subscription that are published still, or again. Out: rows of
 pg_subscription_rel in state i, whose copies replace the rows that are there, and notices.
@@ -27,7 +27,7 @@ _RETURNED: Final = (
 
 
 def notices_of_returned(added: Iterable[SubscriptionRel]) -> list[Notice]:
-    """Of the tables that were added, those whose names were in the subscription before."""
+    """Return notices for those added tables whose names were in the subscription before."""
     return [copy_notice(rel, _RETURNED) for rel in added if _comes_back(rel)]
 
 
@@ -41,12 +41,12 @@ def take_in_again(
     kept: Sequence[tuple[SubscriptionRel, int]],
     options: SubscriptionOptions,
 ) -> list[Notice]:
-    """Tables whose names mean other relations now, or meant others for a while; and those that are
-    parked, or have stopped the subscription.
+    """Copy again the tables whose names mean other relations now, or meant others for a while, and
+    those that are parked or have stopped the subscription. Return notices.
 
-    PostgreSQL goes on with the rows that are there; here they are replaced by a copy. When the user
-    says so (copy_data = false), those of other relations are kept; what a table has missed that
-    cannot follow is not in its rows.
+    PostgreSQL goes on with the rows that are there; here a copy replaces them. With copy_data =
+    false the rows of another relation are kept, and the table follows the new one from now on; a
+    table that cannot follow stays as it is, without the changes that it has missed.
     """
     notices = []
     for rel, oid in kept:
@@ -63,7 +63,7 @@ def take_in_again(
 
 
 def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
-    """Why a table does not follow any more."""
+    """Return the reason why a table does not follow any more, or None."""
     if rel.error is not None:
         return f"It is parked: {rel.error.message}."
     if subscription.error is not None and subscription.stopped_by == rel.sync_id:
@@ -72,7 +72,7 @@ def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
 
 
 def copy_notice(rel: SubscriptionRel, why: str) -> Notice:
-    """The notice of a table whose copy replaces what is there."""
+    """Return the notice for a table whose copy replaces the rows that are there."""
     return notice(
         f'table "{rel.qualified_name}" will be copied again',
         detail=f"{why} The copy replaces the rows of the Delta table in one commit; its older "

@@ -1,6 +1,6 @@
 """Values of options (define.c).
 
-In: a ``DefElem``. Out: its value as the type that the option wants, or PostgreSQL's error.
+In: a ``DefElem``. Out: its value in the type of the option, or PostgreSQL's error.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from penstock.sql import DefElem
 
 
 def def_get_string(option: DefElem) -> str:
-    """defGetString"""
+    """Return an option's text (defGetString)."""
     if option.arg is None:
         raise SqlSyntaxError(f"{option.name} requires a parameter")
     return str(option.arg)
 
 
 def def_get_boolean(option: DefElem) -> bool:
-    """defGetBoolean: no value is true."""
+    """Return an option's truth value; an option without a value is true (defGetBoolean)."""
     return guc.def_get_boolean(option.name, option.arg)
 
 
 def def_get_streaming_mode(option: DefElem) -> str:
-    """defGetStreamingMode: off, on or parallel."""
+    """Return off, on or parallel (defGetStreamingMode)."""
     value = guc.option_bool(option.arg)
     if value is not None:
         return "on" if value else "off"
@@ -33,5 +33,5 @@ def def_get_streaming_mode(option: DefElem) -> str:
 
 
 def conflicting_options() -> SqlSyntaxError:
-    """errorConflictingDefElem"""
+    """Return the error for an option that is given twice (errorConflictingDefElem)."""
     return SqlSyntaxError("conflicting or redundant options")

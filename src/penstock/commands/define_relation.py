@@ -1,7 +1,7 @@
-"""What CREATE TABLE defines (parse_utilcmd.c, transformCreateStmt; tablecmds.c, MergeAttributes).
+"""Definitions of CREATE TABLE (parse_utilcmd.c, transformCreateStmt; tablecmds.c, MergeAttributes).
 
 In: a parsed CREATE TABLE, a transaction of the catalog. Out: ``Definition``, with types looked up
-and the key checked, or PostgreSQL's error. Nothing is written here.
+and the key checked, or PostgreSQL's error. This file writes nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _FILLFACTORS = range(10, 101)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A table to be. ``parent`` and ``bound``: of a partition. ``uniques``: its own;
+    """A table to be created. ``parent`` and ``bound``: of a partition. ``uniques``: its own;
     ``sequences``: of its columns."""
 
     columns: tuple[TableColumn, ...]
@@ -71,7 +71,8 @@ class Definition:
 def define(
     transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
 ) -> Definition:
-    """Raises UndefinedObject, DuplicateObject, InvalidParameterValue, FeatureNotSupported."""
+    """Return the definition of a table. Raises UndefinedObject, DuplicateObject,
+    InvalidParameterValue, FeatureNotSupported."""
     if statement.parent is not None:
         definition = _partition(transaction, scope, statement)
     else:
@@ -103,7 +104,8 @@ def define(
 
 
 def check_declarations(table: str, item: ColumnDef) -> None:
-    """transformColumnDefinition. Raises SqlSyntaxError."""
+    """Check that a column's clauses go together (transformColumnDefinition). Raises
+    SqlSyntaxError."""
     check_sequence(item, table)
     check_generations(item, table)
     if item.null and (item.not_null or item.primary_key):
@@ -115,7 +117,7 @@ def check_declarations(table: str, item: ColumnDef) -> None:
 def build_column(
     transaction: CatalogTransaction, scope: CommandScope, item: ColumnDef
 ) -> TableColumn:
-    """A column with its type looked up, and its generation expression as it was written.
+    """Return a column with its type looked up, and its generation expression as it was written.
 
     Raises UndefinedObject (42704, 3F000).
     """
@@ -134,8 +136,8 @@ def build_column(
 
 
 def _check_default(name: str, default: str | None, oid: int, typmod: int) -> None:
-    """cookDefault. Raises PenstockError (42804, 22P02, ...), FeatureNotSupported, and
-    ValueNotRepresentable for a value that PostgreSQL has and a Delta table has not."""
+    """Check a default (cookDefault). Raises PenstockError (42804, 22P02, ...), FeatureNotSupported,
+    and ValueNotRepresentable for a value that PostgreSQL can hold but a Delta table cannot."""
     if default is None:
         return
     check_default(name, default, oid, typmod)
@@ -144,7 +146,7 @@ def _check_default(name: str, default: str | None, oid: int, typmod: int) -> Non
     except FeatureNotSupported:
         raise
     except PenstockError:
-        return  # one that never fits is an error of those who use it
+        return  # as in PostgreSQL, a default that never fits fails when it is used
     stored_value(value, oid, typmod, arrow_type(oid, typmod))
 
 
@@ -163,7 +165,7 @@ def _partition(
 def _with_defaults(
     columns: Sequence[TableColumn], statement: CreateTable
 ) -> tuple[TableColumn, ...]:
-    """A partition's own defaults. Raises UndefinedObject."""
+    """Return the columns with a partition's own defaults. Raises UndefinedObject."""
     defaults = dict(statement.defaults)
     for name in defaults:
         if name not in names(columns):
@@ -178,8 +180,8 @@ def _with_defaults(
 def _own_and_liked(
     transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
 ) -> tuple[TableColumn, ...]:
-    """Columns as written; those of LIKE come without their defaults, expressions and keys, and stay
-    NOT NULL."""
+    """Return the columns as written, and those of LIKE without their defaults, expressions and
+    keys; a NOT NULL or key column of LIKE is NOT NULL."""
     own = [build_column(transaction, scope, item) for item in statement.columns]
     if statement.like is None:
         return tuple(own)
@@ -200,7 +202,7 @@ def _own_and_liked(
 
 
 def _primary_key(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[str, ...]:
-    """The columns of the one PRIMARY KEY."""
+    """Return the columns of the one PRIMARY KEY, () without one."""
     keys: list[tuple[str, ...]] = [(c.name,) for c in statement.columns if c.primary_key]
     keys += statement.primary_keys
     if len(keys) > 1:
@@ -224,7 +226,7 @@ def _sequences(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[
 
 
 def _uniques(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[Unique, ...]:
-    """Each UNIQUE, those of columns first."""
+    """Return each UNIQUE, those of columns first."""
     found = [item.unique for item in statement.columns if item.unique is not None]
     found += statement.uniques
     for unique in found:
@@ -233,7 +235,7 @@ def _uniques(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[Un
 
 
 def multiple_primary_keys(table: str) -> InvalidParameterValue:
-    """Tables have one primary key."""
+    """Return the error for a table with more than one primary key."""
     return InvalidParameterValue(
         f'multiple primary keys for table "{table}" are not allowed',
         sqlstate=INVALID_TABLE_DEFINITION,
@@ -241,7 +243,7 @@ def multiple_primary_keys(table: str) -> InvalidParameterValue:
 
 
 def check_key(key: Sequence[str], columns: Sequence[str], kind: str = "primary key") -> None:
-    """transformIndexConstraint: the columns of a key exist, each once."""
+    """Check that the columns of a key exist, each once (transformIndexConstraint)."""
     for position, name in enumerate(key):
         if name not in columns:
             raise UndefinedObject(
@@ -268,7 +270,8 @@ def check_partition_key(
     columns: Sequence[TableColumn],
     primary_key: Sequence[str],
 ) -> None:
-    """ComputePartitionAttrs; a primary key has all columns of the partition key (DefineIndex)."""
+    """Check a partition key (ComputePartitionAttrs). A primary key must have all its columns
+    (DefineIndex)."""
     known = {item.name: item for item in columns}
     for name in spec.columns:
         if name not in known:
@@ -290,7 +293,8 @@ def check_partition_key(
 def check_partition_columns(
     table: str, partition_key: Sequence[str], columns: Sequence[str], constraint: str
 ) -> None:
-    """DefineIndex: what is unique in each partition is unique in the table."""
+    """Check that a unique key has all columns of the partition key (DefineIndex), so that it is
+    unique in the table if it is in each partition."""
     for name in partition_key:
         if name not in columns:
             raise FeatureNotSupported(
@@ -303,7 +307,8 @@ def check_partition_columns(
 def _references(
     transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
 ) -> tuple[Notice, ...]:
-    """The tables exist, and that is all that is known. Raises UndefinedObject (42P01)."""
+    """Check that the referenced tables exist, and return a notice that REFERENCES is not enforced.
+    Raises UndefinedObject (42P01)."""
     written = []
     for item in statement.columns:
         if item.references is not None:
@@ -318,7 +323,8 @@ def _references(
 
 
 def _storage_notices(statement: CreateTable) -> tuple[Notice, ...]:
-    """Raises InvalidParameterValue (22023)."""
+    """Check storage parameters, and return notices that they have no effect. Raises
+    InvalidParameterValue (22023)."""
     for name, value in statement.storage:
         if not value.isdecimal() or int(value) not in _FILLFACTORS:
             raise InvalidParameterValue(
@@ -332,7 +338,7 @@ def _storage_notices(statement: CreateTable) -> tuple[Notice, ...]:
 
 
 def _not_enforced(what: str, columns: Sequence[str], detail: str) -> tuple[Notice, ...]:
-    """What is told of constraints of columns that are read and not kept."""
+    """Return the notice for constraints of columns that are parsed but not kept."""
     if not columns:
         return ()
     shown = ", ".join(f'"{name}"' for name in columns)

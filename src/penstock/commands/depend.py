@@ -1,8 +1,9 @@
-"""What is said of objects that depend on one that is dropped (dependency.c,
-reportDependentObjects).
+"""Messages about objects that depend on a dropped one (dependency.c, reportDependentObjects), and
+checks before objects are dropped.
 
-In: descriptions of objects. Out: the error for RESTRICT, the notices for CASCADE. What depends on
-what is known to the caller.
+In: descriptions of objects, or tables. Out: the error for RESTRICT, the notices for CASCADE; errors
+for tables that subscriptions or prepared transactions still need. The caller knows what depends on
+what.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ DEPENDENT_OBJECTS_STILL_EXIST = "2BP01"
 
 
 def shown_name(transaction: CatalogTransaction, scope: CommandScope, schema: str, name: str) -> str:
-    """The name of a table or index in messages: with its schema where the search path finds another
-    one, or none."""
+    """Return the name of a table or index for messages, with its schema if the search path finds
+    another one or none."""
     found = (first for first in scope.search_path if is_taken(transaction, first, name))
     if next(found, None) == schema:
         return quote_identifier(name)
@@ -38,7 +39,8 @@ def shown_name(transaction: CatalogTransaction, scope: CommandScope, schema: str
 
 
 def still_used_error(what: str | None, lines: Sequence[str]) -> NotInPrerequisiteState:
-    """``what``: the one object that was to go, None for several. ``lines``: what depends on it."""
+    """Return the error of DROP ... RESTRICT. ``what``: the object to drop, None for several.
+    ``lines``: descriptions of what depends on it."""
     message = f"cannot drop {what} because other objects depend on it"
     if what is None:
         message = "cannot drop desired object(s) because other objects depend on them"
@@ -51,7 +53,7 @@ def still_used_error(what: str | None, lines: Sequence[str]) -> NotInPrerequisit
 
 
 def cascade_notices(descriptions: Sequence[str]) -> list[Notice]:
-    """What went with it."""
+    """Return the notices about objects that DROP ... CASCADE dropped, too."""
     if not descriptions:
         return []
     if len(descriptions) == 1:
@@ -63,7 +65,7 @@ def cascade_notices(descriptions: Sequence[str]) -> list[Notice]:
 def subscribed(
     transaction: CatalogTransaction, table: LakeTable
 ) -> Iterator[tuple[Subscription, SubscriptionRel]]:
-    """Where subscriptions fill a table, which they find by its name."""
+    """Yield the subscriptions that fill a table, which they find by its name."""
     for subscription in transaction.subscriptions.all():
         for rel in transaction.relations.all(subscription.oid):
             if rel.table_name == (table.schema, table.name):
@@ -73,7 +75,8 @@ def subscribed(
 def check_not_prepared(
     transaction: CatalogTransaction, tables: Sequence[LakeTable], verb: str
 ) -> None:
-    """Where PostgreSQL would wait for the locks of prepared transactions. Raises ObjectInUse."""
+    """Raise ObjectInUse if a prepared transaction changes one of the tables; PostgreSQL would wait
+    for its locks."""
     names = {table.oid: table.name for table in tables}
     for prepared in transaction.prepared_blocks.holding(names.keys()):
         name = next(names[oid] for oid in prepared.relations if oid in names)
@@ -89,8 +92,8 @@ def check_not_being_made(
     schemas: Collection[str] = (),
     enums: Collection[EnumType] = (),
 ) -> None:
-    """What tables need that a transaction block makes, whose commit is under way: PostgreSQL would
-    wait for its locks. Raises ObjectInUse."""
+    """Raise ObjectInUse if a schema or type is needed by a table of a transaction block whose
+    commit is under way; PostgreSQL would wait for the block's locks."""
     types = {oid: enum_name(enum) for enum in enums for oid in (enum.oid, enum.array_oid)}
     for table in transaction.block_commits.made():
         used = types.keys() & own_types(table.metadata["schemaString"])
@@ -103,7 +106,7 @@ def check_not_being_made(
 
 
 def check_not_subscribed(transaction: CatalogTransaction, table: LakeTable, verb: str) -> None:
-    """Raises ObjectInUse."""
+    """Raise ObjectInUse if a subscription fills the table."""
     for subscription, _ in subscribed(transaction, table):
         raise ObjectInUse(
             f'cannot {verb} table "{table.name}" because subscription '
@@ -114,8 +117,8 @@ def check_not_subscribed(transaction: CatalogTransaction, table: LakeTable, verb
 
 
 def leave_subscriptions(transaction: CatalogTransaction, tables: Sequence[LakeTable]) -> bool:
-    """Before tables are dropped: subscriptions fill them no more (pg_subscription.c,
-    RemoveSubscriptionRel). Returns whether there were any.
+    """Take tables that will be dropped out of all subscriptions (pg_subscription.c,
+    RemoveSubscriptionRel). Return whether any subscription had one.
 
     Raises NotInPrerequisiteState while one of them is copied.
     """

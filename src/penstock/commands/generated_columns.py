@@ -1,8 +1,8 @@
-"""GENERATED ALWAYS AS (...) of columns that are defined (tablecmds.c, heap.c).
+"""Checks of GENERATED ALWAYS AS (...) in definitions of columns (tablecmds.c, heap.c).
 
-In: columns of a table to be, with expressions as they were written. Out: the same with expressions
-as the catalog shows them, which is how they are kept, or PostgreSQL's error. What the node could
-not compute is refused here (0A000), not at the first row.
+In: columns of a table to be created, with expressions as they were written. Out: the same columns
+with expressions as the catalog shows and keeps them, or PostgreSQL's error. An expression that the
+node could not compute is refused here (0A000), not at the first row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _DATATYPE_MISMATCH = "42804"
 
 
 def check_generations(item: ColumnDef, table: str) -> None:
-    """transformColumnDefinition. Raises SqlSyntaxError."""
+    """Check that a column has at most one generation clause, and then no default
+    (transformColumnDefinition). Raises SqlSyntaxError."""
     if len(item.generations) > 1:
         raise SqlSyntaxError(
             f'multiple generation clauses specified for column "{item.name}" of table "{table}"'
@@ -44,12 +45,14 @@ def check_generations(item: ColumnDef, table: str) -> None:
 
 
 def with_expressions(columns: Sequence[TableColumn], table: str) -> tuple[TableColumn, ...]:
-    """All columns of a new table. Raises PenstockError (42P17, 42703, 42804, 0A000, ...)."""
+    """Return all columns of a new table with checked expressions. Raises PenstockError (42P17,
+    42703, 42804, 0A000, ...)."""
     return tuple(with_expression(column, columns, table) for column in columns)
 
 
 def with_expression(column: TableColumn, columns: Sequence[TableColumn], table: str) -> TableColumn:
-    """One of the ``columns`` of a table. Raises as ``with_expressions``."""
+    """Return one of the ``columns`` of a table with a checked expression. Raises what
+    ``with_expressions`` raises."""
     if column.generation is None:
         return column
     known = [OutputColumn(c.name, c.type_oid, c.typmod, generation=c.generation) for c in columns]
@@ -73,12 +76,13 @@ def _user_defined_error(what: str) -> FeatureNotSupported:
 
 
 def _uses_enum(node: Node) -> bool:
-    """check_virtual_generated_security"""
+    """Tell whether an expression uses an enum (check_virtual_generated_security)."""
     return is_enum(node.type) or any(map(_uses_enum, children(node)))
 
 
 def check_not_virtual(names: Collection[str], columns: Sequence[TableColumn], what: str) -> None:
-    """DefineIndex, ATAddForeignKeyConstraint: what has ``names`` needs values that are stored.
+    """Check that none of the columns ``names`` is virtual, as ``what`` needs stored values
+    (DefineIndex, ATAddForeignKeyConstraint).
 
     ``what``: as the message calls it. Raises FeatureNotSupported.
     """
@@ -87,7 +91,7 @@ def check_not_virtual(names: Collection[str], columns: Sequence[TableColumn], wh
 
 
 def generated_from(name: str, columns: Sequence[TableColumn], table: str) -> tuple[str, ...]:
-    """The generated columns that are made of a column."""
+    """Return the generated columns that are computed from a column."""
     known = [OutputColumn(c.name, c.type_oid, c.typmod, generation=c.generation) for c in columns]
     return tuple(
         column.name
@@ -98,7 +102,8 @@ def generated_from(name: str, columns: Sequence[TableColumn], table: str) -> tup
 
 
 def check_own_default(column: TableColumn) -> None:
-    """MergeChildAttribute: of a partition's column. Raises InvalidParameterValue (42611)."""
+    """Check that a partition's column may have its own default (MergeChildAttribute). Raises
+    InvalidParameterValue (42611)."""
     if column.generated:
         raise InvalidParameterValue(
             f'column "{column.name}" inherits from generated column but specifies default',
@@ -107,7 +112,8 @@ def check_own_default(column: TableColumn) -> None:
 
 
 def check_not_in_partition_key(column: TableColumn) -> None:
-    """ComputePartitionAttrs. Raises InvalidParameterValue (42P17)."""
+    """Check that a column may be in a partition key (ComputePartitionAttrs). Raises
+    InvalidParameterValue (42P17)."""
     if column.generated:
         raise InvalidParameterValue(
             "cannot use generated column in partition key",
@@ -117,7 +123,8 @@ def check_not_in_partition_key(column: TableColumn) -> None:
 
 
 def check_same_generation(child: TableColumn, parent: TableColumn) -> None:
-    """MergeAttributesIntoExisting. Raises PenstockError (42804), FeatureNotSupported."""
+    """Check that a partition generates a column as its parent does (MergeAttributesIntoExisting).
+    Raises PenstockError (42804), FeatureNotSupported."""
     if child.generated and parent.generated and child.generated != parent.generated:
         raise PenstockError(
             f'column "{parent.name}" inherits from generated column of different kind',

@@ -1,6 +1,6 @@
 """CREATE UNIQUE INDEX and DROP INDEX (indexcmds.c, tablecmds.c).
 
-In: a parsed statement, the catalog, the scope. Out: indexes in the catalog, which no file knows of.
+In: a parsed statement, the catalog, the scope. Out: indexes in the catalog alone, without files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.sqlstate import InvalidSchemaName
 
 
 def create_index(statement: CreateIndex, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """DefineIndex"""
+    """Run CREATE UNIQUE INDEX (DefineIndex)."""
     with catalog.write() as transaction:
         table = get_table(transaction, scope, statement.relation)
         check_owner(scope.role, table.owner, "table", table.name)
@@ -52,7 +52,7 @@ def create_index(statement: CreateIndex, catalog: Catalog, scope: CommandScope) 
 
 
 def drop_index(statement: DropIndex, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """RemoveRelations for indexes, all of them or none."""
+    """Run DROP INDEX, for all indexes or none (RemoveRelations)."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
         for name in statement.names:
@@ -98,7 +98,8 @@ def _index_to_drop(
 def _find_droppable(
     transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, name: str
 ) -> UniqueIndex | None:
-    """A table's index of that name, if it may go. Raises NotInPrerequisiteState (2BP01)."""
+    """Return a table's index of that name, if it may be dropped. Raises NotInPrerequisiteState
+    (2BP01)."""
     index = next((own for own in table.indexes if own.name == name), None)
     is_key = bool(table.primary_key) and name == table.primary_key_name
     if index is None and not is_key:

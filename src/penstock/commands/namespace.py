@@ -1,9 +1,11 @@
-"""Which table a name means (namespace.c), what it looks like (relcache.c), and did (snapbuild.c).
+"""Tables by their names (namespace.c), with their columns (relcache.c) and their history
+(snapbuild.c).
 
 In: a name as written, a transaction of the catalog, the scope. Out: rows of the catalog and columns
-from Delta's metadata. Whatever lies in the warehouse is known from its first mention on: a row is
-made then, with the key that the Delta table names. Of a table that a statement has changed: up to
-which version it was what it had been, since a stream sends changes as the table was then.
+from Delta's metadata. A table of the warehouse becomes known when it is first named: then a row is
+made, with the key that the Delta table names. For a table that a statement changes, the catalog
+keeps its former row and the last version that this held for, since a stream sends changes as the
+table was at their time.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ UNDEFINED_SCHEMA = "3F000"
 
 
 def warehouse_of(scope: CommandScope) -> Warehouse:
-    """Raises FeatureNotSupported where statements run without a warehouse."""
+    """Return the warehouse. Raises FeatureNotSupported if statements run without one."""
     if scope.warehouse is None:
         raise FeatureNotSupported("this statement needs a warehouse")
     return scope.warehouse
@@ -45,7 +47,8 @@ def warehouse_of(scope: CommandScope) -> Warehouse:
 def find_schema(
     transaction: CatalogTransaction, scope: CommandScope, name: str
 ) -> Namespace | None:
-    """A schema of the catalog, or one that the warehouse has a table in; None for neither."""
+    """Return a schema of the catalog, or make one that the warehouse has a table in; None if it is
+    neither."""
     found = transaction.namespaces.find(name)
     if found is None and scope.warehouse is not None:
         found_names = table_names(scope.warehouse)
@@ -55,7 +58,7 @@ def find_schema(
 
 
 def get_schema(transaction: CatalogTransaction, scope: CommandScope, name: str) -> Namespace:
-    """get_namespace_oid. Raises UndefinedObject (3F000)."""
+    """Return a schema (get_namespace_oid). Raises UndefinedObject (3F000)."""
     found = find_schema(transaction, scope, name)
     if found is None:
         raise UndefinedObject(f'schema "{name}" does not exist', sqlstate=UNDEFINED_SCHEMA)
@@ -65,7 +68,8 @@ def get_schema(transaction: CatalogTransaction, scope: CommandScope, name: str) 
 def creation_schema(
     transaction: CatalogTransaction, scope: CommandScope, name: RangeVar
 ) -> Namespace:
-    """RangeVarGetCreationNamespace. Raises UndefinedObject (3F000)."""
+    """Return the schema in which a name is created (RangeVarGetCreationNamespace). Raises
+    UndefinedObject (3F000)."""
     _check_catalog(scope, name)
     if name.schema is not None:
         return get_schema(transaction, scope, name.schema)
@@ -79,7 +83,8 @@ def creation_schema(
 def find_table(
     transaction: CatalogTransaction, scope: CommandScope, name: RangeVar
 ) -> LakeTable | None:
-    """RangeVarGetRelid with missing_ok; a table met for the first time is registered."""
+    """Return the table of that name, or None (RangeVarGetRelid with missing_ok). A table that is
+    named for the first time is registered."""
     _check_catalog(scope, name)
     if name.schema is not None:
         get_schema(transaction, scope, name.schema)
@@ -92,7 +97,7 @@ def find_table(
 
 
 def get_table(transaction: CatalogTransaction, scope: CommandScope, name: RangeVar) -> LakeTable:
-    """RangeVarGetRelid. Raises UndefinedObject (42P01, 3F000)."""
+    """Return the table of that name (RangeVarGetRelid). Raises UndefinedObject (42P01, 3F000)."""
     found = find_table(transaction, scope, name)
     if found is None:
         shown = name.name if name.schema is None else f"{name.schema}.{name.name}"
@@ -108,7 +113,8 @@ def _check_catalog(scope: CommandScope, name: RangeVar) -> None:
 def register(
     transaction: CatalogTransaction, scope: CommandScope, schema: str, name: str
 ) -> LakeTable | None:
-    """The table of the catalog, made from the Delta table if need be; None without either."""
+    """Return the table of the catalog, and make its row from the Delta table if there is none yet;
+    None if there is neither."""
     known = transaction.tables.find(schema, name)
     if known is not None or scope.warehouse is None or _is_of_another(transaction, schema, name):
         return known
@@ -122,7 +128,7 @@ def register(
 
 
 def _is_of_another(transaction: CatalogTransaction, schema: str, name: str) -> bool:
-    """Whether what lies in the folder of a name is a table that has another name now, or one of a
+    """Tell whether the folder of a name holds a table that has another name now, or a table of a
     transaction block that is not committed yet."""
     if transaction.tables.in_folder_of(schema, name) is not None:
         return True
@@ -130,20 +136,20 @@ def _is_of_another(transaction: CatalogTransaction, schema: str, name: str) -> b
 
 
 def open_delta(scope: CommandScope, table: LakeTable) -> DeltaTable | None:
-    """A table's Delta table. Raises as ``Warehouse.open``."""
+    """Open a table's Delta table. Raises what ``Warehouse.open`` raises."""
     warehouse = warehouse_of(scope)
     return warehouse.open(*(table.folder_of or (table.schema, table.name)))
 
 
 def delta_uri(scope: CommandScope, table: LakeTable) -> str:
-    """Where its Delta table lies; that of a partitioned table has no rows."""
+    """Return the URI of a table's Delta table; that of a partitioned table has no rows."""
     return table.uri or warehouse_of(scope).table_uri(table.schema, table.name)
 
 
 def register_all(transaction: CatalogTransaction, scope: CommandScope) -> list[Notice]:
-    """Make rows for every table of the warehouse that has none; for publications of all tables.
+    """Make rows for every table of the warehouse that has none, for publications of all tables.
 
-    Warnings: tables that cannot be read. They become known when they can.
+    Return warnings about tables that cannot be read. They become known once they can.
     """
     warnings = []
     if scope.warehouse is not None:
@@ -160,7 +166,8 @@ def register_all(transaction: CatalogTransaction, scope: CommandScope) -> list[N
 
 
 def table_columns(scope: CommandScope, table: LakeTable) -> tuple[TableColumn, ...]:
-    """The columns of a table in order; of a partitioned one too. Raises UndefinedObject (42P01)."""
+    """Return the columns of a table in order, also of a partitioned one. Raises UndefinedObject
+    (42P01)."""
     uri = delta_uri(scope, table)
     found = describe(warehouse_of(scope), uri)
     if found is None:
@@ -173,7 +180,7 @@ def table_columns(scope: CommandScope, table: LakeTable) -> tuple[TableColumn, .
 
 
 def columns_of(description: TableDescription) -> tuple[TableColumn, ...]:
-    """What PostgreSQL calls the columns of a Delta table, and of which types they are."""
+    """Return the columns of a Delta table with their names and types in PostgreSQL."""
     columns = []
     for field in description.fields:
         metadata = field.get("metadata") or {}
@@ -201,7 +208,7 @@ def _type_of(delta: object) -> tuple[int, int]:
 
 
 def names(columns: Sequence[TableColumn]) -> list[str]:
-    """Names of columns in order."""
+    """Return the names of columns in order."""
     return [column.name for column in columns]
 
 
@@ -211,8 +218,9 @@ def keep_former(
     before: Iterable[LakeTable],
     committed: Mapping[int, int] | None = None,
 ) -> None:
-    """After a statement, of the tables that it has changed. ``committed``: by oid, the version that
-    the statement has put itself; of others it is the newest one. Raises StorageError."""
+    """Keep the former rows of the tables that a statement has changed. Each holds up to a version:
+    the one in ``committed`` (by oid) if the statement itself has put one, else the newest. Raises
+    StorageError."""
     known = committed or {}
     for table in before:
         if table.uri is None or transaction.tables.find_oid(table.oid) == table:

@@ -1,8 +1,8 @@
-"""Bounds of a new partition beside those that are there (partbounds.c).
+"""Checks of a new partition's bound against the other partitions (partbounds.c).
 
 In: a partitioned table, the bound of a partition to be. Out: nothing, or PostgreSQL's error. Values
-are compared as numbers where the column holds numbers, else as text, which is the order of ISO
-dates and of collation C.
+are compared as numbers if the column holds numbers, else as text, which is the order of ISO dates
+and of collation C.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def check_new_partition(
     name: str,
     bound: PartitionBound,
 ) -> None:
-    """check_new_partition_bound. Raises InvalidParameterValue (42P16, 42P17)."""
+    """Check the bound of a new partition (check_new_partition_bound). Raises InvalidParameterValue
+    (42P16, 42P17)."""
     assert parent.partition_key is not None
     strategy = strategy_of(parent.partition_key)
     if strategy is Strategy.HASH and bound.strategy is Strategy.DEFAULT:
@@ -66,13 +67,14 @@ def _overlap(name: str, other: str, bound: PartitionBound) -> InvalidParameterVa
 
 
 class _Comparison:
-    """Compares bounds whose columns hold numbers or not."""
+    """Compare bounds. It knows which columns of the key hold numbers."""
 
     def __init__(self, numbers: Sequence[bool]) -> None:
         self._numbers = numbers
 
     def check_shape(self, name: str, bound: PartitionBound, columns: int) -> None:
-        """transformPartitionBound, and the emptiness of ranges."""
+        """Check a bound's number of values (transformPartitionBound), and that a range is not
+        empty."""
         if bound.strategy is Strategy.HASH:
             _check_hash(bound)
         if bound.strategy is not Strategy.RANGE:
@@ -96,7 +98,7 @@ class _Comparison:
             )
 
     def overlap(self, one: PartitionBound, other: PartitionBound) -> bool:
-        """Whether a row could belong to both."""
+        """Tell whether a row could belong to both."""
         if Strategy.DEFAULT in (one.strategy, other.strategy):
             return one.strategy is other.strategy
         match one.strategy:

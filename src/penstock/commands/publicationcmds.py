@@ -1,8 +1,8 @@
 """CREATE, ALTER and DROP PUBLICATION (publicationcmds.c, pg_publication.c).
 
 In: a parsed statement, the catalog, the scope. Out: rows in the catalog and notices, or
-PostgreSQL's error; nothing is changed when it raises. What may be in a publication together is
-``publication_objects``'; row filters are the compiler's that the scope brings.
+PostgreSQL's error; then nothing is changed. ``publication.rules`` knows what may be in a
+publication together; ``publication.row_filter`` compiles row filters.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _ALTERED = "ALTER PUBLICATION"
 def create_publication(
     statement: CreatePublication, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """CreatePublication"""
+    """Run CREATE PUBLICATION (CreatePublication)."""
     with catalog.write() as transaction:
         check_create_in_database(scope)
         if statement.all_tables and not scope.role.superuser:
@@ -89,7 +89,7 @@ def create_publication(
 def alter_options(
     statement: AlterPublicationOptions, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """AlterPublicationOptions"""
+    """Run ALTER PUBLICATION ... SET (options) (AlterPublicationOptions)."""
     with catalog.write() as transaction:
         publication = _get(transaction, scope, statement.name)
         fields = parse_publication_options(statement.options)
@@ -105,7 +105,8 @@ def alter_options(
 def alter_objects(
     statement: AlterPublicationObjects, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """AlterPublicationTables and AlterPublicationSchemas"""
+    """Run ALTER PUBLICATION ... ADD, DROP or SET of objects (AlterPublicationTables,
+    AlterPublicationSchemas)."""
     with catalog.write() as transaction:
         publication = _get(transaction, scope, statement.name)
         objects = open_objects(transaction, scope, statement.objects)
@@ -128,7 +129,7 @@ def alter_objects(
 def alter_owner(
     statement: AlterPublicationOwner, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """AlterPublicationOwner_internal"""
+    """Run ALTER PUBLICATION ... OWNER TO (AlterPublicationOwner_internal)."""
     with catalog.write() as transaction:
         owner = role_of(transaction, statement.owner, scope)
         publication = transaction.publications.get(statement.name)
@@ -142,7 +143,7 @@ def alter_owner(
 def rename_publication(
     statement: RenamePublication, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """AlterObjectRename_internal"""
+    """Run ALTER PUBLICATION ... RENAME TO (AlterObjectRename_internal)."""
     with catalog.write() as transaction:
         publication = _get(transaction, scope, statement.name)
         if transaction.publications.find(statement.new_name) is not None:
@@ -154,7 +155,7 @@ def rename_publication(
 def drop_publication(
     statement: DropPublication, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """RemoveObjects, all of them or none"""
+    """Run DROP PUBLICATION, for all publications or none (RemoveObjects)."""
     notices = []
     with catalog.write() as transaction:
         found = {}
@@ -181,7 +182,7 @@ def _check_alter(
     objects: PublishedObjects,
     scope: CommandScope,
 ) -> None:
-    """CheckAlterPublication"""
+    """Check ALTER PUBLICATION against the publication (CheckAlterPublication)."""
     adds = statement.action is not PublicationAction.DROP
     if adds and objects.schemas and not scope.role.superuser:
         raise InsufficientPrivilege("must be superuser to add or set schemas")
@@ -239,7 +240,7 @@ def _set(
     add_schemas(transaction, publication, objects.schemas, missing_ok=True)
 
 
-# What is in a publication: tables with their filters and lists, schemas (publicationcmds.c,
+# Members of publications: tables with their filters and lists, schemas (publicationcmds.c,
 # OpenTableList and its neighbours; pg_publication.c, publication_add_relation).
 #
 # In: objects as written. Out: checked values and rows of the catalog, or PostgreSQL's errors, in
@@ -250,7 +251,7 @@ _SYSTEM_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "pg_toas
 
 @dataclass(frozen=True, slots=True)
 class PublishedObjects:
-    """Objects of a statement: tables as written, names of schemas without repetition."""
+    """The objects of a statement: tables as written, names of schemas without repetition."""
 
     tables: tuple[PublicationTable, ...]
     schemas: tuple[str, ...]
@@ -258,8 +259,8 @@ class PublishedObjects:
 
 @dataclass(frozen=True, slots=True)
 class PublicationRelInfo:
-    """A table that a statement names. ``listed``: columns as written; ``row_filter``: compiled, as
-    text; ``filtered``: WHERE was written."""
+    """A table that a statement names. ``listed``: columns as written; ``row_filter``: the compiled
+    filter's text; ``filtered``: WHERE was written."""
 
     table: LakeTable
     listed: tuple[str, ...] | None
@@ -270,7 +271,7 @@ class PublicationRelInfo:
 def open_objects(
     transaction: CatalogTransaction, scope: CommandScope, objects: Sequence[PublicationObject]
 ) -> PublishedObjects:
-    """ObjectsInPublicationToOids. Raises UndefinedObject (3F000)."""
+    """Sort a statement's objects (ObjectsInPublicationToOids). Raises UndefinedObject (3F000)."""
     tables = tuple(item for item in objects if isinstance(item, PublicationTable))
     schemas: dict[str, None] = {}
     for item in objects:
@@ -297,7 +298,8 @@ def open_tables(
     publication: Publication,
     compile: bool = True,
 ) -> list[PublicationRelInfo]:
-    """OpenTableList and TransformPubWhereClauses; without ``compile`` filters are left alone."""
+    """Look up the tables of a statement and compile their filters (OpenTableList,
+    TransformPubWhereClauses); without ``compile`` filters are left alone."""
     opened = [(get_table(transaction, scope, item.relation), item) for item in tables]
     first: dict[int, tuple[LakeTable, PublicationTable]] = {}
     for table, item in opened:
@@ -341,7 +343,7 @@ def add_tables(
     *,
     missing_ok: bool,
 ) -> None:
-    """PublicationAddTables"""
+    """Add tables to a publication (PublicationAddTables)."""
     members = {rel.relation for rel in transaction.publications.relations(publication.oid)}
     for rel in rels:
         check_owner(scope.role, rel.table.owner, "table", rel.table.name)
@@ -357,7 +359,7 @@ def add_tables(
 
 
 def is_same(scope: CommandScope, rel: PublicationRelInfo, old: PublicationRel) -> bool:
-    """Whether a table is in the publication as a statement wants it."""
+    """Tell whether a table is in the publication as a statement wants it."""
     return (_columns(scope, rel), rel.row_filter) == (old.columns, old.row_filter)
 
 
@@ -370,7 +372,7 @@ def _columns(scope: CommandScope, rel: PublicationRelInfo) -> tuple[str, ...] | 
 def drop_tables(
     transaction: CatalogTransaction, publication: Publication, rels: Sequence[PublicationRelInfo]
 ) -> None:
-    """PublicationDropTables"""
+    """Take tables out of a publication (PublicationDropTables)."""
     members = {rel.relation for rel in transaction.publications.relations(publication.oid)}
     for rel in rels:
         if rel.listed is not None:
@@ -391,7 +393,7 @@ def add_schemas(
     *,
     missing_ok: bool,
 ) -> None:
-    """PublicationAddSchemas"""
+    """Add schemas to a publication (PublicationAddSchemas)."""
     members = {row.schema for row in transaction.publications.namespaces(publication.oid)}
     for schema in schemas:
         if schema in members:
@@ -411,7 +413,7 @@ def add_schemas(
 def drop_schemas(
     transaction: CatalogTransaction, publication: Publication, schemas: Sequence[str]
 ) -> None:
-    """PublicationDropSchemas"""
+    """Take schemas out of a publication (PublicationDropSchemas)."""
     members = {row.schema for row in transaction.publications.namespaces(publication.oid)}
     for schema in schemas:
         if schema not in members:
@@ -428,7 +430,7 @@ _GENERATED_COLUMNS: Final = {"none": "n", "stored": "s"}
 
 
 def parse_publication_options(options: Sequence[DefElem]) -> dict[str, Any]:
-    """Names of ``Publication``'s fields and their values. Raises SqlSyntaxError."""
+    """Return the names of ``Publication``'s fields and their values. Raises SqlSyntaxError."""
     fields: dict[str, Any] = {}
     seen: set[str] = set()
     for option in options:
@@ -457,7 +459,7 @@ def _via_root(option: DefElem) -> dict[str, Any]:
 
 
 def _generated_columns(option: DefElem) -> dict[str, Any]:
-    """defGetGeneratedColsOption"""
+    """Read publish_generated_columns (defGetGeneratedColsOption)."""
     text = "" if option.arg is None else str(option.arg)
     value = _GENERATED_COLUMNS.get(text.lower())
     if value is None:

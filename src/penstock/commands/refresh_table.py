@@ -1,8 +1,8 @@
 """ALTER SUBSCRIPTION ... REFRESH TABLE: copy single tables again (ours; PostgreSQL has none).
 
 In: a statement, the catalog, a way to the publisher. Out: rows of pg_subscription_rel in state i,
-and notices. The copies take the place of the rows that are there, each in one commit; until then
-readers have those. Whatever is wrong with one of the tables, nothing is changed.
+and notices. Each copy replaces the table's rows in one commit; until then readers see the old ones.
+If anything is wrong with one of the tables, nothing is changed.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def refresh_tables(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> CommandResult:
-    """Have each table copied again, and start the subscription where one of them has stopped it.
+    """Have each table copied again, and start the subscription if one of them has stopped it.
 
     Raises UndefinedObject for a table that is not in the subscription, NotInPrerequisiteState for
-    one that is not published, what connecting raises.
+    one that is not published, and the errors of connecting.
     """
     names = list(dict.fromkeys(map(_table_name, statement.tables)))
     with catalog.read() as transaction:
