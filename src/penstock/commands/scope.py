@@ -1,4 +1,5 @@
-"""What a statement gets beside its text, and what it gives back (miscinit.c; walreceiver.h).
+"""The scope of a statement: what it gets beside its text, and its result (miscinit.c;
+walreceiver.h).
 
 In: what a session knows. Out: frozen values for every command: who executes it, where, how it asks
 a publisher, its tag and notices. A node's own calls run as a superuser that is no row of the
@@ -22,7 +23,8 @@ from penstock.walreceiver.slots import RemoteSlot
 
 @dataclass(frozen=True, slots=True)
 class CurrentRole:
-    """The executing role. ``oid`` None: the node itself, which owns what nobody else owns."""
+    """The executing role. ``oid``: None for the node itself, which owns objects without an
+    owner."""
 
     name: str
     oid: int | None = None
@@ -30,7 +32,7 @@ class CurrentRole:
 
     @classmethod
     def of(cls, role: Role) -> CurrentRole:
-        """A role of the catalog."""
+        """Return a role of the catalog as the executing role."""
         return cls(role.name, role.oid, role.superuser)
 
 
@@ -39,8 +41,9 @@ NODE_ROLE: Final = CurrentRole("penstock", superuser=True)
 
 @dataclass(slots=True)
 class BlockEnd:
-    """What the commands of a transaction block leave for its end, in order: files that go with the
-    catalog's transaction, just before it is committed, and what only a committed one allows."""
+    """Actions that the commands of a transaction block leave for its end, in order: changes of
+    files just before the catalog's transaction is committed, and actions that are only allowed
+    after it."""
 
     before_commit: list[Callable[[], None]] = field(default_factory=list)
     after_commit: list[Callable[[], None]] = field(default_factory=list)
@@ -48,13 +51,13 @@ class BlockEnd:
 
 @dataclass(frozen=True, slots=True)
 class CommandScope:
-    """Where a statement runs. ``warehouse`` None: statements about tables are refused.
+    """The scope of a statement. ``warehouse``: None if statements about tables are refused.
 
-    ``search_path``: schemas for names without one; the first is where CREATE puts things.
+    ``search_path``: schemas for names without one; CREATE uses the first that exists.
     ``node_role``: the superuser that is no row of the catalog, under the name that it has.
     ``block_end``: of the transaction block that the statement is in; None outside of one.
     ``version``: the major version of PostgreSQL that the node behaves as. ``running``: whether the
-    node runs, and with it workers. ``unsent_changes``: of subscriptions that do not say it.
+    node runs, and with it workers. ``unsent_changes``: the default for new subscriptions.
     """
 
     warehouse: Warehouse | None = field(default=None, compare=False)
@@ -69,19 +72,22 @@ class CommandScope:
     unsent_changes: str = field(default="error", compare=False)
 
     def prevent_in_block(self, command: str) -> None:
-        """PreventInTransactionBlock. Raises ActiveSqlTransaction (25001)."""
+        """Refuse a command in a block (PreventInTransactionBlock). Raises ActiveSqlTransaction
+        (25001)."""
         if self.block_end is not None:
             raise ActiveSqlTransaction(f"{command} cannot run inside a transaction block")
 
     def before_commit(self, action: Callable[[], None]) -> None:
-        """Do it now, as the last thing of a command's transaction, or at the end of the block."""
+        """Run an action just before the commit: now, as the last step of a command's transaction,
+        or at the end of the block."""
         if self.block_end is None:
             action()
         else:
             self.block_end.before_commit.append(action)
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Do it now, when the command's transaction is committed, or when the block's is."""
+        """Run an action after the commit: now, as the command's transaction is committed, or after
+        the block's commit."""
         if self.block_end is None:
             action()
         else:
@@ -92,24 +98,24 @@ class PublisherSession(Protocol):
     """An open session on the publisher."""
 
     def identify_system(self) -> SystemIdentity:
-        """IDENTIFY_SYSTEM."""
+        """Run IDENTIFY_SYSTEM."""
 
     def database(self) -> tuple[int, bool]:
-        """The database's OID, and whether the server is in recovery."""
+        """Return the database's OID, and whether the server is in recovery."""
 
     def missing_publications(self, names: Sequence[str]) -> list[str]:
-        """Those of the names that do not exist."""
+        """Return those of the names that do not exist."""
 
     def tables(self, names: Sequence[str]) -> dict[TableName, int]:
-        """All tables in the publications with their OIDs."""
+        """Return all tables in the publications with their OIDs."""
 
     def tables_without_replica_identity(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        """(schema, table) of those whose updates and deletes the publisher refuses."""
+        """Return (schema, table) of those whose updates and deletes the publisher refuses."""
 
     def publications_of_different_origin(
         self, names: Sequence[str], besides: Iterable[TableName] = ()
     ) -> list[str]:
-        """Those with tables that the publisher subscribes to itself."""
+        """Return the publications with tables that the publisher subscribes to itself."""
 
     def create_slot(self, name: str, *, two_phase: bool = False, failover: bool = False) -> object:
         """Create a persistent logical slot for pgoutput."""
@@ -117,16 +123,17 @@ class PublisherSession(Protocol):
     def alter_slot(
         self, name: str, *, failover: bool | None = None, two_phase: bool | None = None
     ) -> None:
-        """ALTER_REPLICATION_SLOT: what is not None."""
+        """Run ALTER_REPLICATION_SLOT with the options that are not None."""
 
     def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Drop a slot; waits while somebody streams from it. False: there was none."""
+        """Drop a slot, after waiting until nobody streams from it. Return False if there was
+        none."""
 
     def slot_state(self, name: str) -> RemoteSlot | None:
-        """The slot as pg_replication_slots shows it; None if there is none."""
+        """Return the slot as pg_replication_slots shows it; None if there is none."""
 
     def sync_slots(self, app_id: str) -> list[str]:
-        """Temporary slots of copies that run for a subscription."""
+        """Return the temporary slots of copies that run for a subscription."""
 
     def close(self) -> None:
         """End the session."""
@@ -136,7 +143,7 @@ class PublisherFactory(Protocol):
     """Opens sessions."""
 
     def __call__(self, conninfo: str, application_name: str) -> PublisherSession:
-        """Raises SqlSyntaxError, ConnectionFailure, AuthenticationFailure."""
+        """Open a session. Raises SqlSyntaxError, ConnectionFailure, AuthenticationFailure."""
 
 
 def warning(
@@ -146,18 +153,19 @@ def warning(
     hint: str | None = None,
     sqlstate: str = "01000",
 ) -> Notice:
-    """A WARNING."""
+    """Return a WARNING."""
     return Notice("WARNING", message, detail=detail, hint=hint, sqlstate=sqlstate)
 
 
 def notice(message: str, *, detail: str | None = None, sqlstate: str = "00000") -> Notice:
-    """A NOTICE."""
+    """Return a NOTICE."""
     return Notice("NOTICE", message, detail=detail, sqlstate=sqlstate)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """``tag``: the command tag. ``columns`` and ``rows`` are those of a SELECT, else empty."""
+    """The result of a command. ``tag``: the command tag. ``columns`` and ``rows`` are those of a
+    SELECT, else empty."""
 
     tag: str
     notices: tuple[Notice, ...] = ()

@@ -1,8 +1,8 @@
 """Sequences of serial and identity columns (sequence.c, init_params; parse_utilcmd.c,
 generateSerialExtraStmts).
 
-In: columns as they were written. Out: what their sequences are, or PostgreSQL's error. Values are
-given out by ``catalog.sequences``.
+In: columns as they were written. Out: the definitions of their sequences, or PostgreSQL's error.
+``catalog.sequences`` gives out the values.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ _SERIAL: Final[Mapping[str, str]] = {
     "bigserial": "int8",
     "serial8": "int8",
 }
-"""transformColumnDefinition: words that are no types, and the types of their columns."""
+"""Words that stand for a type with a sequence, and the types of their columns
+(transformColumnDefinition)."""
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedSequence:
-    """Of a column; ``identity``: as pg_attribute.attidentity, "" of a serial one."""
+    """The sequence of a column. ``identity``: as in pg_attribute.attidentity, "" for a serial
+    column."""
 
     column: str
     identity: str
@@ -40,7 +42,7 @@ class OwnedSequence:
 
 
 def serial_type(written: ColumnType) -> ColumnType | None:
-    """The type of a serial column; None for every other one. Raises FeatureNotSupported."""
+    """Return the type of a serial column; None for every other one. Raises FeatureNotSupported."""
     name = None if written.schema else _SERIAL.get(written.name)
     if name is None:
         return None
@@ -50,12 +52,13 @@ def serial_type(written: ColumnType) -> ColumnType | None:
 
 
 def has_sequence(item: ColumnDef) -> bool:
-    """Whether a column takes its values from one."""
+    """Tell whether a column takes its values from a sequence."""
     return bool(item.identities) or serial_type(item.type) is not None
 
 
 def check_sequence(item: ColumnDef, table: str) -> None:
-    """transformColumnDefinition. Raises SqlSyntaxError."""
+    """Check that a column's clauses go together with its sequence (transformColumnDefinition).
+    Raises SqlSyntaxError."""
     of = f'specified for column "{item.name}" of table "{table}"'
     serial = serial_type(item.type) is not None
     if serial and item.default is not None:
@@ -77,7 +80,8 @@ def check_sequence(item: ColumnDef, table: str) -> None:
 
 
 def owned_sequence(item: ColumnDef, type_oid: int) -> OwnedSequence | None:
-    """Raises InvalidParameterValue (22023), SqlSyntaxError."""
+    """Return the sequence of a column, or None. Raises InvalidParameterValue (22023),
+    SqlSyntaxError."""
     if not has_sequence(item):
         return None
     if not item.identities:
@@ -89,7 +93,7 @@ def owned_sequence(item: ColumnDef, type_oid: int) -> OwnedSequence | None:
 
 
 def _parameters(type_oid: int, options: Iterable[SequenceOption]) -> SequenceParameters:
-    """init_params"""
+    """Check a sequence's options and return its parameters (init_params)."""
     given: dict[str, int | bool | None] = {}
     for name, value in options:
         if name in given:

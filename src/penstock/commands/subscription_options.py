@@ -1,7 +1,7 @@
 """Options of subscriptions (subscriptioncmds.c, parse_subscription_options).
 
-In: options as written, and the form of statement they stand in. Out: ``SubscriptionOptions``, or
-PostgreSQL's error; notices about what is without effect, or may surprise.
+In: options as written, and the form of statement that they stand in. Out: ``SubscriptionOptions``,
+or PostgreSQL's error; notices about options that have no effect, or may surprise.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from penstock.sqlstate import InvalidName, NameTooLong
 
 @dataclass(slots=True)
 class SubscriptionOptions:
-    """Values with PostgreSQL's defaults; ``specified`` are the names that were written.
+    """Options with PostgreSQL's defaults; ``specified`` are the names that were written.
 
-    ``slot_name`` None is NONE where it was specified, else the subscription's name.
+    ``slot_name``: None stands for NONE if it was specified, else for the subscription's name.
     """
 
     connect: bool = True
@@ -79,7 +79,7 @@ class SubscriptionOptions:
     two_phase: bool = False
     disable_on_error: bool = False
     lsn: Lsn = INVALID
-    """INVALID is NONE."""
+    """The LSN to skip; INVALID stands for NONE."""
     origin: str = "any"
     failover: bool = False
     password_required: bool = True
@@ -110,7 +110,7 @@ KEPT: Final = (
     *(PARTITION_BY, CLUSTER_BY),
     *("jsonb_as", "verify_interval", "verify_rate", "unsent_changes", "copy_target"),
 )
-"""Options that are written into the row as they are, under their own names."""
+"""Options that go into the row as they are, under their own names."""
 REFRESH: Final = frozenset({"copy_data", "copy_target"})
 SKIP: Final = frozenset({"lsn"})
 SET_PUBLICATION: Final = frozenset({"copy_data", "copy_target", "refresh"})
@@ -139,7 +139,7 @@ def parse_subscription_options(
 
 
 def _check_connect(options: SubscriptionOptions) -> None:
-    """Without a connection nothing can be enabled, created or copied."""
+    """Check connect = false: without a connection nothing can be enabled, created or copied."""
     if options.connect:
         return
     for name in ("enabled", "create_slot", "copy_data"):
@@ -149,7 +149,7 @@ def _check_connect(options: SubscriptionOptions) -> None:
 
 
 def _check_slot_name(options: SubscriptionOptions) -> None:
-    """NONE leaves nothing to stream from."""
+    """Check slot_name = NONE, which leaves nothing to stream from."""
     if options.slot_name is not None or "slot_name" not in options.specified:
         return
     for name in ("enabled", "create_slot"):
@@ -183,7 +183,7 @@ def _synchronous_commit(option: DefElem) -> str:
 
 
 def _origin(option: DefElem) -> str:
-    """Kept, shown and sent as it was written."""
+    """Return origin, which is kept, shown and sent as it was written."""
     value = def_get_string(option)
     if value.lower() not in ("any", "none"):
         raise InvalidParameterValue(f'unrecognized origin value: "{value}"')
@@ -214,7 +214,7 @@ def _tables(option: DefElem) -> TableChoice:
 
 
 def _verify_interval(option: DefElem) -> int:
-    """Seconds: a number, or an interval as interval_in reads it; ``off`` and 0 are never."""
+    """Return seconds, from a number, or an interval as interval_in reads it; 0 for ``off``."""
     text = def_get_string(option).strip().lower()
     if guc.parse_bool(text) is False:
         return 0
@@ -229,7 +229,7 @@ def _verify_interval(option: DefElem) -> int:
 
 
 def _verify_rate(option: DefElem) -> int:
-    """Bytes; a number without a unit is one of kB, as PostgreSQL's parameters have it."""
+    """Return bytes; a number without a unit is in kB, as in PostgreSQL's parameters."""
     number = guc.read_integer(option.name, def_get_string(option), "kB")
     guc.check_range(option.name, number, 1, guc.INT_MAX, "kB")
     return number << 10
@@ -278,7 +278,8 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
 
 
 def validate_slot_name(name: str) -> None:
-    """ReplicationSlotValidateName (slot.c). Raises InvalidParameterValue (42602, 42622)."""
+    """Check a slot's name (ReplicationSlotValidateName, slot.c). Raises InvalidParameterValue
+    (42602, 42622)."""
     if not name:
         raise InvalidName(f'replication slot name "{name}" is too short')
     if len(name.encode()) >= 64:
@@ -292,7 +293,7 @@ def validate_slot_name(name: str) -> None:
 
 
 def without_effect(options: SubscriptionOptions) -> tuple[Notice, ...]:
-    """One for each option that was written and has none."""
+    """Return a notice for each option that was written and has no effect."""
     if "synchronous_commit" not in options.specified:
         return ()
     return (
@@ -304,7 +305,8 @@ def without_effect(options: SubscriptionOptions) -> tuple[Notice, ...]:
 
 
 def different_origin(subscription: str, publications: Sequence[str]) -> list[Notice]:
-    """check_publications_origin's warning: those have tables that the publisher subscribes to."""
+    """Return the warning about publications with tables that the publisher subscribes to
+    (check_publications_origin)."""
     if not publications:
         return []
     names = ", ".join(f'"{name}"' for name in publications)
@@ -324,7 +326,8 @@ def different_origin(subscription: str, publications: Sequence[str]) -> list[Not
 
 
 def without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:
-    """PostgreSQL tells it only when the first update fails; then somebody's application has."""
+    """Return warnings about tables without a replica identity. PostgreSQL reports it only when the
+    first update fails, in somebody's application."""
     return [
         warning(
             f'table "{schema}.{table}" has no replica identity',

@@ -1,8 +1,8 @@
-"""Which tables of the node a subscription may fill (execReplication.c, CheckSubscriptionRelkind),
-and when the partitions of one that it fills, and its publications, may become others.
+"""Checks of the tables that a subscription may fill (execReplication.c, CheckSubscriptionRelkind),
+and of changes to their partitions and to its publications while it fills them.
 
 In: the published tables; a partitioned table of the node. Out: nothing, or an error. Tables that
-are not there are made when they are copied.
+do not exist are made when they are copied.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ _NOT_FOLLOWING: Final = (
     SubscriptionRelState.DATASYNC,
     SubscriptionRelState.PARKED,
 )
-"""A copy replaces all that the partitions hold: no batch goes on in them."""
+"""States in which no batch goes on in the partitions: a copy replaces all that they hold."""
 _PATIENCE_S: Final = 5.0
-"""Seconds that a statement waits for a batch that is under way, to be asked again so often:"""
+"""Seconds that a statement waits for a batch that is under way."""
 _LOOK_S: Final = 0.05
+"""Seconds between two attempts while it waits."""
 
 
 class BatchUnderWay(ObjectInUse):
-    """Some partitions have a batch that others have not yet."""
+    """Error: some partitions have a batch that others do not have yet."""
 
 
 def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, str]]) -> None:
-    """``tables``: (schema, table), all of a subscription. Raises FeatureNotSupported for a
-    partitioned one whose partition is among them: a Delta table follows one relation; and for
-    one that lies in another folder than its name's."""
+    """Check the tables that a subscription fills. ``tables``: (schema, table), all of them. Raises
+    FeatureNotSupported for a partitioned one whose partition is among them, as a Delta table
+    follows one relation only, and for one that lies in another folder than its name's."""
     named = set(tables)
     for schema, name in sorted(named):
         _check_not_moved(transaction, schema, name)
@@ -70,8 +71,8 @@ def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, s
 def check_between_batches(
     transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable
 ) -> None:
-    """Before the partitions of a table become others. A batch that some of them have, and others
-    have not yet, goes on by those that it began with.
+    """Check that no batch is under way in a table whose partitions will change. A batch that only
+    some of them have must go on with the partitions that it began with.
 
     Raises BatchUnderWay while there is one, StorageError.
     """
@@ -89,9 +90,10 @@ def check_between_batches(
 
 
 def between_batches(attempt: Callable[[], T]) -> T:
-    """What ``attempt`` returns: a worker that runs is in the middle of a batch for moments only.
+    """Return what ``attempt`` returns, and try again while a batch is under way: a running worker
+    is in the middle of a batch for moments only.
 
-    Raises BatchUnderWay where it stays there.
+    Raises BatchUnderWay if the batch does not end.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -106,8 +108,9 @@ def between_batches(attempt: Callable[[], T]) -> T:
 def check_whole_batches(
     transaction: CatalogTransaction, scope: CommandScope, subscription: Subscription
 ) -> None:
-    """Before a subscription gets other publications, by which rows of a batch that some partitions
-    have, and others have not yet, might not come again, or others come.
+    """Check that no batch is under way in a subscription whose publications will change. With other
+    publications, rows of a batch that only some partitions have might not come again, or other rows
+    might come.
 
     Raises BatchUnderWay, StorageError.
     """
@@ -139,8 +142,9 @@ def _go_on(subscription: Subscription, rel: SubscriptionRel) -> str:
 def check_joins(
     transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: TableName
 ) -> None:
-    """Before a table becomes a partition of one that a subscription fills. It is no target itself,
-    and has nothing that the others would take for a batch that they lack.
+    """Check a table that will become a partition of one that a subscription fills. The subscription
+    must not fill the table itself, and the table must have no later changes of it than the other
+    partitions, which would look like a batch that they lack.
 
     Raises FeatureNotSupported, ObjectInUse, StorageError.
     """
@@ -165,14 +169,15 @@ def check_joins(
 
 
 def check_detached(transaction: CatalogTransaction, scope: CommandScope, table: LakeTable) -> None:
-    """The same for a table that may be a partition, and is to be none."""
+    """Check that no batch is under way in the parent of a table that will be detached or dropped;
+    a table without a parent is fine."""
     parent = None if table.parent is None else transaction.tables.find_oid(table.parent)
     if parent is not None:
         check_between_batches(transaction, scope, parent)
 
 
 def _roots(transaction: CatalogTransaction, parent: LakeTable) -> dict[TableName, LakeTable]:
-    """A partitioned table and those that it is a partition of."""
+    """Return a partitioned table and those that it is a partition of, by their names."""
     above = [parent]
     while (up := above[-1].parent) is not None:
         found = transaction.tables.find_oid(up)
@@ -200,7 +205,7 @@ def _half_applied(
 def _common(
     scope: CommandScope, subscription: Subscription, rel: SubscriptionRel, root: LakeTable
 ) -> Lsn:
-    """Where the partitions are together for certain."""
+    """Return the position up to which all partitions certainly have the changes."""
     owner = CutOwner(subscription.name, subscription.app_id)
     ready = rel.state is SubscriptionRelState.READY
     cut = warehouse_of(scope).cuts.last(owner) if ready else None
@@ -214,7 +219,7 @@ def _marker(scope: CommandScope, table: TableName, app_id: str) -> int:
 
 
 def _check_not_moved(transaction: CatalogTransaction, schema: str, name: str) -> None:
-    """Tables of a subscription lie in the folders of their names."""
+    """Check that a table lies in the folder of its name, as tables of a subscription must."""
     found = transaction.tables.find(schema, name)
     other = transaction.tables.in_folder_of(schema, name)
     if other is not None or (found is not None and found.folder_of is not None):

@@ -1,10 +1,9 @@
-"""CREATE and ALTER SUBSCRIPTION (subscriptioncmds.c); SET is in ``subscription_set``, DROP in
-``drop_subscription``.
+"""CREATE, ALTER and DROP SUBSCRIPTION (subscriptioncmds.c).
 
 In: a parsed statement, the catalog, a way to the publisher. Out: rows in the catalog and notices. A
-running node sees the change by the catalog's generation; nothing here waits for it. The publisher
-is asked before the catalog is written, so that no transaction stays open over the network, and what
-was made on the publisher is taken back when the catalog cannot be written.
+running node sees the change by the catalog's generation. The publisher is asked before the catalog
+is written, so that no transaction stays open over the network; if the catalog cannot be written,
+the slot that was made on the publisher is dropped again.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ from penstock.walreceiver.slots import RemoteSlot
 logger = logging.getLogger(__name__)
 
 CONNECT_PREFIX: Final = "could not connect to the publisher: "
-"""How walreceiver's message begins; libpq's own words follow."""
+"""The beginning of walreceiver's message; libpq's own words follow."""
 
 ALTERED: Final = "ALTER SUBSCRIPTION"
 """The command tag."""
@@ -123,7 +122,8 @@ _REFRESH: Final = "REFRESH PUBLICATION"
 def create_subscription(
     statement: CreateSubscription, catalog: Catalog, connect: PublisherFactory, scope: CommandScope
 ) -> CommandResult:
-    """CreateSubscription. Nothing is left behind on either side when it raises.
+    """Run CREATE SUBSCRIPTION (CreateSubscription). If it raises, nothing is left behind on either
+    side.
 
     Cuts of a dropped subscription stay readable until there is another one of its name.
     """
@@ -172,7 +172,7 @@ def create_subscription(
 
 
 def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> CommandResult:
-    """ENABLE and DISABLE; both forget the recorded error."""
+    """Run ENABLE or DISABLE; both forget the recorded error."""
     with catalog.write() as transaction:
         subscription = get_subscription(transaction, statement.name)
         if statement.enabled and subscription.slot_name is None:
@@ -185,7 +185,7 @@ def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> Comm
 
 
 def alter_connection(statement: AlterSubscriptionConnection, catalog: Catalog) -> CommandResult:
-    """CONNECTION; a worker that runs starts again with the new one."""
+    """Run CONNECTION; a running worker starts again with the new one."""
     with catalog.write() as transaction:
         subscription = get_subscription(transaction, statement.name)
         ConnInfo.parse(statement.conninfo)
@@ -199,10 +199,11 @@ def alter_refresh(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> CommandResult:
-    """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
-    again whose name belongs to another relation now, that are parked, or have stopped it.
+    """Run REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy again
+    those whose name belongs to another relation now, that are parked, or that have stopped the
+    subscription.
 
-    Raises ObjectInUse when the subscription was changed while the publisher was asked."""
+    Raises ObjectInUse if the subscription was changed while the publisher was asked."""
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
     check_enabled(subscription, "REFRESH")
@@ -226,7 +227,8 @@ def take_in(
     found: PublisherTables,
     options: SubscriptionOptions,
 ) -> list[Notice]:
-    """AlterSubscription_refresh: the subscription's tables become those that were found."""
+    """Make the tables that were found the subscription's tables (AlterSubscription_refresh). Return
+    notices."""
     known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
     new = {table: oid for table, oid in found.tables.items() if table not in known}
     check_targets(transaction, found.tables)
@@ -246,8 +248,8 @@ def take_in(
 def besides(
     catalog: Catalog, subscription: Subscription, options: SubscriptionOptions
 ) -> Sequence[TableName] | None:
-    """Tables of the subscription, which are not copied by a refresh; None where it matters not
-    what has another origin."""
+    """Return the subscription's tables, which a refresh does not copy; None if origins need no
+    check."""
     if not (options.copy_data and subscription.own_changes_only):
         return None
     with catalog.read() as transaction:
@@ -255,8 +257,8 @@ def besides(
 
 
 def check_enabled(subscription: Subscription, form: str) -> None:
-    """Raises NotInPrerequisiteState. ``form``: of ALTER SUBSCRIPTION."""
-    # What an error has disabled may need it before it can go on.
+    """Raise NotInPrerequisiteState for a disabled subscription. ``form``: of ALTER SUBSCRIPTION."""
+    # A subscription that an error has disabled may need this command before it can go on.
     if not subscription.enabled and not subscription.stopped:
         raise NotInPrerequisiteState(
             f"ALTER SUBSCRIPTION ... {form} is not allowed for disabled subscriptions",
@@ -266,16 +268,16 @@ def check_enabled(subscription: Subscription, form: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PublisherTables:
-    """What a publisher has for a subscription: tables with their OIDs, those without a replica
-    identity, and who it is."""
+    """The publisher's answers for a subscription: its identity, the tables with their OIDs, and
+    those without a replica identity."""
 
     identity: PublisherIdentity
     tables: Mapping[TableName, int]
     without_identity: Sequence[TableName]
     missing: Sequence[str] = ()
-    """Publications that were looked for and are not there."""
+    """The publications that were looked for and are not there."""
     different_origin: Sequence[str] = ()
-    """Publications with new tables that the publisher subscribes to."""
+    """The publications with new tables that the publisher subscribes to."""
 
 
 def ask_published(
@@ -284,8 +286,8 @@ def ask_published(
     look_for: Sequence[str] = (),
     besides: Sequence[TableName] | None = None,
 ) -> PublisherTables:
-    """Ask the publisher that a subscription follows; for different origins unless ``besides`` is
-    None. Raises StateMismatch for another one."""
+    """Ask the publisher that a subscription follows, also for different origins unless ``besides``
+    is None. Raises StateMismatch for another publisher."""
     try:
         with open_session(connect, subscription.name, subscription.conninfo) as publisher:
             identity = _identity(publisher)
@@ -301,7 +303,7 @@ def ask_published(
                 else publisher.publications_of_different_origin(names, besides),
             )
     except PenstockError as error:
-        if error.alter == _ENABLE:  # what makes a worker try again does not say this again
+        if error.alter == _ENABLE:  # ENABLE is the remedy for a worker; here it is REFRESH
             error = error.changed(alter=_REFRESH)
         raise error.with_statement(alter(subscription.name)) from None
 
@@ -314,7 +316,8 @@ def _insert(
     tables: Mapping[TableName, int],
     publisher: PublisherIdentity | None,
 ) -> None:
-    """The last step: the cuts of a dropped one go with it, or nothing does."""
+    """Write the subscription's rows, and take over the cuts of a dropped one of its name, as the
+    last step: either all happens or nothing."""
     cuts = None if scope.warehouse is None else scope.warehouse.cuts
     with catalog.write() as transaction:
         others = transaction.subscriptions.all()
@@ -328,7 +331,7 @@ def _insert(
             **{name: getattr(options, name) for name in KEPT},
             owner=scope.role.oid,
         )
-        # Tables and slot are of this one: a worker that is led elsewhere stops.
+        # The tables and the slot are this publisher's: a worker that is led to another one stops.
         transaction.subscriptions.save(replace(subscription, publisher=publisher))
         transaction.relations.add(subscription.oid, tables, _first_state(options))
         if cuts is not None:
@@ -348,7 +351,7 @@ def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:
 
 @contextmanager
 def open_session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[PublisherSession]:
-    """A session on the publisher under the subscription's name."""
+    """Open a session on the publisher under the subscription's name."""
     try:
         publisher = connect(conninfo, name)
     except ConnectionFailure as error:
@@ -367,8 +370,8 @@ def _identity(publisher: PublisherSession) -> PublisherIdentity:
 def _new_slot(
     publisher: PublisherSession, options: SubscriptionOptions, *, two_phase: bool
 ) -> Iterator[list[Notice]]:
-    """Create the slot where it is wanted; drop it again when what follows fails. One that is there
-    stays as it is, as with PostgreSQL."""
+    """Create the slot if it is wanted, and drop it again if the block fails. A slot that was there
+    before stays as it is, as with PostgreSQL."""
     name = options.slot_name
     if name is None or not options.create_slot:
         yield []
@@ -385,7 +388,8 @@ def _new_slot(
 
 
 def get_subscription(transaction: CatalogTransaction, name: str) -> Subscription:
-    """Raises UndefinedObject, and ObjectInUse for one that is being dropped."""
+    """Return a subscription. Raises UndefinedObject, and ObjectInUse for one that is being
+    dropped."""
     subscription = transaction.subscriptions.get(name)
     if subscription.dropping:
         raise ObjectInUse(
@@ -398,8 +402,8 @@ def get_subscription(transaction: CatalogTransaction, name: str) -> Subscription
 def check_unchanged(
     transaction: CatalogTransaction, asked_for: Subscription, found: PublisherTables
 ) -> Subscription:
-    """The subscription, for which a publisher was asked; PostgreSQL locks it meanwhile. Raises
-    ObjectInUse, and StateMismatch where it follows another publisher by now."""
+    """Return the subscription again after its publisher was asked; PostgreSQL locks it meanwhile.
+    Raises ObjectInUse if it was changed, and StateMismatch if it follows another publisher now."""
     now = transaction.subscriptions.find_oid(asked_for.oid)
     if now is None or now != asked_for or now.dropping:
         raise ObjectInUse(
@@ -411,12 +415,12 @@ def check_unchanged(
 
 
 def save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:
-    """Write it back without the recorded error, so that a node tries again."""
+    """Save a subscription without the recorded error, so that a node tries again."""
     transaction.subscriptions.save(subscription.healed())
 
 
 def check_publications_once(names: Sequence[str]) -> None:
-    """Raises DuplicateObject."""
+    """Raise DuplicateObject if a publication is named twice."""
     for position, name in enumerate(names):
         if name in names[:position]:
             raise DuplicateObject(f'publication name "{name}" used more than once')
@@ -425,15 +429,16 @@ def check_publications_once(names: Sequence[str]) -> None:
 # ALTER SUBSCRIPTION ... SKIP (AlterSubscription, ALTER_SUBSCRIPTION_SKIP).
 #
 # In: the statement, and the catalog. Out: a changed catalog, which the worker reads before each
-# batch: what is skipped, and when it is over, is ``subscription.apply_error``'s. A transaction that
-# is prepared is named by its PREPARE, whether that has come already (``subscription.prepared``) or
-# not; once it is committed at the publisher, by its COMMIT PREPARED, as others are.
+# batch; ``subscription.apply_error`` decides what is skipped, and when that is over. A prepared
+# transaction is named by the LSN of its PREPARE, whether that has come already
+# (``subscription.prepared``) or not. Once it is committed at the publisher, it is named by its
+# COMMIT PREPARED, like other transactions by their commit.
 
 
 def alter_skip(
     statement: AlterSubscriptionSkip, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """SKIP (...); one that an error has stopped goes on."""
+    """Run SKIP (...); a subscription that an error has stopped goes on."""
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
     lsn = parse_subscription_options(statement.options, SKIP).lsn
@@ -455,14 +460,15 @@ def alter_skip(
 
 
 def _prepared(transaction: CatalogTransaction, subid: int, lsn: Lsn) -> PreparedXact | None:
-    """The transaction whose PREPARE finishes there, if it has come."""
+    """Return the prepared transaction whose PREPARE ends there, if it has come."""
     xacts = transaction.prepared_xacts.all(subid)
     return next((xact for xact in xacts if xact.prepare_lsn == lsn), None)
 
 
 def _skip_prepared(transaction: CatalogTransaction, xact: PreparedXact) -> Lsn:
-    """What is still to be skipped by its LSN: nothing of one that only waits, whose rows are left
-    out from now on; some tables may have those of one that is committed."""
+    """Skip a prepared transaction, and return the LSN that must still be skipped. The rows of one
+    that waits for its end are left out from now on, so that nothing more must be skipped. Some
+    tables may already have the rows of a committed one, which is skipped by its commit."""
     if xact.commit_lsn is not None and not xact.skipped:
         return xact.commit_lsn
     transaction.prepared_xacts.put(replace(xact, skipped=True))
@@ -471,9 +477,9 @@ def _skip_prepared(transaction: CatalogTransaction, xact: PreparedXact) -> Lsn:
 
 # ALTER SUBSCRIPTION ... SET (options) (subscriptioncmds.c, AlterSubscription).
 #
-# In: a parsed statement, the catalog, a way to the publisher. Out: the subscription's row, and the
-# slot changed where an option is the slot's, too: the publisher first, as PostgreSQL does it, so
-# that the row never promises what the slot has not. A running node sees the change by the
+# In: a parsed statement, the catalog, a way to the publisher. Out: the subscription's changed row,
+# and its changed slot if the slot has the option, too. As in PostgreSQL the slot is changed first,
+# so that the row never promises what the slot lacks. A running node sees the change by the
 # catalog's generation.
 
 
@@ -483,8 +489,8 @@ def alter_options(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> CommandResult:
-    """SET (...). Raises SqlSyntaxError, NotInPrerequisiteState, ObjectInUse, StateMismatch, and
-    what the publisher says of its slot."""
+    """Run SET (...). Raises SqlSyntaxError, NotInPrerequisiteState, ObjectInUse, StateMismatch, and
+    the publisher's errors about its slot."""
     with catalog.read() as transaction:
         asked = get_subscription(transaction, statement.name)
         options = parse_subscription_options(statement.options, SET)
@@ -511,14 +517,15 @@ def alter_options(
 
 
 def _asked_for(subscription: Subscription) -> tuple[object, ...]:
-    """What the publisher's answers hang on."""
+    """Return the fields that the publisher's answers depend on."""
     return subscription.oid, subscription.slot_name, subscription.conninfo
 
 
 def _ask_upgraded(
     subscription: Subscription, options: SubscriptionOptions, connect: PublisherFactory
 ) -> UpgradedPublisher | None:
-    """None where it is not told that pg_upgrade has moved the publisher."""
+    """Ask the server if SET (system_identifier) says that pg_upgrade has moved the publisher; else
+    return None."""
     if SYSTEM_IDENTIFIER not in options.specified:
         return None
     check_slot_name(subscription)
@@ -534,7 +541,7 @@ def _last_cut(subscription: Subscription, scope: CommandScope) -> Lsn | None:
 
 
 def _check_block(options: SubscriptionOptions, scope: CommandScope) -> None:
-    """CheckAlterSubOption, of options that the slot has, too."""
+    """Refuse options in a block that the slot has, too (CheckAlterSubOption)."""
     if "two_phase" in options.specified and not options.two_phase:
         scope.prevent_in_block("ALTER SUBSCRIPTION ... SET (two_phase)")
     if "failover" in options.specified:
@@ -544,7 +551,8 @@ def _check_block(options: SubscriptionOptions, scope: CommandScope) -> None:
 def _altered(
     transaction: CatalogTransaction, subscription: Subscription, options: SubscriptionOptions
 ) -> Subscription:
-    """With the options that were written, after PostgreSQL's checks in its order."""
+    """Return the subscription with the options that were written, after PostgreSQL's checks in its
+    order."""
     altered = subscription
     if "slot_name" in options.specified:
         if subscription.enabled and options.slot_name is None:
@@ -567,7 +575,8 @@ def _altered(
 def _alter_slot(
     subscription: Subscription, options: SubscriptionOptions, connect: PublisherFactory
 ) -> bool:
-    """Whether the publisher had to be told; PostgreSQL tells it whatever the slot has."""
+    """Change the slot if an option is the slot's, too, and return whether the publisher was asked
+    to. Like PostgreSQL, do so even if the slot has the value already."""
     failover = options.failover if "failover" in options.specified else None
     ends = False if two_phase.ends(subscription, options) else None
     slot = subscription.slot_name
@@ -586,11 +595,11 @@ def _alter_slot(
 # ALTER SUBSCRIPTION ... SET (system_identifier): the publisher was moved by pg_upgrade.
 #
 # In: the subscription, its tables and its last cut, a session on the server that the connection
-# string leads to. Out: the row with another publisher, or the error that says why that server
-# cannot be what pg_upgrade has made of the one that is followed. pg_upgrade refuses a server whose
-# logical slots have not sent all changes, keeps OIDs of databases and tables, and makes each slot
-# again where the new cluster's WAL begins, beyond the old one's. So the cuts hold all that there
-# was, and the stream goes on at the slot.
+# string leads to. Out: the row with another publisher, or an error that says why that server cannot
+# be what pg_upgrade has made of the publisher. pg_upgrade refuses a server whose logical slots have
+# not sent all changes, keeps OIDs of databases and tables, and makes each slot again where the new
+# cluster's WAL begins, beyond the old one's. So the cuts hold every change of the old cluster, and
+# the stream goes on at the new slot.
 #
 # PostgreSQL: check_old_cluster_for_valid_slots (pg_upgrade/check.c),
 # create_logical_replication_slots
@@ -598,8 +607,8 @@ def _alter_slot(
 
 @dataclass(frozen=True, slots=True)
 class UpgradedPublisher:
-    """What a server has said. ``slot``: the subscription's; ``missing``: publications that it has
-    not; ``tables``: published ones with their OIDs."""
+    """The answers of a server. ``slot``: the subscription's; ``missing``: publications that the
+    server lacks; ``tables``: published ones with their OIDs."""
 
     system: SystemIdentity
     database_oid: int
@@ -610,7 +619,7 @@ class UpgradedPublisher:
 
     @classmethod
     def ask(cls, subscription: Subscription, publisher: PublisherSession) -> UpgradedPublisher:
-        """Raises PublisherError, ConnectionFailure."""
+        """Ask the server. Raises PublisherError, ConnectionFailure."""
         slot, names = subscription.slot_name, subscription.publications
         found = None if slot is None else publisher.slot_state(slot)
         system, (database_oid, in_recovery) = publisher.identify_system(), publisher.database()
@@ -627,8 +636,8 @@ def follow(
     server: UpgradedPublisher,
     last_cut: Lsn | None,
 ) -> tuple[Subscription, list[Notice]]:
-    """Check, and have the subscription go on there. Raises StateMismatch, UndefinedObject,
-    NotInPrerequisiteState, ObjectInUse."""
+    """Check the server and return the subscription that follows it, with notices. Raises
+    StateMismatch, UndefinedObject, NotInPrerequisiteState, ObjectInUse."""
     known, name = subscription.publisher, subscription.name
     if server.system.system_id != system_id:
         raise StateMismatch(
@@ -686,7 +695,7 @@ def _check_objects(
             f"(refresh = false) with those that there are. {_another(subscription)}",
         )
     both = [rel for rel in rels if rel.relid is not None and rel.table_name in server.tables]
-    # One that is another relation by now was dropped and made again, and is told of as always.
+    # A single table with another OID was dropped and made again; the worker reports that as always.
     if both and all(server.tables[rel.table_name] != rel.relid for rel in both):
         rel = both[0]
         raise _not_upgraded(
@@ -742,7 +751,8 @@ def _another(subscription: Subscription) -> str:
 
 
 def check_slot_name(subscription: Subscription) -> None:
-    """Raises NotInPrerequisiteState, as for options that are the slot's, too."""
+    """Raise NotInPrerequisiteState for a subscription without a slot name, as for options that the
+    slot has, too."""
     if subscription.slot_name is None:
         raise NotInPrerequisiteState(
             f'cannot set option "{SYSTEM_IDENTIFIER}" for a subscription that does not have a slot '
@@ -754,12 +764,12 @@ def check_slot_name(subscription: Subscription) -> None:
 
 # ALTER SUBSCRIPTION ... SET, ADD and DROP PUBLICATION (subscriptioncmds.c).
 #
-# In: a parsed statement, the catalog, a way to the publisher. Out: the subscription's new list,
-# and its tables as the publications of that list have them (REFRESH), in one transaction of the
-# catalog. A worker that runs starts again with the new list. Before that it applies by the old one
-# what has been committed until now: a publisher looks publications up as they were at the time of
-# each change. One that was made later is an error there, or, from version 18 on, leaves the change
-# out.
+# In: a parsed statement, the catalog, a way to the publisher. Out: the subscription's new list, and
+# its tables as the publications of that list have them (REFRESH), in one transaction of the
+# catalog. A running worker starts again with the new list. Before that it applies with the old list
+# what has been committed until now, as a publisher looks publications up as they were at the time
+# of each change. A publication that was made later is an error there; from version 18 on the
+# publisher leaves the change out.
 
 _REFRESH_HINT: Final = {
     "SET": "Use ALTER SUBSCRIPTION ... SET PUBLICATION ... WITH (refresh = false).",
@@ -768,7 +778,7 @@ _REFRESH_HINT: Final = {
 }
 
 _CUT_WITHIN_S: Final = 5.0
-"""How long a worker is waited for: one that is far behind does not hold up ALTER."""
+"""Seconds that ALTER waits for a worker: one that is far behind must not hold it up."""
 
 _PUBLICATIONS_LOOK_S: Final = 0.05
 
@@ -779,12 +789,12 @@ def alter_publications(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> CommandResult:
-    """Raises DuplicateObject, UndefinedObject, InvalidParameterValue, NotInPrerequisiteState, and
-    ObjectInUse when the subscription was changed while the publisher was asked, or stays in the
-    middle of a batch."""
+    """Run SET, ADD or DROP PUBLICATION. Raises DuplicateObject, UndefinedObject,
+    InvalidParameterValue, NotInPrerequisiteState, and ObjectInUse if the subscription was changed
+    while the publisher was asked, or stays in the middle of a batch."""
     options = parse_subscription_options(statement.options, SET_PUBLICATION)
     if not options.refresh and scope.block_end is not None:
-        _save(statement, catalog, scope)  # the block is waited for as a whole
+        _save(statement, catalog, scope)  # ``execute_block`` waits between batches
         return CommandResult(ALTERED)
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
@@ -808,7 +818,7 @@ def alter_publications(
 
     def taken_in() -> list[Notice]:
         with catalog.write() as transaction:
-            # With what was recorded of it while the publisher was asked, such as whom it follows.
+            # ``now`` has what was recorded while the publisher was asked, such as its identity.
             now = check_unchanged(transaction, subscription, found)
             check_whole_batches(transaction, scope, now)
             transaction.subscriptions.save(_with_publications(now, statement))
@@ -827,8 +837,9 @@ def _applied_until_now(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> Iterator[list[Notice]]:
-    """Before it gets publications that it did not have: its worker goes as far as the publisher is
-    now, and no further while the block runs. Yields a warning where it has not come there in time.
+    """Before a subscription gets new publications, let its worker apply everything up to the
+    publisher's position of now, and nothing beyond while the block runs. Yield a warning if the
+    worker has not come there in time.
     """
     added = set(wanted.publications) - set(subscription.publications)
     follows = scope.running and subscription.enabled and not subscription.stopped
@@ -891,7 +902,7 @@ def _with_publications(
 def _merged(
     subscription: Subscription, statement: AlterSubscriptionPublications
 ) -> tuple[str, ...]:
-    """merge_publications"""
+    """Return the list of publications after the statement (merge_publications)."""
     named = statement.publications
     check_publications_once(named)
     if statement.verb == "SET":
@@ -918,16 +929,16 @@ def _refuse(subscription: str, twice: Sequence[str]) -> None:
         )
 
 
-# Owners of subscriptions: what they may do, and OWNER TO (subscriptioncmds.c,
+# Rights of subscriptions' owners, and OWNER TO (subscriptioncmds.c,
 # AlterSubscriptionOwner_internal).
 #
-# In: a statement, the catalog, who executes it. Out: the new owner, or PostgreSQL's refusal. A
-# node connects to publishers and writes its tables as itself, whoever owns a subscription: so an
-# owner who is no superuser starts and ends what a superuser has set up, and does not choose what
-# is written.
+# In: a statement, the catalog, the executing role. Out: the new owner, or PostgreSQL's refusal. A
+# node connects to publishers and writes its tables as itself, whoever owns a subscription. So an
+# owner who is no superuser may start and end what a superuser has set up, but not choose what is
+# written.
 
 _OWNERS_SINCE: Final = 16
-"""Before, subscriptions were the superusers' alone."""
+"""The first version in which other roles than superusers may own subscriptions."""
 
 _OF_OWNERS: Final = frozenset(
     {"synchronous_commit", "binary", "streaming", "disable_on_error", "origin"}
@@ -937,7 +948,7 @@ _OF_OWNERS: Final = frozenset(
 
 
 def check_rights(statement: Statement, catalog: Catalog, scope: CommandScope) -> None:
-    """Whether the role may execute a statement about a subscription.
+    """Check that the role may execute a statement about a subscription.
 
     Raises InsufficientPrivilege (42501), ProhibitedSqlStatementAttempted (2F003).
     """
@@ -1020,7 +1031,8 @@ def _of_superusers(subscription: Subscription) -> InsufficientPrivilege:
 
 
 def _check_new_password(name: str, conninfo: str, catalog: Catalog) -> None:
-    """A superuser gives the connection string, but it is the owner who uses it."""
+    """Check the connection string that a superuser gives to an owner's subscription: the owner
+    needs a password in it."""
     with catalog.read() as transaction:
         subscription = transaction.subscriptions.find(name)
         if subscription is None or not subscription.password_required:
@@ -1037,7 +1049,8 @@ def _owner_is_superuser(transaction: CatalogTransaction, subscription: Subscript
 
 
 def check_password(conninfo: str) -> None:
-    """libpqrcv_check_conninfo, with must_use_password. Raises SqlSyntaxError, too."""
+    """Check that a connection string has a password (libpqrcv_check_conninfo with
+    must_use_password). Raises ProhibitedSqlStatementAttempted (2F003), SqlSyntaxError."""
     if not ConnInfo.parse(conninfo).parameters.get("password"):
         raise ProhibitedSqlStatementAttempted(
             "password is required",
@@ -1048,7 +1061,7 @@ def check_password(conninfo: str) -> None:
 def alter_owner(
     statement: AlterSubscriptionOwner, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """OWNER TO. A worker that runs goes on as it was."""
+    """Run OWNER TO. A running worker goes on as it was."""
     with catalog.write() as transaction:
         owner = role_of(transaction, statement.owner, scope)
         subscription = get_subscription(transaction, statement.name)
@@ -1076,17 +1089,17 @@ def _check_new_owner(subscription: Subscription, owner: CurrentRole, scope: Comm
 # DROP SUBSCRIPTION (subscriptioncmds.c, DropSubscription).
 #
 # In: a statement, the catalog, a way to the publisher. Out: no subscription, no slot. Delta tables
-# and cuts stay, and a row of the catalog tells whose the markers in the tables' logs are. A node
-# that runs lets go of the slot first:
+# and cuts stay, and a row of the catalog tells which subscription the markers in the tables' logs
+# belong to. A running node lets go of the slot first:
 #
 # 1. The row is marked as dropping, which moves the catalog's generation: a running node stops the
 #    worker and its copies; without one nothing needs to be stopped. No copy is committed any more.
 # 2. When the temporary slots of its copies are gone, no copy runs.
 # 3. ``DROP_REPLICATION_SLOT ... WAIT`` returns when nobody streams from the slot any more.
-# 4. The rows go, with transactions that are prepared and not committed.
+# 4. The rows are deleted, with transactions that are prepared and not committed.
 #
-# When step 3 fails the mark goes and the subscription is as before. When the process dies the mark
-# stays, and DROP may be said again; then a slot that is gone already is no error.
+# If step 3 fails, the mark is removed and the subscription is as before. If the process dies, the
+# mark stays and DROP can be repeated; then a slot that is already gone is no error.
 
 log = logging.getLogger(__name__)
 
@@ -1098,7 +1111,8 @@ _DISASSOCIATE = (
 
 
 _COPIES_END_S = 30.0
-"""Spark kills a task within seconds; a session without a client ends by the server's keepalives."""
+"""Seconds that DROP waits for copies to end. Spark kills a task within seconds; the server's
+keepalives end a session that has lost its client."""
 
 _LOOK_S = 0.1
 
@@ -1106,7 +1120,7 @@ _LOOK_S = 0.1
 def drop_subscription(
     statement: DropSubscription, catalog: Catalog, connect: PublisherFactory, scope: CommandScope
 ) -> CommandResult:
-    """Raises UndefinedObject, ConnectionFailure, PublisherError."""
+    """Run DROP SUBSCRIPTION. Raises UndefinedObject, ConnectionFailure, PublisherError."""
     with catalog.write() as transaction:
         subscription = transaction.subscriptions.find(statement.name)
         if subscription is None and statement.missing_ok:
@@ -1142,7 +1156,8 @@ def drop_subscription(
 
 
 def _last_cut_lsn(scope: CommandScope, subscription: Subscription) -> Cut | None:
-    """None also where the warehouse does not tell: a subscription can be dropped without it."""
+    """Return the last cut; None, too, if the warehouse cannot be read, as a subscription can be
+    dropped without it."""
     if scope.warehouse is None:
         return None
     try:
@@ -1153,7 +1168,8 @@ def _last_cut_lsn(scope: CommandScope, subscription: Subscription) -> Cut | None
 
 
 def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str) -> list[str]:
-    """Drop it after the copies have ended; the temporary slots of those that have not."""
+    """Drop the slot after the copies have ended. Return the temporary slots of copies that have
+    not ended in time."""
     with closing(_connect(connect, subscription, slot)) as publisher:
         try:
             running = _wait_for_copies(publisher, subscription.app_id)
@@ -1165,7 +1181,7 @@ def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str)
 
 
 def _wait_for_copies(publisher: PublisherSession, app_id: str) -> list[str]:
-    """Wait until no copy runs; the slots of those that still do after a while."""
+    """Wait until no copy runs, and return the slots of those that still run after a while."""
     deadline = time.monotonic() + _COPIES_END_S
     while (running := publisher.sync_slots(app_id)) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -1180,7 +1196,7 @@ def _still_copying(slot: str) -> Notice:
 
 
 def _connect(connect: PublisherFactory, subscription: Subscription, slot: str) -> PublisherSession:
-    """ReportSlotConnectionError when there is no way to the publisher."""
+    """Connect to the publisher, or raise the error of ReportSlotConnectionError."""
     try:
         return connect(subscription.conninfo, subscription.name)
     except ConnectionFailure as error:

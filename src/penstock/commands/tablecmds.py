@@ -1,9 +1,8 @@
-"""CREATE TABLE and CREATE SCHEMA (tablecmds.c, schemacmds.c); their DROPs are in ``drop_relation``,
-ALTER TABLE is in ``alter_table``, partitions in ``partbounds``.
+"""CREATE, ALTER and DROP TABLE, CREATE and DROP SCHEMA (tablecmds.c, schemacmds.c).
 
 In: a parsed statement, the catalog, the scope with its warehouse. Out: Delta tables and rows in the
-catalog. The Delta table is there before its row can be seen, so that what is half made is only a
-table that nobody has named yet.
+catalog. A Delta table is there before its row can be seen, so that a crash leaves at most a table
+that nobody has named yet. ``partbounds`` compares the bounds of partitions.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ from penstock.sqlstate import NotNullViolation, ReservedName
 log = logging.getLogger(__name__)
 
 _TRIES: Final = 10
-"""Times that others may write to a default partition meanwhile."""
+"""Attempts at a statement while others write to its tables."""
 _DUPLICATE_TABLE = "42P07"
 _SEQUENCE = "seq"
 _TYPE_OF_ITS_NAME = (
@@ -169,8 +168,8 @@ _TYPE_OF_ITS_NAME = (
 
 
 def create_table(statement: CreateTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """DefineRelation. What a default partition holds is read with nothing locked, and the statement
-    is begun again."""
+    """Run CREATE TABLE (DefineRelation). If rows of a default partition must be read, that is done
+    with nothing locked, and the statement begins again."""
     partition_rows = PartitionRows()
     for _ in range(_TRIES):
         try:
@@ -236,7 +235,7 @@ def _create_table(
 
 
 def _check_folder_free(transaction: CatalogTransaction, schema: str, name: str) -> None:
-    """A table that was given another schema lies there."""
+    """Refuse a name whose folder holds a table that has been moved to another schema."""
     other = transaction.tables.in_folder_of(schema, name)
     if other is not None:
         raise FeatureNotSupported(
@@ -251,7 +250,7 @@ def _skip_result(message: str) -> CommandResult:
 
 
 def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
-    """The Delta table's columns, as a subscription would make them for such a relation."""
+    """Return the Delta table's columns, as a subscription would make them for such a relation."""
     attributes = tuple(
         Attribute(
             column.name, column.type_oid, column.typmod, column.name in definition.primary_key
@@ -277,7 +276,7 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
 
 
 def create_schema(statement: CreateSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """CreateSchemaCommand"""
+    """Run CREATE SCHEMA (CreateSchemaCommand)."""
     with catalog.write() as transaction:
         owner = scope.role
         if statement.owner is not None:
@@ -299,13 +298,14 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: CommandScope
 
 # ALTER TABLE (tablecmds.c, ATExecCmd).
 #
-# In: a parsed statement, the catalog, the scope with its warehouse. Out: key, identity and owner
-# in the catalog; columns are ``change_columns``'. A key is a promise: that it is unique is checked
-# where it is relied on, not here.
+# In: a parsed statement, the catalog, the scope with its warehouse. Out: key, identity and owner in
+# the catalog; ``change_columns`` changes columns. A key is a promise: whoever relies on its
+# uniqueness checks it, not ALTER TABLE.
 
 
 def alter_table(statement: AlterTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """AlterTable. Files are rewritten with nothing locked, and the statement is begun again."""
+    """Run ALTER TABLE (AlterTable). If files must be rewritten or read, that is done with nothing
+    locked, and the statement begins again."""
     at = datetime.now(UTC)
     partition_rows = PartitionRows(attaches=True)
     with ColumnRewrites() as rewrites:
@@ -334,7 +334,8 @@ def _alter(
     rewrites: ColumnRewrites,
     partition_rows: PartitionRows,
 ) -> CommandResult:
-    """Columns of Delta tables are changed last, when nothing else can fail any more."""
+    """Execute the statement once. Delta tables are changed last, when nothing else can fail any
+    more."""
     notices: list[Notice] = []
     table = find_table(transaction, scope, statement.relation)
     if table is None and statement.missing_ok:
@@ -361,8 +362,8 @@ def _alter(
 
 
 def _pass_of(command: AlterTableCommand) -> int:
-    """What is dropped goes first, then columns come, then keys (AlterTablePass), whatever the order
-    written."""
+    """Return the pass of a command: first drops, then new columns, then keys and the rest, in
+    whatever order they were written (AlterTablePass)."""
     match command:
         case DropColumn() | DropConstraint():
             return 0
@@ -436,7 +437,7 @@ def _execute(
 def _check_may_be_null(
     transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, name: str
 ) -> None:
-    """ATExecDropNotNull"""
+    """Check DROP NOT NULL (ATExecDropNotNull)."""
     reason: str | None = None
     sequences = {s.column: s for s in transaction.sequences.of_table(table.oid)}
     if name in sequences and sequences[name].identity:
@@ -463,7 +464,7 @@ def _add_column(
     changes: ColumnChanges,
     notices: list[Notice],
 ) -> LakeTable:
-    """ATExecAddColumn"""
+    """Add a column to ``changes``, and return the table with its key (ATExecAddColumn)."""
     if table.parent is not None:
         raise WrongObjectType("cannot add column to a partition")
     known = changes.columns(scope, table)
@@ -490,7 +491,8 @@ def _set_identity(
     command: SetReplicaIdentity,
     changes: ColumnChanges,
 ) -> LakeTable:
-    """ATExecReplicaIdentity; USING KEY names columns where PostgreSQL names an index."""
+    """Return the table with another replica identity (ATExecReplicaIdentity). USING KEY, which is
+    ours, names columns instead of an index."""
     if command.index is not None:
         return _by_index(transaction, table, command.index)
     known = changes.columns(scope, table)
@@ -508,7 +510,8 @@ def _set_identity(
 
 
 def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> LakeTable:
-    """Raises UndefinedObject (42704), WrongObjectType."""
+    """Return the table with REPLICA IDENTITY USING INDEX. Raises UndefinedObject (42704),
+    WrongObjectType."""
     index = next((own for own in table.indexes if own.name == name), None)
     if index is not None:
         return identify_by(table, index)
@@ -528,8 +531,8 @@ def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> L
 def _with_key(
     scope: CommandScope, table: LakeTable, key: tuple[str, ...], changes: ColumnChanges
 ) -> LakeTable:
-    """With another primary key. A Delta table that the node itself has made knows it, too: a
-    subscription that fills the table finds rows by it."""
+    """Return the table with another primary key. A Delta table that the node itself has made must
+    know the key, too, as a subscription that fills the table finds rows by it."""
     if is_made_here(scope, table):
         changes.key = key
     return replace(table, primary_key=key)
@@ -542,7 +545,7 @@ def _drop_constraint(
     missing_ok: bool,
     notices: list[Notice],
 ) -> LakeTable:
-    """ATExecDropConstraint, of UNIQUE."""
+    """Drop a UNIQUE constraint (ATExecDropConstraint)."""
     for index in table.indexes:
         if index.constraint and index.name == name:
             if index.parent is not None:
@@ -559,7 +562,7 @@ def _drop_constraint(
 
 
 def check_columns(table: LakeTable, wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Raises UndefinedObject (42703) for the first that a table has not."""
+    """Raise UndefinedObject (42703) for the first column that a table lacks."""
     for name in wanted:
         if name not in known:
             raise UndefinedObject(
@@ -571,7 +574,7 @@ def check_columns(table: LakeTable, wanted: Sequence[str], known: Sequence[str])
 def _detach(
     transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: LakeTable
 ) -> None:
-    """ATExecDetachPartition"""
+    """Run DETACH PARTITION (ATExecDetachPartition)."""
     if parent.partition_key is None:
         raise WrongObjectType(
             f'ALTER action DETACH PARTITION cannot be performed on relation "{parent.name}"',
@@ -589,12 +592,11 @@ def _detach(
 # ALTER TABLE ... ATTACH PARTITION (tablecmds.c, ATExecAttachPartition).
 #
 # In: a partitioned table, a table and its bound. Out: the table as a partition, in the catalog,
-# with partitions of its own where it has any. Its rows are read for the bound by
-# ``partition_rows``.
+# with partitions of its own if it has any. ``PartitionRows`` reads its rows to check the bound.
 #
-# Refused is a table whose former rows some stream has yet to send. PostgreSQL decodes a change by
-# the catalogs of its time; here nothing says since when a table is a partition, so that rows which
-# came and went before would be sent as those of a partition.
+# A table is refused while some stream has yet to send its former rows. PostgreSQL decodes a change
+# by the catalogs of its time. Here nothing records since when a table is a partition, so that rows
+# which came and went before would be sent as those of a partition.
 
 _MISMATCH = "42804"
 _MAKE_OF_PARENT: Final = "Make the partition from its parent: CREATE TABLE ... PARTITION OF {}."
@@ -608,8 +610,8 @@ def attach(
     bound: PartitionBound,
     partition_rows: PartitionRows,
 ) -> None:
-    """Raises WrongObjectType, UndefinedObject, InvalidParameterValue, FeatureNotSupported; what
-    ``PartitionRows.check`` raises."""
+    """Make a table a partition. Raises WrongObjectType, UndefinedObject, InvalidParameterValue,
+    FeatureNotSupported, and what ``PartitionRows.check`` raises."""
     if parent.partition_key is None:
         raise WrongObjectType(
             f'ALTER action ATTACH PARTITION cannot be performed on relation "{parent.name}"',
@@ -652,7 +654,8 @@ def attach(
 
 
 def _check_no_sequence(transaction: CatalogTransaction, child: LakeTable) -> None:
-    """ATExecAttachPartition, which takes serial columns; rows of the parent would lack values."""
+    """Refuse a table whose columns have sequences. PostgreSQL accepts serial columns
+    (ATExecAttachPartition), but rows that come by the parent would lack values."""
     for sequence in transaction.sequences.of_table(child.oid):
         if sequence.identity:
             raise NotInPrerequisiteState(
@@ -667,7 +670,7 @@ def _check_no_sequence(transaction: CatalogTransaction, child: LakeTable) -> Non
 
 
 def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
-    """MergeAttributesIntoExisting, and that there are no others."""
+    """Check that a table has the parent's columns (MergeAttributesIntoExisting) and no others."""
     theirs, own = table_columns(scope, parent), table_columns(scope, child)
     for column in own:
         if column.name not in names(theirs):
@@ -693,8 +696,9 @@ def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> 
 
 
 def _check_stored(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
-    """Rows are written to partitions by the parent's names in Delta, which differ from PostgreSQL's
-    where two of those differ in case only; and as the parent has them, jsonb as variants or not."""
+    """Check that a table stores its columns as the parent does, since rows are written to
+    partitions in the parent's form: by its names in Delta, which differ from PostgreSQL's if two of
+    those differ in case only, and with jsonb as variants or not."""
     tables = [open_delta(scope, table) for table in (parent, child)]
     if tables[1] is None:
         raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
@@ -718,14 +722,14 @@ def _check_stored(scope: CommandScope, parent: LakeTable, child: LakeTable) -> N
 
 
 _AT_ONCE: Final = 1000
-"""Transactions that are read of the log."""
+"""Transactions that are read from the log at once."""
 
 
 def check_history_sent(
     transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: LakeTable
 ) -> None:
-    """Raises ObjectInUse where a slot has not received changes of rows of ``child``, and they are
-    published once it is a partition; StorageError."""
+    """Raise ObjectInUse if a slot has not received all changes of rows of ``child`` and they would
+    be published once it is a partition. Raises StorageError, too."""
     delta = open_delta(scope, child)
     slots = [slot for slot in transaction.slots.all() if slot.invalidation_reason is None]
     if delta is None or delta.version == 0 or not slots or not _is_published(transaction, parent):
@@ -755,8 +759,8 @@ def _is_published(transaction: CatalogTransaction, parent: LakeTable) -> bool:
 def _unsent(
     transaction: CatalogTransaction, slot: Slot, child: LakeTable, delta: DeltaTable
 ) -> Iterator[tuple[int, int]]:
-    """Versions before and after each of the changes that a slot is still to receive, whether or not
-    they are in the log of transactions yet."""
+    """Yield the versions before and after each change that a slot has yet to receive, including
+    those that are not in the log of transactions yet."""
     at = slot.confirmed_flush_lsn
     while found := transaction.transactions.after(at, _AT_ONCE):
         for each in found:
@@ -773,15 +777,15 @@ def _changes_rows(delta: DeltaTable, before: int, after: int) -> bool:
     try:
         changes = table_changes(delta.storage, delta.uri, before, after)
     except VersionGone:
-        return True  # nobody knows any more
+        return True  # the log is gone, so assume that rows changed
     return bool(changes.added or changes.removed or changes.truncated)
 
 
 # ALTER TABLE ... DROP COLUMN in the catalog (tablecmds.c, ATExecDropColumn).
 #
-# In: a table, a column's name, what the statement has done to columns so far. Out: keys without it
-# and publications that named it emptied of the table, or PostgreSQL's error. The Delta tables are
-# ``change_columns``'.
+# In: a table, a column's name, what the statement has done to columns so far. Out: keys without the
+# column, and publications that named it without the table; or PostgreSQL's error.
+# ``change_columns`` changes the Delta tables.
 
 
 def drop_column(
@@ -793,7 +797,8 @@ def drop_column(
     changes: ColumnChanges,
     notices: list[Notice],
 ) -> LakeTable:
-    """The table without the column in its keys; its partitions are saved. ``only``: as written.
+    """Return the table without the column in its keys; save its partitions. ``only``: ONLY was
+    written.
 
     Raises UndefinedObject (42703), InvalidParameterValue (42P16), NotInPrerequisiteState (2BP01).
     """
@@ -833,8 +838,8 @@ def drop_column(
 
 
 def _is_left(transaction: CatalogTransaction, table: LakeTable, column: str) -> bool:
-    """Whether a key or a publication has a column that the Delta tables do not have: the process
-    that dropped it was stopped before that was in the catalog, or it went by other means."""
+    """Tell whether a key or a publication has a column that the Delta tables lack: the process that
+    dropped it was stopped before the catalog's commit, or others have dropped it."""
     members = {member.oid: member for member in transaction.tables.family(table)}
     lists = [r for r in transaction.publications.relations() if r.relation in members]
     return any(_without(member, column) != member for member in members.values()) or any(
@@ -849,7 +854,8 @@ def _check_not_generated_from(
     command: DropColumn,
     made_of_it: Sequence[str],
 ) -> None:
-    """Raises NotInPrerequisiteState (2BP01), without CASCADE."""
+    """Raise NotInPrerequisiteState (2BP01) if columns are generated from the dropped one, unless
+    CASCADE was written."""
     if command.cascade or not made_of_it:
         return
     shown = [
@@ -875,7 +881,8 @@ def _check_partition_key(table: LakeTable, column: str) -> None:
 
 
 def _without(table: LakeTable, column: str) -> LakeTable:
-    """A key or index goes with any of its columns; an identity by it identifies nothing then."""
+    """Return the table without the keys and indexes that have the column; a replica identity by one
+    of them identifies nothing then."""
     for index in table.indexes:
         if column in index.columns:
             table = without(table, index)
@@ -892,7 +899,8 @@ def _leave_publications(
     members: Sequence[LakeTable],
     command: DropColumn,
 ) -> list[Notice]:
-    """Tables whose filter or list names the column leave their publications, with CASCADE only."""
+    """Take tables whose filter or list names the column out of their publications. Without CASCADE
+    raise an error instead."""
     publications = {p.oid: p.name for p in transaction.publications.all()}
     tables = {member.oid: member for member in members}
     found = [
@@ -922,13 +930,14 @@ def _leave_publications(
 
 
 def _last_first(members: Sequence[LakeTable], table: LakeTable) -> list[LakeTable]:
-    """As PostgreSQL tells of them: the table, then its partitions from the last on."""
+    """Return a table and its partitions in the order in which PostgreSQL reports them: the table,
+    then its partitions from the last on."""
     children = [member for member in members if member.parent == table.oid]
     return [table, *(t for child in reversed(children) for t in _last_first(members, child))]
 
 
 def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:
-    """The columns that a publication's list and filter name."""
+    """Return the columns that a publication's list and filter name."""
     listed = frozenset(rel.columns or ())
     if rel.row_filter is None:
         return listed
@@ -939,14 +948,14 @@ def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -
 
 # DROP TABLE and DROP SCHEMA (dependency.c, tablecmds.c).
 #
-# In: a parsed statement, the catalog, the scope with its warehouse. Out: rows of the catalog and
-# Delta tables that are gone. A table that a subscription fills leaves it first, in a transaction
-# of its own: a worker that missed one of its tables would stop for good, and one that misses what
-# it does not fill any more begins again.
+# In: a parsed statement, the catalog, the scope with its warehouse. Out: dropped rows of the
+# catalog and Delta tables. A table that a subscription fills first leaves it, in a transaction of
+# its own: a worker that missed one of its tables would stop for good, but one that misses a table
+# which it no longer fills begins again.
 
 
 def drop_table(statement: DropTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """RemoveRelations, all of them or none."""
+    """Run DROP TABLE, for all tables or none (RemoveRelations)."""
     warehouse_of(scope)
     notices: list[Notice] = []
 
@@ -973,7 +982,8 @@ def _end_subscriptions(
     scope: CommandScope,
     found: Callable[[CatalogTransaction], list[LakeTable]],
 ) -> None:
-    """Before anything of the tables is gone."""
+    """Check the tables and take them out of their subscriptions, before anything of them is
+    dropped."""
     with catalog.write() as transaction:
         tables = found(transaction)
         check_not_prepared(transaction, tables, "drop")
@@ -993,8 +1003,8 @@ def _forget(
 
 
 def _remove_rows(scope: CommandScope, tables: Sequence[LakeTable]) -> None:
-    """The last step, before the catalog's commit: a sequencer would find a table again that has
-    rows and is in no catalog."""
+    """Remove the Delta tables, as the last step before the catalog's commit: a sequencer would find
+    a table again that has rows and is in no catalog."""
     for table in tables:
         warehouse_of(scope).remove(*(table.folder_of or (table.schema, table.name)))
 
@@ -1006,7 +1016,7 @@ def _table_to_drop(
     missing_ok: bool,
     notices: list[Notice],
 ) -> LakeTable | None:
-    """DropErrorMsgNonExistent"""
+    """Return the table to drop, or None with a notice (DropErrorMsgNonExistent)."""
     missing_schema = name.schema and find_schema(transaction, scope, name.schema) is None
     if missing_schema and missing_ok:
         notices.append(notice(f'schema "{name.schema}" does not exist, skipping'))
@@ -1020,7 +1030,7 @@ def _table_to_drop(
 
 
 def drop_schema(statement: DropSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """RemoveObjects for schemas; with CASCADE their tables and types go too."""
+    """Run DROP SCHEMA (RemoveObjects); with CASCADE the schemas' tables and types go, too."""
     notices: list[Notice] = []
     reported: list[str] = []
     enums: list[EnumType] = []
@@ -1039,7 +1049,7 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: CommandScope) ->
             if shown and not statement.cascade:
                 raise _still_used(transaction, scope, namespace, held, types)
             tables |= {member.oid: member for t in held for member in transaction.tables.family(t)}
-            reported.extend(shown)  # partitions go with their table, without a word
+            reported.extend(shown)  # partitions go with their table, without a notice
             enums.extend(types)
         return list(tables.values())
 
@@ -1086,7 +1096,7 @@ def _schemas_to_drop(
 
 
 def _describe_objects(tables: Sequence[LakeTable], enums: Sequence[EnumType]) -> list[str]:
-    """What a schema holds, in the order of oids."""
+    """Return descriptions of a schema's objects, in the order of oids."""
     found = {table.oid: f"table {table.qualified_name}" for table in tables}
     found |= {enum.oid: f"type {enum_name(enum)}" for enum in enums}
     return [text for _, text in sorted(found.items())]
@@ -1109,18 +1119,19 @@ def _still_used(
     return still_used_error(f"schema {namespace.name}", lines)
 
 
-# What ALTER TABLE does to the columns of Delta tables.
+# Changes of ALTER TABLE to the columns of Delta tables.
 #
-# In: which columns a statement drops and adds, the table with its partitions. Out: one commit for
-# each Delta table, in which no row changes for a publication: files are rewritten where rows hold
-# values of a dropped column, or get the default of an added one, or its generated values.
+# In: the columns that a statement drops and adds, the table with its partitions. Out: one commit
+# for each Delta table, which publishes no change of rows. Files are rewritten if their rows hold
+# values of a dropped column, or get the default or the generated values of an added one.
 
 
 @dataclass
 class ColumnChanges:
-    """What a statement has done to columns so far, by PostgreSQL's names. Columns are dropped
-    before any is added. ``at``: what now() gives to all rows; ``key``: the primary key, where it is
-    another one now; ``not_null``: columns that are NOT NULL from now on, or no more."""
+    """Changes that a statement has made to columns so far, by PostgreSQL's names. Columns are
+    dropped before any is added. ``at``: the time that now() returns for all rows; ``key``: the new
+    primary key, if it changes; ``not_null``: columns that become NOT NULL (True) or nullable
+    (False)."""
 
     at: datetime
     dropped: list[str] = field(default_factory=list)
@@ -1132,17 +1143,17 @@ class ColumnChanges:
         return bool(self.dropped or self.added or self.key is not None or self.not_null)
 
     def columns(self, scope: CommandScope, table: LakeTable) -> list[TableColumn]:
-        """The columns of a table after them."""
+        """Return the columns of a table after these changes."""
         kept = [c for c in table_columns(scope, table) if c.name not in self.dropped]
         return [*kept, *self.added]
 
     def drop(self, name: str) -> None:
-        """One that the table has."""
+        """Note that a column which the table has is dropped."""
         self.dropped.append(name)
 
 
 def is_made_here(scope: CommandScope, table: LakeTable) -> bool:
-    """Whether CREATE TABLE of the node has made all columns."""
+    """Tell whether the node's own CREATE TABLE has made all columns."""
     try:
         delta = open_delta(scope, table)
     except FeatureNotSupported:
@@ -1151,7 +1162,7 @@ def is_made_here(scope: CommandScope, table: LakeTable) -> bool:
 
 
 class FilesFirst(Exception):
-    """Files of tables are to be rewritten before the statement can be executed."""
+    """Signal that files must be rewritten before the statement can be executed."""
 
     def __init__(self, changes: Sequence[ColumnChange]) -> None:
         super().__init__()
@@ -1165,21 +1176,21 @@ def change_columns(
     changes: ColumnChanges,
     rewrites: ColumnRewrites,
 ) -> dict[int, int]:
-    """Commit the changes to a table and its partitions, the table last: until then the statement
-    may be executed again. By oid, the versions that have the changes.
+    """Commit the changes to a table and its partitions, and return the versions that have them, by
+    oid. The table comes last: until then the statement may be executed again.
 
-    Raises FilesFirst before anything else where files are not rewritten yet, CommitConflict,
+    Raises FilesFirst before any change if files are not rewritten yet, CommitConflict,
     StorageError, UndefinedObject (42P01), FeatureNotSupported, ObjectInUse, NotInPrerequisiteState.
     """
     check_none_dead(scope, members, changes.dropped)
     staged = [_stage(scope, member, changes) for member in members]
-    check_between_batches(transaction, scope, members[0])  # what comes after this makes us lose
+    check_between_batches(transaction, scope, members[0])  # a later batch makes our commit fail
     _check_nothing_moves(transaction, scope, members, staged)
     incomplete = [change for change in staged if not rewrites.is_complete(change)]
     if incomplete:
         raise FilesFirst(incomplete)
     for change in staged:
-        if change.table.is_behind():  # before any of them is changed
+        if change.table.is_behind():  # checked before any table is changed
             raise CommitConflict(f'table "{change.table.name}" has another version by now')
     kind = "DROP" if changes.dropped else "ADD"
     operation = "SET PRIMARY KEY" if changes.key is not None else "CHANGE COLUMN"
@@ -1207,7 +1218,8 @@ def _check_nothing_moves(
     members: Sequence[LakeTable],
     staged: Sequence[ColumnChange],
 ) -> None:
-    """Rows on their way to another partition are in files with the columns of before."""
+    """Raise ObjectInUse if rows are on their way to another partition: their files have the old
+    columns."""
     tables = {
         member.oid: (change.table.uri, change.table.version)
         for member, change in zip(members, staged, strict=True)
@@ -1237,7 +1249,7 @@ def _stage(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> Col
         delta.mark(delta.schema.with_not_null(changes.not_null))
     _check_no_nulls(table, delta, changes)
     if delta.schema.has_variants:
-        generated_columns(delta.schema, table.name)  # which may use one
+        generated_columns(delta.schema, table.name)  # raises if an expression uses a variant
     if dropped and delta.rows and not delta.schema.columns:
         raise FeatureNotSupported(
             f'dropping every column of table "{table.name}", which has rows, is not supported',
@@ -1248,7 +1260,8 @@ def _stage(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> Col
 
 
 def _check_no_nulls(table: LakeTable, delta: DeltaTable, changes: ColumnChanges) -> None:
-    """ATRewriteTable, of columns that become NOT NULL. Raises NotNullViolation."""
+    """Check that columns which become NOT NULL hold no NULL (ATRewriteTable). Raises
+    NotNullViolation."""
     added = {c.name for c in changes.added if c.not_null and (c.default or c.generation) is None}
     for column in delta.schema.columns:
         if column.source in added and delta.rows:
@@ -1297,7 +1310,8 @@ def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
 
 
 def _open(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> DeltaTable:
-    """Raises UndefinedObject (42P01), FeatureNotSupported: the node does not write such tables."""
+    """Open a Delta table to change its columns. Raises UndefinedObject (42P01), and
+    FeatureNotSupported for a table that the node cannot write."""
     try:
         delta = open_delta(scope, table)
     except FeatureNotSupported as error:
@@ -1338,16 +1352,17 @@ def _spark_type(column: TableColumn) -> str:
     return type_text(delta_type(arrow_type(column.type_oid, column.typmod))).upper()
 
 
-# ALTER TABLE ... DROP COLUMN of the column that says which rows are deleted (``soft_delete``).
+# ALTER TABLE ... DROP COLUMN of the column that marks deleted rows (``soft_delete``).
 #
-# In: a table with its partitions, what a statement drops. Out: nothing, or an error: without the
-# column its dead rows would be rows like others, and found by their keys.
+# In: a table with its partitions, the columns that a statement drops. Out: nothing, or an error:
+# without the column, dead rows would be rows like others, and found by their keys.
 
 
 def check_none_dead(
     scope: CommandScope, members: Sequence[LakeTable], dropped: Sequence[str]
 ) -> None:
-    """``members``: the table first. Raises NotInPrerequisiteState (55000)."""
+    """Refuse to drop the column that marks deleted rows while there are any. ``members``: the table
+    first. Raises NotInPrerequisiteState (55000)."""
     if DELETED_AT not in dropped:
         return
     tables = [_open_or_none(scope, member) for member in members]
@@ -1368,7 +1383,7 @@ def _open_or_none(scope: CommandScope, table: LakeTable) -> DeltaTable | None:
     try:
         return open_delta(scope, table)
     except FeatureNotSupported:
-        return None  # its columns are not dropped here
+        return None  # dropping its columns is refused elsewhere
 
 
 def _has_dead(table: DeltaTable) -> bool:
@@ -1383,24 +1398,24 @@ def _has_dead(table: DeltaTable) -> bool:
     return False
 
 
-# Rows that a partition to be decides about (partbounds.c, check_default_partition_contents;
-# tablecmds.c, QueuePartitionConstraintValidation).
+# Checks of rows for a new partition (partbounds.c, check_default_partition_contents; tablecmds.c,
+# QueuePartitionConstraintValidation).
 #
-# In: a partitioned table and the bound of a partition to be; a table that is to be it. Out:
-# nothing, or PostgreSQL's error where the default partition has rows that belong to the new one,
-# or the table has rows that do not. Files are read with nothing locked, and the statement is begun
-# again; of a default partition, file statistics rule most of them out.
+# In: a partitioned table and the bound of a partition to be; a table that will be attached. Out:
+# nothing, or PostgreSQL's error if the default partition has rows that belong to the new one, or
+# the table has rows that do not. Files are read with nothing locked, and the statement begins
+# again; most files of a default partition are ruled out by their statistics.
 
 _CHECK_VIOLATION: Final = "23514"
 _OTHERS: Final = frozenset((1,))
-"""Where ``belonging`` sends rows that do not belong within the bound."""
+"""The numbers that ``belonging`` gives to rows that do not lie within the bound."""
 
 
 @dataclass(frozen=True)
 class Unread:
     """Files of a table that may hold rows which are in the way. ``columns``: of the partitioned
-    table; ``routing``: where rows of its go; ``allowed``: the numbers that they may go to;
-    ``error``: what is raised for others."""
+    table; ``routing``: routes its rows; ``allowed``: the numbers that the files' rows may go to;
+    ``error``: the message for other rows."""
 
     table: DeltaTable
     columns: TableSchema
@@ -1410,14 +1425,15 @@ class Unread:
     error: str
 
     def check(self, file: DataFile) -> None:
-        """Raises InvalidParameterValue (23514), StorageError, VersionGone."""
+        """Read a file and check where its rows go. Raises InvalidParameterValue (23514),
+        StorageError, VersionGone."""
         for rows in _keys(self, file):
             if not self.allowed.issuperset(np.unique(self.routing.leaves(rows)).tolist()):
                 raise InvalidParameterValue(self.error, sqlstate=_CHECK_VIOLATION)
 
 
 class RowsFirst(Exception):
-    """Rows are to be read before the statement can be executed."""
+    """Signal that rows must be read before the statement can be executed."""
 
     def __init__(self, unread: Sequence[Unread]) -> None:
         super().__init__()
@@ -1426,8 +1442,9 @@ class RowsFirst(Exception):
 
 @dataclass
 class PartitionRows:
-    """Which files one statement has found without rows that are in the way. ``attaches``:
-    PostgreSQL names the leaf then, where it is the default partition that is partitioned, too."""
+    """Hold the files that one statement has found to be without rows that are in the way.
+    ``attaches``: for ATTACH PARTITION, for which PostgreSQL's error names the leaf of a default
+    partition that is partitioned itself."""
 
     attaches: bool = False
     _known: set[tuple[str, str, int]] = field(default_factory=set)
@@ -1439,7 +1456,8 @@ class PartitionRows:
         parent: LakeTable,
         bound: PartitionBound,
     ) -> None:
-        """Raises RowsFirst before all files are known; FeatureNotSupported, StorageError."""
+        """Check the default partition for rows of a new one. Raises RowsFirst until all files are
+        known; FeatureNotSupported, StorageError."""
         if bound.strategy is Strategy.DEFAULT:
             return
         default = _default_of(transaction, parent)
@@ -1467,9 +1485,10 @@ class PartitionRows:
         parent: LakeTable,
         members: Sequence[LakeTable],
     ) -> None:
-        """``members``: the table to be attached, with its parent and bound, and its partitions.
+        """Check the rows of a table that will be attached. ``members``: the table, with its parent
+        and bound, and its partitions.
 
-        Raises RowsFirst before all files are known; FeatureNotSupported, StorageError.
+        Raises RowsFirst until all files are known; FeatureNotSupported, StorageError.
         """
         root = parent
         while (above := transaction.tables.find_oid(root.parent or 0)) is not None:
@@ -1491,7 +1510,8 @@ class PartitionRows:
         self._check_read(found)
 
     def read(self, tables: Sequence[Unread]) -> None:
-        """Raises InvalidParameterValue (23514), StorageError, VersionGone."""
+        """Read files and note those without rows that are in the way. Raises InvalidParameterValue
+        (23514), StorageError, VersionGone."""
         for unread in tables:
             for file in unread.files:
                 unread.check(file)
@@ -1523,7 +1543,7 @@ def _is_default(bound: str) -> bool:
 
 
 def _keys(unread: Unread, file: DataFile) -> Iterator[pa.Table]:
-    """The columns of the partition key, by their names in the partitioned table."""
+    """Yield the columns of the partition key, by their names in the partitioned table."""
     here = unread.table.schema.by_source
     columns = [
         ScanColumn(column.name, here[column.source].name, column.type)
@@ -1536,7 +1556,8 @@ def _keys(unread: Unread, file: DataFile) -> Iterator[pa.Table]:
 
 
 def _candidates(table: DeltaTable, columns: TableSchema, taken: Level) -> list[DataFile]:
-    """Those that may hold a row within the bound: ranges are ruled out by their first column."""
+    """Return the files that may hold a row within the bound. For a range, files are ruled out by
+    the statistics of its first column."""
     files = [file for file in table.files.values() if file.live_rows]
     bound, _ = taken.partitions[0]
     if not isinstance(bound, RangeBound):

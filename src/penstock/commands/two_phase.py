@@ -1,7 +1,7 @@
 """Two-phase commit in the statements of subscriptions (subscriptioncmds.c).
 
-In: options as parsed, the subscription. Out: the state to store, PostgreSQL's errors. When a
-pending state becomes an enabled one is the worker's business.
+In: options as parsed, the subscription. Out: the state to store, PostgreSQL's errors. The worker
+decides when a pending state becomes an enabled one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _OPTION: Final = "two_phase"
 
 
 def first_state(options: SubscriptionOptions, *, has_tables: bool) -> TwoPhaseState:
-    """Of a new subscription. Enabled at once where nothing is to be copied, and its slot is made
-    so."""
+    """Return the state of a new subscription. It is enabled at once if its slot is made with
+    two-phase commit, as nothing has to be copied."""
     if not options.two_phase:
         return TwoPhaseState.DISABLED
     at_once = options.connect and options.create_slot and not options.copy_data and has_tables
@@ -25,8 +25,9 @@ def first_state(options: SubscriptionOptions, *, has_tables: bool) -> TwoPhaseSt
 
 
 def check_copy(subscription: Subscription, options: SubscriptionOptions, form: str) -> None:
-    """What was prepared before a table is copied is in neither the copy nor the stream. ``form``:
-    the statement's beginning. Raises NotInPrerequisiteState."""
+    """Refuse to copy tables when two_phase is enabled: a transaction that was prepared before a
+    table is copied is in neither the copy nor the stream. ``form``: the statement's beginning.
+    Raises NotInPrerequisiteState."""
     if subscription.two_phase_state is not TwoPhaseState.ENABLED or not options.copy_data:
         return
     if form == "REFRESH":
@@ -44,7 +45,8 @@ def check_copy(subscription: Subscription, options: SubscriptionOptions, form: s
 
 
 def check_copy_of_table(subscription: Subscription) -> None:
-    """As ``check_copy``, of a table that is to be copied again. Raises NotInPrerequisiteState."""
+    """Refuse to copy a table again when two_phase is enabled, for the reason that ``check_copy``
+    gives. Raises NotInPrerequisiteState."""
     if subscription.two_phase_state is TwoPhaseState.ENABLED:
         raise NotInPrerequisiteState(
             "ALTER SUBSCRIPTION ... REFRESH TABLE is not allowed when two_phase is enabled",
@@ -54,7 +56,8 @@ def check_copy_of_table(subscription: Subscription) -> None:
 
 
 def check_alter_sub_option(subscription: Subscription, name: str, *, alters_slot: bool) -> None:
-    """CheckAlterSubOption: options that are the slot's, too. Raises NotInPrerequisiteState."""
+    """Check that an option which the slot has, too, may be set (CheckAlterSubOption). Raises
+    NotInPrerequisiteState."""
     if subscription.enabled:
         raise NotInPrerequisiteState(f'cannot set option "{name}" for enabled subscription')
     if alters_slot and subscription.slot_name is None:
@@ -66,7 +69,8 @@ def check_alter_sub_option(subscription: Subscription, name: str, *, alters_slot
 def check_alter(
     transaction: CatalogTransaction, subscription: Subscription, options: SubscriptionOptions
 ) -> TwoPhaseState:
-    """SET (two_phase = ...): the new state. Raises SqlSyntaxError, NotInPrerequisiteState."""
+    """Return the new state after SET (two_phase = ...). Raises SqlSyntaxError,
+    NotInPrerequisiteState."""
     if "slot_name" in options.specified and not options.two_phase:
         raise SqlSyntaxError('"slot_name" and "two_phase" cannot be altered at the same time')
     check_alter_sub_option(subscription, _OPTION, alters_slot=not options.two_phase)
@@ -82,13 +86,14 @@ def check_alter(
 
 
 def ends(subscription: Subscription, options: SubscriptionOptions) -> bool:
-    """Whether the publisher is to be told that the slot has two-phase commit no more."""
+    """Tell whether the statement ends two-phase commit of the slot, so that the publisher must be
+    asked."""
     had = subscription.two_phase_state is not TwoPhaseState.DISABLED
     return had and _OPTION in options.specified and not options.two_phase
 
 
 def still_running() -> NotInPrerequisiteState:
-    """The worker of a disabled subscription still uses the slot (55006)."""
+    """Return the error for a slot that the worker of a disabled subscription still uses (55006)."""
     return NotInPrerequisiteState(
         'cannot alter "two_phase" when logical replication worker is still running',
         hint="Try again after some time.",

@@ -1,7 +1,7 @@
 """CREATE TYPE ... AS ENUM, ALTER TYPE ... ADD VALUE, DROP TYPE (typecmds.c, pg_enum.c).
 
 In: a parsed statement, the catalog, the scope. Out: rows in the catalog. Values of columns are
-labels; where they are checked is ``sql.literals``.
+labels; ``sql.literals`` checks them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from penstock.sql.builtin.enum_types import enum_name
 from penstock.sql.text.quoting import quote_identifier, type_name
 
 _MAX_LABEL_BYTES: Final = 63
-"""NAMEDATALEN - 1"""
+"""The most bytes of a label (NAMEDATALEN - 1)."""
 _INVALID_NAME: Final = "42602"
 _UNIQUE_VIOLATION: Final = "23505"
 _DEPENDENT_OBJECTS: Final = "2BP01"
 
 
 def create_type(statement: CreateEnum, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """DefineEnum"""
+    """Run CREATE TYPE ... AS ENUM (DefineEnum)."""
     with catalog.write() as transaction:
         namespace = creation_schema(transaction, scope, statement.name)
         check_create_in_schema(scope, namespace.owner, namespace.name)
@@ -67,7 +67,7 @@ def _check_label(label: str) -> None:
 
 
 def _check_once(made: EnumType, labels: Sequence[str]) -> None:
-    """The unique index of pg_enum."""
+    """Raise the error of pg_enum's unique index if a label is given twice."""
     for position, label in enumerate(labels):
         if label in labels[:position]:
             raise DuplicateObject(
@@ -78,7 +78,7 @@ def _check_once(made: EnumType, labels: Sequence[str]) -> None:
 
 
 def add_value(statement: AddEnumValue, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """AlterEnum"""
+    """Run ALTER TYPE ... ADD VALUE (AlterEnum)."""
     written = ColumnType(statement.name.name, statement.name.schema)
     with catalog.write() as transaction:
         enum = _get_enum(transaction, scope, written)
@@ -95,7 +95,7 @@ def add_value(statement: AddEnumValue, catalog: Catalog, scope: CommandScope) ->
 
 
 def _place(enum: EnumType, statement: AddEnumValue) -> int:
-    """In front of which label, counted from 0."""
+    """Return the place of the new label, counted from 0."""
     if statement.neighbor is None:
         return len(enum.labels)
     if statement.neighbor not in enum.texts:
@@ -115,7 +115,8 @@ def _get_enum(
 
 
 def drop_type(statement: DropType, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """RemoveObjects for types, all of them or none. Columns do not go with their type."""
+    """Run DROP TYPE, for all types or none (RemoveObjects). Columns are not dropped with their
+    type."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
         dropped: dict[int, EnumType] = {}
@@ -163,7 +164,7 @@ def _type_to_drop(
 def _check_no_array(
     transaction: CatalogTransaction, scope: CommandScope, written: ColumnType
 ) -> None:
-    """The type of an enum's arrays goes with the enum only."""
+    """Refuse to drop the type of an enum's arrays, which only goes with the enum."""
     enum = find_enum(transaction, scope, written) if written.array else None
     if enum is not None:
         name = enum_name(enum)
@@ -181,8 +182,8 @@ def check_unused(
     *,
     cascade: bool,
 ) -> None:
-    """No column is of one of these types. Raises NotInPrerequisiteState (2BP01), with ``cascade``
-    FeatureNotSupported."""
+    """Check that no column is of one of these types. Raises NotInPrerequisiteState (2BP01), with
+    ``cascade`` FeatureNotSupported."""
     used = columns_of_types(transaction, scope, enums)
     if not used:
         return
@@ -207,7 +208,7 @@ def check_unused(
 
 
 def shown_user(scope: CommandScope, table: LakeTable, column: str, enum: EnumType) -> str:
-    """``column c of table t depends on type color``"""
+    """Return ``column c of table t depends on type color``."""
     name = quote_identifier(table.name)
     if table.schema not in scope.search_path:
         name = f"{quote_identifier(table.schema)}.{name}"

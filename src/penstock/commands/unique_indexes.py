@@ -1,9 +1,8 @@
 """Unique indexes of tables and of their partitions, and their names (index.c, indexcmds.c).
 
-In: a table of the catalog, columns, what is in the catalog. Out: the name that PostgreSQL would
-give an index, or 42P07 for one that a relation has; the table with its index, which the caller
-saves; those of its partitions are saved here. That the columns are unique, and hold no NULL, is
-checked where it is relied on, as with a primary key.
+In: a table of the catalog, columns, the catalog. Out: the name that PostgreSQL would give an index,
+or 42P07 for a name that a relation has; the table with its index, and its partitions with theirs.
+Whoever relies on the columns being unique checks that, as with a primary key.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from penstock.sql.grammar.partition_bound import key_columns
 
 DUPLICATE_TABLE: Final = "42P07"
 _NAME_BYTES: Final = 63
-"""NAMEDATALEN - 1"""
+"""The most bytes of a name (NAMEDATALEN - 1)."""
 
 
 def is_taken(transaction: CatalogTransaction, schema: str, name: str) -> bool:
-    """Whether a table, an index or a sequence of the schema has the name."""
+    """Tell whether a table, an index or a sequence of the schema has the name."""
     return transaction.is_taken(schema, name)
 
 
 def relation_names(transaction: CatalogTransaction, table: LakeTable) -> list[str]:
-    """Of a table, its indexes and its sequences."""
+    """Return the names of a table, its indexes and its sequences."""
     sequences = transaction.sequences.of_table(table.oid)
     return [*table.own_names, *(sequence.name for sequence in sequences)]
 
 
 def check_free(transaction: CatalogTransaction, schema: str, name: str) -> None:
-    """Raises DuplicateObject (42P07)."""
+    """Raise DuplicateObject (42P07) if the name is taken."""
     if is_taken(transaction, schema, name):
         raise DuplicateObject(f'relation "{name}" already exists', sqlstate=DUPLICATE_TABLE)
 
@@ -49,7 +48,8 @@ def choose_name(
     *,
     constraint: bool,
 ) -> str:
-    """ChooseIndexName: ``table_column_idx``, or ``_key`` of a constraint."""
+    """Return a name for an index, ``table_column_idx``, or ``_key`` for a constraint
+    (ChooseIndexName)."""
     label = "key" if constraint else "idx"
     return choose_relation_name(transaction, table, "_".join(columns), label)
 
@@ -57,7 +57,7 @@ def choose_name(
 def choose_relation_name(
     transaction: CatalogTransaction, table: LakeTable, second: str, label: str
 ) -> str:
-    """ChooseRelationName: ``table_second_label``, with a number where that is taken."""
+    """Return ``table_second_label``, with a number if that is taken (ChooseRelationName)."""
     number = 0
     while True:
         name = make_object_name(table.name, second, f"{label}{number or ''}")
@@ -67,7 +67,8 @@ def choose_relation_name(
 
 
 def make_object_name(first: str, second: str, label: str) -> str:
-    """makeObjectName: the longer of two names loses what is too much."""
+    """Join the parts of a name; if it is too long, the longer part is cut first
+    (makeObjectName)."""
     one, two = len(first.encode()), min(len(second.encode()), _NAME_BYTES)
     room = _NAME_BYTES - len(label) - len("__")
     if one + two > room:
@@ -90,9 +91,10 @@ def add_index(
     constraint: bool,
     parent: int | None = None,
 ) -> LakeTable:
-    """DefineIndex; the columns exist. ``name`` None: one is chosen.
+    """Add an index, whose columns exist, to a table and its partitions, and save them
+    (DefineIndex). ``name``: None to choose one.
 
-    Raises DuplicateObject (42P07), FeatureNotSupported for one without the partition key.
+    Raises DuplicateObject (42P07), FeatureNotSupported for an index without the partition key.
     """
     if table.partition_key is not None:
         check_partition_columns(table.name, key_columns(table.partition_key), columns, "UNIQUE")
@@ -110,7 +112,8 @@ def add_index(
 def add_constraints(
     transaction: CatalogTransaction, table: LakeTable, uniques: Sequence[Unique]
 ) -> LakeTable:
-    """Each UNIQUE of a statement, but for those that say what another one or the key says."""
+    """Add each UNIQUE of a statement, except those with the same columns as another one or the
+    primary key."""
     said = [table.primary_key]
     for unique in uniques:
         if unique.columns not in said:
@@ -122,7 +125,8 @@ def add_constraints(
 def inherit_indexes(
     transaction: CatalogTransaction, parent: LakeTable, child: LakeTable
 ) -> LakeTable:
-    """AttachPartitionEnsureIndexes: one for each of the parent's, an own one where it fits."""
+    """Give a partition an index for each of the parent's, using its own ones if they fit
+    (AttachPartitionEnsureIndexes)."""
     for index in parent.indexes:
         fitting = [own for own in child.indexes if own.parent is None and _same(own, index)]
         if fitting:
@@ -145,20 +149,20 @@ def _same(one: UniqueIndex, other: UniqueIndex) -> bool:
 
 
 def detach_indexes(child: LakeTable) -> LakeTable:
-    """A partition that is none any more keeps its indexes."""
+    """Return a detached partition with its indexes, which it keeps as its own."""
     return replace(child, indexes=tuple(replace(index, parent=None) for index in child.indexes))
 
 
 def with_index(table: LakeTable, index: UniqueIndex) -> LakeTable:
-    """The table with a changed index in its place."""
+    """Return the table with a changed index in its place."""
     return replace(
         table, indexes=tuple(index if own.oid == index.oid else own for own in table.indexes)
     )
 
 
 def drop_index(transaction: CatalogTransaction, table: LakeTable, index: UniqueIndex) -> LakeTable:
-    """The table without it, saved, as those of its partitions are. An identity by it identifies
-    nothing then."""
+    """Drop an index of a table and its partitions, save them, and return the table. A replica
+    identity by the index identifies nothing then."""
     table = without(table, index)
     transaction.tables.save(table)
     for child in _children(transaction, table):
@@ -169,14 +173,15 @@ def drop_index(transaction: CatalogTransaction, table: LakeTable, index: UniqueI
 
 
 def without(table: LakeTable, index: UniqueIndex) -> LakeTable:
-    """The table without an index."""
+    """Return the table without an index."""
     kept = tuple(own for own in table.indexes if own.oid != index.oid)
     identity = () if index.replica_identity else table.identity_key
     return replace(table, indexes=kept, identity_key=identity)
 
 
 def identify_by(table: LakeTable, index: UniqueIndex | None) -> LakeTable:
-    """The table with REPLICA IDENTITY USING INDEX; None: another identity than by an index."""
+    """Return the table with REPLICA IDENTITY USING INDEX; ``index`` is None for an identity that is
+    not by an index."""
     marked = tuple(
         replace(own, replica_identity=index is not None and own.oid == index.oid)
         for own in table.indexes

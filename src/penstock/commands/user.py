@@ -45,7 +45,7 @@ _RESERVED = "42939"
 
 
 def create_role(statement: CreateRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """CreateRole"""
+    """Run CREATE ROLE (CreateRole)."""
     changes = role_changes(statement.options)
     with catalog.write() as transaction:
         if not scope.role.superuser:
@@ -60,7 +60,7 @@ def create_role(statement: CreateRole, catalog: Catalog, scope: CommandScope) ->
 
 
 def alter_role(statement: AlterRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """AlterRole: superusers change everything, others their own password."""
+    """Run ALTER ROLE (AlterRole): superusers change everything, others their own password."""
     changes = role_changes(statement.options)
     with catalog.write() as transaction:
         role = _role_to_alter(transaction, statement.role, scope)
@@ -95,7 +95,8 @@ def _check_alter(changes: RoleChanges, role: Role, current: CurrentRole) -> None
 
 
 def rename_role(statement: RenameRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """RenameRole. A verifier does not depend on the name, so the password stays."""
+    """Run ALTER ROLE ... RENAME (RenameRole). A verifier does not depend on the name, so the
+    password stays."""
     with catalog.write() as transaction:
         current = role_of(transaction, RoleSpec(statement.name), scope)
         if current.oid == scope.session_role.oid:
@@ -126,7 +127,7 @@ def _check_name(transaction: CatalogTransaction, scope: CommandScope, name: str)
 
 
 def drop_role(statement: DropRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """DropRole, all of them or none"""
+    """Run DROP ROLE, for all roles or none (DropRole)."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
         if not scope.role.superuser:
@@ -167,7 +168,7 @@ def _check_drop(transaction: CatalogTransaction, role: Role) -> None:
 
 
 def _dependents(transaction: CatalogTransaction, role: Role) -> list[str]:
-    """checkSharedDependencies: what the role owns and may read, in the order of oids."""
+    """Return what the role owns and may read, in the order of oids (checkSharedDependencies)."""
     granted = transaction.roles.granted_to(role.oid)
     found: list[tuple[int, str]] = []
     for table in transaction.tables.all():
@@ -195,7 +196,8 @@ def _table_text(table: LakeTable) -> str:
 
 
 def grant_select(statement: GrantSelect, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """ExecuteGrantStmt for SELECT on tables, by their owners and superusers."""
+    """Run GRANT or REVOKE of SELECT on tables, by their owners and superusers
+    (ExecuteGrantStmt)."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
         tables = [get_table(transaction, scope, name) for name in statement.relations]
@@ -215,7 +217,8 @@ def grant_select(statement: GrantSelect, catalog: Catalog, scope: CommandScope) 
 def _no_grant_option(
     transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, is_grant: bool
 ) -> Notice:
-    """restrict_and_check_grant: a warning for who may read, an error for all others."""
+    """Return the warning for a role that may only read the table, or raise an error for all others
+    (restrict_and_check_grant)."""
     if not may_select(transaction, scope.role, table):
         raise InsufficientPrivilege(f"permission denied for table {table.name}")
     if is_grant:
@@ -224,7 +227,7 @@ def _no_grant_option(
 
 
 def _grantee(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope) -> int | None:
-    """The role's oid; None for the node itself, which needs no grant."""
+    """Return the role's oid; None for the node itself, which needs no grant."""
     if spec.kind is RoleKind.PUBLIC:
         return PUBLIC
     return role_of(transaction, spec, scope).oid
@@ -232,8 +235,8 @@ def _grantee(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScop
 
 # Options of roles (user.c, the loops over DefElems).
 #
-# In: options as written. Out: ``RoleChanges``, or PostgreSQL's error. What the node has no use for
-# is accepted where it changes nothing, and refused otherwise.
+# In: options as written. Out: ``RoleChanges``, or PostgreSQL's error. An option that the node has
+# no use for is accepted if it changes nothing, and refused otherwise.
 
 _FIELDS: Final = {
     "superuser": "superuser",
@@ -245,25 +248,27 @@ _NOT_HERE: Final = {
     "createrole": "CREATEROLE",
     "bypassrls": "BYPASSRLS",
 }
-"""Attributes that no role of a node can have."""
+"""The attributes that no role of a node can have."""
 _MD5_LENGTH: Final = 35
 
 
 @dataclass(frozen=True, slots=True)
 class RoleChanges:
-    """``names``: options written; ``values``: fields of ``Role``, the verifier among them."""
+    """Changes of a role. ``names``: options as written; ``values``: fields of ``Role``, including
+    the verifier."""
 
     names: frozenset[str] = frozenset()
     values: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
     notices: tuple[Notice, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """Keywords for ``Role``."""
+        """Return keywords for ``Role``."""
         return dict(self.values)
 
 
 def role_changes(options: Sequence[RoleOption]) -> RoleChanges:
-    """Raises SqlSyntaxError for repetitions, InvalidParameterValue, FeatureNotSupported."""
+    """Read the options of a role. Raises SqlSyntaxError for repetitions, InvalidParameterValue,
+    FeatureNotSupported."""
     names: set[str] = set()
     values: list[tuple[str, Any]] = []
     notices: list[Notice] = []
@@ -295,7 +300,7 @@ def _check_unused(option: RoleOption) -> None:
 
 
 def _verifier(password: Any, notices: list[Notice]) -> str | None:
-    """encrypt_password; None clears it."""
+    """Return the verifier of a password (encrypt_password); None clears it."""
     if password is None:
         return None
     if password == "":
@@ -318,7 +323,7 @@ def _limit(limit: Any) -> int:
 
 
 def _time(text: str) -> float | None:
-    """timestamptz_in; without a zone it is UTC. None is for ever."""
+    """Read VALID UNTIL (timestamptz_in); without a zone it is in UTC. None means for ever."""
     printed = read_timestamp(text, zone=True)
     if printed == "infinity":
         return None

@@ -1,4 +1,4 @@
-"""Which function executes which statement (utility.c, ProcessUtility).
+"""Dispatch of statements to the functions that execute them (utility.c, ProcessUtility).
 
 In: any parsed statement. Out: its result, with the notices of its parsing first.
 """
@@ -81,13 +81,13 @@ _NODE_SCOPE: Final = CommandScope()
 
 # VACUUM and ANALYZE (vacuum.c), which clients send as a matter of routine.
 #
-# In: a parsed statement, the catalog, the scope. Out: that the tables are there, and a notice:
-# there are no dead rows to take away, and no statistics to gather. What Delta keeps of former
-# versions is Delta's VACUUM's.
+# In: a parsed statement, the catalog, the scope. Out: a notice, after a check that the tables
+# exist. There are no dead rows to remove, and no statistics to gather; files of former versions are
+# for Delta's own VACUUM.
 
 
 def vacuum(statement: Vacuum, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """ExecVacuum. Raises UndefinedObject (42P01)."""
+    """Run VACUUM or ANALYZE, which have no effect (ExecVacuum). Raises UndefinedObject (42P01)."""
     told: list[Notice] = []
     with catalog.write() as transaction:
         for relation in statement.relations:
@@ -109,14 +109,15 @@ def vacuum(statement: Vacuum, catalog: Catalog, scope: CommandScope) -> CommandR
 # ALTER TABLE ... SET SCHEMA and ALTER SUBSCRIPTION ... RENAME TO (alter.c).
 #
 # In: a parsed statement, the catalog, the scope with its warehouse. Out: the object under another
-# name in the catalog. A Delta table stays where it is: readers, writers and slots go on with it,
-# and the catalog keeps the name whose folder that is, so that nobody takes the folder for that
-# name's table. A subscription's slot, tables and positions stay too, as other keys tell them; its
-# cuts are renamed.
+# name in the catalog. A Delta table stays in its folder: readers, writers and slots go on with it,
+# and the catalog keeps the name that the folder was made for, so that nobody takes the folder for a
+# table of that name. A subscription's slot, tables and positions stay, too, as they have other
+# keys; its cuts are renamed.
 
 
 def set_schema(statement: SetSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Publications of schemas have the tables that are in them then."""
+    """Run ALTER TABLE ... SET SCHEMA. Publications of schemas have the tables that are in the
+    schemas at each moment."""
     with catalog.write() as transaction:
         table = find_table(transaction, scope, statement.relation)
         if table is None and statement.missing_ok:
@@ -136,7 +137,8 @@ def set_schema(statement: SetSchema, catalog: Catalog, scope: CommandScope) -> C
 def _check_movable(
     transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, schema: str
 ) -> None:
-    """Raises DuplicateObject (42P07), FeatureNotSupported, ObjectInUse."""
+    """Check that a table may be moved to a schema. Raises DuplicateObject (42P07),
+    FeatureNotSupported, ObjectInUse."""
     register(transaction, scope, schema, table.name)
     for name in relation_names(transaction, table):
         if is_taken(transaction, schema, name):
@@ -155,7 +157,8 @@ def _check_movable(
 
 
 def _check_not_awaited(transaction: CatalogTransaction, schema: str, name: str) -> None:
-    """A subscription that has not copied its table yet makes it in the folder of its name.
+    """Refuse a name that a subscription has a table for: if it has not copied the table yet, it
+    makes it in the folder of that name.
 
     Raises ObjectInUse."""
     for subscription in transaction.subscriptions.all():
@@ -169,7 +172,7 @@ def _check_not_awaited(transaction: CatalogTransaction, schema: str, name: str) 
 
 
 def move_to_schema(table: LakeTable, schema: str) -> LakeTable:
-    """The table in another schema, which may be the one that its folder was made for."""
+    """Return the table in another schema, which may be the one that its folder was made for."""
     home = table.folder_of or (table.schema, table.name)
     return replace(table, schema=schema, folder_of=None if home == (schema, table.name) else home)
 
@@ -177,7 +180,8 @@ def move_to_schema(table: LakeTable, schema: str) -> LakeTable:
 def rename_subscription(
     statement: RenameSubscription, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """Raises UndefinedObject, DuplicateObject. A worker that runs starts again by the new name."""
+    """Run ALTER SUBSCRIPTION ... RENAME TO. A running worker starts again under the new name.
+    Raises UndefinedObject, DuplicateObject."""
     with catalog.write() as transaction:
         subscription = get_subscription(transaction, statement.name)
         if transaction.subscriptions.find(statement.new_name) is not None:
@@ -248,12 +252,12 @@ def execute(
 
 
 def is_command(statement: Statement) -> bool:
-    """Whether ``execute`` knows the statement; the others are the session's."""
+    """Tell whether ``execute`` knows the statement; the session runs all others."""
     return type(statement) in _COMMANDS or is_subscription_command(statement)
 
 
 def is_subscription_command(statement: Statement) -> bool:
-    """Whether it is about subscriptions."""
+    """Tell whether the statement is about subscriptions."""
     return isinstance(
         statement,
         CreateSubscription
