@@ -837,8 +837,8 @@ def _applied_until_now(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> Iterator[list[Notice]]:
-    """Before a subscription gets new publications, let its worker apply everything up to the
-    publisher's position of now, and nothing beyond while the block runs. Yield a warning if the
+    """Let the worker of a subscription that will get new publications first apply everything up to
+    the publisher's position of now, and nothing beyond while the block runs. Yield a warning if the
     worker has not come there in time.
     """
     added = set(wanted.publications) - set(subscription.publications)

@@ -1,8 +1,9 @@
 """PostgreSQL's system catalogs of this node, answered by DuckDB.
 
-In: a ``CatalogSnapshot`` (what the node's catalogs hold) and ``SessionFacts`` (who asks, at which
-version). Out: ``CatalogDatabase``, which describes and runs one SELECT at a time. What is in the
-snapshot is left to ``snapshot_of``; who calls whom to ``reads_catalog_only``.
+In: a ``CatalogSnapshot`` (the contents of the node's catalogs) and ``SessionFacts`` (the session
+that asks, and its version). Out: ``CatalogDatabase``, which describes and runs one SELECT at a
+time. ``node_catalogs`` fills the snapshot; ``reads_catalog_only`` tells which statements belong
+here.
 """
 
 from penstock.pg_catalog.database import CatalogDatabase, Field, reads_catalog_only

@@ -1,8 +1,8 @@
 """DuckDB instances for catalog queries, kept between queries: making one takes longer than most
 queries.
 
-In: nothing. Out: connections to instances in memory, without access to files, empty but for the
-schema ``cat``. Whoever takes one gives it back as empty as it was.
+In: nothing. Out: connections to instances in memory, without access to files, empty except for the
+schema ``cat``. ``give_back`` empties them again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "temp_directory": "",
 }
 _IDLE: Final = 4
-"""Instances that are kept; each has a few megabytes."""
+"""The most idle instances that are kept; each takes a few megabytes."""
 
 
 class Connections:
@@ -32,7 +32,7 @@ class Connections:
         self._lock = threading.Lock()
 
     def take(self) -> duckdb.DuckDBPyConnection:
-        """One for the caller alone."""
+        """Return a connection for the caller alone."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -42,14 +42,15 @@ class Connections:
         return connection
 
     def close(self) -> None:
-        """Close those that nobody has; one that comes back is kept again."""
+        """Close the idle connections; one that is given back later is kept again."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def give_back(self, connection: duckdb.DuckDBPyConnection, functions: set[str]) -> None:
-        """Without the tables of ``cat`` and ``functions``; closed where that does not work."""
+        """Drop the tables of ``cat`` and the ``functions``, and keep the connection; close it if
+        that fails."""
         try:
             connection.execute("DROP SCHEMA cat CASCADE; CREATE SCHEMA cat")
             for name in functions:

@@ -1,8 +1,9 @@
-"""Catalog queries answered: one SELECT to fields and rows.
+"""Answers to catalog queries: one SELECT to fields and rows.
 
-In: a snapshot, who asks, SQL. Out: fields with PostgreSQL's types, rows in text format. DuckDB does
-the work in memory, on a thread of its own, without access to files; a catalog is filled when a
-query first reads it. What is no catalog query, ``classification`` tells.
+In: a snapshot, the session that asks, SQL. Out: fields with PostgreSQL's types, rows in text
+format. DuckDB does the work in memory, with one thread, without access to files; a catalog is
+filled when a query first reads it. ``reads_catalog_only`` tells which statements are catalog
+queries.
 """
 
 from __future__ import annotations
@@ -108,17 +109,18 @@ from penstock.sqlstate import (
 )
 
 _LONGEST_S: Final = 60.0
-"""Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
+"""The most seconds that a query of the catalogs may take, so that none occupies the node for
+ever."""
 _FOR_EVER: Final = math.inf
-"""Of one that gives out what is elsewhere, as fast as its reader takes it."""
+"""The limit for queries whose rows come from elsewhere, as fast as the client reads them."""
 _TICK_S: Final = 0.1
 _ROWS_AT_A_TIME: Final = 1 << 12
 log = logging.getLogger(__name__)
 
 
 class _Watch(threading.Thread):
-    """Interrupts a query that takes too long, or is to end: again and again, as what comes before
-    the query begins is lost."""
+    """Interrupt a query that takes too long or was cancelled. It does so again and again, as an
+    interrupt that comes before the query begins is lost."""
 
     def __init__(
         self, interrupt: Callable[[], None], cancelled: Callable[[], bool], longest_s: float
@@ -136,14 +138,14 @@ class _Watch(threading.Thread):
                 self._interrupt()
 
     def stop(self) -> None:
-        """When this returns, nothing is interrupted any more."""
+        """Stop watching: once this returns, nothing is interrupted any more."""
         self._over.set()
         self.join()
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of a result, as RowDescription tells it. ``type_size``: typlen."""
+    """A column of a result, as in RowDescription. ``type_size``: typlen."""
 
     name: str
     type_oid: int
@@ -152,11 +154,12 @@ class Field:
 
 
 class CatalogDatabase:
-    """The catalogs of one snapshot, for one session; threads wait for one another.
+    """Answer queries on the catalogs of one snapshot, for one session; threads wait for one
+    another.
 
     ``more``: functions that the node adds, by name (pg_drop_replication_slot ...);
-    ``more_in_from``: those of them that give rows. ``connections``: where DuckDB's are kept.
-    ``open_rows``: by name, who gives the rows of those in FROM that have no query.
+    ``more_in_from``: those of them that return rows. ``connections``: the pool of DuckDB's.
+    ``open_rows``: for functions in FROM that have no query, what begins their rows, by name.
     """
 
     def __init__(
@@ -192,23 +195,24 @@ class CatalogDatabase:
         self._lock = threading.Lock()
 
     def describe(self, sql: str, said: Sequence[int] = ()) -> tuple[Field, ...]:
-        """The fields of a SELECT, without running it. Raises PostgreSQL's errors.
+        """Return the fields of a SELECT, without running it. Raises PostgreSQL's errors.
 
-        ``said``: oids of the parameters' types as far as the client has said them, 0 where not.
+        ``said``: oids of the parameters' types that the client has given, 0 for the others.
         """
         return _fields(self._translate(sql, said))
 
     def parameter_types(self, sql: str, said: Sequence[int] = ()) -> tuple[int, ...]:
-        """Type oids of ``$1``, ``$2`` ... of a SELECT."""
+        """Return the type oids of ``$1``, ``$2`` ... of a SELECT."""
         return self._translate(sql, said).parameters
 
     def query(
         self, sql: str, parameters: Sequence[bytes | None] = (), said: Sequence[int] = ()
     ) -> tuple[tuple[Field, ...], Iterable[list[bytes | None]]]:
-        """Fields and rows of a SELECT; ``parameters``: text format. Raises PostgreSQL's errors.
+        """Return the fields and rows of a SELECT. ``parameters``: in text format. Raises
+        PostgreSQL's errors.
 
-        Rows that a function of FROM gives are worked on as they are drawn, and errors come then;
-        the database is to be closed after that.
+        If a function in FROM streams rows, the result is computed as it is read, and errors come
+        then; the caller closes the database after that.
         """
         translation = self._translate(sql, said)
         if len(parameters) != len(translation.parameters):
@@ -240,14 +244,14 @@ class CatalogDatabase:
                     yield self._cells(row, kinds)
 
     def _cells(self, row: Sequence[Any], kinds: Sequence[str]) -> list[bytes | None]:
-        # DuckDB has a column where PostgreSQL's SELECT has none.
+        # DuckDB returns a column where PostgreSQL's SELECT has none.
         return [
             text_output(cell, kind, self._shown)
             for cell, kind in zip(row[: len(kinds)], kinds, strict=True)
         ]
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -267,7 +271,8 @@ class CatalogDatabase:
         return translation
 
     def _is_secret(self, table: str, translation: Translation) -> bool:
-        """pg_subscription is open to all but for the connection string."""
+        """Tell whether a table is for superusers here: pg_subscription is open to all, except for
+        the connection string."""
         return table != "pg_subscription" or '."subconninfo"' in translation.sql
 
     def _columns(self, schema: str, table: str) -> Columns | None:
@@ -286,7 +291,7 @@ class CatalogDatabase:
     def _run(
         self, translation: Translation, values: list[Any]
     ) -> Generator[Sequence[tuple[Any, ...]], None, None]:
-        """Rows, some at a time. What gave rows is told when the last one has been drawn."""
+        """Yield rows, some at a time. The sources are told once the last row has been read."""
         self._reusable = False
         if self._connection is None:
             self._connection = self._connections.take()
@@ -317,15 +322,15 @@ class CatalogDatabase:
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
         finally:
-            watch.stop()  # it must not interrupt who has the connection next
-            with ExitStack() as closed:  # each, whatever another one raises
+            watch.stop()  # it must not interrupt the connection's next user
+            with ExitStack() as closed:  # close each source, even if another one raises
                 for given in sources:
                     closed.callback(given.close)
         self._reusable = True
 
     def _execute(self, sql: str, values: list[Any]) -> Any:
         (statement,) = self._connection.extract_statements(sql)
-        # A parameter may be gone: generate_subscripts(array, $1) has one dimension here.
+        # A parameter may have vanished: generate_subscripts(array, $1) has one dimension here.
         given = {name: values[int(name) - 1] for name in statement.named_parameters}
         if given:
             return self._connection.execute(statement, given)
@@ -395,12 +400,13 @@ def _text_functions(budget: Budget) -> dict[str, PythonFunction]:
 
 
 def _held_name(function: str) -> str:
-    """Its name in DuckDB."""
+    """Return a function's name in DuckDB."""
     return f"pg__{function}"
 
 
 def _callable(function: PythonFunction, count: int, errors: list[Exception]) -> Callable[..., Any]:
-    """The function with as many parameters as DuckDB shall see; its error is put aside."""
+    """Return the function with as many parameters as DuckDB must see; an error of it is kept in
+    ``errors``."""
 
     def call(*cells: Any) -> Any:
         if function.strict and (not cells or cells[0] is None):
@@ -433,18 +439,17 @@ def _fields(translation: Translation) -> tuple[Field, ...]:
     )
 
 
-# Which statements are questions for the catalogs.
-#
-# In: SQL. Out: yes or no, for whoever hands statements to the catalogs or to Spark.
+# The choice of statements that the catalogs answer. In: SQL. Out: True if the statement is for the
+# catalogs, False if it is for Spark.
 
 _NEWEST: Final = 18
 
 
 def reads_catalog_only(sql: str, more: Collection[str] = ()) -> bool:
-    """Whether a statement is a SELECT over system catalogs, or over nothing at all.
+    """Tell whether a statement is a SELECT over system catalogs, or over nothing at all.
 
-    False for everything else, statements that are not understood among them. A name that begins
-    with ``pg_`` is a catalog's, whether there is such a catalog or not. ``more``: names of the
+    Return False for everything else, including statements that cannot be parsed. A name that begins
+    with ``pg_`` counts as a catalog's, even if there is no such catalog. ``more``: names of the
     functions that the node adds.
     """
     try:
@@ -470,20 +475,20 @@ _KNOWN_FUNCTIONS: Final = (
 )
 
 
-# Texts that types read: parameters of a prepared catalog query, and casts from text.
+# Input functions: parameters of a prepared catalog query, and casts from text.
 #
-# In: a text and the type. Out: what DuckDB holds. Raises what PostgreSQL's input functions raise.
+# In: a text and the type. Out: DuckDB's value. Raises what PostgreSQL's input functions raise.
 
 _CALENDAR: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
 _AS_TEXT: Final = _CALENDAR | FLOATS | {NUMERIC}
-"""What DuckDB does not take from Python as it is, NaN among it."""
+"""Types whose values DuckDB cannot take from Python unchanged; NaN is one of them."""
 _HEX: Final = r"\x"
 _OID_LIMIT: Final = 1 << 32
 _INT4_LIMIT: Final = 1 << 31
 
 
 def parameter_value(value: bytes | None, oid: int) -> Any:
-    """One parameter; None for NULL."""
+    """Return DuckDB's value of a parameter; None for NULL."""
     if value is None:
         return None
     text = value.decode()
@@ -498,12 +503,13 @@ def parameter_value(value: bytes | None, oid: int) -> Any:
 
 
 def _parameter(text: str, oid: int) -> Any:
-    """What names an object is read by its input function, when the query runs."""
+    """Return DuckDB's value of a text. Names of objects stay as they are: their input functions
+    read them when the query runs."""
     return text if types()[oid].name in NAMED_TYPES else read_value(text, oid)
 
 
 def read_value(text: str, oid: int) -> Any:
-    """What the input function reads, as DuckDB holds it."""
+    """Read a text as the type's input function does, and return DuckDB's value."""
     if oid == BYTEA:
         return bytes.fromhex(canonical(text, oid).removeprefix(_HEX))
     if oid not in READ_FROM_TEXT:
@@ -522,7 +528,7 @@ def read_value(text: str, oid: int) -> Any:
 
 
 def conversions() -> Mapping[str, PythonFunction]:
-    """Input functions, and what numbers become where a type has no sign."""
+    """Return the input functions, and the conversions of numbers to types without a sign."""
     found = {name: _input(name, oid) for oid, name in READ_FROM_TEXT.items()}
     for name, call in _OIDS.items():
         found[name] = PythonFunction(CatalogFunction(name, ("int8",), "int8"), call)
@@ -557,18 +563,18 @@ _OIDS: Final[Mapping[str, Callable[[int], int]]] = {
 
 # Values of a result in PostgreSQL's text format (the types' output functions).
 #
-# In: what DuckDB gives, and the PostgreSQL type. Out: bytes, None for NULL.
+# In: DuckDB's value, and the PostgreSQL type. Out: bytes, None for NULL.
 
 _VECTORS: Final = frozenset(("int2vector", "oidvector"))
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 Names = Callable[[str, int], str]
-"""(reg type, oid) -> how an oid of it is shown."""
+"""A function that prints an oid: (reg type, oid) -> text."""
 
 
 def text_output(value: Any, kind: str, names: Names) -> bytes | None:
-    """One cell."""
+    """Return one cell in text format; None for NULL."""
     return None if value is None else _text(value, kind, names).encode()
 
 
@@ -605,20 +611,22 @@ def _array(values: list[Any], kind: str, element: str, names: Names) -> str:
 
 # A query over catalogs: PostgreSQL's grammar and types, DuckDB's SQL.
 #
-# In: one SELECT, the catalogs and functions that there are. Out: ``Translation``: the columns with
-# PostgreSQL's names and types, the types of parameters, DuckDB's SQL and what it needs.
+# In: one SELECT, the known catalogs and functions. Out: ``Translation``: the columns with
+# PostgreSQL's names and types, the types of parameters, DuckDB's SQL, and the tables and functions
+# that it needs.
 
 TableLookup = Callable[[str, str], Columns | None]
-"""(schema or "", name) -> columns, None where there is no such table."""
+"""(schema or "", name) -> columns, None if there is no such table."""
 ViewLookup = Callable[[str, str], str | None]
-"""(schema or "", name) -> the query of a view, empty where it has no rows; None: it is a table."""
+"""(schema or "", name) -> the query of a view, empty if it has no rows; None for a table."""
 _CATALOG = "pg_catalog"
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """``parameters``: type oids of ``$1``, ``$2`` ...; ``from_zero``: of each column, whether it
-    is an array that begins with 0; ``sources``: relations whose rows functions give."""
+    """A translated query. ``parameters``: type oids of ``$1``, ``$2`` ...; ``from_zero``: for each
+    column, whether it is an array whose first index is 0; ``sources``: relations whose rows come
+    from functions."""
 
     sql: str
     columns: tuple[OutputColumn, ...]
@@ -639,7 +647,7 @@ def translate(
 ) -> Translation:
     """Translate one SELECT. Raises PostgreSQL's errors, and FeatureNotSupported.
 
-    ``said``: oids of the parameters' types as far as the client has said them, 0 where not.
+    ``said``: oids of the parameters' types that the client has given, 0 for the others.
     """
     raw = parse_query(text)
     if not isinstance(raw, SelectStmt):
@@ -688,5 +696,5 @@ def _oids() -> Mapping[str, int]:
 
 
 def output_columns(columns: Columns) -> tuple[OutputColumn, ...]:
-    """Names and types by oid."""
+    """Return columns with the oids of their types."""
     return tuple(OutputColumn(name, _oids()[kind]) for name, kind in columns)

@@ -43,13 +43,13 @@ _OURS: Final[dict[str, str]] = {
     "error_hint:text error_time:timestamptz verify_result:text verify_lsn:pg_lsn "
     "verified_at:timestamptz",
 }
-"""Views that PostgreSQL has not: queries may name them."""
+"""Our own views, which PostgreSQL lacks: queries may name them."""
 _ODD_TYPES: Final = {"_pg_statistic": "_text"}
 
 
 @functools.cache
 def catalogs(version: int) -> Mapping[str, Columns]:
-    """Columns of every catalog and view of a major version, and of our own tables."""
+    """Return the columns of every catalog and view of a major version, and of our own tables."""
     out = _of_version("columns.toml", version)
     out |= {table: _columns(text) for table, text in (_PENSTOCK | _OURS).items()}
     return out
@@ -57,7 +57,7 @@ def catalogs(version: int) -> Mapping[str, Columns]:
 
 @functools.cache
 def information_schema(version: int) -> Mapping[str, Columns]:
-    """Columns of information_schema's views, by their names there."""
+    """Return the columns of information_schema's views, by their names there."""
     return _of_version("information_schema.toml", version)
 
 
@@ -72,7 +72,7 @@ def _of_version(file: str, version: int) -> dict[str, Columns]:
 
 
 def view_text(schema: str, name: str) -> str | None:
-    """The query of a view, "" for one that has no rows; None for what is no view here."""
+    """Return the query of a view, "" for a view without rows; None if it is no view here."""
     views = _load("views.toml")
     if schema == INFORMATION_SCHEMA:
         return str(views[INFORMATION_SCHEMA].get(name, ""))
@@ -81,7 +81,7 @@ def view_text(schema: str, name: str) -> str | None:
 
 
 def is_internal(table: str) -> bool:
-    """Tables that functions read and no query may name."""
+    """Tell whether a table is one that functions read and no query may name."""
     return table in _PENSTOCK
 
 

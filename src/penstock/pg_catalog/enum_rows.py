@@ -1,6 +1,6 @@
 """The node's enum types in the catalogs (pg_type, pg_enum).
 
-In: a snapshot. Out: rows by column name, and rows of pg_type for whoever looks types up by oid.
+In: a snapshot. Out: rows of pg_enum by column name, and rows of pg_type for lookups by oid.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.sql.builtin.enum_types import type_rows
 
 
 def pg_enum(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
-    """The labels of every type."""
+    """Yield a row for each label of every type."""
     for enum in snapshot.types:
         for label in enum.labels:
             yield {
@@ -25,6 +25,6 @@ def pg_enum(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
 
 
 def all_types(snapshot: CatalogSnapshot) -> Mapping[int, Type]:
-    """PostgreSQL's own types and the node's, by oid."""
+    """Return PostgreSQL's own types and the node's, by oid."""
     own = {row.oid: row for enum in snapshot.types for row in type_rows(enum)}
     return {**types(), **own}

@@ -1,8 +1,9 @@
 """Functions that look into the catalogs, for DuckDB to call.
 
-In: a snapshot and who asks. Out: by name the signature and the Python function. All are called with
-every argument of the signature, NULL for what was left out; unless they say otherwise they give
-NULL for a first argument NULL. Errors are PenstockError, which the database hands on.
+In: a snapshot and the session that asks. Out: the signatures and Python functions, by name. A
+function is called with every argument of its signature, NULL for those that were left out. Unless
+it is not strict, it returns NULL if its first argument is NULL. Errors are PenstockError, which the
+database hands on.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ from penstock.sqlstate import (
 
 @dataclass(frozen=True, slots=True)
 class PythonFunction:
-    """``strict``: NULL for a first argument NULL without being called."""
+    """A function in Python. ``strict``: if the first argument is NULL, the result is NULL and the
+    function is not called."""
 
     signature: CatalogFunction
     call: Callable[..., Any]
     strict: bool = True
 
 
-# name(arguments) returns; the method is of that name in one of the classes
+# name(arguments) returns; one of the classes has the method of that name
 _SIGNATURES: Final = """
 pg_get_userbyid(oid) name
 pg_table_is_visible(oid) bool
@@ -153,7 +155,7 @@ _NOT_STRICT: Final = frozenset(("set_config", "format_type"))
 
 
 def functions(snapshot: CatalogSnapshot, facts: SessionFacts) -> Mapping[str, PythonFunction]:
-    """All of them, by name."""
+    """Return all functions, by name."""
     relations, sessions = RelationFunctions(snapshot, facts), SessionFunctions(snapshot, facts)
     out: dict[str, PythonFunction] = {}
     for line in _SIGNATURES.strip().splitlines():
@@ -172,7 +174,7 @@ def _read(line: str) -> CatalogFunction:
 
 
 def table_functions(version: int) -> Mapping[str, TableFunction]:
-    """Functions in FROM, as the reported version has them."""
+    """Return the functions in FROM, as the reported version has them."""
     members = 'cat."penstock_publication_tables" AS m'
     columns: tuple[tuple[str, str], ...] = (("relid", "oid"),)
     targets = "m.relid AS o1"
@@ -224,7 +226,7 @@ def table_functions(version: int) -> Mapping[str, TableFunction]:
     }
 
 
-# One publication via the root takes partitions out of all (filter_partitions).
+# If one publication publishes via the root, partitions are left out of all (filter_partitions).
 _ANY_OF: Final = """list_contains({0}, m.pubname) AND NOT (
     EXISTS (SELECT 1 FROM cat."pg_publication" AS r
             WHERE r.pubviaroot AND list_contains({0}, r.pubname))
@@ -234,7 +236,8 @@ _ANY_OF: Final = """list_contains({0}, m.pubname) AND NOT (
 
 
 def existing_publication(snapshot: CatalogSnapshot) -> PythonFunction:
-    """Gives a publication's name back. Raises PenstockError (42704) where there is none."""
+    """Return a function that returns a publication's name unchanged. It raises PenstockError
+    (42704) if there is no such publication."""
     names = {publication.name for publication in snapshot.publications}
 
     def check(name: str) -> str:
@@ -247,13 +250,13 @@ def existing_publication(snapshot: CatalogSnapshot) -> PythonFunction:
 
 # Functions about the session and its server (misc.c, varlena.c, guc_funcs.c).
 #
-# In: who asks. Out: what PostgreSQL would tell. ``set_config`` goes to the session.
+# In: the session that asks. Out: PostgreSQL's answers. ``set_config`` changes the session.
 
 _ENCODINGS: Final = {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}
 
 
 class SessionFunctions:
-    """For one session."""
+    """Functions about one session. Every public method is an SQL function of its name."""
 
     def __init__(self, snapshot: CatalogSnapshot, facts: SessionFacts) -> None:
         self._snapshot = snapshot
@@ -296,7 +299,7 @@ class SessionFunctions:
         return False
 
     def pg_advisory_unlock_all(self) -> str:
-        return ""  # there are no such locks
+        return ""  # a node has no advisory locks
 
     def pg_my_temp_schema(self) -> int:
         return 0
@@ -365,7 +368,7 @@ class SessionFunctions:
     pg_current_wal_insert_lsn = pg_current_wal_lsn
 
     def pg_last_wal_receive_lsn(self) -> int | None:
-        return None  # no standby
+        return None  # a node is no standby
 
     pg_last_wal_replay_lsn = pg_last_wal_receive_lsn
 
@@ -381,7 +384,7 @@ class SessionFunctions:
         return True
 
     def pg_has_role(self, first: str, second: str, third: str | None) -> bool:
-        """(member, role, privilege) or (role, privilege); no role is a member of another."""
+        """Take (member, role, privilege) or (role, privilege); no role is a member of another."""
         member, name = (self._facts.user, first) if third is None else (first, second)
         found, role = role_named(self._snapshot, member), role_named(self._snapshot, name)
         return found is not None and (found.superuser or found == role)
@@ -389,18 +392,18 @@ class SessionFunctions:
 
 # System information functions over relations (ruleutils.c, dbsize.c).
 #
-# In: oids. Out: PostgreSQL's texts. Every public method is an SQL function of its name; missing
-# objects give what PostgreSQL gives.
+# In: oids. Out: PostgreSQL's texts. Every public method is an SQL function of its name; for a
+# missing object it returns what PostgreSQL returns.
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _LIMIT: Final = 10 * 1024
 _OF_SEQUENCE: Final = re.compile(r"nextval\(([0-9]+)\)")
-"""The default of a serial column, as the catalogs keep it."""
+"""The default of a serial column in the form that the catalogs keep."""
 
 
 # Names and oids of relations, types, schemas and roles (regproc.c, namespace.c).
 #
-# In: oids and names. Out: the other. Every public method is an SQL function of its name;
+# In: oids or names. Out: names or oids. Every public method is an SQL function of its name;
 # ``<type>in`` and ``<type>out`` are the input and output functions of the reg types.
 
 _CATALOG: Final = "pg_catalog"
@@ -416,7 +419,7 @@ _SYNONYMS: Final = {
 
 
 class NameFunctions:
-    """Over one snapshot, for one session."""
+    """Functions over the names of one snapshot, for one session."""
 
     def __init__(self, snapshot: CatalogSnapshot, facts: SessionFacts) -> None:
         self._snapshot = snapshot
@@ -451,7 +454,7 @@ class NameFunctions:
         return None if found is None else self._visible(*found)
 
     def _visible(self, schema: str, name: str) -> bool:
-        """Whether no schema before it in the path has the name."""
+        """Tell whether the schema is in the path, and no schema before it has the name."""
         for first in self._path():
             if first == schema:
                 return True
@@ -460,14 +463,14 @@ class NameFunctions:
         return False
 
     def _path(self) -> list[str]:
-        """The search path with the schema that is searched first where it is not named."""
+        """Return the search path, with pg_catalog first if it is not named."""
         named = list(self._facts.search_path)
         return named if _CATALOG in named else [_CATALOG, *named]
 
     # Types
 
     def _type_name(self, oid: int | None, typmod: int | None) -> str | None:
-        """format_type, of the node's own types, too."""
+        """Return what format_type returns, for the node's own types, too."""
         if oid is None:
             return None
         enum = self._enums.get(oid)
@@ -479,14 +482,16 @@ class NameFunctions:
         return f"{name}[]" if oid == enum.array_oid else name
 
     def _is_visible_type(self, enum: EnumType) -> bool:
-        """Whether no schema before it in the path has a type of the name."""
+        """Tell whether the type's schema is in the path, and no schema before it has a type of the
+        name."""
         taken = {(each.schema, each.name) for each in self._enums.values()}
         taken |= {(_CATALOG, row.name) for row in types().values()}
         found = next((s for s in self._path() if (s, enum.name) in taken), None)
         return found == enum.schema
 
     def _own_type(self, text: str) -> int | None:
-        """The oid of one of the node's own types by its name, arrays with ``[]``."""
+        """Return the oid of one of the node's own types by its name, arrays with ``[]``; None if
+        unknown."""
         try:
             *schema, name = split_qualified(text.removesuffix("[]"))
         except PenstockError:
@@ -605,7 +610,8 @@ class NameFunctions:
         raise UndefinedFunction(f'function "{text}" does not exist')
 
     def regprocout(self, oid: int) -> str:
-        """The receive functions of types are those that there are rows for."""
+        """Print the oid of a function: the catalogs know the types' receive functions and
+        array_in."""
         if oid in (0, ARRAY_INPUT):
             return "array_in" if oid else "-"
         found = (row.receive for row in types().values() if row.receive_oid == oid)
@@ -613,7 +619,8 @@ class NameFunctions:
 
 
 def _type_oid(name: str) -> int | None:
-    """The oid of a type by SQL's or PostgreSQL's name, arrays with ``[]``; None if unknown."""
+    """Return the oid of a type by SQL's or PostgreSQL's name, arrays with ``[]``; None if
+    unknown."""
     text = name.strip().lower().removeprefix("pg_catalog.")
     base = text.removesuffix("[]").partition("(")[0].strip()
     found = types_by_name().get(_SYNONYMS.get(base, base.strip('"')))
@@ -625,7 +632,7 @@ def _type_oid(name: str) -> int | None:
 
 
 class RelationFunctions(NameFunctions):
-    """What relations are made of, how large they are, and who may read them."""
+    """Functions about relations: their definitions, their sizes, and who may read them."""
 
     # Definitions
 
@@ -733,7 +740,8 @@ class RelationFunctions(NameFunctions):
         return sum(table.size for table in self._snapshot.tables)
 
     def pg_size_pretty(self, size: int) -> str:
-        """dbsize.c: halves are rounded away from zero, a unit is used from 10 of the next on."""
+        """Print a size (dbsize.c): halves are rounded away from zero, and a unit is used from 10 of
+        it on."""
         if abs(size) < _LIMIT:
             return f"{size} bytes"
         unit, value = 0, abs(size) >> 9  # keeps one bit for rounding
@@ -754,7 +762,7 @@ class RelationFunctions(NameFunctions):
         return None
 
     def has_table_privilege(self, first: str, second: str, third: str | None) -> bool | None:
-        """(role, table, privilege) or (table, privilege)."""
+        """Take (role, table, privilege) or (table, privilege)."""
         role, table, privilege = (
             (self._facts.user, first, second) if third is None else (first, second, third)
         )

@@ -1,8 +1,8 @@
 """The catalogs as output plugins see them at a change (``decoding.logical.Catalogs``).
 
 In: a transaction, tables as they were then, the node's catalog. Out: relations and rows. Tables,
-their columns and keys are those of the transaction, and so are publications; what the node keeps no
-history of (types, owners, partitions, further indexes) is as it is now.
+their columns and keys, and publications are as they were at the transaction. The node keeps no
+history of types, owners, partitions and further indexes, which are as they are now.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ CATALOGS: Final = frozenset(
         *("pg_publication", "pg_publication_namespace", "pg_publication_rel", "pg_type"),
     }
 )
-"""Those that say what a change is of. Roles and subscriptions have secrets in them."""
+"""The catalogs that describe what a change belongs to. Catalogs of roles and subscriptions are left
+out, as they hold secrets."""
 
 
 class HistoricCatalogs:
@@ -44,11 +45,12 @@ class HistoricCatalogs:
         self._version = version
 
     def relation(self, oid: int) -> RelationData | None:
-        """Raises VersionGone, StorageError."""
+        """Return a relation as it was, or None. Raises VersionGone, StorageError."""
         return self._tables.relation(self._transaction, oid)
 
     def rows(self, catalog: str) -> Iterable[Mapping[str, object]]:
-        """Raises UndefinedObject for what is none of ``CATALOGS``; VersionGone, StorageError."""
+        """Return the rows of a catalog. Raises UndefinedObject if it is none of ``CATALOGS``;
+        VersionGone, StorageError."""
         if catalog not in CATALOGS:
             raise UndefinedTable(
                 f'relation "{catalog}" does not exist',
