@@ -60,10 +60,10 @@ from penstock.walsender.slots import Slots, SlotState
 from penstock.walsender.syncrep import ASYNC, SyncState
 from penstock.walsender.troubles import Trouble, Troubles
 
-# Statistics by SQL functions (pgstatfuncs.c): of subscriptions, which are all that the node has.
+# Statistics by SQL functions (pgstatfuncs.c). A node has statistics of subscriptions only.
 #
-# In: the catalog, the session that asks. Out: functions for ``pg_catalog``; their effects last,
-# whatever becomes of the query.
+# In: the catalog, the session that asks. Out: functions for ``pg_catalog``; their effects last even
+# if the query fails.
 
 _RESET: Final = "pg_stat_reset_subscription_stats"
 
@@ -73,21 +73,21 @@ _KINDS: Final = frozenset(
     {"database", "relation", "function", "replslot", _SUBSCRIPTION}
     | {"archiver", "bgwriter", "checkpointer", "slru", "wal"}
 )
-"""Of every version since 15; ``io`` came with 16, ``backend`` with 18."""
+"""The kinds of every version since 15; ``io`` came with 16, ``backend`` with 18."""
 _KINDS_SINCE: Final = {"io": 16, "backend": 18}
 
 STATISTICS_FUNCTIONS: Final = frozenset({_RESET, _HAVE})
 
 
 class StatisticsFunctions:
-    """For one session."""
+    """Functions about statistics, for one session."""
 
     def __init__(self, catalog: Catalog, facts: SessionFacts) -> None:
         self._catalog = catalog
         self._facts = facts
 
     def functions(self) -> Mapping[str, PythonFunction]:
-        """By name."""
+        """Return the functions by name."""
         signature = CatalogFunction(_RESET, ("oid",), "void")
         have = CatalogFunction(_HAVE, ("text", "oid", "int8"), "bool")
         return {
@@ -96,7 +96,7 @@ class StatisticsFunctions:
         }
 
     def _have(self, kind: str, database: int | None, subid: int | None) -> bool | None:
-        """Whether there are statistics of an object; of other kinds a node has none."""
+        """Tell whether there are statistics of an object; a node has them of subscriptions only."""
         if database is None or subid is None:
             return None
         name = kind.lower()
@@ -108,7 +108,7 @@ class StatisticsFunctions:
         return name == _SUBSCRIPTION and database == 0 and subid in known
 
     def _reset(self, subid: int | None) -> str:
-        """NULL: of all subscriptions."""
+        """Reset the statistics of a subscription, or of all for NULL."""
         if not self._facts.superuser:
             raise InsufficientPrivilege(f"permission denied for function {_RESET}")
         if subid == 0:
@@ -119,10 +119,10 @@ class StatisticsFunctions:
         return ""
 
 
-# nextval, currval, lastval, setval (sequence.c), and what the views of sequences ask.
+# nextval, currval, lastval, setval (sequence.c), and the function that views of sequences call.
 #
 # In: the node's sequences, the session that asks. Out: functions for ``pg_catalog``. A value that
-# was given out is so for good, whatever becomes of the query.
+# was given out is never given out again, even if the query fails.
 
 _SIGNATURES: Final = (
     CatalogFunction("nextval", ("regclass",), "int8"),
@@ -135,7 +135,7 @@ SEQUENCE_FUNCTIONS: Final = frozenset(signature.name for signature in _SIGNATURE
 
 
 class SequenceFunctions:
-    """For one session."""
+    """Functions of sequences, for one session."""
 
     def __init__(self, catalog: Catalog, facts: SessionFacts) -> None:
         self._catalog = catalog
@@ -143,7 +143,7 @@ class SequenceFunctions:
         self._facts = facts
 
     def functions(self) -> Mapping[str, PythonFunction]:
-        """By name."""
+        """Return the functions by name."""
         return {
             signature.name: PythonFunction(
                 signature, getattr(self, signature.name), strict=bool(signature.arguments)
@@ -152,23 +152,25 @@ class SequenceFunctions:
         }
 
     def nextval(self, oid: int) -> int:
-        """The next value. Raises PenstockError (25006, 42P01, 42501, 42809, 2200H)."""
+        """Return the next value. Raises PenstockError (25006, 42P01, 42501, 42809, 2200H)."""
         self._check(oid)
         self._check_writes("nextval()")
         (value,) = self._values.take(oid, 1, self._facts.sequences)
         return value
 
     def currval(self, oid: int) -> int:
-        """What this session got last. Raises PenstockError (42P01, 42501, 42809, 55000)."""
+        """Return the value that this session got last of the sequence. Raises PenstockError (42P01,
+        42501, 42809, 55000)."""
         self._check(oid)
         return self._values.current(oid, self._facts.sequences)
 
     def lastval(self) -> int:
-        """What this session got last of any. Raises NotInPrerequisiteState (55000)."""
+        """Return the value that this session got last of any sequence. Raises
+        NotInPrerequisiteState (55000)."""
         return self._values.last(self._facts.sequences)
 
     def setval(self, oid: int, value: int | None, is_called: bool | None) -> int | None:
-        """Raises PenstockError (25006, 42P01, 42501, 42809, 22003)."""
+        """Set the value and return it. Raises PenstockError (25006, 42P01, 42501, 42809, 22003)."""
         if value is None or is_called is None:
             return None
         self._check(oid)
@@ -176,8 +178,8 @@ class SequenceFunctions:
         return self._values.set(oid, value, self._facts.sequences, is_called=is_called)
 
     def pg_sequence_last_value(self, oid: int) -> int | None:
-        """NULL before the first one, and for who has no right to it. Raises PenstockError (42P01,
-        42809)."""
+        """Return the last value; NULL before the first one, and for a role without the right.
+        Raises PenstockError (42P01, 42809)."""
         try:
             self._check(oid)
         except InsufficientPrivilege:
@@ -186,14 +188,14 @@ class SequenceFunctions:
         return value if is_called else None
 
     def _check_writes(self, function: str) -> None:
-        """PreventCommandIfReadOnly"""
+        """Refuse a function in a read-only transaction (PreventCommandIfReadOnly)."""
         if self._facts.read_only:
             raise PenstockError(
                 f"cannot execute {function} in a read-only transaction", sqlstate="25006"
             )
 
     def _check(self, oid: int) -> LakeSequence:
-        """init_sequence, and the right of the owner."""
+        """Return the sequence (init_sequence), if the role is a superuser or owns its table."""
         with self._catalog.read() as t:
             sequence, table = t.sequences.find_oid(oid), t.tables.find_oid(oid)
             owner = None if sequence is None else t.tables.find_oid(sequence.table)
@@ -214,11 +216,11 @@ def _not_a_sequence(oid: int, table: LakeTable | None) -> WrongObjectType | Unde
     )
 
 
-# Sessions ended by SQL functions, and the node's parameters read again (signalfuncs.c).
+# SQL functions that end sessions, and that read the node's parameters again (signalfuncs.c).
 #
 # In: the node's sessions, the catalog, the session that asks. Out: pg_cancel_backend,
-# pg_terminate_backend and pg_reload_conf for ``pg_catalog``. Who may do it is looked up now; a
-# session of a superuser is a superuser's to end.
+# pg_terminate_backend and pg_reload_conf for ``pg_catalog``. Rights are looked up at the call; only
+# a superuser may end a superuser's session.
 
 _CANCEL: Final = "pg_cancel_backend"
 _TERMINATE: Final = "pg_terminate_backend"
@@ -233,7 +235,7 @@ SIGNAL_FUNCTIONS: Final = frozenset({_CANCEL, _TERMINATE, _RELOAD})
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """How PostgreSQL speaks of one of the functions: before 16, and since."""
+    """PostgreSQL's words about one of the functions, before version 16 and since."""
 
     denied: str
     superusers: str
@@ -263,7 +265,7 @@ _WORDS: Final = {
 
 
 class SignalFunctions:
-    """For one session."""
+    """Functions that signal processes, for one session."""
 
     def __init__(
         self,
@@ -272,14 +274,14 @@ class SignalFunctions:
         facts: SessionFacts,
         reload: Callable[[], None],
     ) -> None:
-        """``reload``: has the parameters read again. Raises OSError: nobody runs the node."""
+        """``reload``: has the parameters read again; raises OSError if nobody runs the node."""
         self._sessions = sessions
         self._reload = reload
         self._catalog = catalog
         self._facts = facts
 
     def functions(self) -> Mapping[str, PythonFunction]:
-        """By name."""
+        """Return the functions by name."""
         return {
             _CANCEL: PythonFunction(CatalogFunction(_CANCEL, ("int4",), "bool"), self._cancel),
             _TERMINATE: PythonFunction(
@@ -315,7 +317,8 @@ class SignalFunctions:
         return False
 
     def _reload_conf(self) -> bool:
-        """PostgreSQL lets only superusers call it, until somebody grants it."""
+        """Have the parameters read again. Like in PostgreSQL without a GRANT, only superusers may
+        call it."""
         if not self._facts.superuser:
             raise InsufficientPrivilege(f"permission denied for function {_RELOAD}")
         try:
@@ -326,7 +329,8 @@ class SignalFunctions:
         return True
 
     def _ends(self, session: Session, timeout_s: float) -> bool:
-        """Raises PenstockError (57014) where the query that waits is cancelled."""
+        """Tell whether a session ends within the time. Raises PenstockError (57014) if the waiting
+        query is cancelled."""
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             if session.ended.wait(min(_TICK_S, left)):
@@ -343,7 +347,7 @@ class SignalFunctions:
         return session
 
     def _check(self, session: Session, words: _Words) -> None:
-        """pg_signal_backend"""
+        """Check that the role may signal a session (pg_signal_backend)."""
         if self._facts.superuser:
             return
         with self._catalog.read() as t:
@@ -378,11 +382,11 @@ _FUNCTIONS = (
     | WAL_FUNCTIONS
 )
 _NEVER = ("spill_txns", "spill_count", "spill_bytes")
-"""Columns of pg_stat_replication_slots about what a node does not do."""
+"""Columns of pg_stat_replication_slots that stay 0, as a node never spills."""
 
 
 class NodeCatalogs:
-    """``services.CatalogQueries``; for every session."""
+    """``services.CatalogQueries`` for all sessions."""
 
     def __init__(
         self,
@@ -398,9 +402,9 @@ class NodeCatalogs:
         reading: LogicalReading | None = None,
         sync_states: Callable[[], Mapping[int, SyncState]] = dict,
     ) -> None:
-        """``connections``: of the node; None: kept here. ``reload``: of its parameters.
-        ``reading``: of slots, None where nothing decodes. ``sync_states``: of streams, by their
-        pids."""
+        """``connections``: the node's pool; None to make one. ``reload``: reads the node's
+        parameters again. ``reading``: of slots; None if nothing decodes. ``sync_states``: returns
+        the states of streams, by their pids."""
         self._reading = reading
         self._sync_states = sync_states
         self._reload = reload
@@ -415,18 +419,19 @@ class NodeCatalogs:
         self._database_oid = database_oid
 
     def within(self, catalog: Catalog, warehouse: Warehouse) -> NodeCatalogs:
-        """For a statement of a block that has made tables, which are in these."""
+        """Return the catalogs for a statement of a block that has made tables, which ``catalog``
+        and ``warehouse`` have."""
         own = copy(self)
         own._catalog, own._warehouse = catalog, warehouse
         own._columns = self._columns.within(warehouse)
         return own
 
     def reads_catalog_only(self, text: str) -> bool:
-        """Whether this is a query for us."""
+        """Tell whether the catalogs answer this query."""
         return pg_catalog.reads_catalog_only(text, _FUNCTIONS)
 
     def describe(self, text: str, facts: SessionFacts, said: Sequence[int]) -> Description:
-        """Parameters and fields of a SELECT. Raises PostgreSQL's errors."""
+        """Return the parameters and fields of a SELECT. Raises PostgreSQL's errors."""
         database = self._database(facts)
         try:
             fields = _fields(database.describe(text, said))
@@ -441,7 +446,7 @@ class NodeCatalogs:
         facts: SessionFacts,
         said: Sequence[int] = (),
     ) -> Rows:
-        """Answer a SELECT. Raises PostgreSQL's errors, some of them when the rows are drawn."""
+        """Answer a SELECT. Raises PostgreSQL's errors, some of them when the rows are read."""
         database = self._database(facts)
         try:
             fields, rows = database.query(text, parameters, said)
@@ -454,7 +459,8 @@ class NodeCatalogs:
         return Rows(_fields(fields), _closing(database, rows))
 
     def column_types(self, schema: str, table: str) -> Mapping[str, int]:
-        """Type oids of a table's columns, in its order; empty where there is no such table."""
+        """Return the type oids of a table's columns, in its order; empty if there is no such
+        table."""
         with self._catalog.read() as t:
             found = t.tables.find(schema, table)
         columns = () if found is None else self._columns.of(found).columns
@@ -565,7 +571,8 @@ class NodeCatalogs:
     def _stat_lake_tables(
         self, facts: SessionFacts, tables: Sequence[CatalogTable], followed: Mapping[int, Sequenced]
     ) -> list[Mapping[str, object]]:
-        """Every table that is known, and what is in the warehouse and cannot be read."""
+        """Return a row for every known table, and for tables of the warehouse that cannot be
+        read."""
         troubles = {trouble.name: trouble for trouble in self._troubles.all()}
         rows: list[Mapping[str, object]] = []
         for table in tables:
@@ -584,7 +591,8 @@ class NodeCatalogs:
         return rows
 
     def _stat_replication_slots(self, states: Sequence[SlotState]) -> list[Mapping[str, object]]:
-        """Since the node started. Nothing spills: what is sent is read from the tables' files."""
+        """Return numbers since the node started. Nothing spills, as changes are read from the
+        tables' files."""
         names = [state.slot.name for state in states if not state.temporary]
         totals = {name: self._senders.totals(name) for name in names}
         return [
@@ -611,7 +619,7 @@ def _closing(database: CatalogDatabase, rows: Iterable[Cells]) -> Iterator[Cells
 def _condition(
     trouble: Trouble | None, unpublishable: str | None, facts: SessionFacts
 ) -> dict[str, object]:
-    """Reasons name files: they are for superusers."""
+    """Return the state of a table. A reason names files, so only superusers see it."""
     if trouble is not None:
         return {
             "state": "unreadable",
@@ -655,16 +663,16 @@ def _fields(fields: Sequence[pg_catalog.Field]) -> tuple[FieldDescription, ...]:
 
 # Rows of the views about sessions (pgstatfuncs.c, walsender.c).
 #
-# In: sessions and streams, names of roles, who asks. Out: rows of pg_stat_activity and
-# pg_stat_replication. All see that a session is there and whose it is; what it does is for its own
-# role and for superusers.
+# In: sessions and streams, names of roles, the session that asks. Out: rows of pg_stat_activity and
+# pg_stat_replication. Everybody sees that a session exists and whose it is; only its own role and
+# superusers see what it does.
 
 _TYPED_SINCE: Final = 17
 _WORKER: Final = "logical replication worker"
-"""Whatever a worker of a subscription did, before."""
+"""The backend_type of every worker of a subscription before version 17."""
 _WORKERS: Final = (BackendType.APPLY, BackendType.TABLESYNC)
 _WAITS: Final = {BackendType.APPLY: ("Activity", "LogicalApplyMain")}
-"""What an idle one waits for: a worker for its publisher, all others for their clients."""
+"""The event that an idle worker waits for, its publisher's; all others wait for their clients."""
 _NO_PRIVILEGE: Final = "<insufficient privilege>"
 
 Row = Mapping[str, object]
@@ -673,7 +681,8 @@ Row = Mapping[str, object]
 def stat_activity(
     sessions: Iterable[Activity], roles: Mapping[int, str], facts: SessionFacts, database_oid: int
 ) -> list[Row]:
-    """pg_stat_get_activity. ``roles``: names by oid; a session may outlive its role."""
+    """Return the rows of pg_stat_activity (pg_stat_get_activity). ``roles``: names by oid; a
+    session may outlive its role."""
     return [
         {
             "datid": database_oid if session.database else None,
@@ -698,8 +707,9 @@ def stat_replication(
     facts: SessionFacts,
     sync: Mapping[int, SyncState],
 ) -> list[Row]:
-    """All see pid, user and application; the rest superusers, and partly that user. ``sync``: by
-    pid, of those that commits may wait for."""
+    """Return the rows of pg_stat_replication. Everybody sees pid, user and application; superusers
+    see the rest, and that user sees a part of it. ``sync``: states of the streams that commits may
+    wait for, by pid."""
     return [
         {
             "pid": sender.pid,
@@ -714,7 +724,7 @@ def stat_replication(
 
 
 def _may_see(role: int, facts: SessionFacts) -> bool:
-    """HAS_PGSTAT_PERMISSIONS"""
+    """Tell whether the session may see what a role's sessions do (HAS_PGSTAT_PERMISSIONS)."""
     return facts.superuser or facts.role_oid == role
 
 
@@ -744,7 +754,7 @@ def _connection(session: Activity | Sender) -> Row:
 
 
 def _progress(sender: Sender, sync: SyncState) -> Row:
-    """pg_stat_get_wal_senders, for pg_read_all_stats"""
+    """Return the columns that pg_stat_get_wal_senders shows to pg_read_all_stats."""
     return {
         "state": "streaming",
         "sent_lsn": sender.state.sent,

@@ -1,9 +1,10 @@
 """Replication origins by SQL functions (origin.c): how far subscriptions are, and where they go on.
 
-In: the catalog, the cuts, who works now, the session that asks. Out: functions for ``pg_catalog``,
-alone and in FROM; their effects last, whatever becomes of the query. A node's origins are those of
-its subscriptions, ``pg_<oid>``; sessions have none. Where an origin was put is a row of the
-catalog, which the worker's next session takes up (``subscription.origin``): then it is a cut.
+In: the catalog, the cuts, the running workers, the session that asks. Out: functions for
+``pg_catalog``, alone and in FROM; their effects last even if the query fails. A node's origins are
+those of its subscriptions, ``pg_<oid>``; sessions have none. The position to which an origin was
+advanced is kept in the catalog until the worker's next session makes it a cut
+(``subscription.origin``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _RESERVED_NAME: Final = "42939"
 _RESERVED: Final = ("any", "none")
 _SUBSCRIPTIONS_ONLY: Final = "A node's origins are those of its subscriptions."
 
-# name(arguments) returns; without the beginning that all share
+# name: (arguments, returns); the names are without the beginning that all share
 _SIGNATURES: Final = {
     "create": (("text",), "oid"),
     "drop": (("text",), "void"),
@@ -56,7 +57,7 @@ ORIGIN_FUNCTIONS: Final = frozenset({_SHOW, *(f"{_FAMILY}{name}" for name in _SI
 
 
 class OriginFunctions:
-    """For one session. All are the superusers', as nobody was granted them."""
+    """Functions of origins, for one session. Superusers only."""
 
     def __init__(
         self, catalog: Catalog, warehouse: Warehouse, sessions: Sessions, facts: SessionFacts
@@ -67,7 +68,7 @@ class OriginFunctions:
         self._facts = facts
 
     def functions(self) -> Mapping[str, PythonFunction]:
-        """By name."""
+        """Return the functions by name."""
         found = {}
         for short, (arguments, returns) in _SIGNATURES.items():
             name = f"{_FAMILY}{short}"
@@ -81,7 +82,7 @@ class OriginFunctions:
         return {**found, show.name: PythonFunction(show, allowed, strict=False)}
 
     def table_functions(self) -> Mapping[str, TableFunction]:
-        """Those that give rows."""
+        """Return the functions that return rows."""
         columns = ("local_id", "oid"), ("external_id", "text")
         show = TableFunction(
             _SHOW,
@@ -95,7 +96,8 @@ class OriginFunctions:
         return {_SHOW: show}
 
     def _checked(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
-        """NULL for any NULL, whoever calls it, as all are strict."""
+        """Return a function that is strict, so that any NULL argument makes its result NULL, and
+        that otherwise only superusers may call."""
 
         def checked(*arguments: object) -> object:
             if None in arguments:
@@ -144,7 +146,7 @@ class OriginFunctions:
         return ""
 
     def _progress(self, name: str, _flush: bool) -> int | None:
-        """What is in a cut is durable, so it is always flushed."""
+        """Return the position; a cut is durable, so it is always flushed."""
         subscription = self._subscription(name)
         return int(max(subscription.origin_lsn, self._last_cut(subscription))) or None
 
@@ -170,7 +172,7 @@ class OriginFunctions:
         return ""
 
     def _find(self, name: str) -> Subscription | None:
-        """replorigin_by_name"""
+        """Return the subscription whose origin has the name (replorigin_by_name)."""
         known = self._catalog.subscriptions()
         return next((found for found in known if found.origin_name == name), None)
 
@@ -181,7 +183,7 @@ class OriginFunctions:
         return found
 
     def _check_idle(self, subscription: Subscription) -> None:
-        """Raises ObjectInUse."""
+        """Raise ObjectInUse if the subscription has a worker or is enabled."""
         pid = self._worker(subscription)
         if pid is not None:
             raise ObjectInUse(
@@ -192,7 +194,8 @@ class OriginFunctions:
             raise _enabled(subscription)
 
     def _worker(self, subscription: Subscription) -> int | None:
-        """The pid of its worker; of the process that runs it, as far as that has told."""
+        """Return the pid of its worker, or of the other process that runs it, if that has reported
+        one."""
         for session in self._sessions.all():
             applies = session.backend_type is BackendType.APPLY
             if applies and session.subscription == subscription.oid:

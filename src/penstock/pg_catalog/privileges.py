@@ -1,7 +1,7 @@
-"""What roles may do with tables (acl.c): owners everything, others SELECT where it was granted.
+"""Rights of roles on tables (acl.c): owners may do everything, others SELECT if it was granted.
 
-In: a snapshot. Out: pg_class.relacl and the answers of has_table_privilege; which catalogs are not
-for all. Nothing is refused here; that is ``penstock.commands``.
+In: a snapshot. Out: pg_class.relacl and the answers of has_table_privilege; the catalogs that not
+everybody may read. ``penstock.commands`` refuses what is not allowed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAINTAIN_SINCE: Final = 17
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_]+\Z")
 _SELECT: Final = "SELECT"
 _PUBLIC: Final = 0
-"""ACL_ID_PUBLIC"""
+"""The oid that stands for PUBLIC (ACL_ID_PUBLIC)."""
 SUPERUSERS_VIEWS: Final = frozenset(
     [
         "pg_aios",
@@ -44,7 +44,7 @@ SUPERUSERS: Final = SUPERUSERS_VIEWS | frozenset(
         "pg_user_mapping",
     ]
 )
-"""What is not readable by PUBLIC (REVOKE in system_views.sql)."""
+"""The catalogs that PUBLIC may not read (REVOKE in system_views.sql)."""
 _CATALOGS: Final = {oid: name for name, oid in CATALOG_OIDS.items()}
 _GRANT_OPTION: Final = " WITH GRANT OPTION"
 _OF_TABLES: Final = frozenset(
@@ -53,7 +53,7 @@ _OF_TABLES: Final = frozenset(
 
 
 def access_list(snapshot: CatalogSnapshot, table: CatalogTable, version: int) -> list[str] | None:
-    """``{owner=arwdDxt/owner,alice=r/owner}``; None where nothing was ever granted."""
+    """Return ``{owner=arwdDxt/owner,alice=r/owner}``; None if nothing was ever granted."""
     granted = {role for relation, role in snapshot.select_grants if relation == table.oid}
     grantees = sorted(granted, key=lambda role: (role == _PUBLIC, role))
     if not grantees:
@@ -66,15 +66,15 @@ def access_list(snapshot: CatalogSnapshot, table: CatalogTable, version: int) ->
 
 
 def owner_of(table: CatalogTable) -> int:
-    """pg_class.relowner."""
+    """Return pg_class.relowner."""
     return NODE_OWNER if table.lake.owner is None else table.lake.owner
 
 
 def has_privilege(
     snapshot: CatalogSnapshot, role: str, oid: int, privilege: str, version: int
 ) -> bool | None:
-    """Whether a role may; None for a relation that there is not. Raises PenstockError (22023,
-    42704)."""
+    """Tell whether a role has a privilege; None if the relation does not exist. Raises
+    PenstockError (22023, 42704)."""
     wanted = _wanted(privilege, version)
     found = role_named(snapshot, role)
     table = snapshot.table_by_oid.get(oid)
@@ -91,7 +91,7 @@ def has_privilege(
 
 
 def _wanted(privilege: str, version: int) -> set[str]:
-    """convert_any_priv_string"""
+    """Return the privileges that are named (convert_any_priv_string)."""
     wanted = {word.strip().upper() for word in privilege.split(",")}
     known = _OF_TABLES | ({"MAINTAIN"} if version >= _MAINTAIN_SINCE else set())
     for word in (each.strip() for each in privilege.split(",")):
@@ -101,7 +101,8 @@ def _wanted(privilege: str, version: int) -> set[str]:
 
 
 def role_named(snapshot: CatalogSnapshot, name: str) -> Role | None:
-    """By name or oid; None: only what all may, as a session whose role is gone."""
+    """Find a role by name or oid. Return None for one that may only do what everybody may, such as
+    the role of a session whose role is gone."""
     if not name:
         return None
     for role in snapshot.all_roles:
@@ -114,5 +115,5 @@ def role_named(snapshot: CatalogSnapshot, name: str) -> Role | None:
 
 
 def _quoted(name: str) -> str:
-    """putid of acl.c."""
+    """Quote a role's name as acl.c does (putid)."""
     return name if _PLAIN.match(name) else quoted(name)

@@ -1,6 +1,7 @@
 """Rows of pg_class and of the catalogs around it.
 
-In: a snapshot. Out: rows by column name; what is left out is 0, false, '' or NULL by its type.
+In: a snapshot. Out: rows by column name; a column that is left out is 0, false, '' or NULL by its
+type.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from penstock.pgtypes.pg_type import Type
 Row = dict[str, object]
 
 DELTA: Final = 2
-"""The oid that heap has in PostgreSQL."""
+"""The oid of our access method, which heap has in PostgreSQL."""
 BTREE: Final = 403
 _NOT_NULL_OIDS: Final = 3 << 30 | 1 << 29
 _DEFAULT_OIDS: Final = 3 << 30 | 1 << 28
@@ -39,13 +40,13 @@ _ATTRIBUTES: Final = 1600
 
 
 def pg_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """All schemas, the node's owner's."""
+    """Yield all schemas; the node's owner owns them."""
     for name, oid in schema_oids(snapshot).items():
         yield {"oid": oid, "nspname": name, "nspowner": NODE_OWNER}
 
 
 def pg_class(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
-    """Tables, indexes for their keys, and sequences."""
+    """Yield tables, indexes for their keys, and sequences."""
     schemas = schema_oids(snapshot)
     for table in snapshot.tables:
         lake, parted = table.lake, is_partitioned(table)
@@ -92,7 +93,7 @@ def _index_class(index: Index, schema: int) -> Row:
 
 
 def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Columns of tables and of the indexes for their keys."""
+    """Yield the columns of tables and of the indexes for their keys."""
     kinds = all_types(snapshot)
     for table in snapshot.tables:
         missing = not_null_columns(table)
@@ -111,7 +112,7 @@ def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 
 def pg_attrdef(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Defaults, and what generated columns are made of."""
+    """Yield defaults, and the expressions of generated columns."""
     for table in snapshot.tables:
         for number, column in enumerate(table.columns, 1):
             if column.default is not None:
@@ -139,7 +140,7 @@ def _attribute(relation: int, number: int, column: CatalogColumn, kind: Type | N
 
 
 def pg_index(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """One row for each key of a table."""
+    """Yield a row for each key of a table."""
     for table in snapshot.tables:
         for index in indexes(table):
             count = len(index.columns)
@@ -163,7 +164,7 @@ def pg_index(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 
 def pg_constraint(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
-    """Primary keys and UNIQUE; since 18 NOT NULL too."""
+    """Yield primary keys and UNIQUE; since version 18 NOT NULL, too."""
     schemas = schema_oids(snapshot)
     for table in snapshot.tables:
         schema = schemas[table.lake.schema]
@@ -204,14 +205,14 @@ def _constraint(
 
 
 def pg_inherits(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Partitions and their parents."""
+    """Yield partitions with their parents."""
     for table in snapshot.tables:
         if table.lake.parent is not None:
             yield {"inhrelid": table.oid, "inhparent": table.lake.parent, "inhseqno": 1}
 
 
 def pg_partitioned_table(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Partitioned parents; what their key is, pg_get_partkeydef says."""
+    """Yield partitioned parents; pg_get_partkeydef prints their keys."""
     for table in snapshot.tables:
         key = table.lake.partition_key
         if key is not None:
@@ -219,7 +220,7 @@ def pg_partitioned_table(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 
 def partition_ancestors(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """pg_partition_ancestors of every table."""
+    """Yield pg_partition_ancestors of every table."""
     for table in snapshot.tables:
         if table.lake.parent is None and not is_partitioned(table):
             continue
@@ -228,7 +229,7 @@ def partition_ancestors(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 
 def partition_tree(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """pg_partition_tree of every table."""
+    """Yield pg_partition_tree of every table."""
     for table in snapshot.tables:
         if table.lake.parent is None and not is_partitioned(table):
             continue

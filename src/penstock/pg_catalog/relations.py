@@ -1,7 +1,7 @@
 """Derived objects of lake tables: schemas' oids, indexes and constraints that stand for keys.
 
-In: a snapshot. Out: values that the catalogs' rows are made of. A lake table has no index; where
-PostgreSQL's catalogs need one (primary key, replica identity), there is one with an oid of its own.
+In: a snapshot. Out: values that the catalogs' rows are made of. A lake table has no index. If
+PostgreSQL's catalogs need one (primary key, replica identity), one is shown with an oid of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _IDENTITY_OIDS: Final = 2 << 30
 _CONSTRAINT_OIDS: Final = 3 << 30
 _COMING_OIDS: Final = 3 << 30 | 3 << 28
 _COMING: Final = (1 << 28) - 1
-"""How many oids there are for them; 3 << 30 | 3 << 28 is the last part of all oids."""
+"""The mask of the oids for tables that do not exist yet; they begin at 3 << 30 | 3 << 28, the last
+part of all oids."""
 FIXED_SCHEMAS: Final[Mapping[str, int]] = {
     "pg_catalog": PG_CATALOG,
     "public": PUBLIC,
@@ -62,13 +63,13 @@ CATALOG_OIDS: Final[Mapping[str, int]] = {
     "pg_subscription": 6100,
     "pg_publication": 6104,
 }
-"""What the catalogs' own names are as regclass; they have no rows in pg_class."""
+"""The oids of the catalogs themselves, for regclass; they have no rows in pg_class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What stands for a key. ``columns``: in the key's order. ``constraint``: PRIMARY KEY or UNIQUE
-    has made it. ``partition``: of a partitioned table's index."""
+    """An index that stands for a key. ``columns``: in the key's order. ``constraint``: UNIQUE or
+    PRIMARY KEY has made it. ``partition``: it is a partition of a partitioned table's index."""
 
     oid: int
     name: str
@@ -81,17 +82,18 @@ class Index:
 
     @property
     def numbers(self) -> list[int]:
-        """pg_index.indkey."""
+        """The column numbers, as pg_index.indkey."""
         return [self.table.number(column) or 0 for column in self.columns]
 
     @property
     def constraint_oid(self) -> int:
-        """pg_constraint.oid of a constraint."""
+        """The pg_constraint.oid of a constraint."""
         return _CONSTRAINT_OIDS + (self.table.oid if self.primary else self.oid)
 
 
 def coming_tables(snapshot: CatalogSnapshot) -> Mapping[int, tuple[str, str]]:
-    """Tables of subscriptions that are not there yet, by an oid that no other relation has."""
+    """Return the tables of subscriptions that do not exist yet, by an oid that no other relation
+    has."""
     there = {(table.lake.schema, table.lake.name) for table in snapshot.tables}
     found: dict[int, tuple[str, str]] = {}
     for row in snapshot.subscription_rels:
@@ -105,13 +107,13 @@ def coming_tables(snapshot: CatalogSnapshot) -> Mapping[int, tuple[str, str]]:
 
 
 def relation_oids(snapshot: CatalogSnapshot) -> Mapping[tuple[str, str], int]:
-    """Oids of tables by schema and name, also of those that are not there yet."""
+    """Return the oids of tables by schema and name, also of those that do not exist yet."""
     oids = {(table.lake.schema, table.lake.name): table.oid for table in snapshot.tables}
     return oids | {name: oid for oid, name in coming_tables(snapshot).items()}
 
 
 def schema_oids(snapshot: CatalogSnapshot) -> dict[str, int]:
-    """Oids of all schemas: the same for the same name, unless two names collide."""
+    """Return the oids of all schemas: the same for the same name, unless two names collide."""
     names = {table.lake.schema for table in snapshot.tables} | set(snapshot.schemas)
     names |= {row.schema for row in snapshot.publication_namespaces}
     out = dict(FIXED_SCHEMAS)
@@ -126,7 +128,7 @@ def schema_oids(snapshot: CatalogSnapshot) -> dict[str, int]:
 
 
 def with_parents_columns(snapshot: CatalogSnapshot) -> CatalogSnapshot:
-    """Partitioned parents have no Delta table: their columns are those of their partitions."""
+    """Give partitioned parents without columns of their own the columns of their partitions."""
     tables = tuple(
         replace(table, columns=_columns_below(snapshot, table.oid))
         if is_partitioned(table) and not table.columns
@@ -145,7 +147,7 @@ def _columns_below(snapshot: CatalogSnapshot, oid: int) -> tuple[CatalogColumn, 
 
 
 def indexes(table: CatalogTable) -> tuple[Index, ...]:
-    """The indexes that stand for a table's keys, primary key first.
+    """Return the indexes that stand for a table's keys, primary key first.
 
     A key whose columns are gone, or cannot be read, has none.
     """
@@ -175,7 +177,7 @@ def _keys(table: CatalogTable) -> tuple[Index, ...]:
 
 
 def replica_identity_index(table: CatalogTable) -> Index | None:
-    """The index of the replica identity, or the primary key's (RelationGetReplicaIndex)."""
+    """Return the index of the replica identity, or the primary key's (RelationGetReplicaIndex)."""
     match table.lake.replica_identity:
         case ReplicaIdentity.INDEX:
             return next((i for i in indexes(table) if i.replica_identity), None)
@@ -185,14 +187,14 @@ def replica_identity_index(table: CatalogTable) -> Index | None:
 
 
 def not_null_columns(table: CatalogTable) -> frozenset[str]:
-    """Columns that hold no NULL: those of keys, and those said to."""
+    """Return the columns that hold no NULL: those of keys, and those declared NOT NULL."""
     found = [index for index in indexes(table) if index.primary or index.replica_identity]
     keys = {column for index in found for column in index.columns}
     return frozenset(keys | {column.name for column in table.columns if column.not_null})
 
 
 def ancestors(snapshot: CatalogSnapshot, oid: int) -> tuple[int, ...]:
-    """A partition's parents, nearest first (get_partition_ancestors)."""
+    """Return a partition's parents, nearest first (get_partition_ancestors)."""
     out: list[int] = []
     table = snapshot.table_by_oid.get(oid)
     while table is not None and table.lake.parent is not None and table.lake.parent not in out:
@@ -202,7 +204,8 @@ def ancestors(snapshot: CatalogSnapshot, oid: int) -> tuple[int, ...]:
 
 
 def descendants(snapshot: CatalogSnapshot, oid: int) -> tuple[tuple[int, int], ...]:
-    """(oid, depth) of a table and all its partitions, from the top down (find_all_inheritors)."""
+    """Return (oid, depth) of a table and all its partitions, from the top down
+    (find_all_inheritors)."""
     out = [(oid, 0)]
     for parent, depth in out:
         children = (t.oid for t in snapshot.tables if t.lake.parent == parent)
@@ -211,5 +214,5 @@ def descendants(snapshot: CatalogSnapshot, oid: int) -> tuple[tuple[int, int], .
 
 
 def is_partitioned(table: CatalogTable) -> bool:
-    """Whether it is a partitioned parent (relkind p)."""
+    """Tell whether the table is a partitioned parent (relkind p)."""
     return table.lake.partition_key is not None

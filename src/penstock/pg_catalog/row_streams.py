@@ -1,7 +1,7 @@
-"""Rows that functions of FROM give, drawn by the query that has them there.
+"""Rows that functions in FROM return, read by the query that calls them.
 
-In: whoever gives rows, as record batches. Out: a reader for DuckDB, which hides what is raised
-while it draws: it is put aside. Rows that nobody draws are not made.
+In: a source of record batches. Out: a reader for DuckDB. DuckDB hides an error that is raised while
+it reads, so the reader keeps it for the caller. Rows that nobody reads are not made.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import pyarrow as pa
 
 
 class RowStream(Protocol):
-    """The rows of one call."""
+    """The rows of one call of a function."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches: o1, o2 ..., as ``held_as`` has their types."""
+        """The schema of the batches: o1, o2 ..., in the types that ``held_as`` returns."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises PenstockError."""
+        """Yield the rows. Raises PenstockError."""
 
     def succeed(self) -> None:
-        """The query has given all of its rows; what is left of these counts as read."""
+        """Note that the query has returned all of its rows: the rest of these counts as read."""
 
     def close(self) -> None:
-        """The call is over, whatever became of it."""
+        """End the call, with or without success."""
 
 
 OpenRows = Callable[..., RowStream]
-"""Begins a call. Raises PenstockError."""
+"""A function that begins a call. Raises PenstockError."""
 
 
 def guarded(rows: RowStream, errors: list[Exception]) -> pa.RecordBatchReader:
-    """A reader that may be drawn once."""
+    """Return a reader of the rows, to be read once; errors are added to ``errors``."""
 
     def drawn() -> Iterator[pa.RecordBatch]:
         try:

@@ -1,7 +1,7 @@
 """Rows of every catalog, as columns for DuckDB.
 
-In: a table's name. Out: an Arrow table with the columns of the reported version. A catalog that
-nothing here fills is empty, as it would be in a database without such objects.
+In: a catalog's name. Out: an Arrow table with the columns of the reported version. A catalog
+without a builder is empty, as it would be in a database without such objects.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from penstock.walreceiver.conninfo import ConnInfo
 
 # Rows of publications, subscriptions and slots.
 #
-# In: a snapshot. Out: rows by column name; what is left out is 0, false, '' or NULL by its type.
+# In: a snapshot. Out: rows by column name; a column that is left out is 0, false, '' or NULL by its
+# type.
 
 _STREAM: Final = {"off": "f", "on": "t", "parallel": "p"}
 
 
 def pg_publication(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """All publications."""
+    """Yield all publications."""
     for publication in snapshot.publications:
         yield {
             "oid": publication.oid,
@@ -55,7 +56,7 @@ def pg_publication(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 
 def pg_publication_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Tables that publications name."""
+    """Yield the tables that publications name."""
     for row in snapshot.publication_rels:
         table = snapshot.table_by_oid.get(row.relation)
         numbers = None
@@ -71,14 +72,14 @@ def pg_publication_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 
 def pg_publication_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Schemas that publications name."""
+    """Yield the schemas that publications name."""
     schemas = schema_oids(snapshot)
     for row in snapshot.publication_namespaces:
         yield {"oid": row.oid, "pnpubid": row.publication, "pnnspid": schemas[row.schema]}
 
 
 def publication_table_rows(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
-    """pg_get_publication_tables of every publication."""
+    """Yield pg_get_publication_tables of every publication."""
     for publication in snapshot.publications:
         for row in published_rels(snapshot, publication, version):
             yield {
@@ -91,7 +92,7 @@ def publication_table_rows(snapshot: CatalogSnapshot, version: int) -> Iterator[
 
 
 def pg_publication_tables(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
-    """The view of that name."""
+    """Yield the rows of the view pg_publication_tables."""
     for publication in snapshot.publications:
         for row in published_rels(snapshot, publication, version):
             columns = row.table.columns
@@ -108,7 +109,7 @@ def pg_publication_tables(snapshot: CatalogSnapshot, version: int) -> Iterator[R
 
 
 def pg_subscription(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
-    """All subscriptions."""
+    """Yield all subscriptions."""
     for subscription in snapshot.subscriptions:
         yield {
             "oid": subscription.oid,
@@ -133,7 +134,8 @@ def pg_subscription(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
 
 
 def _without_secrets(conninfo: str) -> str:
-    """Law 9; PostgreSQL shows superusers the password too."""
+    """Return a connection string without secrets (law 9); PostgreSQL shows superusers the
+    password."""
     try:
         return str(ConnInfo.parse(conninfo))
     except PenstockError:
@@ -141,13 +143,15 @@ def _without_secrets(conninfo: str) -> str:
 
 
 def _stream(subscription: Subscription, version: int) -> object:
-    """A flag until PostgreSQL 15, then a letter (LOGICALREP_STREAM_OFF and so on)."""
+    """Return substream: a flag until PostgreSQL 15, then a letter (LOGICALREP_STREAM_OFF and so
+    on)."""
     streaming = subscription.streaming
     return _STREAM[streaming] if version >= 16 else streaming != "off"
 
 
 def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Tables of subscriptions; those that the copy has yet to make have an oid for the time."""
+    """Yield the tables of subscriptions; those that the copy has yet to make have an oid for the
+    time being."""
     oids = relation_oids(snapshot)
     for row in snapshot.subscription_rels:
         yield {
@@ -159,7 +163,7 @@ def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 
 def pg_replication_slots(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Slots on disk; who uses one, the node adds by ``views``."""
+    """Yield the slots on disk; a running node gives ``views`` instead, which say who uses one."""
     for slot in snapshot.slots:
         yield {
             "slot_name": slot.name,
@@ -186,12 +190,12 @@ def pg_replication_slots(snapshot: CatalogSnapshot) -> Iterator[Row]:
         }
 
 
-# Which tables a publication holds, with which columns and rows, as a server of a version shows it.
+# Tables of a publication, with their columns and row filters, as a server of a version shows them.
 #
-# In: a snapshot. Out: what pg_get_publication_tables gives for one publication. What is in it is
-# the rule of ``publication``; here are the columns' numbers, and what older versions do not have.
-# Filters are passed on as text. How several publications combine is left to the query that joins
-# them.
+# In: a snapshot. Out: the rows of pg_get_publication_tables for one publication. ``publication``
+# decides which tables are in it; this section adds the columns' numbers, and leaves out what older
+# versions do not have. Filters are passed on as text. A query that joins several publications
+# combines them.
 
 _FILTERS_SINCE = 15
 _COLUMNS_ALWAYS_SINCE = 16
@@ -211,7 +215,7 @@ class PublishedRel:
 def published_rels(
     snapshot: CatalogSnapshot, publication: Publication, version: int
 ) -> tuple[PublishedRel, ...]:
-    """The tables of one publication, sorted by oid where PostgreSQL has no order."""
+    """Return the tables of one publication, sorted by oid if PostgreSQL has no order."""
     members = Members(
         snapshot.publications,
         snapshot.publication_rels,
@@ -241,14 +245,14 @@ def _published(
 
 
 def attribute_numbers(table: CatalogTable, columns: tuple[str, ...]) -> tuple[int, ...]:
-    """Numbers of a column list, sorted as pg_publication_rel.prattrs."""
+    """Return the numbers of a column list, sorted as in pg_publication_rel.prattrs."""
     return tuple(sorted(n for c in columns if (n := table.number(c)) is not None))
 
 
 # Rows of roles, the database and settings.
 #
-# In: a snapshot and who asks. Out: rows by column name. Passwords: pg_roles and pg_user show
-# ``********``; pg_authid and pg_shadow are for superusers alone, as in PostgreSQL.
+# In: a snapshot and the session that asks. Out: rows by column name. For passwords, pg_roles and
+# pg_user show ``********``; pg_authid and pg_shadow are for superusers only, as in PostgreSQL.
 
 HIDDEN: Final = "********"
 _UTF8: Final = 6
@@ -271,19 +275,19 @@ def _role(role: Role) -> Row:
 
 
 def pg_authid(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Roles with the verifiers of their passwords."""
+    """Yield roles with the verifiers of their passwords."""
     for role in snapshot.all_roles:
         yield _role(role) | {"rolpassword": role.verifier}
 
 
 def pg_roles(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Roles without passwords."""
+    """Yield roles without passwords."""
     for role in snapshot.all_roles:
         yield _role(role) | {"rolpassword": HIDDEN}
 
 
 def pg_user(snapshot: CatalogSnapshot, *, shadow: bool = False) -> Iterator[Row]:
-    """Roles that can log in; ``shadow``: with verifiers."""
+    """Yield roles that can log in; ``shadow``: with verifiers."""
     for role in snapshot.all_roles:
         if role.login:
             yield {
@@ -299,7 +303,7 @@ def pg_user(snapshot: CatalogSnapshot, *, shadow: bool = False) -> Iterator[Row]
 
 
 def pg_database(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
-    """The one database."""
+    """Yield the one database."""
     yield {
         "oid": snapshot.database_oid,
         "datname": snapshot.database,
@@ -315,7 +319,7 @@ def pg_database(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
 
 
 def pg_settings(facts: SessionFacts) -> Iterator[Row]:
-    """Settings of the session; numbers in their unit, as SHOW does not tell them."""
+    """Yield the settings of the session. Numbers are in the setting's unit, unlike in SHOW."""
     known = settings(facts.version)
     for name, value in sorted(facts.settings.items()):
         setting = known.get(name)
@@ -348,7 +352,7 @@ def pg_settings(facts: SessionFacts) -> Iterator[Row]:
 
 
 def pg_stat_activity(snapshot: CatalogSnapshot, facts: SessionFacts) -> Iterator[Row]:
-    """The asking session, where the node has not told of all."""
+    """Yield the asking session alone, if the node has not given the view's rows."""
     roles = {role.name: role.oid for role in snapshot.all_roles}
     yield {
         "datid": snapshot.database_oid,
@@ -415,7 +419,7 @@ _LOADED: Final = {
     "timestamptz": pa.timestamp("us", "UTC"),
     "pg_lsn": pa.decimal128(20, 0),
 }
-"""Types that queries compute with in another form than functions do."""
+"""Types that are loaded in another form than functions use, as queries compute with them."""
 _ZEROS: Final[Mapping[str, object]] = {
     "bool": False,
     "char": "",
@@ -433,7 +437,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1)
 def table_rows(
     name: str, columns: Columns, snapshot: CatalogSnapshot, facts: SessionFacts
 ) -> pa.Table:
-    """The catalog of that name with its rows."""
+    """Return the catalog of that name with its rows."""
     rows = list(_rows(name, snapshot, facts))
     nulls = name in snapshot.views
     return pa.table(
@@ -449,7 +453,7 @@ def table_rows(
 
 
 def arrow_type(held: str) -> pa.DataType:
-    """The Arrow type of a DuckDB type that holds a catalog's values."""
+    """Return the Arrow type of a DuckDB type that holds a catalog's values."""
     if held.endswith("[]"):
         return pa.list_(_ARROW[held[:-2]])
     return _ARROW[held]

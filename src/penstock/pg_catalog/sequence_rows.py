@@ -1,7 +1,7 @@
 """Rows of pg_class, pg_sequence and pg_depend for sequences, and the columns that have them.
 
-In: a snapshot. Out: rows by column name, as ``relation_rows`` has them; tables whose columns say
-that they take values from sequences.
+In: a snapshot. Out: rows by column name, as in ``relation_rows``; tables whose columns show that
+they take values from sequences.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from penstock.pg_catalog.relations import CATALOG_OIDS, schema_oids
 from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable
 
 _COLUMNS: Final = 3
-"""last_value, log_cnt, is_called"""
+"""The number of a sequence's columns: last_value, log_cnt, is_called."""
 _AUTO, _INTERNAL = "a", "i"
-"""DependencyType: of what goes with a column, and of what is a part of it."""
+"""The DependencyType of a sequence that is dropped with its column, and of one that is a part of
+it."""
 
 
 def with_sequences(snapshot: CatalogSnapshot) -> CatalogSnapshot:
-    """Serial columns have a default, identity columns say so, and neither holds NULL."""
+    """Give serial columns their default and identity columns their mark; make both NOT NULL."""
     if not snapshot.sequences:
         return snapshot
     owned = {(s.table, s.column): s for s in snapshot.sequences}
@@ -46,7 +47,7 @@ def with_sequences(snapshot: CatalogSnapshot) -> CatalogSnapshot:
 
 
 def owners(snapshot: CatalogSnapshot) -> Iterator[tuple[Sequence, CatalogTable]]:
-    """Sequences with the tables that they belong to."""
+    """Yield sequences with the tables that they belong to."""
     for sequence in snapshot.sequences:
         table = snapshot.table_by_oid.get(sequence.table)
         if table is not None:
@@ -54,7 +55,7 @@ def owners(snapshot: CatalogSnapshot) -> Iterator[tuple[Sequence, CatalogTable]]
 
 
 def class_rows(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
-    """Of pg_class."""
+    """Yield the rows of pg_class."""
     schemas = schema_oids(snapshot)
     for sequence, table in owners(snapshot):
         yield {
@@ -74,7 +75,7 @@ def class_rows(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
 
 
 def pg_sequence(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
-    """Every sequence."""
+    """Yield every sequence."""
     for sequence, _ in owners(snapshot):
         yield {
             "seqrelid": sequence.oid,
@@ -89,7 +90,7 @@ def pg_sequence(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
 
 
 def pg_depend(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
-    """Which column each sequence belongs to; no other dependencies are shown."""
+    """Yield the dependency of each sequence on its column; no other dependencies are shown."""
     relations = CATALOG_OIDS["pg_class"]
     for sequence, table in owners(snapshot):
         yield {

@@ -1,4 +1,4 @@
-"""What a query can ask about its own session."""
+"""Facts that a query can ask about its own session."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from datetime import UTC, datetime
 from penstock.catalog import SessionSequences
 
 SetConfig = Callable[[str, str | None, bool], str]
-"""(name, value, is_local) -> the new value; None is the default."""
+"""A function that sets a value: (name, value, is_local) -> the new value. The value None stands for
+the default. Raises PenstockError for a value that cannot be set."""
 
 
 @dataclass(frozen=True)
 class SessionFacts:
-    """Who asks. ``version``: reported major version. ``settings``: current values by lower-case
-    name; ``set_config``: what changes them, None: nothing is kept. ``user``: "" when the role is
-    gone. ``warn`` tells the client; ``cancelled``: whether the query is to end. ``read_only``:
-    whether it may change nothing. ``wrote``: told that the query commits something. ``emit``: takes
-    prefix and content of a message that goes with the transaction block that the query is part of,
-    None: it is part of none. ``sequences``: what the session has got of
-    them. ``started``: its transaction, in UTC; ``statement_started``: its statement."""
+    """The session that asks. ``version``: the reported major version. ``settings``: current values
+    by lower-case name; ``set_config``: changes them, None if nothing is kept. ``user``: "" if the
+    role is gone. ``warn``: warns the client. ``cancelled``: tells whether the query has to end.
+    ``read_only``: the query may change nothing. ``wrote``: called if the query commits something.
+    ``emit``: takes prefix and content of a message that goes with the query's transaction block,
+    None outside of one. ``sequences``: the values that the session has taken. ``started``: the
+    begin of its transaction, in UTC; ``statement_started``: the begin of its statement."""
 
     user: str
     database: str
@@ -42,7 +43,8 @@ class SessionFacts:
 
     @property
     def search_path(self) -> tuple[str, ...]:
-        """Schemas in which unqualified names are looked for, ``$user`` taken out."""
+        """The schemas in which unqualified names are looked up, with the user's name for
+        ``$user``."""
         text = self.settings.get("search_path", '"$user", public')
         names = (name.strip().strip('"') for name in text.split(","))
         return tuple(self.user if name == "$user" else name for name in names if name)

@@ -1,7 +1,7 @@
-"""Slots by SQL functions (slotfuncs.c): what a user at psql makes, moves and drops them with.
+"""Slots by SQL functions (slotfuncs.c), by which a user at psql makes, reads, moves and drops them.
 
 In: the node's slots, the session that asks. Out: functions for ``pg_catalog``, alone and in FROM.
-Their effects last, whatever becomes of the query.
+Their effects last even if the query fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ADVANCE: Final = "pg_replication_slot_advance"
 _DROP: Final = "pg_drop_replication_slot"
 _COPIED: Final = ("name", "name", "text", "text")
 _LEFT_OUT: Final = "''"
-"""As copying is told of an argument that is left out: there is a function without it."""
+"""The SQL that the copy function gets for an argument that is left out."""
 _NAME_SIZE: Final = 63
 _REFUSED: Final = {
     "pg_create_physical_replication_slot": ("name", "bool", "bool"),
@@ -45,7 +45,7 @@ _READ: Final = {
     "pg_logical_slot_get_binary_changes": (True, True),
     "pg_logical_slot_peek_binary_changes": (True, False),
 }
-"""Name -> whether it gives bytes, whether it moves the slot."""
+"""The functions that read a slot: name -> (it returns bytes, it moves the slot)."""
 
 SLOT_FUNCTIONS: Final = frozenset({_CREATE, _COPY, _ADVANCE, _DROP, *_READ, *_REFUSED})
 
@@ -53,11 +53,13 @@ _PARTS: Final = (
     "SELECT split_part(s.r, ' ', 1) AS o1, CAST(split_part(s.r, ' ', 2) AS UBIGINT) AS o2 "
     "FROM (SELECT {}) AS s WHERE s.r IS NULL OR s.r <> ''"
 )
-"""The condition is true: what no column is read of would not be called."""
+"""The query of a function in FROM. Its condition is always true: without one, DuckDB would not call
+a function of which no column is read."""
 
 
 class SlotFunctions:
-    """For one query. Functions in FROM call ``<name>_row``: both results in one text."""
+    """Functions of slots, for one query. Functions in FROM call ``<name>_row``, which returns both
+    results in one text."""
 
     def __init__(
         self,
@@ -66,16 +68,16 @@ class SlotFunctions:
         database_oid: int,
         reading: LogicalReading | None = None,
     ) -> None:
-        """``reading``: None where nothing decodes."""
+        """``reading``: None if nothing decodes."""
         self._reading = reading
         self._slots = slots
         self._facts = facts
         self._database = database_oid
         self._calls: list[SlotChanges] = []
-        """That give rows."""
+        """The calls that return rows."""
 
     def functions(self) -> Mapping[str, PythonFunction]:
-        """By name."""
+        """Return the functions by name."""
         create = ("name", "name", "bool", "bool", "bool")
         found = {
             _CREATE: PythonFunction(CatalogFunction(_CREATE, create, "record"), self._create),
@@ -100,7 +102,7 @@ class SlotFunctions:
         return found
 
     def table_functions(self) -> Mapping[str, TableFunction]:
-        """Those that give a row of several columns."""
+        """Return the functions that return rows of several columns."""
         create = TableFunction(
             _CREATE,
             ("name", "name", "bool", "bool", "bool"),
@@ -135,7 +137,7 @@ class SlotFunctions:
         return {function.name: function for function in (create, copy, advance, *read)}
 
     def open_rows(self) -> Mapping[str, OpenRows]:
-        """Those that give what an output plugin writes."""
+        """Return the functions that return the rows of an output plugin."""
         return {name: partial(self._open, name) for name in _READ}
 
     def _open(
@@ -252,7 +254,7 @@ class SlotFunctions:
 
 
 def _record(row: str | None) -> str | None:
-    """As a composite value is printed."""
+    """Print both results as a composite value."""
     if row is None:
         return None
     name, _, lsn = row.partition(" ")
@@ -260,7 +262,7 @@ def _record(row: str | None) -> str | None:
 
 
 def _as_name(text: str) -> str:
-    """text cast to name: cut off, at a whole character."""
+    """Cast a text to name: cut it off, at a whole character."""
     return text.encode()[:_NAME_SIZE].decode(errors="ignore")
 
 

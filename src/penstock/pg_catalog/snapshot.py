@@ -1,4 +1,4 @@
-"""What the node's catalogs hold at one moment, as values.
+"""The contents of the node's catalogs at one moment, as values.
 
 In: rows of ``penstock.catalog`` and columns of Delta tables. Out: frozen values for the builders of
 PostgreSQL's catalogs. Nothing is looked up here.
@@ -23,7 +23,8 @@ from penstock.enum_type import EnumType
 from penstock.lsn import INVALID, Lsn
 
 NODE_OWNER: Final = 10
-"""BOOTSTRAP_SUPERUSERID (pg_authid.dat): who owns what has no owner."""
+"""The oid of the role that owns objects without an owner (BOOTSTRAP_SUPERUSERID,
+pg_authid.dat)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ class CatalogColumn:
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A lake table with its columns in order. ``size``: bytes of its data files, where known.
+    """A lake table with its columns in order. ``size``: bytes of its data files, if known.
 
-    ``unpublishable``: None, or why it is in no publication that does not name it.
+    ``unpublishable``: None, or the reason why it is only in publications that name it.
     """
 
     lake: LakeTable
@@ -57,11 +58,11 @@ class CatalogTable:
 
     @property
     def oid(self) -> int:
-        """pg_class.oid."""
+        """The table's pg_class.oid."""
         return self.lake.oid
 
     def number(self, column: str) -> int | None:
-        """pg_attribute.attnum of a column, from 1; None when there is none of the name."""
+        """Return the pg_attribute.attnum of a column, from 1; None if there is none of the name."""
         names = [c.name for c in self.columns]
         return names.index(column) + 1 if column in names else None
 
@@ -70,10 +71,10 @@ class CatalogTable:
 class CatalogSnapshot:
     """All catalogs at one state.
 
-    ``owner``: name of the role with oid 10, unless ``roles`` has one. ``schemas``: those that exist
-    though no table is in them. ``views``: rows of system views that only the running node knows
+    ``owner``: the name of the role with oid 10, unless ``roles`` has one. ``schemas``: those that
+    exist even without tables. ``views``: rows of system views that only the running node knows
     (pg_stat_replication, pg_stat_activity ...), by column name; columns left out are NULL.
-    ``select_grants``: (table, role) of GRANT SELECT. ``current_lsn``: where the node's WAL ends.
+    ``select_grants``: (table, role) of GRANT SELECT. ``current_lsn``: the end of the node's WAL.
     ``types``: the node's own.
     """
 
@@ -97,7 +98,7 @@ class CatalogSnapshot:
 
     @cached_property
     def all_roles(self) -> tuple[Role, ...]:
-        """The roles, with the node's own."""
+        """The roles, including the node's own."""
         if any(role.oid == NODE_OWNER for role in self.roles):
             return self.roles
         own = Role(NODE_OWNER, self.owner, superuser=True, login=True, replication=True)
@@ -105,7 +106,7 @@ class CatalogSnapshot:
 
     @cached_property
     def table_by_oid(self) -> Mapping[int, CatalogTable]:
-        """Tables by pg_class.oid."""
+        """The tables by pg_class.oid."""
         return {table.oid: table for table in self.tables}
 
 

@@ -1,9 +1,9 @@
 """Rows of the views about subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-In: subscriptions and their tables, what the node that runs them has told of them last, and the
-workers of this process. Out: rows of the views with PostgreSQL's columns. A subscription without a
-worker has a row without numbers; one that copies tables has another row for each of them. Two more
-views have what a server does not know: pg_stat_lake_subscription and pg_stat_lake_subscription_rel.
+In: subscriptions and their tables, the last report of the node that runs them, and the workers of
+this process. Out: rows of the views with PostgreSQL's columns. A subscription without a worker has
+a row without numbers; one that copies tables has another row for each of them. Two more views show
+what a server does not have: pg_stat_lake_subscription and pg_stat_lake_subscription_rel.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def stat_subscription(
     workers: Iterable[Activity],
     oids: Mapping[TableName, int],
 ) -> list[Row]:
-    """A row for each subscription and each table that is copied. ``numbers``: by subscription's
-    oid. ``workers``: sessions of pg_stat_activity, whose pids count. ``oids``: of tables."""
+    """Return a row for each subscription and each table that is being copied. ``numbers``: by the
+    subscription's oid. ``workers``: sessions of pg_stat_activity, whose pids take precedence.
+    ``oids``: of tables."""
     names = {subscription.oid: subscription.name for subscription in subscriptions}
     apply, copies = {}, []
     for worker in workers:
@@ -55,7 +56,7 @@ def stat_subscription(
 
 
 def _copy(subid: int, name: str, pid: int, relid: int) -> Row:
-    """Numbers of a copy are in pg_stat_progress_copy, of a server."""
+    """Return the row of a copy, without numbers: a server shows those in pg_stat_progress_copy."""
     return {
         "subid": subid,
         "subname": name,
@@ -89,8 +90,9 @@ def prepared_xacts(
     names: Mapping[int, str],
     database: str,
 ) -> list[Row]:
-    """pg_prepared_xacts: those of publishers, under the names that PostgreSQL's subscriber gives
-    them, and with the publisher's xids; those of sessions. ``names``: of roles, by oid."""
+    """Return the rows of pg_prepared_xacts: transactions of publishers, under the names that
+    PostgreSQL's subscriber gives them and with the publisher's xids, and transactions of sessions.
+    ``names``: of roles, by oid."""
     owner = names[NODE_OWNER]
     found: list[tuple[int, str, int, str | None]]
     found = [(x.xid, x.local_gid, x.prepare_time, owner) for x in xacts]
@@ -108,16 +110,16 @@ def prepared_xacts(
 
 
 def replication_origins(subscriptions: Iterable[Subscription]) -> list[Row]:
-    """pg_replication_origin: PostgreSQL's subscriber has one for each subscription
-    (ReplicationOriginNameForLogicalRep), and so it is shown here."""
+    """Return the rows of pg_replication_origin: one for each subscription, as a subscriber of
+    PostgreSQL has (ReplicationOriginNameForLogicalRep)."""
     return [{"roident": s.origin_id, "roname": s.origin_name} for s in subscriptions]
 
 
 def replication_origin_status(
     subscriptions: Iterable[Subscription], numbers: Numbers, local_lsn: Lsn
 ) -> list[Row]:
-    """pg_replication_origin_status: the last cut that was told of, or where the origin was put.
-    ``local_lsn``: of the node."""
+    """Return the rows of pg_replication_origin_status: the last reported cut, or the position that
+    the origin was advanced to if that is greater. ``local_lsn``: the node's."""
     return [
         {
             "local_id": subscription.origin_id,
@@ -140,7 +142,7 @@ def _remote_lsn(subscription: Subscription, told: SubscriptionStatistics | None)
 def stat_subscription_stats(
     subscriptions: Iterable[Subscription], counts: Mapping[int, SubscriptionCounts]
 ) -> list[Row]:
-    """Counts of errors and conflicts since they were reset."""
+    """Return the counts of errors and conflicts since they were reset."""
     return [_stats(s, _counted(counts, s)) for s in subscriptions]
 
 
@@ -174,7 +176,8 @@ def stat_lake_subscription(
     *,
     superuser: bool,
 ) -> list[Row]:
-    """What is our own of a subscription. Errors name rows and files: they are for superusers."""
+    """Return what a subscription has beyond PostgreSQL's. Errors name rows and files, so only
+    superusers see them."""
     return [
         {
             "subid": subscription.oid,
@@ -233,8 +236,8 @@ def stat_lake_subscription_rel(
     *,
     superuser: bool,
 ) -> list[Row]:
-    """The tables of subscriptions by name, why they are parked, and when they were compared.
-    ``verified``: by their sync ids."""
+    """Return the tables of subscriptions by name, with the errors that have parked them and the
+    results of their last comparison. ``verified``: by their sync ids."""
     names = {subscription.oid: subscription.name for subscription in subscriptions}
     return [
         {

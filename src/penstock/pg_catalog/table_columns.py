@@ -1,8 +1,8 @@
 """Columns of tables for the catalogs, each table by itself.
 
-In: rows of pg_class. Out: columns as PostgreSQL has them, and for a table that cannot be published
-why not. One that cannot be read at the moment keeps the columns that it had, and the others have
-theirs. Columns are read again when a table has another version, or another log.
+In: rows of pg_class. Out: columns as in PostgreSQL, and for a table that cannot be published the
+reason. A table that cannot be read at the moment keeps the columns that it had, and does not affect
+others. Columns are read again when a table has another version, or another log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NONE: Final = _Columns()
 
 
 class TableColumns:
-    """For every session's thread."""
+    """Read and keep the columns of tables, for the threads of all sessions."""
 
     def __init__(self, warehouse: Warehouse, troubles: Troubles) -> None:
         self._warehouse = warehouse
@@ -42,14 +42,15 @@ class TableColumns:
         self._known: dict[int, tuple[_Key, _Columns]] = {}
 
     def within(self, warehouse: Warehouse) -> TableColumns:
-        """Of another look at the warehouse; what is known is known there, too."""
+        """Return the columns in another view of the warehouse, which begins with what is known
+        here."""
         own = TableColumns(warehouse, self._troubles)
         with self._lock:
             own._known = dict(self._known)
         return own
 
     def of(self, table: LakeTable) -> CatalogTable:
-        """The table with its columns. Raises nothing that the table is to blame for."""
+        """Return the table with its columns. An error that is the table's own is not raised."""
         with self._lock:
             known = self._known.get(table.oid)
         found = _NONE if known is None else known[1]
@@ -67,13 +68,14 @@ class TableColumns:
 
 
 def with_columns(table: LakeTable, state: TableState) -> CatalogTable:
-    """A table with the columns of a version that is loaded."""
+    """Return a table with the columns of a version that is loaded."""
     found = _columns(state)
     return CatalogTable(table, found.columns, unpublishable=found.unpublishable)
 
 
 def _columns(state: TableState) -> _Columns:
-    """A table with structs or maps is known, and without columns to publish."""
+    """Return the columns of a version. A table with structs or maps is known, but has no columns to
+    publish."""
     try:
         return _Columns(
             tuple(

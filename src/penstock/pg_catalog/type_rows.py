@@ -1,6 +1,6 @@
-"""Rows of what every database has: types, access methods, collations.
+"""Rows of objects that every database has: types, access methods, collations.
 
-In: nothing but the definitions. Out: rows by column name.
+In: the definitions. Out: rows by column name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.sql.builtin.enum_types import type_rows
 from penstock.sql.text.keywords import COLUMN_NAME, KEY_WORDS, RESERVED, TYPE_OR_FUNCTION_NAME
 
 ARRAY_INPUT: Final = 750
-"""pg_proc.oid of array_in: what tells true arrays from other types."""
+"""The pg_proc.oid of array_in, which tells true arrays from other types."""
 _DEFAULT_COLLATION: Final = 100
 _C_COLLATION: Final = 950
 _KEY_WORDS: Final = {"R": RESERVED, "T": TYPE_OR_FUNCTION_NAME, "C": COLUMN_NAME}
@@ -29,7 +29,7 @@ _CATEGORIES: Final = {
 
 
 def pg_type(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """PostgreSQL's own types, and the node's enums with the types of their arrays."""
+    """Yield PostgreSQL's own types, and the node's enums with the types of their arrays."""
     for row in types().values():
         yield _type(row, PG_CATALOG, NODE_OWNER)
     schemas = schema_oids(snapshot)
@@ -64,20 +64,20 @@ def _type(row: Type, namespace: int, owner: int) -> Row:
 
 
 def keywords(_: CatalogSnapshot) -> Iterator[Row]:
-    """Rows of pg_get_keywords."""
+    """Yield the rows of pg_get_keywords."""
     for word in sorted(KEY_WORDS):
         code = next((code for code, words in _KEY_WORDS.items() if word in words), "U")
         yield {"word": word, "catcode": code, "catdesc": _CATEGORIES[code]}
 
 
 def pg_am(_: CatalogSnapshot) -> Iterator[Row]:
-    """What tables and the indexes for their keys are."""
+    """Yield the access methods of tables and of the indexes for their keys."""
     yield {"oid": DELTA, "amname": "delta", "amtype": "t"}
     yield {"oid": BTREE, "amname": "btree", "amtype": "i"}
 
 
 def pg_collation(_: CatalogSnapshot) -> Iterator[Row]:
-    """The default collation, and C."""
+    """Yield the default collation, and C."""
     common = {"collnamespace": PG_CATALOG, "collowner": NODE_OWNER, "collisdeterministic": True}
     yield {"oid": _DEFAULT_COLLATION, "collname": "default", "collprovider": "d", **common} | {
         "collencoding": -1

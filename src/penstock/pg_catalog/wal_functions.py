@@ -3,7 +3,7 @@ committs.c).
 
 In: the catalog, the session that asks. Out: functions for ``pg_catalog``, alone and in FROM. The
 log has no files: their names are those that a server with segments of 16 MB would give. A change
-has its transaction ID from when it is put into the log, and a query has none.
+gets its transaction ID when it is put into the log; a query has none.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ _TIMESTAMP: Final = "pg_xact_commit_timestamp"
 _ORIGIN: Final = "pg_xact_commit_timestamp_origin"
 
 _SEGMENT: Final = 16 << 20
-"""wal_segment_size"""
+"""Our wal_segment_size."""
 _PER_ID: Final = (1 << 32) // _SEGMENT
 _TIMELINE: Final = 1
 _POSITIONS: Final = 1 << 64
 _FILE: Final = re.compile(r"([0-9A-F]{8})([0-9A-F]{8})([0-9A-F]{8})", re.IGNORECASE)
 _OWN_SEGMENT_SINCE: Final = 17
-"""Before, the first position of a segment was counted to the one before."""
+"""The first version that counts the first position of a segment to that segment, and not to the one
+before."""
 
 # name(arguments) returns
 _CURRENT: Final = {"pg_current_xact_id": "xid8", "txid_current": "int8"}
@@ -54,14 +55,14 @@ WAL_FUNCTIONS: Final = frozenset(
 
 
 class WalFunctions:
-    """For one session."""
+    """Functions about the log, for one session."""
 
     def __init__(self, catalog: Catalog, facts: SessionFacts) -> None:
         self._catalog = catalog
         self._facts = facts
 
     def functions(self) -> Mapping[str, PythonFunction]:
-        """By name."""
+        """Return the functions by name."""
         positions: tuple[tuple[str, str, str, Callable[..., Any]], ...] = (
             (_NAME, "pg_lsn", "text", self._walfile),
             (_OFFSET, "pg_lsn", "record", self._walfile_offset),
@@ -89,7 +90,7 @@ class WalFunctions:
         return found
 
     def table_functions(self) -> Mapping[str, TableFunction]:
-        """Those that give a row of several columns."""
+        """Return the functions that return a row of several columns."""
         found = (
             TableFunction(
                 _OFFSET,
@@ -140,7 +141,8 @@ class WalFunctions:
         return f"({_split(name).replace(' ', ',')})"
 
     def _status(self, xid: int) -> str | None:
-        """What is in the log is committed; all that comes was never given out."""
+        """Return the status of a transaction ID. A transaction in the log is committed, unless it
+        is prepared; later IDs have not been given out."""
         with self._catalog.read() as t:
             coming, prepared = t.transactions.next_xid(), t.prepared_blocks.xids()
         if xid >= coming:
@@ -163,7 +165,8 @@ class WalFunctions:
 
 
 def _split(name: str) -> str:
-    """The number of the segment, and the timeline. Raises InvalidParameterValue."""
+    """Return the number of the segment, and the timeline, as one text. Raises
+    InvalidParameterValue."""
     found = _FILE.fullmatch(name)
     if found is None:
         raise InvalidParameterValue(f'invalid WAL file name "{name}"')
@@ -184,12 +187,12 @@ def _refuse(name: str) -> Callable[[], None]:
 
 # pg_logical_emit_message (logicalfuncs.c): a record in the node's log, for those who subscribe.
 #
-# In: what puts it there, the session that asks. Out: functions for ``pg_catalog``, one for each
-# type of the content. In a transaction block one that belongs to a transaction goes with the
-# block, and the position that is told is the end of the log by now: its own is known when the
-# block is committed. Any other is durable when its position is told, whatever ``flush`` says, and
-# lasts, whatever becomes of the query; one that belongs to a transaction is a transaction of its
-# own.
+# In: the function that puts messages into the log, the session that asks. Out: functions for
+# ``pg_catalog``, one for each type of the content. In a transaction block, a transactional message
+# goes with the block; the function returns the end of the log, as the message's own position is
+# known only when the block is committed. Any other message is durable when the function returns,
+# whatever ``flush`` is, and stays even if the query fails; outside of a block, a transactional
+# message is a transaction of its own.
 
 _EMIT: Final = "pg_logical_emit_message"
 _FIRST: Final = ("bool", "text")
@@ -197,20 +200,20 @@ _FIRST: Final = ("bool", "text")
 MESSAGE_FUNCTIONS: Final = frozenset({_EMIT})
 
 Emit = Callable[[EmittedMessage, bytes], Lsn]
-"""Puts a message into the log; where its record ends."""
+"""A function that puts a message into the log and returns the end of its record."""
 
 
 class MessageFunctions:
-    """For one session."""
+    """Functions that emit messages, for one session."""
 
     def __init__(self, emit: Emit, end: Callable[[], Lsn], facts: SessionFacts) -> None:
-        """``end``: of the log."""
+        """``end`` returns the end of the log."""
         self._emit = emit
         self._end = end
         self._facts = facts
 
     def functions(self) -> Mapping[str, PythonFunction]:
-        """By name."""
+        """Return the functions by name."""
         signatures = (
             CatalogFunction(_EMIT, (*_FIRST, "text", "bool"), "pg_lsn"),
             CatalogFunction(f"{_EMIT}{OF_BYTEA}", (*_FIRST, "bytea", "bool"), "pg_lsn"),
