@@ -421,7 +421,7 @@ class Backend:
         self._shown.waits(self.runner.transaction_status)
 
     def _log(self, error: PenstockError, event: Event | None) -> None:
-        # A syntax error shows a word of the statement, which may be the password (law 9).
+        # A syntax error quotes a word of the statement, which may be the password (law 9).
         harmless = isinstance(event, m.Query) and _PASSWORD.search(event.text) is None
         shown = harmless or error.sqlstate != _SYNTAX_ERROR
         report = error.report() if shown else "ERROR:  syntax error"

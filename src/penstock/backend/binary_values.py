@@ -46,7 +46,7 @@ _VECTORS: Final[Mapping[int, int]] = {
     pg_type.INT2VECTOR: pg_type.INT2,
     pg_type.OIDVECTOR: pg_type.OID,
 }
-"""int2vector and oidvector: arrays that begin at 0, and their elements."""
+"""The types of arrays that begin at 0 (int2vector, oidvector), and the types of their elements."""
 _ROWS: Final = 1000
 """Rows that are put into binary format at once."""
 _NULL: Final = b"\xff\xff\xff\xff"
@@ -78,7 +78,8 @@ _SEND: Final[Mapping[int, _Send]] = {
 
 
 def in_formats(rows: Iterable[Cells], fields: Sequence[FieldDescription]) -> Iterator[Cells]:
-    """Rows with the columns in binary format whose fields say so, drawn as far as they are needed.
+    """Yield the rows, with columns in binary format if their fields say so. Rows are read only as
+    they are needed.
 
     Raises PenstockError (42883) at a value of a type that has no binary format here.
     """

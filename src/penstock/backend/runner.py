@@ -508,8 +508,7 @@ def described_parameters(
     return parameter_types(text, count, said, columns)
 
 
-# Statements that begin, prepare and end transactions, and those that change rows within one
-# (xact.c).
+# Statements that begin, prepare and end transactions, and changes of rows in transactions (xact.c).
 #
 # In: parsed statements of one session. Out: answers. ``transaction_block`` holds the state of the
 # block; the lake stages and commits its rows.

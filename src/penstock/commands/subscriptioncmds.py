@@ -944,7 +944,7 @@ _OF_OWNERS: Final = frozenset(
     {"synchronous_commit", "binary", "streaming", "disable_on_error", "origin"}
     | {"password_required", "run_as_owner"}
 )
-"""Options of SET that neither ask the publisher nor decide what tables hold."""
+"""Options of SET that neither need the publisher nor change what the tables hold."""
 
 
 def check_rights(statement: Statement, catalog: Catalog, scope: CommandScope) -> None:

@@ -1197,7 +1197,7 @@ def change_columns(
     operation = f"{kind} COLUMNS" if changes.dropped or changes.added else operation
     for change in reversed(staged):
         if not change.table.has_staged:
-            continue  # an earlier attempt has changed it
+            continue  # an earlier attempt has already changed this table
         delta = change.table
         try:
             rewrites.stage(change)

@@ -1,7 +1,7 @@
 """CREATE, ALTER and DROP ROLE, GRANT and REVOKE (user.c, aclchk.c).
 
 In: a parsed statement, the catalog, the scope. Out: rows in the catalog and notices. A password
-leaves this file only as a SCRAM verifier; one that is given as a verifier is taken as it is.
+leaves this file only as a SCRAM verifier; a password that is given as a verifier stays as it is.
 """
 
 from __future__ import annotations

@@ -235,9 +235,10 @@ def execute(
 ) -> CommandResult:
     """Execute one statement; the catalog's changes are durable when it returns.
 
-    Raises PostgreSQL's errors as PenstockError. ``connect`` is called by statements that need the
-    publisher: CREATE with connect = true, REFRESH, DROP of a subscription with a slot. ``scope``:
-    who executes it and where; by default the node itself, without a warehouse.
+    Raises PostgreSQL's errors as PenstockError. Statements that need the publisher call
+    ``connect``: CREATE with connect = true, REFRESH, DROP of a subscription with a slot, and
+    others. ``scope``: the executing role and place; by default the node itself, without a
+    warehouse.
     """
     command = _COMMANDS.get(type(statement))
     if command is not None:

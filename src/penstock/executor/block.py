@@ -147,7 +147,7 @@ class LakeBlock:
         storage = warehouse.storage
         if leaf.oid in self.staged.tables:
             warehouse.check_there()
-            storage.create_folder(uri)  # COMMIT puts its log there
+            storage.create_folder(uri)  # COMMIT puts the table's log there
         state = self._state(leaf.oid, uri, version)
         load_vectors(storage, uri, state)
         seen = state.copy()

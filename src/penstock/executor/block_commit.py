@@ -192,7 +192,7 @@ class CommitBlocks:
     def _after(self, made: Made) -> None:
         try:
             self._sequencer.step()
-        except StorageError as error:  # it is committed, and what it has done is not done again
+        except StorageError as error:  # the block is committed all the same
             log.warning("a transaction block is not in the log yet: %s", error.message)
         for commit, (version, state) in made:
             if version is not None and state is not None:
@@ -282,7 +282,7 @@ class CommitBlocks:
                 raise unknown(error, why) from error
             staged.keep(())
             raise
-        except PenstockError:  # another one has a name by now
+        except PenstockError:  # a name has been taken meanwhile
             staged.keep(())
             raise
 
@@ -291,7 +291,7 @@ class CommitBlocks:
         try:
             return commit.put(state)
         except (CommitConflict, UniqueViolation):
-            staged.keep(())  # nothing names its files
+            staged.keep(())  # no log names the block's files
             raise
         except StorageError as error:
             try:
@@ -346,14 +346,14 @@ class CommitBlocks:
             self._undo(undone, commits)
         except PenstockError as why:
             if isinstance(error, StorageError) and not self._warehouse.storage.is_local:
-                raise unknown(error, why) from error  # the last commit may come yet
+                raise unknown(error, why) from error  # the last commit may still appear
             log.error("a transaction block will be rolled back later: %s", why.report())
         return True
 
     def _is_there(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> bool:
         """Tell whether the log has the block, or will have it: every table that still exists has
         its commit, and none was taken back (``block_order``). Such a block stays committed."""
-        self._warehouse.check_there()  # else every table is taken for dropped
+        self._warehouse.check_there()  # else every table would be taken for dropped
         if not all(map(self._new.is_there, block.made)):
             return False
         found = [there for commit in commits if (there := commit.there()) is not None]

@@ -732,7 +732,7 @@ class Rewrites:
         return paired_columns(leaf, self._tables.columns(leaf), changed)
 
     def _remove(self, leaf: LakeTable, files: Sequence[WrittenFile]) -> None:
-        """Best effort: what stays goes with the next VACUUM."""
+        """Remove files of pairs, as far as possible: the next VACUUM removes the rest."""
         folder = pairs_folder(leaf.uri or "")
         for file in files:
             self._warehouse.storage.remove(f"{folder}/{file.path}")

@@ -41,8 +41,8 @@ from penstock.pipeline.scan import ScanColumn, ScanFile, scan_positions
 from penstock.walsender.lake_columns import LakeColumn, columns_of
 
 _ROWS: Final = 10_000
-"""Rows whose values are computed at a time. Spark does as many; new values may be larger than old
-ones."""
+"""Rows whose values are computed at a time, as many as Spark takes. The number is limited as new
+values may be larger than old ones."""
 
 
 class LeafWork:
@@ -127,7 +127,7 @@ class LeafWork:
             )
         except BaseException:
             table.discard()
-            self._remove_pairs()  # without them it is a delete and an insert
+            self._remove_pairs()  # without pairs the change reads as a delete and an insert
             raise
         return self.count
 

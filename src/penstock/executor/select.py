@@ -122,7 +122,7 @@ def _fields(query: Query) -> tuple[FieldDescription, ...]:
 
 def _cells(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[list[bytes | None]]:
     for batch in batches:
-        if not width:  # SELECT without columns has rows all the same
+        if not width:  # a SELECT without columns still has rows
             yield from ([] for _ in range(batch.num_rows))
             continue
         columns = [text_output(column).to_pylist() for column in batch.columns]

@@ -33,7 +33,7 @@ out, as they hold secrets."""
 
 
 class HistoricCatalogs:
-    """``Catalogs`` at one transaction; cheap to make."""
+    """Show ``Catalogs`` at one transaction; an instance is cheap to make."""
 
     def __init__(
         self, transaction: LakeTransaction, tables: HistoricTables, catalog: Catalog, version: int

@@ -108,6 +108,3 @@ class CatalogSnapshot:
     def table_by_oid(self) -> Mapping[int, CatalogTable]:
         """The tables by pg_class.oid."""
         return {table.oid: table for table in self.tables}
-
-
-"""(name, value, is_local) -> the new value. Raises PenstockError for what cannot be set."""

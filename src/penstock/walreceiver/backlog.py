@@ -186,7 +186,7 @@ class Backlog:
             lane.cancel()
 
     def close(self) -> None:
-        """Close the sessions, whatever is under way."""
+        """Close the sessions, even if something is under way."""
         for lane in self._lanes:
             lane.close()
 

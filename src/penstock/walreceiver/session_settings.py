@@ -85,5 +85,5 @@ SESSION_SETTINGS: Final = (
     + ", ".join(f"'{name}'" for name in SETTINGS)
     + ")"
 )
-"""The first command of every session. Settings from the environment (PGTZ, PGDATESTYLE) win over
-the start-up options, and names that a server does not know are left out here."""
+"""The first command of every session. It is needed as settings from the environment (PGTZ,
+PGDATESTYLE) win over the start-up options. It leaves out names that the server does not know."""

@@ -96,7 +96,7 @@ class SlotOptions:
 
 
 class PenstockSlot(DataSource):
-    """``spark.dataSource.register(PenstockSlot)`` makes the format known to a session."""
+    """The data source. ``spark.dataSource.register(PenstockSlot)`` makes it known to a session."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -137,7 +137,7 @@ class SlotReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[SlotRange]:
-        """One: a slot has one reader."""
+        """Return one partition, as a slot has one reader."""
         with self._options.connect() as connection:
             return [SlotRange("", _flushed(connection))]
 
@@ -165,7 +165,7 @@ class SlotStreamReader(DataSourceStreamReader):
             return {_LSN: _flushed(connection)}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[SlotRange]:
-        """One: a slot has one reader."""
+        """Return one partition, as a slot has one reader."""
         return [SlotRange(start[_LSN], end[_LSN])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:

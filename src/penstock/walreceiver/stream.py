@@ -193,7 +193,7 @@ class ReplicationStream:
     def tick(self) -> None:
         """Send a status if one is due, without reading: for a receiver that pauses.
 
-        A broken connection is reported by the next ``receive``.
+        The next ``receive`` reports a broken connection.
         """
         with self._lock:
             self._feedback.listens(time.monotonic())
@@ -221,7 +221,7 @@ class ReplicationStream:
             self._connection.close()
 
     def close(self) -> None:
-        """Close the connection, whatever is under way."""
+        """Close the connection, even if something is under way."""
         self._streaming = False
         self._connection.close()
         with self._lock:
@@ -309,7 +309,7 @@ class ReplicationStream:
         return self._pgconn.get_result()
 
     def _wait(self, timeout_s: float) -> tuple[bool, bool]:
-        """Wait for the publisher's bytes or a wake-up: (readable, woken)."""
+        """Wait for the publisher's bytes or a wake-up; return (readable, woken)."""
         ready = wait_any((self._pgconn.socket, self._wake_read), timeout_s)
         woken = self._wake_read in ready
         if woken:

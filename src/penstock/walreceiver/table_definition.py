@@ -187,7 +187,7 @@ class SeenTransactions:
     running: frozenset[int] = frozenset()
 
     def has(self, xids: Collection[int]) -> bool:
-        """Tell whether all of some transactions were seen."""
+        """Tell whether all of these transactions were seen."""
         return not any(xid in self.running or _follows(xid, self.next_xid) for xid in xids)
 
 
@@ -347,8 +347,8 @@ _XIDS_IN_ALL: Final = 1 << 32
 
 
 def written_since(connection: Connection, xid: int, relations: Collection[int]) -> WrittenSince:
-    """Ask what was written since the transaction ``xid`` of a publisher from PostgreSQL 17 on.
-    Raises PublisherError, ConnectionFailure."""
+    """Return the rows that were written since the transaction ``xid``, on a publisher of PostgreSQL
+    17 or later. Raises PublisherError, ConnectionFailure."""
     oids = ", ".join(map(str, sorted(relations))) or "NULL"
     since = f"pg_catalog.age(xmin) <= pg_catalog.age('{xid}'::pg_catalog.xid)"
     rows = connection.query(

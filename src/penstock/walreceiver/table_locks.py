@@ -58,7 +58,8 @@ _WAITED_FOR: Final = (
     " WHERE w.locktype = 'relation' AND NOT w.granted AND w.mode = 'AccessExclusiveLock'"
     " AND {pid} = ANY (pg_catalog.pg_blocking_pids(w.pid))"
 )
-"""Tables, and partitioned tables over them, for which a session waits because of ours."""
+"""A query for the tables, and the partitioned tables above them, that a session waits for because
+of ours."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _NO_RIGHT: Final = "42501"
