@@ -21,7 +21,7 @@ from penstock.walreceiver.socket_copy import Prefixes
 
 _AT_ONCE: Final = 1000
 """The number of messages that are joined at once. With more, Python's garbage collector would go
-through as many objects again and again. Joining costs no time: libpq has the messages anyway."""
+through as many objects again and again. Messages that are not taken yet wait in libpq."""
 
 
 class LibpqCopy:
