@@ -86,15 +86,11 @@ class LogicalDecodingContext:
     ) -> None:
         """Raise PenstockError if a callback is missing or does not take its arguments.
 
-        - ``two_phase``: the slot's option.
-        - ``as_bytes``: the reader (a binary function or a stream) takes bytes, whatever output type
-          the plugin declares.
-        - ``work_mem``: bytes of a block of a streamed transaction.
-        - ``piece_bytes``: output is handed on once it has so many bytes.
-        - ``output_limit``: bytes that one callback may write.
-        - ``interrupt``: called before each callback; an error that it raises ends the call.
-        - ``publications``: for pgoutput.
-        - ``warn``: takes a WARNING's message.
+        ``two_phase`` is the slot's option. With ``as_bytes`` the reader takes bytes, whatever
+        output type the plugin declares. ``work_mem`` limits a block of a streamed transaction;
+        output is handed on once it has ``piece_bytes``, and one callback may write
+        ``output_limit``. ``interrupt`` is called before each callback; an error that it raises
+        ends the call. ``publications`` are for pgoutput. ``warn`` takes a WARNING's message.
         """
         check_callbacks(plugin)
         for names in _REQUIRED:

@@ -88,10 +88,9 @@ class ApplyStream:
         """``binary``: None if the stream is to be text. ``options``: returns the options as they
         are now. ``copy_began_at``: returns the cut at which a running copy began. ``joined``: is
         told of tables that are in the cuts now. ``members_hold``: once it returns False, no cut is
-        made any more and the session must end. ``origin_of``: returns the name of a subscription's
-        replication origin by its app id. ``check_connection``: raises StateMismatch for another
-        server. ``requested``: the cuts that somebody waits for.
-        """
+        made any more and the session must end. ``origin_of``: returns a subscription's replication
+        origin by its app id. ``check_connection``: raises StateMismatch for another server.
+        ``requested``: the cuts that somebody waits for."""
         self._requested, self._two_phase, self._parking = requested, two_phase, parking
         self._check_connection, self._subscription = check_connection, subscription
         self._targets, self._binary, self._status = targets, binary, status

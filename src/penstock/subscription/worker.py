@@ -70,8 +70,7 @@ class ApplyWorker:
         shown: Shown,
         unanswered: Unanswered,
     ) -> None:
-        """``sync_options``, ``stream_options``: return the options as they are now. ``unanswered``:
-        shared by all workers of the subscription."""
+        """``unanswered``: shared by all workers; the two options: return them as they are now."""
         self.subscription = subscription
         self.status = WorkerStatus(subscription.name, catalog.count)
         self.pid: int | None = None
