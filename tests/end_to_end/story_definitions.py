@@ -26,7 +26,7 @@ TYPES: Final = "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE TYPE comp AS (
 _COLUMN: Final = (
     "dded column|missing replicated column|is another one|has changed its type|new values"
     "|another generation expression|another type|copied again|the history of table"
-    "|have exchanged their names"
+    "|have exchanged their names|is no longer published"
 )
 _GAP: Final = "was dropped from publication|in none of the publications|altered for a time"
 _AGAIN: Final = "was dropped and created again"

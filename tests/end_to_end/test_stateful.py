@@ -22,6 +22,7 @@ import json
 import os
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from deltalake import DeltaTable, write_deltalake
 from end_to_end.compare import Row, difference, live_columns, live_rows
 from end_to_end.local_node import LocalNode
 from end_to_end.story import Rows, State, Story
+from end_to_end.story_definitions import Doubt
 from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database, _database
 from penstock import Node
@@ -104,6 +106,11 @@ def _end_transactions(database: Database) -> None:
         database.execute(f"ROLLBACK PREPARED '{gid}'")
 
 
+_LATE_S = 30
+"""Rows may be equal before a look has found a change that stops a table: it may come with nothing
+but looks, every five seconds, and two of them."""
+
+
 class Disturbed:
     """A node that follows a story, and what happens to it. ``checked``: cuts that were equal."""
 
@@ -118,6 +125,8 @@ class Disturbed:
         self.checked = 0
         self.options: dict[str, str] = {}
         self.stops: Counter[str] = Counter()
+        self._settled: list[tuple[float, Doubt]] = []
+        """Doubts that rows have ended, and when."""
         self._last: Cut | None = None
         self._read: dict[tuple[str, int], Rows] = {}
 
@@ -271,10 +280,16 @@ class Disturbed:
         """An error names a table, and a change of it."""
         named = re.search(r'(?:relation|table) "public\.(\w+)"', text)
         assert named is not None, f"no table in {text}\n{self.how_to_run_it_again()}"
-        doubts = [doubt for doubt in self.story.doubts if named[1] in doubt.targets]
+        doubts = [doubt for doubt in self._doubts() if named[1] in doubt.targets]
         why = [doubt.reasons for doubt in doubts if re.search(doubt.reasons, text)]
         assert why, f"no such change: {text}; {doubts}\n{self.how_to_run_it_again()}"
         self.stops[why[0]] += 1
+
+    def _doubts(self) -> list[Doubt]:
+        """All that the node may still tell of."""
+        since = time.monotonic() - _LATE_S
+        late = [doubt for settled, doubt in self._settled if settled >= since]
+        return [*self.story.doubts, *late]
 
     def settle(self) -> None:
         """Every change of definitions has had its effect here, or stops the subscription or the
@@ -313,6 +328,7 @@ class Disturbed:
             end = self.how_to_run_it_again()
             raise AssertionError(f"{error}\n{found}\n{end}") from None
         self.check()
+        self._settled += [(time.monotonic(), doubt) for doubt in story.doubts]
         story.doubts.clear()
 
     def promote(self, standby: EmbeddedPostgres) -> None:
@@ -377,7 +393,7 @@ class Disturbed:
             wrong = self._unequal(cut)
             assert not wrong, f"{wrong}\n{self.how_to_run_it_again()}"
             lost = set() if self._last is None else set(self._last.tables) - set(cut.tables)
-            doubtful = {target for doubt in self.story.doubts for target in doubt.targets}
+            doubtful = {target for doubt in self._doubts() for target in doubt.targets}
             if self.story.local:  # a REFRESH after the conflict has copied it again
                 doubtful.add(self.story.met[0].name)
             lost = {(schema, name) for schema, name in lost
