@@ -11,6 +11,7 @@ import pytest
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.lsn import Lsn
+from penstock.walreceiver import table_definition
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.table_definition import (
     Membership,
@@ -220,8 +221,9 @@ def test_a_transaction_that_was_sent_is_waited_for(database: Database) -> None:
         assert before.lsn <= before.until <= after.until
 
 
-def test_a_transaction_that_waits_for_standbys_is_not() -> None:
+def test_a_transaction_that_waits_for_standbys_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may wait for us: its commit record is flushed, and nobody can see it."""
+    monkeypatch.setattr(table_definition, "_SEEN_S", 60)
     with EmbeddedPostgres(18, settings={"synchronous_standby_names": "nobody"}) as server:
         database = Database(server, "postgres")
         with psycopg.connect(database.conninfo, autocommit=True) as connection:
@@ -231,7 +233,7 @@ def test_a_transaction_that_waits_for_standbys_is_not() -> None:
         with (
             Publisher.connect(database.conninfo, "looks") as publisher,
             database.connect(autocommit=False) as other,
-            ThreadPoolExecutor(1) as pool,
+            ThreadPoolExecutor(2) as pool,
         ):
             other.execute("SET LOCAL synchronous_commit = on")
             other.execute("ALTER TABLE t ADD COLUMN late int")
@@ -241,7 +243,8 @@ def test_a_transaction_that_waits_for_standbys_is_not() -> None:
                 lambda: database.rows("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"),
                 "a commit that waits for a standby",
             )
-            found = read_definitions(publisher.connection, ["p"], [oid], [xid])
+            reading = pool.submit(read_definitions, publisher.connection, ["p"], [oid], [xid])
+            found = reading.result(30)
             assert found is not None
             assert not found.seen.has([xid])
             assert "late" not in parse_definition(found.tables[oid]).by_name

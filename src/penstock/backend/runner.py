@@ -752,7 +752,6 @@ def _as_settings(modes: TransactionModes) -> dict[str, str]:
 # In: a session's settings, the ends of the log before and after its statement. Out: nothing, or
 # PostgreSQL's warning if the wait was given up: the commit stays.
 
-_STANDBY_WARNING: Final = "01000"
 _SHUTDOWN: Final = "57P01"
 _DETAIL: Final = (
     "The transaction has already committed locally, but might not have been replicated to the "
@@ -824,7 +823,7 @@ class StandbyWait:
             return
         cancellation.forget()
         message = "canceling wait for synchronous replication due to user request"
-        yield Notice("WARNING", message, _DETAIL, sqlstate=_STANDBY_WARNING)
+        yield Notice("WARNING", message, _DETAIL, sqlstate=_WARNING)
 
 
 # Commands of one session: each by itself, or as part of a transaction block (utility.c; xact.c).

@@ -510,7 +510,7 @@ def alter_options(
         if server is not None:
             altered, notices = follow(
                 *(transaction, altered, options.system_identifier, server),
-                _last_cut(subscription, scope),
+                _last_cut_lsn(subscription, scope),
             )
         save_healed(transaction, altered)
     return CommandResult(ALTERED, (*without_effect(options), *notices))
@@ -533,7 +533,7 @@ def _ask_upgraded(
         return UpgradedPublisher.ask(subscription, publisher)
 
 
-def _last_cut(subscription: Subscription, scope: CommandScope) -> Lsn | None:
+def _last_cut_lsn(subscription: Subscription, scope: CommandScope) -> Lsn | None:
     if scope.warehouse is None:
         return None
     cut = scope.warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
@@ -1139,7 +1139,7 @@ def drop_subscription(
             raise
         notices += [_still_copying(slot) for slot in running]
         notices.append(notice(f'dropped replication slot "{subscription.slot_name}" on publisher'))
-    cut = _last_cut_lsn(scope, subscription)
+    cut = _readable_last_cut(scope, subscription)
     with catalog.write() as transaction:
         transaction.relations.delete_all(subscription.oid)
         if cut is None:
@@ -1155,7 +1155,7 @@ def drop_subscription(
     return CommandResult(_TAG, tuple(notices))
 
 
-def _last_cut_lsn(scope: CommandScope, subscription: Subscription) -> Cut | None:
+def _readable_last_cut(scope: CommandScope, subscription: Subscription) -> Cut | None:
     """Return the last cut; None, too, if the warehouse cannot be read, as a subscription can be
     dropped without it."""
     if scope.warehouse is None:

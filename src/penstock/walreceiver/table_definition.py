@@ -339,7 +339,7 @@ class WrittenSince:
     def has_written(self, xid: int) -> bool:
         """Tell whether a transaction came after those that restored the catalogs."""
         frozen = xid < _FIRST_NORMAL_XID
-        return not frozen and (xid - self.xid) % _XIDS_IN_ALL < _XIDS_IN_ALL // 2
+        return not frozen and _follows(xid, self.xid)
 
 
 _FIRST_NORMAL_XID: Final = 3
