@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
 from lakehouse.tables import write
 from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
+from penstock.catalog.pg_subscription import COPY_TARGETS
 from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import local_path
@@ -168,6 +171,51 @@ def test_a_copy_into_partitions_that_was_cut_begins_again(world: World) -> None:
     leaf.commit(app_id="somebody", version_marker=1, operation="WRITE")
     with pytest.raises(NotInPrerequisiteState, match="is not empty"):
         leaves()
+
+
+RETYPED = (COLUMNS[0], Attribute("owner", 20))
+
+
+def created_before_a_crash(world: World, schema: TableSchema) -> None:
+    """Make a table that no row of the catalog is bound to, and that nobody has written to."""
+    folder = Path(local_path(world.warehouse.table_uri("public", "t")))
+    folder.rename(folder.with_name("t_old"))
+    world.leave()
+    world.warehouse.create("public", "t", schema)
+    with world.catalog.write() as t:
+        t.relations.delete_all(world.subscription.oid)
+    world.join()
+
+
+def owner_of(world: World, mode: str) -> pa.DataType:
+    """Return the type of the column "owner" that a copy of the retyped table prepares."""
+    relation = replace(published().relation, attributes=RETYPED)
+    app_id = world.subscription.app_id
+    info = replace(published(), relation=relation)
+    table = copy_target(world.warehouse, info, world.rel, app_id, lambda app_id: None, mode=mode)
+    return table.schema.by_source["owner"].type
+
+
+@pytest.mark.parametrize("mode", COPY_TARGETS)
+def test_a_table_that_was_created_and_never_filled_takes_any_columns(
+    world: World, mode: str
+) -> None:
+    """The node was stopped before it knew the table as its own; the publisher's column has another
+    type by now."""
+    created_before_a_crash(world, TableSchema.of_relation(published().relation, ("id",)))
+    assert world.rel.table_id is None
+    assert owner_of(world, mode) == pa.int64()
+
+
+@pytest.mark.parametrize("mode", COPY_TARGETS)
+@pytest.mark.parametrize("made_by", [{"type_oid": 0}, {"local": True}])
+def test_the_types_of_an_empty_table_that_others_have_made_stay(
+    world: World, mode: str, made_by: dict[str, Any]
+) -> None:
+    schema = TableSchema.of_relation(published().relation, ("id",))
+    columns = tuple(replace(column, **made_by) for column in schema.columns)
+    created_before_a_crash(world, replace(schema, columns=columns))
+    assert owner_of(world, mode) == pa.string()
 
 
 def tear_the_log(world: World) -> None:

@@ -180,7 +180,9 @@ def _replaceable(
     uri = warehouse.table_uri(relation.schema, relation.name)
     try:
         table = warehouse.open(relation.schema, relation.name)
-        if table is None or table.id != rel.table_id:
+        if table is None or _never_filled(table):
+            return table
+        if table.id != rel.table_id:
             return None
         if mode == APPEND and table.transaction_version(app_id) is None:
             return None
@@ -236,11 +238,19 @@ def _is_ours(
     if table.transaction_version(app_id) is None:
         if _left_by_dropped(table, name_of):
             return not rel.returned
-        filled = bool(table.rows or table.app_ids)
-        return not (filled or any(column.own for column in table.schema.columns))
+        return False
     if not rel.returned:
         return True
     return rel.relid == relation.oid and not table.changed_by_others(app_id)
+
+
+def _never_filled(table: DeltaTable) -> bool:
+    """Tell whether a table was created for a copy that was never committed.
+
+    The node may have been stopped before it recorded the table as this row's own, so its id is not
+    asked. Nothing is lost with the columns of such a table."""
+    filled = table.rows or table.app_ids
+    return not (filled or any(column.own for column in table.schema.columns))
 
 
 def _left_by_dropped(table: DeltaTable, name_of: Callable[[str], str | None]) -> bool:
