@@ -121,7 +121,8 @@ def column_records(sources: list[Source]) -> Iterator[Found]:
 
 
 def log_puts(sources: list[Source]) -> Iterator[Found]:
-    """Calls of a log store's ``put``: with a table, a version and lines."""
+    """Calls of a log store's ``put``: with a table, a version and lines. A log store's own call of
+    its library is none."""
     for source in sources:
         for node in ast.walk(source.tree):
             if (
@@ -130,6 +131,7 @@ def log_puts(sources: list[Source]) -> Iterator[Found]:
                 and node.func.attr == "put"
                 and len(node.args) == 3
                 and "store" in ast.unparse(node.func.value).lower()
+                and ast.unparse(node.func.value) != "obstore"
             ):
                 yield Found(source.module, node.lineno, ast.unparse(node.func))
 
@@ -142,7 +144,10 @@ def commit_infos(sources: list[Source]) -> Iterator[Found]:
                 isinstance(key, ast.Constant) and key.value == "commitInfo" for key in node.keys
             ):
                 yield Found(source.module, node.lineno, "{'commitInfo': ...}")
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("commit_info"):
+            elif (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func).split(".")[-1] == "commit_info"
+            ):
                 yield Found(source.module, node.lineno, "commit_info(...)")
 
 

@@ -4,6 +4,8 @@ of a real S3."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,9 +15,10 @@ from fix_azurite import KEY
 from fix_object_store import SECRET, ObjectStore
 from lakehouse.tables import accounts, again, commit, delta_rs_ids, write
 from penstock.errors import CommitConflict, ConfigurationError, StorageError
+from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.log import entry_uri, list_log, read_entry
-from penstock.lakehouse.log_store import ObjectLogStore, log_store, put_after_all, put_if_absent
+from penstock.lakehouse.log_store import ObjectLogStore, log_store, put_if_absent
 from penstock.lakehouse.object_store import (
     Place,
     azure_settings,
@@ -27,6 +30,7 @@ from penstock.lakehouse.object_store import (
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lakehouse.xact import Commit, TableLog
 from penstock.pipeline.payload import remove_leftovers
 
 _AZURE = "abfss://lake@acme.dfs.core.windows.net/wh"
@@ -176,14 +180,56 @@ def test_wrong_credentials_are_told(s3: ObjectStore, monkeypatch: pytest.MonkeyP
         assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
 
 
-def test_an_entry_whose_put_was_not_answered(s3_uri: str) -> None:
-    """It is there, it comes with a second put, or another one has its place."""
+@dataclass
+class _Unanswered:
+    """A log store whose answers are lost. ``does``: it puts the entry, all the same."""
+
+    store: ObjectLogStore
+    does: bool
+    lost: int = 1
+
+    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
+        if self.does or not self.lost:
+            self.store.put(table_uri, version, lines)
+        if self.lost:
+            self.lost -= 1
+            raise StorageError("no answer")
+
+    def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
+        """No test asks for it."""
+
+
+@pytest.mark.parametrize("winner", [None, ['{"commitInfo":{}}']])
+@pytest.mark.parametrize("does", [True, False])
+def test_a_put_that_was_not_answered(s3_uri: str, does: bool, winner: list[str] | None) -> None:
+    """The entry is there, or it comes with a second put, or another writer's has its place."""
     storage = Storage(s3_uri)
     store = ObjectLogStore(storage)
-    for version in range(2):
-        ours = [json.dumps({"commitInfo": {"txnId": f"{version}"}})]
-        if version == 0:
-            store.put(s3_uri, version, ours)
-        assert put_after_all(storage, store, s3_uri, version, ours)
-        assert read_entry(storage, s3_uri, version) == [json.loads(ours[0])]
-        assert not put_after_all(storage, store, s3_uri, version, ['{"commitInfo": {}}'])
+    log = TableLog(storage, _Unanswered(store, does), s3_uri)
+    store.put(s3_uri, 0, ["{}"])
+    vectors = VectorFile()
+    vectors.add(BitMap([1]))
+    with pytest.raises(StorageError, match="no answer"):
+        log.put(0, Commit("WRITE"), vectors)
+    assert log.is_open and storage.exists(f"{s3_uri}/{vectors.name}")
+    if winner is not None and not does:
+        store.put(s3_uri, 1, winner)
+        assert log.settle() is None
+    else:
+        assert log.settle() == 1
+        (info,) = read_entry(storage, s3_uri, 1) or []
+        assert info["commitInfo"]["operation"] == "WRITE"
+    assert not log.is_open and log.settle() is None
+
+
+def test_a_lost_race_leaves_nothing(s3_uri: str) -> None:
+    storage = Storage(s3_uri)
+    store = ObjectLogStore(storage)
+    log = TableLog(storage, store, s3_uri)
+    log.create(["{}"])
+    store.put(s3_uri, 1, ["{}"])
+    vectors = VectorFile()
+    vectors.add(BitMap([1]))
+    with pytest.raises(CommitConflict):
+        log.put(0, Commit("WRITE"), vectors)
+    assert not log.is_open and not storage.exists(f"{s3_uri}/{vectors.name}")

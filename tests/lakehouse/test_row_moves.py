@@ -21,14 +21,14 @@ def arrivals(table: DeltaTable, *ids: int, group: str = "g") -> Arrivals:
 
 def test_once_and_after_what_others_commit(tmp_path: Path) -> None:
     table = accounts(tmp_path, fsync=False)
-    store = Warehouse(table.storage.uri, False).store
+    log = Warehouse(table.storage.uri, False).log_of(table.uri)
     coming, others = arrivals(table, 1, 2), arrivals(table, 7, group="other")
     table.stage(written=write(table, [3]))
     commit(table, 1)
-    assert arrive(table.storage, store, table.uri, others)
-    assert arrive(table.storage, store, table.uri, coming)
-    assert not arrive(table.storage, store, table.uri, coming)
-    assert not arrive(table.storage, store, table.uri, others)
+    assert arrive(log, others)
+    assert arrive(log, coming)
+    assert not arrive(log, coming)
+    assert not arrive(log, others)
     found = again(table)
     assert (found.version, found.rows) == (3, 4)
     assert delta_rs_ids(found) == [1, 2, 3, 7]
@@ -54,4 +54,4 @@ def test_no_table_is_an_error(tmp_path: Path) -> None:
     coming = arrivals(table, 1)
     warehouse = Warehouse(table.storage.uri, False)
     with pytest.raises(StorageError, match="there is no Delta table"):
-        arrive(table.storage, warehouse.store, f"{table.uri}_gone", coming)
+        arrive(warehouse.log_of(f"{table.uri}_gone"), coming)

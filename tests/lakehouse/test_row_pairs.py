@@ -15,9 +15,7 @@ _FILES = [WrittenFile("a.parquet", 10, 1, {}), WrittenFile("b.parquet", 20, 2, {
 
 
 def commit(user_metadata: Any, read_version: int | None = 7) -> list[Any]:
-    info = commit_info(
-        "UPDATE", now=1, user_metadata={}, blind_append=False, read_version=read_version
-    )
+    info = commit_info("UPDATE", user_metadata={}, blind_append=False, read_version=read_version)
     text = user_metadata if isinstance(user_metadata, str) else json.dumps(user_metadata)
     return [{"add": {"path": "x"}}, {"commitInfo": {**info["commitInfo"], "userMetadata": text}}]
 

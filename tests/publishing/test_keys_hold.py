@@ -16,7 +16,7 @@ from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.executor.unique_keys import UniqueKeys
-from penstock.lakehouse.append import Append
+from penstock.lakehouse.xact import TableLog
 from publishing.lake_node import LakeNode
 from publishing.test_cascade import follows
 
@@ -261,17 +261,17 @@ def test_a_key_that_comes_before_the_commit(
 ) -> None:
     """A writer of the table that takes no turn, as a subscription, is first."""
     lake.execute("CREATE TABLE beaten (id int PRIMARY KEY)", "INSERT INTO beaten VALUES (1)")
-    put, others = Append._put, ["INSERT INTO beaten VALUES (3)", "INSERT INTO beaten VALUES (2)"]
+    put, others = TableLog.put, ["INSERT INTO beaten VALUES (3)", "INSERT INTO beaten VALUES (2)"]
 
-    def late(append: Append, version: int, lines: Any) -> None:
-        if append.name == "public.beaten" and others:
+    def late(log: TableLog, after: int, *commit: Any) -> Any:
+        if log.uri.endswith("/beaten") and others:
             with monkeypatch.context() as patched, lake.connect() as other:
-                patched.setattr(Append, "_put", put)
+                patched.setattr(TableLog, "put", put)
                 patched.setattr(UniqueKeys, "turn", lambda *_: nullcontext())
                 other.execute(others.pop())
-        put(append, version, lines)
+        return put(log, after, *commit)
 
-    monkeypatch.setattr(Append, "_put", late)
+    monkeypatch.setattr(TableLog, "put", late)
     lake.execute("INSERT INTO beaten VALUES (4)")
     with pytest.raises(psycopg.errors.UniqueViolation, match="beaten_pkey"):
         lake.execute("INSERT INTO beaten VALUES (3)")

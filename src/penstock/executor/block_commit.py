@@ -512,9 +512,8 @@ class NewTables:
         """Put the table's first log entry, durable on return. Raises DuplicateTable if another
         table lies there."""
         self._warehouse.check_there()  # an empty mount point would accept the entry, too
-        self._warehouse.storage.create_folder(log_folder(table.uri))
         try:
-            self._warehouse.store.put(table.uri, 0, table.entry)
+            self._warehouse.log_of(table.uri).create(table.entry)
         except CommitConflict:
             if not self.is_there(table):
                 raise DuplicateTable(f'relation "{table.row.name}" already exists') from None

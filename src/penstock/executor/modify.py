@@ -58,7 +58,7 @@ from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.unique_by_spark import check_not_null, check_unique, live_rows
 from penstock.executor.unique_keys import UniqueKeys, unique_keys
 from penstock.executor.writer import Writer
-from penstock.lakehouse.actions import commit_info, grouped_mark, lines, now_ms
+from penstock.lakehouse.actions import grouped_mark
 from penstock.lakehouse.append import Append
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
@@ -70,6 +70,7 @@ from penstock.lakehouse.staged_change import INSERT, MOVE
 from penstock.lakehouse.state import load
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lakehouse.xact import Commit
 from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.routed_writer import RoutedWriter
@@ -348,10 +349,7 @@ class TruncateTables:
         configuration = {} if state is None else state.metadata.get("configuration") or {}
         if configuration.get(_IN_COMMIT_TIMESTAMPS) == "true":
             return  # a log with in-commit timestamps is written by Spark alone
-        info = commit_info(
-            _OPERATION, now=now_ms(), user_metadata=mark, blind_append=False, read_version=before
-        )
-        self._warehouse.store.put(uri, before + 1, lines([info]))
+        self._warehouse.log_of(uri).put(before, Commit(_OPERATION, user_metadata=mark))
 
 
 # INSERT into tables of the lake. This process writes the files itself where it can; else Spark

@@ -124,9 +124,8 @@ class RowMoves:
             except CommitConflict as error:
                 raise serialization_failure(error.message, done) from None
             finally:
-                storage, store = self._warehouse.storage, self._warehouse.store
                 for arrivals in by_table(left):
-                    arrive(storage, store, uris[arrivals.relation], arrivals)
+                    arrive(self._warehouse.log_of(uris[arrivals.relation]), arrivals)
 
 
 def check_not_filled(*, filled: bool) -> None:

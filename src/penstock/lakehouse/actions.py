@@ -86,14 +86,13 @@ def txn(app_id: str, version: int, *, now: int) -> Action:
 def commit_info(
     operation: str,
     *,
-    now: int,
     user_metadata: Mapping[str, object],
     blind_append: bool,
     read_version: int | None,
 ) -> Action:
     """Return the action that tells DESCRIBE HISTORY who did what."""
     body: dict[str, Any] = {
-        "timestamp": now,
+        "timestamp": now_ms(),
         "operation": operation,
         "operationParameters": {},
         "isolationLevel": "Serializable",
@@ -120,18 +119,15 @@ def first_entry(
     layout: TableLayout = NO_LAYOUT,
 ) -> list[Action]:
     """Return commitInfo, protocol, metaData and domainMetadata of a table without rows."""
-    now = now_ms()
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": schema_json,
         "partitionColumns": list(layout.partition_by),
         "configuration": dict(properties),
-        "createdTime": now,
+        "createdTime": now_ms(),
     }
-    info = commit_info(
-        "CREATE TABLE", now=now, user_metadata={}, blind_append=True, read_version=None
-    )
+    info = commit_info("CREATE TABLE", user_metadata={}, blind_append=True, read_version=None)
     entry: list[Action] = [info, {"protocol": dict(protocol)}, {"metaData": metadata}]
     if layout.cluster_by:
         domain = {

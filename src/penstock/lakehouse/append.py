@@ -6,29 +6,23 @@ In: a table, later files with rows in its columns. Out: one version with them, d
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from penstock.errors import CommitConflict, PenstockError
+from penstock.errors import CommitConflict
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile
-from penstock.lakehouse.log_store import LogStore, may_be_there
+from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.schema import TableSchema, check_lengths
 from penstock.lakehouse.state import TableState, load, refresh
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import check_layout
+from penstock.lakehouse.xact import Commit, TableLog
 from penstock.sqlstate import UndefinedTable
 
 _OPERATION: Final = "WRITE"
 """The operation that DESCRIBE HISTORY shows for Spark's own appends."""
-_CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
-_DEFAULT_INTERVAL: Final = "10"
-"""Commits between two checkpoints (Delta's default)."""
-
-log = logging.getLogger(__name__)
-
 
 Check = Callable[[Collection[DataFile]], None]
 """A function that is given files of the table, and raises an error if they forbid the append."""
@@ -43,7 +37,7 @@ class Append:
 
     def __init__(self, storage: Storage, store: LogStore, uri: str, name: str) -> None:
         self.storage: Final = storage
-        self._store = store
+        self._log = TableLog(storage, store, uri)
         self.uri: Final = uri
         self.name: Final = name
         self.state: Final = self._load()
@@ -51,7 +45,6 @@ class Append:
             self.state.metadata["schemaString"], self.state.properties
         )
         check_layout(name, self.state.layout, self.schema.arrow())
-        self._may_be_there = False
         self._before = self.state
         self._again: Check = lambda _: None
 
@@ -74,11 +67,10 @@ class Append:
         what a ``Check`` raises. Every error removes the files, unless the version may be in the
         store all the same.
         """
-        self._may_be_there = False
         try:
             return self._commit(files)
         except BaseException:
-            if not self._may_be_there:
+            if not self._log.is_open:
                 self.remove(files)
             raise
 
@@ -94,31 +86,15 @@ class Append:
         ]
         before = self._before
         while True:
-            info = actions.commit_info(
-                _OPERATION,
-                now=now,
-                user_metadata={},
-                blind_append=True,
-                read_version=before.version,
-            )
             try:
-                self._put(before.version + 1, actions.lines([info, *added]))
+                self._log.put(before.version, Commit(_OPERATION, added, blind_append=True))
             except CommitConflict:
                 known, before = before.files, self._load()
                 self._check_same(before)
                 self._again([f for f in before.files.values() if not _same_rows(f, known)])
                 continue
-            self._checkpoint(before.version + 1, before)
+            self._log.checkpoint_if_due(before.version + 1, before.properties)
             return before.version + 1
-
-    def _put(self, version: int, lines: Sequence[str]) -> None:
-        try:
-            self._store.put(self.uri, version, lines)
-        except CommitConflict:
-            raise
-        except BaseException as error:
-            self._may_be_there = may_be_there(self.storage, self.uri, version, error)
-            raise
 
     def _load(self) -> TableState:
         state = load(self.storage, self.uri)
@@ -133,16 +109,6 @@ class Append:
         same = (mine["id"], mine["schemaString"]) == (now["id"], now["schemaString"])
         if not same or self.state.layout.partition_by != state.layout.partition_by:
             raise CommitConflict(f'table "{self.name}" was altered')
-
-    def _checkpoint(self, version: int, state: TableState) -> None:
-        """Write a checkpoint if one is due. An error is only logged: the rows are in the table."""
-        interval = int(state.properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_INTERVAL))
-        if version % interval:
-            return
-        try:
-            self._store.checkpoint(self.uri, state.properties)
-        except PenstockError as error:
-            log.warning('checkpoint of table "%s": %s', self.name, error.message)
 
 
 def _same_rows(file: DataFile, known: Mapping[str, DataFile]) -> bool:

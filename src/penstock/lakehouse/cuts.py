@@ -34,11 +34,11 @@ from penstock.lakehouse.checkpoint import interval_seconds
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
-from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.schema import TIMESTAMP, delta_type
 from penstock.lakehouse.state import TableState, load, refresh
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.xact import Commit, TableLog
 from penstock.lsn import Lsn
 from penstock.relation import TableName
 
@@ -76,7 +76,7 @@ class Cuts:
         self._check_there = check_there
         self.uri: Final = uri
         self._storage = storage
-        self._store = store
+        self._log = TableLog(storage, store, uri)
         self._lock = threading.Lock()
         self._state: TableState | None = None
         self._loaded = Elapsed()
@@ -168,7 +168,7 @@ class Cuts:
             properties = self._current_state().properties
         for file in () if done else written:
             self._storage.remove(f"{self.uri}/{file.path}")
-        self._store.checkpoint(self.uri, properties)
+        self._log.checkpoint(properties)
 
     def forget_others(self, owner: CutOwner, living: Sequence[CutOwner] = ()) -> None:
         """Remove the cuts of others under the owner's name. The owner calls this when it gets the
@@ -214,7 +214,7 @@ class Cuts:
             if self._current_state().files:
                 self._commit(operation, replace)
             properties = self._current_state().properties
-            self._store.checkpoint(self.uri, properties)
+            self._log.checkpoint(properties)
 
     def _commit(self, operation: str, change: Callable[[TableState], _Change | None]) -> bool:
         """Put the next entry; if another process was first, follow it and try again. Return False
@@ -223,11 +223,8 @@ class Cuts:
             state = self._current_state()
             if (changed := change(state)) is None:
                 return False
-            removed, written = changed
-            now = actions.now_ms()
-            entry = _entry(operation, state, removed, written, now)
             try:
-                self._store.put(self.uri, state.version + 1, actions.lines(entry))
+                entry = self._log.put(state.version, _change_of(operation, state, *changed))
             except CommitConflict:
                 # call ``change`` again with the state that the other writer has left
                 refresh(self._storage, self.uri, state)
@@ -257,10 +254,8 @@ class Cuts:
             raise StorageError(
                 f'the cuts table "{self.uri}" is gone', hint="Put the warehouse back as it was."
             )
-        self._storage.create_folder(log_folder(self.uri))
-        entry = _first_entry()
         try:
-            self._store.put(self.uri, 0, actions.lines(entry))
+            self._log.create(actions.lines(_first_entry()))
         except CommitConflict:
             log.debug("another process has created %s", self.uri)
         state = load(self._storage, self.uri)
@@ -325,16 +320,10 @@ def _by_time(state: TableState, owner: CutOwner) -> list[tuple[datetime, DataFil
     return sorted(found, key=lambda pair: pair[0], reverse=True)
 
 
-def _entry(
-    operation: str,
-    state: TableState,
-    removed: list[DataFile],
-    written: list[WrittenFile],
-    now: int,
-) -> list[Action]:
-    info = actions.commit_info(
-        operation, now=now, user_metadata={}, blind_append=not removed, read_version=state.version
-    )
+def _change_of(
+    operation: str, state: TableState, removed: list[DataFile], written: list[WrittenFile]
+) -> Commit:
+    now = actions.now_ms()
     removes = [actions.remove(file, now=now, data_change=True) for file in removed]
     adds = [actions.add(DataFile.of_written(file, now), None, data_change=True) for file in written]
     wider = (
@@ -342,7 +331,7 @@ def _entry(
         if _has_ids(state)
         else [{"metaData": {**_metadata_of(state), "schemaString": _schema()}}]
     )
-    return [info, *wider, *removes, *adds]
+    return Commit(operation, [*wider, *removes, *adds], blind_append=not removed)
 
 
 def _metadata_of(state: TableState) -> dict[str, Any]:

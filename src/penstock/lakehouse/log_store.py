@@ -10,7 +10,6 @@ them, through the session's JVM.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import uuid
@@ -30,7 +29,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import CommitConflict, ConfigurationError, StorageError
 from penstock.lakehouse.checkpoint import remove_expired_entries, write_checkpoint
 from penstock.lakehouse.cluster import Cluster
-from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry
+from penstock.lakehouse.log import entry_uri, list_log
 from penstock.lakehouse.object_store import (
     AZURE_SCHEMES,
     S3_SCHEMES,
@@ -120,9 +119,12 @@ class ObjectLogStore:
             # this is our entry
             if there == content:
                 return
-            if there is not None or pause is None:
+            if there is not None:
                 raise _lost(table_uri, version)
-            # S3 answers 409 to both while another put is under way, and that one may still fail
+            # S3 answers 409 to both while another put is under way, and that one may still fail.
+            # It may even be our own, which the client has given up and sent again.
+            if pause is None:
+                raise StorageError(f'could not write file "{uri}": another put of it is under way')
             time.sleep(pause)
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
@@ -192,49 +194,6 @@ class SparkLogStore:
     def _none(self) -> Any:
         jvm: Any = self.spark._jvm
         return jvm.scala.Option.empty()
-
-
-def may_be_there(storage: Storage, table_uri: str, version: int, error: BaseException) -> bool:
-    """Tell whether an entry whose put has raised ``error`` may be in the log, now or later.
-
-    Only a local warehouse can rule that out: an object store may have done a put that it did not
-    answer, or do it later.
-    """
-    if not storage.is_local:
-        return True
-    if isinstance(error, CommitConflict):
-        return False
-    try:
-        return storage.exists(entry_uri(table_uri, version))
-    except StorageError:
-        return True
-
-
-def put_after_all(
-    storage: Storage, store: LogStore, table_uri: str, version: int, lines: Sequence[str]
-) -> bool:
-    """Tell whether an entry whose put was not answered is in the log, durable; False if there is
-    another one, or none.
-
-    In an object store the put may still be under way, so the entry is put again if it is absent.
-    Raises StorageError if the answer cannot be found out.
-    """
-    ours = [json.loads(line) for line in lines]
-    while True:
-        there = read_entry(storage, table_uri, version)
-        if there is not None:
-            if there == ours and storage.is_local and storage.fsync:
-                folder = local_path(log_folder(table_uri))
-                with storage_errors("synchronize directory", folder):
-                    fsync_folder(folder)
-            return there == ours
-        if storage.is_local:
-            return False
-        try:
-            store.put(table_uri, version, lines)
-        except CommitConflict:
-            continue
-        return True
 
 
 def log_store(storage: Storage, spark: Cluster | None) -> LogStore:

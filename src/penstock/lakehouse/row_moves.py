@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse import actions as log_actions
-from penstock.lakehouse.actions import Action, group_mark, group_of, user_metadata
+from penstock.lakehouse.actions import group_mark, group_of, user_metadata
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.log import list_log, read_entry
-from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.xact import Commit, TableLog
 
 _OPERATION: Final = "WRITE"
 """commitInfo.operation of arrivals: subscribers see an INSERT, even if an UPDATE moved the rows.
@@ -103,12 +103,13 @@ def _missing(storage: Storage, uri: str, newest: int, arrivals: Arrivals) -> set
     return paths
 
 
-def arrive(storage: Storage, store: LogStore, table_uri: str, arrivals: Arrivals) -> bool:
+def arrive(log: TableLog, arrivals: Arrivals) -> bool:
     """Put the commit that adds rows to a table; return False if all have arrived already. Rows from
     several tables may have arrived in part: files are compared by path.
 
     Durable on return. Raises StorageError.
     """
+    storage, table_uri = log.storage, log.uri
     looked_at = arrivals.version
     missing = {str(body["path"]): body for body in arrivals.adds}
     while True:
@@ -124,23 +125,17 @@ def arrive(storage: Storage, store: LogStore, table_uri: str, arrivals: Arrivals
         if not missing:
             return False
         looked_at = newest
-        entry = _entry(newest, arrivals.group, missing.values())
+        commit = Commit(
+            _OPERATION,
+            [{"add": dict(body)} for body in missing.values()],
+            {**group_mark(arrivals.group), _ARRIVED: True},
+            blind_append=True,
+        )
         try:
-            store.put(table_uri, newest + 1, log_actions.lines(entry))
+            log.put(newest, commit)
         except CommitConflict:
             continue  # with an entry of others, or our own, if a put only seemed to fail
         return True
-
-
-def _entry(read_version: int, group: str, adds: Iterable[Mapping[str, Any]]) -> list[Action]:
-    info = log_actions.commit_info(
-        _OPERATION,
-        now=log_actions.now_ms(),
-        user_metadata={**group_mark(group), _ARRIVED: True},
-        blind_append=True,
-        read_version=read_version,
-    )
-    return [info, *({"add": dict(body)} for body in adds)]
 
 
 def _arrived_paths(actions: Sequence[Mapping[str, Any]], group: str) -> list[str]:

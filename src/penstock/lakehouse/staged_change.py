@@ -24,6 +24,7 @@ from penstock.lakehouse.deletion_vectors import VectorFile, inline, of_inline
 from penstock.lakehouse.files import WrittenFile, file_uri
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
 from penstock.lakehouse.state import TableState, data_file
+from penstock.lakehouse.xact import Commit
 
 INSERT: Final = "insert"
 UPDATE: Final = "update"
@@ -149,39 +150,31 @@ class StagedChange:
                 del found[path]
         return {**found, **self.added}
 
-    def entry(
-        self, state: TableState, mark: Mapping[str, object], vectors: VectorFile
-    ) -> list[Action]:
-        """Return the entry after ``state``, which has passed ``check``. ``mark``: user metadata."""
+    def commit(self, state: TableState, mark: Mapping[str, object], vectors: VectorFile) -> Commit:
+        """Return the commit after ``state``, which has passed ``check``. ``mark``: user metadata;
+        ``vectors``: the file that gets its deletion vectors."""
         now = actions.now_ms()
         operation = _OPERATIONS.get(next(iter(self.kinds)), _MIXED)
-        info = actions.commit_info(
-            operation if len(self.kinds) == 1 else _MIXED,
-            now=now,
-            user_metadata={**mark, **pairs_mark(state.version, self.pairs)},
-            blind_append=not self.gone,
-            read_version=state.version,
-        )
         lost = ((state.files[path], loss.positions) for path, loss in self.gone.items())
         kept = [(file, file.positions_deleted() | positions) for file, positions in lost]
-        return [
-            info,
+        changes = [
             *_removes((file for file, _ in kept), now),
             *_adds(((file, left) for file, left in kept if len(left) < file.rows), vectors),
             *_adds(((file, file.positions_deleted()) for file in self.added.values()), vectors),
         ]
-
-    def undo_entry(
-        self, state: TableState, mark: Mapping[str, object], vectors: VectorFile
-    ) -> list[Action]:
-        """Return the entry after ``state`` that takes its commit back: deleted rows come back, and
-        added rows go, unless others have moved them to other files."""
-        now = actions.now_ms()
-        info = actions.commit_info(
-            _UNDO, now=now, user_metadata=mark, blind_append=False, read_version=state.version
+        return Commit(
+            operation if len(self.kinds) == 1 else _MIXED,
+            changes,
+            {**mark, **pairs_mark(state.version, self.pairs)},
+            blind_append=not self.gone,
         )
+
+    def undo(self, state: TableState, mark: Mapping[str, object], vectors: VectorFile) -> Commit:
+        """Return the commit after ``state`` that takes its commit back: deleted rows come back, and
+        added rows go, unless others have moved them to other files."""
         here = [state.files[path] for path in (*self.gone, *self.added) if path in state.files]
-        return [info, *_removes(here, now), *_adds(self._back(state), vectors)]
+        removes = _removes(here, actions.now_ms())
+        return Commit(_UNDO, [*removes, *_adds(self._back(state), vectors)], mark)
 
     def _back(self, state: TableState) -> Iterator[tuple[DataFile, BitMap]]:
         for path, loss in self.gone.items():

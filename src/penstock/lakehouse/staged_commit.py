@@ -9,42 +9,32 @@ a commit back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from penstock.errors import CommitConflict, PenstockError, StorageError
+from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse import protocol
-from penstock.lakehouse.actions import (
-    Action,
-    block_mark,
-    commit_info,
-    group_of,
-    is_undone,
-    lines,
-    now_ms,
-)
+from penstock.lakehouse.actions import block_mark, group_of, is_undone
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.files import file_uri
 from penstock.lakehouse.foreign import empties
 from penstock.lakehouse.log import read_entry
-from penstock.lakehouse.log_store import LogStore, may_be_there, put_after_all
+from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.xact import Commit, TableLog
 
 log = logging.getLogger(__name__)
 
 CheckRows = Callable[[StagedChange, TableState], None]
 """A function that raises an error if the rows of a change are not allowed in a version."""
-MakeEntry = Callable[[VectorFile], Sequence[Action]]
-"""A function that returns the actions of an entry, and adds its vectors to a file, which is a new
-one for every try."""
-_CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
-_DEFAULT_INTERVAL: Final = "10"
-"""Commits between two checkpoints (Delta's default)."""
+MakeCommit = Callable[[VectorFile], Commit]
+"""A function that returns a commit, and adds its vectors to a file, which is a new one for every
+try."""
 _STATS: Final = 8
 """Files whose existence is checked at a time; object stores answer slowly."""
 _FENCE: Final = "FENCE"
@@ -67,11 +57,9 @@ class StagedCommit:
         self.change: Final = change
         self._check_rows = check_rows
         self._storage = storage
-        self._store = store
+        self._log = TableLog(storage, store, change.uri)
         self._group = group
         self._relations = relations
-        self._tried: tuple[int, Sequence[str]] | None = None
-        """The last entry that was tried, and its version; None if another writer's is there."""
 
     def check(self) -> TableState:
         """Check that the change can be committed now; return the state on which it can. Raises
@@ -100,18 +88,14 @@ class StagedCommit:
                     continue
             state = state or self.check()
             mark = self._mark(undone=False)
-            if self._put(state, partial(self.change.entry, state, mark)):
+            if self._put(state, partial(self.change.commit, state, mark)):
                 return state.version + 1
             state = None
 
     def settled(self) -> int | None:
         """Return the version that has the change although ``put`` has raised; None if there is none
         and none will come. Raises StorageError if that cannot be found out."""
-        if self._tried is None:
-            return None
-        version, entry = self._tried
-        uri = self.change.uri
-        return version if put_after_all(self._storage, self._store, uri, version, entry) else None
+        return self._log.settle()
 
     def undo(self) -> None:
         """Take the commit back if it was put, and make sure that it is not put later. Raises
@@ -128,13 +112,13 @@ class StagedCommit:
                 continue
             if there is None and self._storage.is_local:
                 return
-            make: MakeEntry = partial(_fence, state)
+            make: MakeCommit = _fence
             if there is not None:
                 protocol.check_features(self.change.name, state.protocol, state.metadata)
                 self._say_rewritten(state)
                 load_vectors(self._storage, self.change.uri, state, self._touched())
                 change = self._to_undo(there, state.version)
-                make = partial(change.undo_entry, state, self._mark(undone=True))
+                make = partial(change.undo, state, self._mark(undone=True))
             if self._put(state, make):
                 return
 
@@ -150,13 +134,8 @@ class StagedCommit:
                 return there is not None and self._find(undone=True)[0] is None
 
     def checkpoint(self, version: int, properties: Mapping[str, str]) -> None:
-        """Write a checkpoint if one is due. An error is only logged: the rows are in the table."""
-        if version % int(properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_INTERVAL)):
-            return
-        try:
-            self._store.checkpoint(self.change.uri, properties)
-        except PenstockError as error:
-            log.warning('checkpoint of table "%s": %s', self.change.name, error.message)
+        """Write a checkpoint if one is due."""
+        self._log.checkpoint_if_due(version, properties)
 
     def _mark(self, *, undone: bool) -> Mapping[str, object]:
         if self._group is None:
@@ -236,24 +215,13 @@ class StagedCommit:
             )
         return False
 
-    def _put(self, state: TableState, make: MakeEntry) -> bool:
-        """Put an entry after ``state``; return False if another writer was first."""
-        storage, uri, vectors = self._storage, self.change.uri, VectorFile()
-        actions = make(vectors)
-        vector_uri = f"{uri}/{vectors.name}"
-        if not vectors.empty:
-            storage.write(vector_uri, bytes(vectors.content))
-        version, entry = state.version + 1, lines(actions)
-        self._tried = version, entry
+    def _put(self, state: TableState, make: MakeCommit) -> bool:
+        """Put a commit after ``state``; return False if another writer was first."""
+        vectors = VectorFile()
         try:
-            self._store.put(uri, version, entry)
-        except BaseException as error:
-            if not vectors.empty and not may_be_there(storage, uri, version, error):
-                storage.remove(vector_uri)
-            if isinstance(error, CommitConflict):
-                self._tried = None
-                return False
-            raise
+            self._log.put(state.version, make(vectors), vectors)
+        except CommitConflict:
+            return False
         return True
 
 
@@ -269,8 +237,5 @@ def is_named(storage: Storage, change: StagedChange) -> bool:
     return state is not None and state.version > version
 
 
-def _fence(state: TableState, _: VectorFile) -> list[Action]:
-    info = commit_info(
-        _FENCE, now=now_ms(), user_metadata={}, blind_append=False, read_version=state.version
-    )
-    return [info]
+def _fence(_: VectorFile) -> Commit:
+    return Commit(_FENCE)

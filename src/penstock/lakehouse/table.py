@@ -32,14 +32,15 @@ from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.file_commits import FileCommits
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
-from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry, version_before
-from penstock.lakehouse.log_store import LogStore, may_be_there
+from penstock.lakehouse.log import entry_uri, list_log, read_entry, version_before
+from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.reversal import REVERSAL, Reversal, reversal
 from penstock.lakehouse.schema import DROPPED, KEY, SOURCE, UNFILLED, Column, TableSchema
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.statistics import INDEXED_COLUMNS
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout, check_layout, check_new_layout
+from penstock.lakehouse.xact import Commit, TableLog
 
 _TRUSTED_SECONDS: Final = 3600.0
 """Seconds for which a loaded state is trusted without listing the log. That is far less than any
@@ -84,9 +85,8 @@ class DeltaTable:
         """Create version 0 without rows. Raises DuplicateObject if there is a table,
         FeatureNotSupported if the layout does not fit the columns."""
         entry = new_table_entry(name, schema, layout)
-        storage.create_folder(log_folder(uri))
         try:
-            store.put(uri, 0, actions.lines(entry))
+            TableLog(storage, store, uri).create(actions.lines(entry))
         except CommitConflict:
             raise DuplicateObject(f'table "{uri}" already exists') from None
         state = TableState()
@@ -112,7 +112,7 @@ class DeltaTable:
         self._schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
         self.layout = state.layout
         check_layout(self.name, self.layout, self._schema.arrow())
-        self._unknown = False
+        self._log = TableLog(self.storage, self._store, self.uri)
         self._seen = Elapsed()
 
     @property
@@ -256,7 +256,7 @@ class DeltaTable:
         """Forget staged changes; remove their data files unless a commit may have named them."""
         self._forget_staged_schema()
         for path in self._staging.discard():
-            if not self._unknown:
+            if not self._log.is_open:
                 self.storage.remove(f"{self.uri}/{path}")
 
     def _forget_staged_schema(self) -> None:
@@ -354,7 +354,7 @@ class DeltaTable:
         Durable on return. Raises CommitConflict if another writer was first (load the table again),
         and StorageError.
         """
-        if self._unknown:
+        if self._log.is_open:
             raise CommitConflict(
                 f'it is unknown whether the last commit to table "{self.name}" took place',
                 hint="Load the table again.",
@@ -366,21 +366,15 @@ class DeltaTable:
         emptied = self._staging.emptied
         vectors = VectorFile()
         described = self._staging.describe(vectors)
-        if not vectors.empty:
-            self.storage.write(f"{self.uri}/{vectors.name}", bytes(vectors.content))
-        entry = [
-            actions.commit_info(
-                operation,
-                now=now,
-                user_metadata={**(user_metadata or {}), **(MARK if emptied else {})},
-                blind_append=self._staging.appends_only,
-                read_version=self.version,
-            ),
+        changes = [
             *self._metadata_actions(),
             *(actions.txn(app, marker, now=now) for app, marker in markers.items()),
             *self._staging.actions(described, now=now, data_change=data_change),
         ]
-        self._put_entry(entry, vectors)
+        metadata = {**(user_metadata or {}), **(MARK if emptied else {})}
+        appends = self._staging.appends_only
+        commit = Commit(operation, changes, metadata, blind_append=appends)
+        entry = self._log.put(self.version, commit, vectors)
         self._committed(entry, described, app_id, markers)
         return self.version
 
@@ -405,7 +399,7 @@ class DeltaTable:
     def checkpoint(self) -> None:
         """Write a checkpoint of the newest version, and drop log entries past their retention. Any
         thread may call this."""
-        self._store.checkpoint(self.uri, self.properties)
+        self._log.checkpoint(self.properties)
 
     def _check_current(self) -> None:
         """Raise CommitConflict if the next entry's name was used and cleaned up meanwhile."""
@@ -419,16 +413,6 @@ class DeltaTable:
                 hint="Load the table again and retry.",
             )
         self._seen = Elapsed()
-
-    def _put_entry(self, entry: Sequence[Action], vectors: VectorFile) -> None:
-        version = self.version + 1
-        try:
-            self._store.put(self.uri, version, actions.lines(entry))
-        except BaseException as error:
-            self._unknown = may_be_there(self.storage, self.uri, version, error)
-            if not vectors.empty and not self._unknown:
-                self.storage.remove(f"{self.uri}/{vectors.name}")
-            raise
 
     def _committed(
         self,

@@ -25,6 +25,7 @@ from penstock.lakehouse.state import load
 from penstock.lakehouse.storage import Storage, resolve
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
+from penstock.lakehouse.xact import TableLog
 from penstock.relation import TableName, qualified
 
 OWN_FOLDER: Final = "_penstock"
@@ -60,6 +61,10 @@ class Warehouse:
     def store(self) -> LogStore:
         """The log store of the warehouse."""
         return log_store(self.storage, self._spark)
+
+    def log_of(self, uri: str) -> TableLog:
+        """Return the log of a table, to commit to it."""
+        return TableLog(self.storage, self.store, uri)
 
     @cached_property
     def cuts(self) -> Cuts:

@@ -185,7 +185,7 @@ def finish_moves(
                 continue
             here = False
             with troubles.kept("moved rows", table.qualified_name):
-                put = arrive(warehouse.storage, warehouse.store, table.uri, arrivals)
+                put = arrive(warehouse.log_of(table.uri), arrivals)
                 arrived, here = arrived or put, True
             if not here:
                 unfinished.add(arrivals.group)

@@ -1,0 +1,162 @@
+"""Commits of one table: the next entry of its log is put, or it is known why not (xact.c).
+
+In: what the next version does. Out: that version, durable on return; CommitConflict if another
+writer was first. A store may do a put that it has not answered. After such an error the entry is
+open: it may be there, now or later, and ``settle`` finds out.
+
+Nobody else puts entries. The caller decides what a version does, and whether to try again after a
+lost race; ``log_store`` knows how each kind of store puts one entry.
+
+    put ---> there (returns)
+         |-> another writer's is there (CommitConflict): nothing of ours will come
+         '-> no answer (any other error) ---> open ---> settle: there, or never
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.errors import CommitConflict, PenstockError, StorageError
+from penstock.lakehouse.actions import Action, commit_info, lines
+from penstock.lakehouse.deletion_vectors import VectorFile
+from penstock.lakehouse.log import entry_uri, log_folder, read_entry
+from penstock.lakehouse.log_store import LogStore
+from penstock.lakehouse.storage import Storage, fsync_folder, local_path, storage_errors
+
+log = logging.getLogger(__name__)
+
+_CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
+_DEFAULT_INTERVAL: Final = "10"
+"""Commits between two checkpoints (Delta's default)."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A version to put. ``operation``: the name that DESCRIBE HISTORY shows; ``actions``: all but
+    commitInfo; ``blind_append``: nothing of the table was read."""
+
+    operation: str
+    actions: Sequence[Action] = ()
+    user_metadata: Mapping[str, object] = field(default_factory=dict)
+    blind_append: bool = False
+
+
+class TableLog:
+    """The log of one table. Not safe for use by several threads."""
+
+    def __init__(self, storage: Storage, store: LogStore, uri: str) -> None:
+        self.storage: Final = storage
+        self.uri: Final = uri
+        self._store = store
+        self._open: tuple[int, Sequence[str]] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the last entry may be there, now or later, although its put has raised."""
+        return self._open is not None
+
+    def create(self, entry: Sequence[str]) -> None:
+        """Put the lines of version 0, durable on return. Raises CommitConflict if there is a table,
+        and StorageError."""
+        self.storage.create_folder(log_folder(self.uri))
+        self._put(0, entry)
+
+    def put(self, after: int, commit: Commit, vectors: VectorFile | None = None) -> list[Action]:
+        """Put the version behind ``after``, durable on return, and return its entry. ``vectors``:
+        the file that its deletion vectors are in.
+
+        Raises CommitConflict if another writer was first; then nothing of this commit is left in
+        the table's folder. Raises StorageError.
+        """
+        info = commit_info(
+            commit.operation,
+            user_metadata=commit.user_metadata,
+            blind_append=commit.blind_append,
+            read_version=after,
+        )
+        entry = [info, *commit.actions]
+        if vectors is None or vectors.empty:
+            self._put(after + 1, lines(entry))
+            return entry
+        uri = f"{self.uri}/{vectors.name}"
+        self.storage.write(uri, bytes(vectors.content))
+        try:
+            self._put(after + 1, lines(entry))
+        except BaseException:
+            if not self.is_open:
+                self.storage.remove(uri)
+            raise
+        return entry
+
+    def settle(self) -> int | None:
+        """Return the version of the last entry, durable, if it is there although its put has
+        raised; None if it is not, and never will be. Raises StorageError if that cannot be found
+        out.
+
+        In an object store the put may still be under way, so the entry is put again if it is
+        absent.
+        """
+        if self._open is None:
+            return None
+        version, entry = self._open
+        ours = [json.loads(line) for line in entry]
+        while (there := read_entry(self.storage, self.uri, version)) is None:
+            if self.storage.is_local:
+                self._open = None
+                return None
+            try:
+                self._put(version, entry)
+            except CommitConflict:
+                continue
+            return version
+        if there != ours:
+            self._open = None
+            return None
+        if self.storage.is_local and self.storage.fsync:
+            folder = local_path(log_folder(self.uri))
+            with storage_errors("synchronize directory", folder):
+                fsync_folder(folder)
+        self._open = None
+        return version
+
+    def checkpoint(self, properties: Mapping[str, str]) -> None:
+        """Write a checkpoint of the newest version, and drop entries past their retention. Any
+        thread may call this. Raises StorageError."""
+        self._store.checkpoint(self.uri, properties)
+
+    def checkpoint_if_due(self, version: int, properties: Mapping[str, str]) -> None:
+        """Write a checkpoint if ``version`` asks for one. An error is only logged: the rows are in
+        the table."""
+        if version % int(properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_INTERVAL)):
+            return
+        try:
+            self.checkpoint(properties)
+        except PenstockError as error:
+            log.warning('checkpoint of table "%s": %s', self.uri, error.message)
+
+    def _put(self, version: int, entry: Sequence[str]) -> None:
+        self._open = version, entry
+        try:
+            self._store.put(self.uri, version, entry)
+        except BaseException as error:
+            if not self._may_come(version, error):
+                self._open = None
+            raise
+        self._open = None
+
+    def _may_come(self, version: int, error: BaseException) -> bool:
+        """Tell whether an entry whose put has raised ``error`` may be there, now or later. Only in
+        a local warehouse a look can rule that out: an object store may have done a put that it did
+        not answer, or do it later."""
+        if isinstance(error, CommitConflict):
+            return False
+        if not self.storage.is_local:
+            return True
+        try:
+            return self.storage.exists(entry_uri(self.uri, version))
+        except StorageError:
+            return True
