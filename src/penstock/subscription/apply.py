@@ -332,6 +332,9 @@ class Applier:
             error = self._targets.definitions.unproven(target) or error
         if isinstance(error, RelationChanged):
             self._targets.check_newest(target)
+            unseen = self._targets.definitions.unseen(target, error, self._stamps.xids)
+            if unseen is not None:
+                raise unseen
         if self._piece is not None and (not self._divided or self._parking.parks(error)):
             self._conflicts.put_error(target.table.name, error, self._piece)
         table = target.table

@@ -41,7 +41,7 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.catalog.pg_subscription import FOLLOWING, KEEP, WIDEN, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import PublisherUpgrade, alter
-from penstock.errors import ConnectionFailure, PenstockError, SchemaChanged
+from penstock.errors import ConnectionFailure, ObjectInUse, PenstockError, SchemaChanged
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes import arrow_type
 from penstock.pgtypes.pg_type import CIDR, INET, REG_TYPES
@@ -946,6 +946,26 @@ class DefinitionWatch:
             return True
         known, seen = self._known.get(target.rel.sync_id), self._seen.get(target.rel.sync_id)
         return known is not None and known.lsn >= lsn and seen is not None and seen.has(xids)
+
+    def unseen(
+        self, target: WatchedTarget, error: PenstockError, xids: Collection[int]
+    ) -> ObjectInUse | None:
+        """Return the error that takes the place of ``error`` if the last look at a table could not
+        see transactions that were sent: what they have defined is not known yet."""
+        seen = self._seen.get(target.rel.sync_id)
+        if self._blind or seen is None or seen.has(xids):
+            return None
+        late = f" ({error.detail})" if error.detail else ""
+        return ObjectInUse(
+            f'the definition of relation "{target.rel.qualified_name}" cannot be read at the '
+            "publisher yet",
+            detail="A transaction that was sent is not visible there, as its COMMIT waits for a "
+            f"synchronous standby. Until then this is not certain: {error.message}{late}",
+            hint="If synchronous_standby_names at the publisher names this subscription, the two "
+            "wait for each other. On the publisher: SELECT pg_cancel_backend(pid) FROM "
+            "pg_stat_activity WHERE wait_event = 'SyncRep'; the transaction is committed then, and "
+            "the subscription goes on by itself.",
+        )
 
     @property
     def keeps_rows(self) -> bool:
