@@ -403,6 +403,17 @@ _PARTITIONED = (
             "INSERT INTO root VALUES (41); COMMIT; BEGIN; TRUNCATE l",
             '"l" was emptied',
         ),
+        (
+            "TRUNCATE root; COMMIT; BEGIN; INSERT INTO root VALUES (3); COMMIT; BEGIN;"
+            "TRUNCATE m1, m2, m3, rest",
+            '"m1" was emptied',
+        ),
+        in_make_faults(
+            "CREATE TABLE l (id int PRIMARY KEY, v text);"
+            "ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (40) TO (50); COMMIT; BEGIN;"
+            "INSERT INTO root VALUES (41); COMMIT; BEGIN; TRUNCATE l",
+            '"l" was emptied',
+        ),
         in_make_faults(
             "CREATE TABLE l (id int PRIMARY KEY, v text); SAVEPOINT a; INSERT INTO l VALUES (41);"
             "RELEASE a; ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (40) TO (50)",
@@ -439,6 +450,33 @@ def test_rows_that_go_and_come_with_partitions(
     assert reason in f"{stopped.error} {stopped.error_detail}"
     assert "took effect" in f"{stopped.error_detail}"
     node.node.sql("ALTER SUBSCRIPTION s SET (schema_change = follow)")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    with database.connect() as connection:
+        wanted = publisher_rows(connection, "public.root")
+    node.wait_for("s", "the rows", lambda _: _rows(node, "root") == sorted(wanted))
+
+
+@part_of_make_faults
+def test_a_partition_that_is_not_logged_is_told_of(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(definitions, "LOOK_INTERVAL", 0.5)
+    database.execute(_PARTITIONED)
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    database.execute("CREATE UNLOGGED TABLE u PARTITION OF root FOR VALUES FROM (40) TO (50)")
+    database.execute("INSERT INTO root VALUES (41), (19)")
+    node.wait_for("s", "the watch", lambda _: 'changes of partition "u" are not' in caplog.text)
+    node.caught_up("s", database)
+    assert (41, None) not in (_rows(node, "root") or ())
+    database.execute("ALTER TABLE u SET LOGGED")
+    stopped = node.stopped("s")
+    assert 'Partition "u" was not logged for a time' in f"{stopped.error_detail}"
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     with database.connect() as connection:
         wanted = publisher_rows(connection, "public.root")

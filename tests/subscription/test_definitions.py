@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import psycopg
 import pytest
 
@@ -286,13 +287,135 @@ def test_a_truncate_that_comes_before_it_can_be_seen(
     with database.connect(autocommit=False) as other:
         other.execute("TRUNCATE root")
         ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
-        watch.truncated(root, [xid])
+        watch.truncated(root, [(1, xid)], NO_ROWS)
         assert watch.look([root], INVALID) == []
         other.execute("COMMIT")
     assert watch.look([root], Lsn(1 << 60)) == []
     database.execute("TRUNCATE leaf")
     ((_, found),) = watch.look([root], Lsn(1 << 60))
     assert found.reasons == ('Partition "leaf" was emptied',)
+
+
+NO_ROWS = (np.array([], np.int64), np.array([], np.int64))
+EMPTIED = 'Partition "leaf" was emptied'
+
+
+@pytest.mark.parametrize(
+    ("first", "filled", "then", "found"),
+    [
+        # what nobody sends removes rows that were sent
+        ("TRUNCATE root", "another", "TRUNCATE leaf", EMPTIED),
+        ("TRUNCATE root; INSERT INTO root VALUES (2)", "itself", "TRUNCATE leaf", EMPTIED),
+        (
+            "TRUNCATE root",
+            "another",
+            "TRUNCATE leaf; GRANT SELECT ON ALL TABLES IN SCHEMA public TO PUBLIC",
+            EMPTIED,
+        ),
+        # what leaves them
+        ("TRUNCATE root", "another", "GRANT SELECT ON leaf TO PUBLIC", None),
+        ("SAVEPOINT a; TRUNCATE root; RELEASE a", "another", "SELECT", None),
+        (
+            "SAVEPOINT a; TRUNCATE root; INSERT INTO root VALUES (2); RELEASE a",
+            "itself",
+            "SELECT",
+            None,
+        ),
+        ("TRUNCATE root", "nobody", "TRUNCATE leaf", None),
+    ],
+)
+@pytest.mark.parametrize("away", [False, True])
+def test_what_follows_a_truncate_that_was_sent(
+    database: Database,
+    connection: Connection,
+    *,
+    first: str,
+    filled: str,
+    then: str,
+    found: str | None,
+    away: bool,
+) -> None:
+    """``away``: the stream tells it after a look has seen everything."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    watch = DefinitionWatch(a_subscription(), lambda rel, text: None, lambda: connection)
+    root = target_of(database, "root")
+    watch.begin(connection, [root], INVALID)
+
+    def run(statements: str) -> int:
+        with database.connect() as other:
+            other.execute(f"BEGIN; {statements}")
+            ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+            other.execute("COMMIT")
+        return int(xid)
+
+    xids = [run(first)]
+    rows = {"nobody": [], "itself": xids[:1], "another": []}[filled]
+    if filled == "another":
+        rows = [run("INSERT INTO root VALUES (3)")]
+    for each in then.split(";"):
+        run(each)
+    if away:
+        assert watch.look([root], INVALID) == []
+    watch.truncated(root, [(1, xids[0])], NO_ROWS)
+    places = np.arange(2, 2 + len(rows))
+    watch.truncated(root, [], (places, np.array(rows, np.int64)))
+    differences = [difference for _, difference in watch.look([root], Lsn(1 << 60))]
+    assert [each.reasons for each in differences] == ([] if found is None else [(found,)])
+
+
+def test_a_partition_that_was_attached_and_emptied(database: Database) -> None:
+    """Its rows were sent meanwhile."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root);"
+        "CREATE TABLE l (id int PRIMARY KEY, v text); CREATE TABLE k (id int PRIMARY KEY, v text);"
+        "INSERT INTO k VALUES (41, 'a'); TRUNCATE k"
+    )
+    root = Looks(database, "root")
+    attach = "ALTER TABLE root ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})"
+    assert root.after(attach.format("k", 40, 50), "INSERT INTO root VALUES (41)") == ""
+    assert root.after(attach.format("l", 30, 40), "INSERT INTO root VALUES (31)", "TRUNCATE l") == (
+        'Partition "l" was emptied'
+    )
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_a_partition_that_is_not_logged(database_on: Callable[..., Database], version: int) -> None:
+    """Rows of the table that go there are not in the WAL."""
+    database = database_on(version)
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root);"
+        "CREATE UNLOGGED TABLE l (id int PRIMARY KEY, v text)"
+    )
+    root = Looks(database, "root")
+    said = 'changes of partition "{}" are not sent, as it is not logged'
+    back = 'Partition "leaf" was not logged for a time'
+    made = "CREATE UNLOGGED TABLE m PARTITION OF root FOR VALUES FROM (20) TO (30)"
+    assert root.after(made, "INSERT INTO root VALUES (21)") == said.format("m")
+    attached = "ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (30) TO (40)"
+    assert root.after(attached) == said.format("l")
+    assert root.after("ALTER TABLE leaf SET UNLOGGED") == said.format("leaf")
+    assert root.after("UPDATE root SET v = 'b'", "TRUNCATE leaf") == ""
+    assert root.after("ALTER TABLE leaf SET LOGGED") == back
+
+
+def test_a_partition_whose_tree_was_in_another_schema(database: Database) -> None:
+    """A schema publishes what is below its tables, wherever that lies."""
+    database.execute(
+        "CREATE SCHEMA a; CREATE SCHEMA b;"
+        "CREATE TABLE a.root (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE b.leaf PARTITION OF a.root DEFAULT;"
+        "CREATE PUBLICATION p FOR TABLES IN SCHEMA a; CREATE PUBLICATION q"
+    )
+    leaf = Looks(database, "b.leaf")
+    away, back = "ALTER TABLE a.root SET SCHEMA b", "ALTER TABLE b.root SET SCHEMA a"
+    assert leaf.after(away, "INSERT INTO b.root VALUES (1)", back) == (
+        "A partitioned table above it was in another schema, or had another name, for a time"
+    )
+    assert leaf.after("ALTER TABLE a.root OWNER TO pg_monitor") == ""
+    assert leaf.after(away) == LEFT
+    assert leaf.after(back) == BACK
 
 
 def test_a_look_at_many_partitions_takes_a_moment(database: Database) -> None:
@@ -373,7 +496,10 @@ def test_a_partition_that_others_have_locked(database: Database) -> None:
 def test_types_that_print_values_otherwise(database: Database) -> None:
     """The rows stay as they are."""
     database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, c cidr, r regproc, v varchar(5), n inet);"
+        "CREATE DOMAIN nets AS cidr; CREATE DOMAIN hosts AS inet;"
+        "CREATE DOMAIN functions AS regproc;"
+        "CREATE TABLE t (id int PRIMARY KEY, c cidr, r regproc, v varchar(5), n inet, o oid,"
+        " b nets, d cidr, f functions, k regtype, i int, j int);"
         "CREATE PUBLICATION p FOR TABLE t; CREATE PUBLICATION q"
     )
     t = Looks(database, "t")
@@ -381,6 +507,11 @@ def test_types_that_print_values_otherwise(database: Database) -> None:
     assert t.after("ALTER TABLE t ALTER c TYPE inet") == said.format("c")
     assert t.after("ALTER TABLE t ALTER r TYPE regprocedure") == said.format("r")
     assert t.after("ALTER TABLE t ALTER v TYPE text, ALTER n SET STATISTICS 10") == ""
+    others = {"b": "inet", "d": "hosts", "f": "regprocedure", "o": "regclass", "k": "oid"}
+    for column, kind in {**others, "i": "regtype"}.items():
+        assert t.after(f"ALTER TABLE t ALTER {column} TYPE {kind}") == said.format(column)
+    same = "ALTER TABLE t ALTER c TYPE hosts, ALTER r TYPE regprocedure, ALTER j TYPE oid"
+    assert t.after(same) == ""
 
 
 TYPES = """

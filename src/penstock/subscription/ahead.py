@@ -329,6 +329,8 @@ def _plain(target: Target, targets: Targets) -> bool:
     # The values of metadata columns are known only at the commit.
     plain = target.partitions is None and not target.table.schema.stamps
     plain = plain and not targets.definitions.labels(target)
+    # Which partitions have changes, and after which TRUNCATE, is noted at the commit.
+    plain = plain and not targets.definitions.has_partitions(target)
     return plain and targets.named(target.rel.table_name) is target
 
 

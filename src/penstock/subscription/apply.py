@@ -388,6 +388,16 @@ class Applier:
             if error is not None:
                 self._refuse(target, error, touched)
 
+    def _note_truncates(self, share: Share, stamps: Stamps) -> None:
+        definitions = self._targets.definitions
+        if not (share.truncates or definitions.awaits_look(share.target)):
+            return
+        places = np.concatenate([c.sequence for c in share.changes] or [np.empty(0, np.int64)])
+        places = places[places >= share.first]
+        xids = map(int, stamps.xids(np.array(share.truncates, np.int64)))
+        truncates = list(zip(share.truncates, xids, strict=True))
+        definitions.truncated(share.target, truncates, (places, stamps.xids(places)))
+
     def _note_labels(self, target: Target, changes: Iterable[ChangeBatch]) -> None:
         if not self._targets.definitions.has_own_types(target):
             return
@@ -529,9 +539,7 @@ class Applier:
             for work in works:
                 if work.leaves is not None:
                     target.partitions.touched |= work.leaves.touched(work.net)
-        if share.truncates:
-            xids = stamps.xids(np.array(share.truncates))
-            self._targets.definitions.truncated(target, [int(xid) for xid in xids])
+        self._note_truncates(share, stamps)
         target.rows_applied += share.rows
         return works
 

@@ -38,13 +38,16 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
 
+import numpy as np
+
 from penstock.catalog.pg_subscription import FOLLOWING, KEEP, WIDEN, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import PublisherUpgrade, alter
 from penstock.errors import ConnectionFailure, ObjectInUse, PenstockError, SchemaChanged
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes import arrow_type
-from penstock.pgtypes.pg_type import CIDR, INET, REG_TYPES
+from penstock.pgtypes.pg_type import CIDR, INET, INT4, OID, REG_TYPES
+from penstock.pipeline.columns import Integers
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.table_definition import (
     AttributeDefinition,
@@ -61,6 +64,7 @@ from penstock.walreceiver.table_definition import (
     published_namesakes,
     read_definitions,
     rows_are_older,
+    rows_came_between,
     rows_came_with,
     written_since,
 )
@@ -115,14 +119,45 @@ class Labels:
     renamed: Mapping[str, Mapping[str, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class SentTruncate:
+    """A TRUNCATE of a table that was sent, with the number of its transaction. ``filled``: this
+    transaction has changed rows after it; ``next``: the lowest number of another one that has, and
+    that came later. A TRUNCATE of leaves, which nobody sends, removes these rows again."""
+
+    xid: int
+    filled: bool = False
+    next: int | None = None
+
+    def before(self, xids: Integers) -> SentTruncate:
+        """Return it as of now that these transactions have changed rows after it."""
+        known = [] if self.next is None else [self.next]
+        away = (np.append(xids, known).astype(np.int64) - self.xid) % _XIDS
+        later = away[(away > 0) & (away < _XIDS // 2)]
+        following = None if not later.size else (self.xid + int(later.min())) % _XIDS
+        return SentTruncate(self.xid, self.filled or bool((xids == self.xid).any()), following)
+
+    def may_include(self, xid: int) -> bool:
+        """Tell whether ``xid`` may be a subtransaction of it: their numbers are greater."""
+        return _is_later(xid, self.xid)
+
+    def is_newest_before(self, xid: int) -> bool:
+        """Tell whether no later transaction has changed rows before ``xid`` got its number."""
+        return self.next is None or _is_later(self.next, xid)
+
+
+def _is_later(xid: int, other: int) -> bool:
+    return 0 < (xid - other) % _XIDS < _XIDS // 2
+
+
 @dataclass(frozen=True)
 class Known:
     """Definitions that the rows of a table here depend on. ``lsn``: the position of the look that
     found them; ``xid``: the oldest transaction that had not ended then. ``origins``: the
     publisher's column from which the values of each column here came; ``fills``: the fills of
     columns that were added since the copy, by number. ``left``: the table was found in no
-    publication. ``labels``: labels that were renamed in rows here. ``truncated``: transactions
-    whose TRUNCATE of the table was sent since. ``attached``: partitions that were attached, perhaps
+    publication. ``labels``: labels that were renamed in rows here. ``truncated``: TRUNCATEs
+    of the table that were sent since. ``attached``: partitions that were attached, perhaps
     with rows that have all been updated since, and the position up to which the stream has to be
     read to know. ``publications``: those of the subscription then. ``untold``: differences that the
     next change of the table tells, with the looks between which they took effect; they are reasons
@@ -136,7 +171,7 @@ class Known:
     fills: Mapping[int, Fill]
     left: bool = False
     labels: tuple[Labels, ...] = ()
-    truncated: tuple[int, ...] = ()
+    truncated: tuple[SentTruncate, ...] = ()
     attached: Mapping[str, Lsn] = field(default_factory=dict)
     publications: tuple[str, ...] = ()
     untold: Mapping[str, tuple[Lsn, Lsn]] = field(default_factory=dict)
@@ -164,7 +199,7 @@ class Known:
             "origins": kept,
             "fills": fills,
             "labels": [[str(each.until), each.xid, each.renamed] for each in self.labels],
-            "truncated": self.truncated,
+            "truncated": [[each.xid, each.filled, each.next] for each in self.truncated],
             "attached": {name: str(until) for name, until in self.attached.items()},
             "publications": self.publications,
             "untold": {reason: list(map(str, at)) for reason, at in self.untold.items()},
@@ -183,7 +218,7 @@ class Known:
             {int(n): Fill(FillKind(kind), value) for n, (kind, value) in stored["fills"].items()},
             stored["left"],
             tuple(Labels(Lsn.parse(until), xid, each) for until, xid, each in stored["labels"]),
-            tuple(stored["truncated"]),
+            tuple(SentTruncate(*each) for each in stored["truncated"]),
             {name: Lsn.parse(until) for name, until in stored["attached"].items()},
             tuple(stored["publications"]),
             {each: (Lsn.parse(a), Lsn.parse(b)) for each, (a, b) in stored["untold"].items()},
@@ -215,12 +250,14 @@ class HeldColumns:
 
 @dataclass(frozen=True)
 class LeafQuestions:
-    """Questions that only rows can answer: see ``rows_came_with`` and ``rows_are_older``. None
-    means that nobody can say before a lock is released. ``may_be_told``: tells whether the stream
-    may still bring the TRUNCATE of the whole table that has given a leaf its file node."""
+    """Questions that only rows can answer: see ``rows_came_with``, ``rows_are_older`` and
+    ``rows_came_between``. None means that nobody can say before a lock is released.
+    ``may_be_told``: tells whether the stream may still bring the TRUNCATE of the whole table that
+    has given a leaf its file node."""
 
     came_with_rows: Callable[[int, Sequence[PartitionLink]], bool | None]
     has_older_rows: Callable[[int, int], bool | None]
+    has_rows_between: Callable[[int, int, int], bool | None] = lambda leaf, first, last: False
     may_be_told: Callable[[int, int], bool] = lambda leaf, filenode: False
 
 
@@ -229,6 +266,7 @@ def questions(connection: Connection) -> LeafQuestions:
     return LeafQuestions(
         lambda leaf, links: rows_came_with(connection, leaf, links),
         lambda leaf, xid: rows_are_older(connection, leaf, xid),
+        lambda leaf, first, last: rows_came_between(connection, leaf, first, last),
     )
 
 
@@ -276,6 +314,7 @@ def compare(
     changed = _changed_leaves(known, before, now, leaves)
     reasons += changed.reasons
     left, gaps, notices = _changed_memberships(known, before, now, publications)
+    notices = (*notices, *changed.notices)
     raw, between = changed.without_pending(raw, known.raw), (known.lsn, found.until)
     after = Known(
         found.lsn,
@@ -287,7 +326,7 @@ def compare(
         left,
         _labels(known, found, of_types.coming),
         # one that was sent may be seen by the next look alone
-        tuple(xid for xid in known.truncated if changed.pending or not found.seen.has([xid])),
+        tuple(t for t in known.truncated if changed.pending or not found.seen.has([t.xid])),
         {**known.attached, **dict.fromkeys(changed.attached, found.until)},
         found.publications,
         {
@@ -375,7 +414,7 @@ def _changed_columns(
             yield f'Column "{name}" is another one: the former was dropped or renamed'
         elif column.generated and origin.expression != column.expression:
             yield f'Column "{name}" has another generation expression'
-        elif _prints_otherwise(origin, column):
+        elif _prints_otherwise(_base_of(origin, before), _base_of(column, now)):
             yield f'ALTER TABLE has given column "{name}" a type that prints values otherwise'
         elif (
             rewritten
@@ -400,11 +439,24 @@ def _retyped(
             yield f'ALTER TABLE has given column "{name}" another type'
 
 
-def _prints_otherwise(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
+def _base_of(column: AttributeDefinition, table: TableDefinition) -> int:
+    """Return a column's type, or that under its domains, whose values have the same texts."""
+    return _under_domains(column.type_oid, {each.oid: each for each in table.types})
+
+
+def _under_domains(oid: int, types: Mapping[int, TypeDefinition]) -> int:
+    while oid in types and types[oid].kind == "d":
+        oid = next(iter(types[oid].parts), 0)
+    return oid
+
+
+def _prints_otherwise(before: int, now: int) -> bool:
     """Tell whether rows print other texts without having been rewritten: a cidr prints the mask of
-    every address, an inet does not."""
-    types = (origin.type_oid, column.type_oid)
-    return types == (CIDR, INET) or (types[0] != types[1] and REG_TYPES.issuperset(types))
+    every address, an inet does not; a number prints as the name that the new type finds for it."""
+    if (before, now) == (CIDR, INET):
+        return True
+    numbers = {before, now} <= {*REG_TYPES, OID, INT4}
+    return before != now and numbers and {before, now} != {OID, INT4}
 
 
 def _other_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
@@ -609,19 +661,19 @@ def _reached(oid: int, types: Mapping[int, TypeDefinition]) -> set[int]:
 def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
     """Return the enum that a column's values are labels of, through domains. Arrays are texts
     here, so they have none."""
-    while oid in types and types[oid].kind == "d":
-        oid = next((part for part in types[oid].parts), 0)
+    oid = _under_domains(oid, types)
     return oid if oid in types and types[oid].labels else None
 
 
 @dataclass(frozen=True)
 class _LeafChanges:
-    """Changes of partitions. ``attached``: names of partitions that have no row from before they
-    were attached; ``pending``: possible reasons by leaf, where a TRUNCATE that is still to come may
-    have given the leaf another file node, or nobody can read it now; ``places``: tables whose new
-    links belong to pending leaves."""
+    """Changes of partitions. ``notices``: changes that concern only later rows; ``attached``: names
+    of partitions that have no row from before they were attached; ``pending``: possible reasons by
+    leaf, where a TRUNCATE that is still to come may have given the leaf another file node, or
+    nobody can read it now; ``places``: tables whose new links belong to pending leaves."""
 
     reasons: tuple[str, ...]
+    notices: tuple[str, ...] = ()
     attached: tuple[str, ...] = ()
     pending: Mapping[int, str] = field(default_factory=dict)
     places: frozenset[int] = frozenset()
@@ -650,46 +702,78 @@ def _changed_leaves(
     gone = [leaf for oid, leaf in earlier.items() if oid not in leaves]
     reasons = [f'Partition "{leaf.name}" was dropped or detached' for leaf in gone]
     places = {(link.child, link.attached) for link in before.links}
-    attached, told = [], _emptied_together(known, now)
+    notices: list[str] = []
+    attached: list[str] = []
     pending: dict[int, str] = {}
     unsaid: set[int] = set()
     for oid, leaf in leaves.items():
+        old = earlier.get(oid)
         new = [link for link in now.path(oid) if (link.child, link.attached) not in places]
         brought = [link for link in new if not link.born]
-        if brought and oid in earlier:
+        if not leaf.logged and (old is None or old.logged):
+            notices.append(f'changes of partition "{leaf.name}" are not sent, as it is not logged')
+        if brought and old is not None:
             reasons.append(f'Partition "{leaf.name}" was detached and attached again')
-        elif brought:
-            came = ask.came_with_rows(oid, brought)
-            if came is None:
-                pending[oid] = f'Partition "{leaf.name}" was attached'
-                unsaid.update(link.child for link in new)
-            elif came:
+        elif brought and (came := ask.came_with_rows(oid, brought)) is not False:
+            if came:
                 reasons.append(f'Partition "{leaf.name}" was attached with rows')
             else:
-                attached.append(leaf.name)
-        # a new table's file has its OID as its number
-        elif leaf.filenode != (earlier[oid].filenode if oid in earlier else oid):
-            if leaf.changed in told:
-                continue
-            older = ask.has_older_rows(oid, known.xid) if oid in earlier else False
-            if older:
-                continue
-            if older is None or ask.may_be_told(oid, leaf.filenode):
+                pending[oid] = f'Partition "{leaf.name}" was attached'
+                unsaid.update(link.child for link in new)
+        elif old is not None and leaf.logged and not old.logged:
+            reasons.append(f'Partition "{leaf.name}" was not logged for a time')
+        elif leaf.logged and _has_other_file(leaf, old, brought):
+            emptied = _was_emptied(known, now, leaf, ask, seen=old is not None)
+            if emptied is None:
                 pending[oid] = _emptied(leaf)
-            else:
+                unsaid.update(link.child for link in new if brought)
+            elif emptied:
                 reasons.append(_emptied(leaf))
-    return _LeafChanges(tuple(reasons), tuple(attached), pending, frozenset(unsaid))
+        if brought and old is None and oid not in pending:
+            attached.append(leaf.name)
+    return _LeafChanges(tuple(reasons), tuple(notices), tuple(attached), pending, frozenset(unsaid))
 
 
-def _emptied_together(known: Known, now: TableDefinition) -> set[int]:
-    """Return the transactions that have emptied leaves by a TRUNCATE of the whole table that was
-    sent. A subtransaction has another number than the stream tells: if it has emptied all leaves,
-    all have its number, which is greater than that of its transaction."""
-    changed = {leaf.changed for leaf in now.leaves}
-    within = len(changed) == 1 and any(
-        (xid - top) % _XIDS < _XIDS // 2 for xid in changed for top in known.truncated
-    )
-    return {*known.truncated, *(changed if within else ())}
+def _has_other_file(
+    leaf: LeafDefinition, old: LeafDefinition | None, brought: Sequence[PartitionLink]
+) -> bool:
+    """Tell whether a leaf may have got its file since it was known, or was in the tree. A new
+    table's file has its OID as its number. One that was brought may have had another file before;
+    whatever gives it one then writes its row in pg_class, as ATTACH does."""
+    if old is not None:
+        return leaf.filenode != old.filenode
+    written = all(_is_later(leaf.changed, link.attached) for link in brought)
+    return leaf.filenode != leaf.oid and written
+
+
+def _was_emptied(
+    known: Known, now: TableDefinition, leaf: LeafDefinition, ask: LeafQuestions, *, seen: bool
+) -> bool | None:
+    """Tell whether a leaf with another file was emptied by a TRUNCATE that was not sent. None if
+    that cannot be known yet. ``seen``: a look has seen the leaf before.
+
+    The row in pg_class tells which transaction has written it last: that of a TRUNCATE of the whole
+    table, one of its subtransactions, or one that has made another change of the leaf. What a
+    TRUNCATE leaves behind has no row from before it.
+    """
+    if any(leaf.changed == sent.xid for sent in known.truncated):
+        return False
+    if (older := ask.has_older_rows(leaf.oid, known.xid) if seen else False) is True:
+        return False
+    candidates = [sent for sent in known.truncated if sent.may_include(leaf.changed)]
+    kept = [ask.has_rows_between(leaf.oid, sent.xid, leaf.changed) for sent in candidates]
+    if any(kept):
+        return False
+    if older is None or None in kept or ask.may_be_told(leaf.oid, leaf.filenode):
+        return None
+    after = (leaf.changed + 1) % _XIDS
+    together = [each.oid for each in now.leaves if each.changed == leaf.changed]
+    for sent in candidates:
+        if sent.is_newest_before(leaf.changed) and (
+            not sent.filled or any(ask.has_rows_between(oid, sent.xid, after) for oid in together)
+        ):
+            return False
+    return True
 
 
 def _changed_memberships(
@@ -756,7 +840,8 @@ def _changed_membership(
         if other.path != entry.path:
             return "The table was detached from its partitioned table and attached again", None
         if _was_moved(entry.placed, other.placed):
-            return "The table was in another schema, or had another name, for a time", None
+            what = "A partitioned table above it" if entry.relation else "The table"
+            return f"{what} was in another schema, or had another name, for a time", None
         same = (other.owner, other.via_root) == (entry.owner, entry.via_root)
         if same and other.changed != entry.changed:
             return f'Publication "{entry.name}" was altered for a time', None
@@ -937,7 +1022,23 @@ class DefinitionWatch:
         for target in targets:
             if target.rel.definition is not None:
                 self._known[target.rel.sync_id] = Known.parse(target.rel.definition)
-        return self._look(connection, targets, applied)
+        found = self._look(connection, targets, applied)
+        for target in targets:
+            self._tell_of_unlogged(target)
+        return found
+
+    def _tell_of_unlogged(self, target: WatchedTarget) -> None:
+        """Log the partitions whose changes are not in the publisher's WAL. A copy has their rows as
+        of then."""
+        known = self._known.get(target.rel.sync_id)
+        names = [] if known is None else [e.name for e in known.definition.leaves if not e.logged]
+        if names:
+            log.warning(
+                'table "%s" of subscription "%s": changes of partitions that are not logged are '
+                "not sent: %s. ALTER TABLE ... SET LOGGED on the publisher, then %s REFRESH TABLE",
+                *(target.rel.qualified_name, self._subscription.name, ", ".join(names)),
+                alter(self._subscription.name),
+            )
 
     def covers(self, target: WatchedTarget, lsn: Lsn, xids: Collection[int]) -> bool:
         """Tell whether a table was looked at since the publisher had reached a position, and the
@@ -981,6 +1082,11 @@ class DefinitionWatch:
         """Return the labels that coming changes may still have under their former names."""
         known = self._known.get(target.rel.sync_id)
         return () if known is None else _coming(known, target)
+
+    def has_partitions(self, target: WatchedTarget) -> bool:
+        """Tell whether a table has partitions at the publisher that it is published for."""
+        known = self._known.get(target.rel.sync_id)
+        return known is not None and bool(known.definition.leaves)
 
     def has_own_types(self, target: WatchedTarget) -> bool:
         """Tell whether a table has columns of types that the publisher's users can change without a
@@ -1049,13 +1155,29 @@ class DefinitionWatch:
             ended = time.monotonic()
             self._due = ended + max(LOOK_INTERVAL, _SHARE * (ended - began))
 
-    def truncated(self, target: WatchedTarget, xids: Collection[int]) -> None:
-        """Note that TRUNCATEs of a table were sent, before they are applied."""
+    def awaits_look(self, target: WatchedTarget) -> bool:
+        """Tell whether a TRUNCATE of a table was sent that no look has seen yet."""
         known = self._known.get(target.rel.sync_id)
-        new = [xid for xid in xids if known is not None and xid not in known.truncated]
-        if known is not None and known.definition.leaves and new:
-            known = replace(known, truncated=(*known.truncated, *new)[-_TRUNCATES:])
-            self.accept(target, Difference(known))
+        return known is not None and bool(known.truncated)
+
+    def truncated(
+        self,
+        target: WatchedTarget,
+        truncates: Sequence[tuple[int, int]],
+        rows: tuple[Integers, Integers],
+    ) -> None:
+        """Note TRUNCATEs of a table that were sent, and changes of its rows, before they are
+        applied. ``truncates``: sequence numbers and transactions; ``rows``: the same of changes."""
+        known = self._known.get(target.rel.sync_id)
+        if known is None or not known.definition.leaves:
+            return
+        places, xids = rows
+        noted = {sent.xid: sent.before(xids) for sent in known.truncated}
+        for place, xid in truncates:
+            noted.pop(xid, None)
+            noted[xid] = SentTruncate(xid).before(xids[places > place])
+        known = replace(known, truncated=tuple(noted.values())[-_TRUNCATES:])
+        self.accept(target, Difference(known))
 
     def sent(self, target: WatchedTarget, leaf: int, name: str) -> SchemaChanged | None:
         """Return the error of a table with changes of a partition that no look has found: it was

@@ -84,8 +84,8 @@ class Membership:
     ``row_filter``: a digest, None without one. ``kind``: t if the entry names a table, s for a
     schema, a for all tables. ``relation``: the partitioned table above that is published, 0 for the
     table itself. ``path``: the transactions that attached the table, up to there. ``placed``: if
-    its schema is published, the transaction that last renamed, moved or re-owned the table, and its
-    owner."""
+    a schema is published, the transaction that last renamed, moved or re-owned the table in it
+    (``relation``), and its owner."""
 
     publication: int
     name: str
@@ -111,7 +111,8 @@ class Membership:
 @dataclass(frozen=True, slots=True)
 class LeafDefinition:
     """A partition with rows of its own. ``missing``: columns that have a missing value in it;
-    ``changed``: the transaction that last wrote its row in pg_class."""
+    ``changed``: the transaction that last wrote its row in pg_class. ``logged``: False for an
+    unlogged one, whose changes are not sent."""
 
     oid: int
     name: str
@@ -119,6 +120,7 @@ class LeafDefinition:
     toast: int
     missing: frozenset[str]
     changed: int
+    logged: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +268,8 @@ def parse_definition(raw: Raw) -> TableDefinition:
         ),
         memberships if persistence == "p" and _are_sent(kind, memberships) else (),
         tuple(
-            LeafDefinition(oid, name, filenode, toast, frozenset(missing or ()), changed)
-            for oid, name, filenode, toast, missing, changed in raw.get("leaves", ())
+            LeafDefinition(oid, name, filenode, toast, frozenset(missing or ()), changed, logged)
+            for oid, name, filenode, toast, missing, changed, logged in raw.get("leaves", ())
         ),
         tuple(PartitionLink(*each) for each in raw.get("links", ())),
         (schema, name),
@@ -310,9 +312,7 @@ def rows_came_with(
     command than the link's counts as such a row. Raises PublisherError, ConnectionFailure.
     """
     before = " OR ".join(
-        f"pg_catalog.age(xmin) > pg_catalog.age('{link.attached}'::pg_catalog.xid)"
-        f" OR cmin::text::bigint < {link.command}"
-        for link in links
+        f"NOT {_since(link.attached)} OR cmin::text::bigint < {link.command}" for link in links
     )
     return _has_rows(connection, leaf, before, unread=True)
 
@@ -321,8 +321,22 @@ def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool | None:
     """Tell whether a partition has a row of a transaction before ``xid``, and so was not emptied
     since. Return False if its rows may not be read; None if somebody has locked it. Raises
     PublisherError, ConnectionFailure."""
-    before = f"pg_catalog.age(xmin) > pg_catalog.age('{xid}'::pg_catalog.xid)"
-    return _has_rows(connection, leaf, before, unread=False)
+    return _has_rows(connection, leaf, f"NOT {_since(xid)}", unread=False)
+
+
+def rows_came_between(connection: Connection, leaf: int, first: int, last: int) -> bool | None:
+    """Tell whether a partition has a row of a transaction from ``first`` up to, and without,
+    ``last``. Return False if its rows may not be read; None if somebody has locked it. Raises
+    PublisherError, ConnectionFailure."""
+    which = f"{_since(first)} AND NOT {_since(last)}"
+    return _has_rows(connection, leaf, which, unread=False)
+
+
+def _since(xid: int) -> str:
+    """Return the condition that a row is of the transaction ``xid`` or a later one. A row that is
+    older by more than 2^31 transactions has a negative age; its number stays in it when it is
+    frozen."""
+    return f"(pg_catalog.age(xmin) BETWEEN 0 AND pg_catalog.age('{xid}'::pg_catalog.xid))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +364,7 @@ def written_since(connection: Connection, xid: int, relations: Collection[int]) 
     """Return the rows that were written since the transaction ``xid``, on a publisher of PostgreSQL
     17 or later. Raises PublisherError, ConnectionFailure."""
     oids = ", ".join(map(str, sorted(relations))) or "NULL"
-    since = f"pg_catalog.age(xmin) <= pg_catalog.age('{xid}'::pg_catalog.xid)"
+    since = _since(xid)
     rows = connection.query(
         f"SELECT 'c', oid::bigint FROM pg_catalog.pg_class WHERE oid IN ({oids}) AND {since}"
         f" UNION ALL SELECT 'p', oid::bigint FROM pg_catalog.pg_publication WHERE {since}"
@@ -513,7 +527,7 @@ SELECT 'leaves', b.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
          c.reltoastrelid::bigint,
          (SELECT pg_catalog.json_agg(a.attname) FROM pg_catalog.pg_attribute a
            WHERE a.attrelid = b.leaf AND a.atthasmissing),
-         c.xmin::text::bigint) ORDER BY b.leaf)::text
+         c.xmin::text::bigint, c.relpersistence <> 'u') ORDER BY b.leaf)::text
   FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.leaf AND c.relkind <> 'p' GROUP BY 2
 UNION ALL
 SELECT 'links', b.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
@@ -548,7 +562,7 @@ SELECT 'memberships', m.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
 _SCHEMAS: Final = """UNION ALL
     SELECT a.relid, s.pnpubid, s.oid, NULL::text, NULL::text, 's',
            CASE WHEN a.ancestor = a.relid THEN 0 ELSE a.ancestor END, a.path,
-           CASE WHEN a.ancestor = a.relid THEN t.xmin::text || ' ' || c.relowner ELSE '' END
+           t.xmin::text || ' ' || c.relowner
       FROM above a JOIN pg_catalog.pg_class c ON c.oid = a.ancestor
       LEFT JOIN pg_catalog.pg_type t ON t.oid = c.reltype
       JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = c.relnamespace"""
