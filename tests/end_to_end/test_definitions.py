@@ -457,6 +457,25 @@ def test_rows_that_go_and_come_with_partitions(
 
 
 @part_of_make_faults
+def test_a_parked_table_says_what_was_found_first(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """The changes of its partition come in the same batch."""
+    database.execute(_PARTITIONED)
+    node = local_node()
+    node.subscribe("s", database, "p", "on_table_error = park")
+    node.caught_up("s", database)
+    database.execute(
+        "BEGIN; ALTER TABLE root ATTACH PARTITION stands FOR VALUES FROM (30) TO (40);"
+        "INSERT INTO root VALUES (32); COMMIT"
+    )
+    node.caught_up_but_parked("s", database)
+    (table,) = node.status("s").tables
+    assert table.state == "p"
+    assert 'Partition "stands" was attached with rows' in f"{table.error_detail}"
+
+
+@part_of_make_faults
 def test_a_partition_that_is_not_logged_is_told_of(
     local_node: Callable[..., LocalNode],
     database: Database,

@@ -496,7 +496,9 @@ class Applier:
         """Refuse tables that get changes of a partition which no longer exists."""
         for sequence, root, leaf in stamps.chunk.announced_leaves:
             target = None if self._targets.of(leaf) is not None else self._targets.of(root)
-            if target is None or sequence < first_message(stamps.chunk, target.marker, stamps.end):
+            if target is None or self._targets.named(target.rel.table_name) is not target:
+                continue  # parked a moment ago, for a reason of its own
+            if sequence < first_message(stamps.chunk, target.marker, stamps.end):
                 continue
             name = self._decoder.relations[leaf].name
             error = self._targets.definitions.sent(target, leaf, name)
