@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
+from penstock.embedded.account import as_account, server_account
+from penstock.embedded.installation import find_installation
 from penstock.lsn import Lsn
 from penstock.walreceiver import table_definition
 from penstock.walreceiver.publisher import Publisher
@@ -154,6 +160,43 @@ def test_rows_of_partitions_that_may_not_be_read(database: Database) -> None:
         publisher.connection.query("SET ROLE pg_monitor")
         oid = database.value("SELECT 'l3'::regclass::oid::int")
         assert not rows_are_older(publisher.connection, oid, 3)
+
+
+def _go_on_at(server: EmbeddedPostgres, xid: int) -> None:
+    """Restart a server with the first transaction number of a file of pg_xact."""
+    for name in ("postgres", "template1"):
+        Database(server, name).execute("VACUUM FREEZE")
+    server.stop()
+    segment = server.data_dir / "pg_xact" / f"{xid // _XIDS_OF_A_FILE:04X}"
+    segment.write_bytes(bytes(_XIDS_OF_A_FILE // 4))
+    account = server_account()
+    if account is not None:
+        os.chown(segment, account.uid, account.gid)
+    reset = find_installation(18).program("pg_resetwal")
+    command: list[str | Path] = [reset, "-x", str(xid), "-D", server.data_dir]
+    subprocess.run(command, check=True, cwd="/", capture_output=True, **as_account(account))
+    server.start()
+
+
+_XIDS_OF_A_FILE = 32 * 4 * 8192
+
+
+@part_of_make_faults
+def test_rows_that_are_older_than_half_of_all_numbers() -> None:
+    """They have a negative age."""
+    with EmbeddedPostgres(18, settings={"autovacuum": False}) as server:
+        database = Database(server, "postgres")
+        database.execute("CREATE TABLE l2 (id int, v text); INSERT INTO l2 VALUES (21)")
+        for xid in (1900 * _XIDS_OF_A_FILE, 2100 * _XIDS_OF_A_FILE):
+            _go_on_at(server, xid)
+        assert database.value("SELECT age(xmin) FROM l2") < 0
+        database.execute(
+            "CREATE TABLE root (id int, v text) PARTITION BY RANGE (id);"
+            "CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+        )
+        database.execute("ALTER TABLE root ATTACH PARTITION l2 FOR VALUES FROM (20) TO (30)")
+        database.execute("INSERT INTO root VALUES (22)")
+        assert came_with(database, "l2")
 
 
 def test_a_partition_that_was_emptied_has_no_older_rows(database: Database) -> None:
