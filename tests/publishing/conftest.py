@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
-from penstock.executor import small_rewrites
-from penstock.executor.modify import InsertByFiles, TruncateTables
+from penstock.executor import modify
+from penstock.executor.modify import ModifyByFiles, TruncateTables
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
 from publishing.psql_pair import SUPERUSER, Pair
 
@@ -84,8 +84,8 @@ def both(
 @pytest.fixture
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are changed as in tables that are large, or that Delta alone may write."""
-    monkeypatch.setattr(small_rewrites, "MAX_BYTES", -1)
-    monkeypatch.setattr(InsertByFiles, "insert", lambda *_: None)
+    monkeypatch.setattr(modify, "MAX_BYTES", -1)
+    monkeypatch.setattr(ModifyByFiles, "insert_alone", lambda *_: None)
     monkeypatch.setattr(TruncateTables, "_by_files", lambda *_: False)
 
 

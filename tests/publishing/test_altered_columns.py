@@ -15,7 +15,7 @@ from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.executor import rows as executor_rows
-from penstock.executor.modify import InsertByFiles
+from penstock.executor.modify import ModifyByFiles
 from penstock.pipeline.routed_writer import RoutedWriter
 from publishing.lake_node import LakeNode
 
@@ -120,7 +120,7 @@ def test_rows_that_were_made_without_a_column_are_made_again(
 
     with monkeypatch.context() as patched:
         if with_spark:
-            patched.setattr(InsertByFiles, "insert", lambda *_: None)
+            patched.setattr(ModifyByFiles, "insert_alone", lambda *_: None)
             patched.setattr(executor_rows, "_write", late)
         else:
             patched.setattr(RoutedWriter, "add", late)

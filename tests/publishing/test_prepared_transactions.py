@@ -21,10 +21,10 @@ from pyroaring import BitMap
 from fix_postgres import Database, _database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import StorageError
-from penstock.executor import small_rewrites
+from penstock.executor import modify
+from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.held_rows import HeldRows
 from penstock.executor.modify import TruncateTables
-from penstock.executor.row_work import LeafWork
 from penstock.executor.two_phase import TwoPhase
 from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse
@@ -209,7 +209,7 @@ def test_nobody_on_the_node_changes_its_rows(
         detail = raised.value.diag.message_detail
         assert detail == 'The prepared transaction "held" changes rows of table "public.f".'
     with monkeypatch.context() as patched, pytest.raises(psycopg.errors.SerializationFailure):
-        patched.setattr(small_rewrites, "MAX_BYTES", -1)
+        patched.setattr(modify, "MAX_BYTES", -1)
         lake.execute("UPDATE f SET v = 2 WHERE id = 2")  # which Spark would do
     for statement in ("DROP TABLE f", "ALTER TABLE f ADD COLUMN w int"):
         with pytest.raises(psycopg.errors.ObjectInUse, match='prepared transaction "held"'):
@@ -297,18 +297,18 @@ def test_what_was_changed_since_is_not_prepared(
     assert gids(lake) == []
     assert len(parquet_files(lake) - before) == 1
 
-    commit = LeafWork.commit
+    commit = CommitBlocks.commit_statement
 
-    def slowly(work: LeafWork) -> int:
+    def slowly(*arguments: Any, **options: Any) -> None:
         entered.set()
         assert go_on.wait(60)
-        return commit(work)
+        commit(*arguments, **options)
 
     def claim(*arguments: Any) -> None:
         check(*arguments)
         go_on.set()
 
-    monkeypatch.setattr(LeafWork, "commit", slowly)
+    monkeypatch.setattr(CommitBlocks, "commit_statement", slowly)
     monkeypatch.setattr(TwoPhase, "_claim", claim)
     with contextlib.closing(lake.connect()) as one, contextlib.closing(lake.connect()) as two:
         two.execute("BEGIN; UPDATE g SET v = 0 WHERE id = 2")

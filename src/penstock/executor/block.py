@@ -19,16 +19,19 @@ from penstock.catalog import BlockCatalog, BlockMessage, Catalog, LakeTable, Mad
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
 from penstock.executor.rows import serialization_failure
 from penstock.executor.tables import BlockPosition
+from penstock.lakehouse import protocol
 from penstock.lakehouse.block_warehouse import BlockWarehouse, remove_empty_folders
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile, file_uri
 from penstock.lakehouse.row_pairs import pairs_folder
-from penstock.lakehouse.schema import check_lengths
+from penstock.lakehouse.schema import TableSchema, check_lengths
 from penstock.lakehouse.staged_change import StagedChange
-from penstock.lakehouse.state import TableState, load_at, load_vectors, refresh
+from penstock.lakehouse.state import TableState, load, load_at, load_vectors, refresh
+from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.table_layout import check_layout
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.sqlstate import ProgramLimitExceeded
+from penstock.sqlstate import ProgramLimitExceeded, UndefinedTable
 from penstock.walsender.sequencer import Position
 
 Result = TypeVar("Result")
@@ -36,6 +39,17 @@ Result = TypeVar("Result")
 _MAX_MESSAGE_BYTES: Final = 256 << 20
 """The most that a block's messages may hold together. They stay in memory until COMMIT, which
 writes them as one value of the node's state; SQLite's values have less than 1 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class InsertTarget:
+    """A leaf that rows are added to, with the files that the block sees. No vector is read."""
+
+    storage: Storage
+    uri: str
+    name: str
+    state: TableState
+    schema: TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +152,55 @@ class LakeBlock:
             files[oid] = change.files(state)
         return BlockPosition(position.lsn, position.versions, files)
 
-    def open(self, leaf: LakeTable, version: int) -> DeltaTable:
-        """Open a leaf at a version with the block's changes. The caller must not commit to it.
+    def open(self, leaf: LakeTable, version: int | None) -> DeltaTable:
+        """Open a leaf at a version, or at the newest one, with the block's changes. The caller must
+        not commit to it.
 
-        Raises FeatureNotSupported if only Delta itself knows what the table asks of its writers.
+        Raises FeatureNotSupported if only Delta itself knows what the table asks of its writers,
+        and UndefinedTable.
         """
+        state = self._open(leaf, version)
         warehouse, uri = self.warehouse, leaf.uri or ""
-        storage = warehouse.storage
+        load_vectors(warehouse.storage, uri, state)
+        seen = self._with_changes(leaf, state)
+        return DeltaTable(warehouse.storage, warehouse.store, uri, leaf.qualified_name, seen)
+
+    def open_to_insert(self, leaf: LakeTable, version: int | None) -> InsertTarget:
+        """Open a leaf as ``open`` does, only to add rows. Raises what ``open`` raises."""
+        state = self._open(leaf, version)
+        name, uri, storage = leaf.qualified_name, leaf.uri or "", self.warehouse.storage
+        protocol.check_appendable(name, state.protocol, state.metadata)
+        if (change := self.staged.changes.get(leaf.oid)) is not None:
+            load_vectors(storage, uri, state, change.gone.keys())
+        schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
+        check_layout(name, state.layout, schema.arrow())
+        return InsertTarget(storage, uri, name, self._with_changes(leaf, state), schema)
+
+    def _open(self, leaf: LakeTable, version: int | None) -> TableState:
+        warehouse, uri = self.warehouse, leaf.uri or ""
         if leaf.oid in self.staged.tables:
             warehouse.check_there()
-            storage.create_folder(uri)  # COMMIT puts the table's log there
-        state = self._state(leaf.oid, uri, version)
-        load_vectors(storage, uri, state)
+            warehouse.storage.create_folder(uri)  # COMMIT puts the table's log there
+        if version is not None:
+            state = self._state(leaf.oid, uri, version)
+        else:
+            newest = load(warehouse.storage, uri)
+            if newest is None:
+                raise UndefinedTable(f'relation "{leaf.qualified_name}" does not exist')
+            state = self._states[leaf.oid] = newest
+        check_lengths(state.metadata["schemaString"])
+        return state
+
+    def _with_changes(self, leaf: LakeTable, state: TableState) -> TableState:
         seen = state.copy()
         change = self.staged.changes.get(leaf.oid)
         if change is not None:
             seen.files = change.files(state)
-        check_lengths(seen.metadata["schemaString"])
-        return DeltaTable(storage, warehouse.store, uri, leaf.qualified_name, seen)
+        return seen
+
+    def read_state(self, change: StagedChange) -> TableState:
+        """Return the state of the table that the block's last statement has read."""
+        return self._states[change.relation]
 
     def stage(
         self,

@@ -39,6 +39,7 @@ from penstock.errors import (
 )
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows
+from penstock.executor.rows import serialization_failure
 from penstock.executor.unique_keys import UniqueKeys
 from penstock.failpoint import (
     AFTER_BLOCK_COMMITS,
@@ -53,7 +54,7 @@ from penstock.lakehouse.block_warehouse import remove_empty_folders
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry
 from penstock.lakehouse.schema import own_types
 from penstock.lakehouse.staged_change import StagedChange, changes_in, content_of
-from penstock.lakehouse.staged_commit import StagedCommit
+from penstock.lakehouse.staged_commit import StagedCommit, is_named
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import TableName
@@ -69,6 +70,7 @@ from penstock.walsender.two_phase import note_commit, put_prepare, put_rollback,
 
 log = logging.getLogger(__name__)
 
+_STILL_PREPARED: Final = "The transaction is prepared still; ROLLBACK PREPARED ends it."
 _TRIES: Final = 3
 """Attempts to find tables in which no block's commits are under way."""
 
@@ -109,8 +111,42 @@ class CommitBlocks:
         with keyed, self._sequencer.one_transaction():
             self._finish_before(changes, tables)
             self._held.now(_tables(changes)).check_changes(changes)
-            made = self._commit(block, changes, tables=tables, messages=messages)
+            try:
+                made = self._commit(block, changes, tables=tables, messages=messages)
+            except CommitConflict as error:
+                raise outrun_block(error) from None
         self._after(made)
+
+    def commit_statement(self, block: LakeBlock, *, apart: bool) -> None:
+        """Commit a block that holds one statement, which found its rows in the newest versions and
+        has the turn of its keys. ``apart``: each table is committed by itself, as a subscription
+        fills them: its cuts may come between two of them.
+
+        Raises CommitConflict if others were first at some row or have altered a table; nothing is
+        committed then. Raises PenstockError (23505; 40003: with ``apart``, a part is committed).
+        """
+        changes = block.changes
+        if len(changes) > 1 and not apart:
+            with self._sequencer.one_transaction():
+                self._finish_before(changes)
+                made = self._commit(block, changes)
+            self._checkpoint(made)
+            return
+        done: list[StagedChange] = []
+        for change in changes:
+            state = block.read_state(change)
+            (commit,) = self._commits(BlockCommit("", (change.relation,), ""), [change])
+            block.keep([*done, change])
+            try:
+                version = self._put_one(block, commit, state)
+            except PenstockError as error:
+                if not done:
+                    raise
+                block.keep([*done, change])
+                names = [each.name for each in done]
+                raise serialization_failure(error.detail or error.message, names) from None
+            done.append(change)
+            self._checkpoint([(commit, (version, state))])
 
     def prepare(self, prepared_id: str, changes: Sequence[StagedChange]) -> None:
         """Mark the block as prepared and put PREPARE into the log, provided that it could be
@@ -162,10 +198,10 @@ class CommitBlocks:
                 with self._catalog.read() as t:
                     messages = t.block_messages.of(prepared.id)
                 made = self._commit(Kept(), changes, prepared.id, messages=messages)
+            except CommitConflict as error:
+                raise outrun_block(error).changed(hint=_STILL_PREPARED) from None
             except (SerializationFailure, UniqueViolation) as error:
-                raise error.changed(
-                    hint="The transaction is prepared still; ROLLBACK PREPARED ends it."
-                ) from None
+                raise error.changed(hint=_STILL_PREPARED) from None
         self._after(made)
 
     @contextmanager
@@ -194,6 +230,10 @@ class CommitBlocks:
             self._sequencer.step()
         except StorageError as error:  # the block is committed all the same
             log.warning("a transaction block is not in the log yet: %s", error.message)
+        self._checkpoint(made)
+
+    @staticmethod
+    def _checkpoint(made: Made) -> None:
         for commit, (version, state) in made:
             if version is not None and state is not None:
                 commit.checkpoint(version, state.properties)
@@ -255,17 +295,14 @@ class CommitBlocks:
         )
         commits = self._commits(block, changes)
         new = {table.row.oid for table in tables}
-        try:
-            # a new table needs no check: nobody else knows it
-            states = [None if c.change.relation in new else c.check() for c in commits]
-            staged.keep(changes)
-            if block.is_alone and states[0] is not None:
-                return [(commits[0], (self._put_one(staged, commits[0], states[0]), states[0]))]
-            self._note(staged, block, messages)
-            failpoint(AFTER_BLOCK_INTENT)
-            versions = self._put_all(block, commits, states)
-        except CommitConflict as error:
-            raise outrun_block(error) from None
+        # a new table needs no check: nobody else knows it
+        states = [None if c.change.relation in new else c.check() for c in commits]
+        staged.keep(changes)
+        if block.is_alone and states[0] is not None:
+            return [(commits[0], (self._put_one(staged, commits[0], states[0]), states[0]))]
+        self._note(staged, block, messages)
+        failpoint(AFTER_BLOCK_INTENT)
+        versions = self._put_all(staged, block, commits, states)
         return list(zip(commits, zip(versions, states, strict=True), strict=True))
 
     def _note(self, staged: Keeps, block: BlockCommit, messages: Sequence[BlockMessage]) -> None:
@@ -305,6 +342,7 @@ class CommitBlocks:
 
     def _put_all(
         self,
+        staged: Keeps,
         block: BlockCommit,
         commits: Sequence[StagedCommit],
         states: Sequence[TableState | None],
@@ -320,7 +358,7 @@ class CommitBlocks:
                 versions.append(commit.put(state))
                 failpoint(BETWEEN_BLOCK_COMMITS)
         except PenstockError as error:
-            if self._take_back(block, commits, error):
+            if self._take_back(staged, block, commits, error):
                 raise
             versions = [None] * len(commits)
         failpoint(AFTER_BLOCK_COMMITS)
@@ -331,7 +369,11 @@ class CommitBlocks:
         return versions
 
     def _take_back(
-        self, block: BlockCommit, commits: Sequence[StagedCommit], error: PenstockError
+        self,
+        staged: Keeps,
+        block: BlockCommit,
+        commits: Sequence[StagedCommit],
+        error: PenstockError,
     ) -> bool:
         """Take the commits back after an error. Return False, and leave them, if all of them are
         there nevertheless: a store may fail after it has done its work."""
@@ -348,7 +390,17 @@ class CommitBlocks:
             if isinstance(error, StorageError) and not self._warehouse.storage.is_local:
                 raise unknown(error, why) from error  # the last commit may still appear
             log.error("a transaction block will be rolled back later: %s", why.report())
+        else:
+            self._keep_named(staged, commits)
         return True
+
+    def _keep_named(self, staged: Keeps, commits: Sequence[StagedCommit]) -> None:
+        """Keep only the files that versions name: others may be what has filled the disk."""
+        storage = self._warehouse.storage
+        try:
+            staged.keep([each.change for each in commits if is_named(storage, each.change)])
+        except StorageError as error:
+            log.warning("files of a transaction block are left: %s", error.message)
 
     def _is_there(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> bool:
         """Tell whether the log has the block, or will have it: every table that still exists has
@@ -389,7 +441,7 @@ class CommitBlocks:
                 self._undo(block, commits)
             return
         try:
-            self._put_all(block, commits, [None] * len(commits))
+            self._put_all(Kept(), block, commits, [None] * len(commits))
             log.info("a transaction block over %d tables was committed", len(commits))
         except (CommitConflict, DuplicateTable, FeatureNotSupported, UniqueViolation) as error:
             log.warning("a transaction block was rolled back: %s", error.report())

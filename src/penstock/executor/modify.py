@@ -2,8 +2,8 @@
 
 In: the statement of a session. Out: one Delta commit of each table that has rows, and the number
 of rows. Rows find their partition as in PostgreSQL, and a row that belongs nowhere is refused
-before anything is committed. ``ModifyTables`` chooses how a statement is run: the classes below and
-``small_rewrites`` run it.
+before anything is committed. ``ModifyTables`` chooses how a statement is run: the classes below run
+it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,10 +22,10 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Role
 from penstock.errors import CommitConflict, FeatureNotSupported, ReplicationConflict
-from penstock.executor.block import LakeBlock, not_in_a_block
+from penstock.executor.block import InsertTarget, LakeBlock, not_in_a_block
 from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.constraints import ROUTE, check_found, check_partition
-from penstock.executor.held_rows import HeldRows
+from penstock.executor.held_rows import Held, HeldRows
 from penstock.executor.partitions import PartitionRules, Routing
 from penstock.executor.routes import (
     OpenTable,
@@ -37,7 +37,7 @@ from penstock.executor.routes import (
     route,
     schema_of,
 )
-from penstock.executor.row_moves import APP_ID, RowMoves
+from penstock.executor.row_moves import APP_ID, RowMoves, moves_of_filled
 from penstock.executor.row_pairs import paired_columns, write_pairs
 from penstock.executor.row_work import LeafWork
 from penstock.executor.rows import (
@@ -48,18 +48,16 @@ from penstock.executor.rows import (
     altered_error,
     as_functions,
     delta_table,
+    outrun,
     quoted,
-    serialization_failure,
 )
 from penstock.executor.select import LakeSelect
 from penstock.executor.shown_rows import first_null_of_leaves, null_error
-from penstock.executor.small_rewrites import SmallRewrites, has_change_feed
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.unique_by_spark import check_not_null, check_unique, live_rows
 from penstock.executor.unique_keys import UniqueKeys, unique_keys
 from penstock.executor.writer import Writer
 from penstock.lakehouse.actions import grouped_mark
-from penstock.lakehouse.append import Append
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.protocol import ENABLE_VECTORS
@@ -81,7 +79,7 @@ from penstock.publication.rules import check_identity
 from penstock.sql import RangeVar
 from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
-from penstock.sqlstate import NotNullViolation, UniqueViolation
+from penstock.sqlstate import NotNullViolation
 from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_columns import LakeColumn, table_column
 from penstock.walsender.sequencer import Position, Sequencer
@@ -103,11 +101,12 @@ class ModifyTables:
         unique: UniqueKeys,
     ) -> None:
         self._rows = LakeRows(warehouse, tables, select)
-        self._inserts = InsertByFiles(warehouse, catalog, tables, held, unique)
         self._spark_inserts = InsertBySpark(spark, catalog, tables, unique)
         self._truncates = TruncateTables(spark, warehouse, sequencer)
-        self._rewrites = Rewrites(warehouse, catalog, sequencer, tables, blocks, held, unique)
-        self._of_blocks = BlockStatements(catalog, tables, self._rewrites, held, unique)
+        self._rewrites = Rewrites(warehouse, catalog, sequencer, tables, unique)
+        self._by_files = ModifyByFiles(
+            warehouse, catalog, tables, self._rewrites, blocks, held, unique
+        )
         self._spark = spark
         self._sequencer = sequencer
         self._blocks = blocks
@@ -124,14 +123,14 @@ class ModifyTables:
         with ExitStack() as stack:
             if isinstance(statement, InsertStmt):
                 new = self._rows.new_rows(statement, table, at, writer)
-                count = self._inserts.insert(table, new, writer.interrupts)
+                count = self._by_files.insert_alone(table, new, writer.interrupts)
                 if count is None:
                     staged = stack.enter_context(self._rows.staged(new, table))
                     count = self._spark_inserts.insert(table, staged, writer.interrupts)
                 tag = f"INSERT 0 {count}"
             else:
                 planned = self._rows.plan(statement, table, at, writer)
-                count = self._rewrites.run(table, planned, writer.interrupts)
+                count = self._by_files.rewrite_alone(table, planned, writer.interrupts)
                 if count is None:
                     leaves = {leaf.oid for leaf in self._tables.leaves(table)}
                     stack.enter_context(self._held.changing(leaves)).check_tables()
@@ -153,9 +152,9 @@ class ModifyTables:
         table = self._tables.find(statement.relation, writer.role, owner=True)
         if isinstance(statement, InsertStmt):
             new = self._rows.new_rows(statement, table, at, writer)
-            return CommandOutcome(f"INSERT 0 {self._of_blocks.insert(table, new, at, block)}")
+            return CommandOutcome(f"INSERT 0 {self._by_files.insert(table, new, at, block)}")
         planned = self._rows.plan(statement, table, at, writer)
-        count = self._of_blocks.rewrite(table, planned, at, writer.interrupts, block)
+        count = self._by_files.rewrite(table, planned, at, writer.interrupts, block)
         return CommandOutcome(f"{planned.kind.upper()} {count}")
 
     def truncate(
@@ -178,53 +177,100 @@ class ModifyTables:
         return CommandOutcome("TRUNCATE TABLE")
 
 
-# INSERT, UPDATE and DELETE of a transaction block. They stage their changes in the block, whose
-# COMMIT commits them.
+# INSERT, UPDATE and DELETE by writing files, without a job of Spark's. They stage their changes in
+# a block, whose COMMIT commits them. A statement by itself is a block of one, which is committed
+# at once:
+#
+#     in a block    read at the block's position -> stage              -> COMMIT
+#     by itself     read the newest versions     -> stage, check keys  -> commit, or read again
 #
 # In: planned statements and their block. Out: the number of rows; the block has the files and
-# positions then, or nothing if the statement fails. Changes that cannot be staged are refused:
-# those that only Delta itself can write, and those of very large tables and of tables that a
-# subscription fills.
+# positions then, or nothing if the statement fails. What cannot be staged (what only Delta itself
+# can write, very large tables, in a block also tables that a subscription fills) is refused in a
+# block, and is left to Spark outside of one.
 
-_MAX_BYTES: Final = 1 << 30
-"""The most bytes that the files of an UPDATE's or DELETE's tables may have together: this process
-alone reads them."""
+MAX_BYTES: Final = 8 << 20
+"""The most bytes that the files of an UPDATE's or DELETE's tables may have together outside of a
+block: so much is read and written here before Spark would have begun."""
+_MAX_BLOCK_BYTES: Final = 1 << 30
+"""The same in a block, for which there is no other way: this process alone reads them."""
+_ATTEMPTS: Final = 20
+"""Attempts at a statement while others change the same rows."""
+_CHANGE_FEED: Final = "delta.enableChangeDataFeed"
+"""The property of tables with a change data feed. Its readers need to see which new row was which
+old one, and only Delta's own UPDATE tells them."""
 
 
-class BlockStatements:
-    """Stage the statements of transaction blocks, for all sessions."""
+class ModifyByFiles:
+    """Change rows by writing files, for all sessions."""
 
     def __init__(
         self,
+        warehouse: Warehouse,
         catalog: Catalog,
         tables: LakeTables,
         rewrites: Rewrites,
+        blocks: CommitBlocks,
         held: HeldRows,
         unique: UniqueKeys,
     ) -> None:
-        self._held = held
-        self._unique = unique
+        self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
         self._rewrites = rewrites
+        self._blocks = blocks
+        self._held = held
+        self._unique = unique
 
     def insert(self, table: LakeTable, rows: NewRows, at: Position, block: LakeBlock) -> int:
         """Stage an INSERT and return the number of its rows. Raises PenstockError (0A000, 23502,
         23505, 23514, 40001)."""
-        found, opened = self._open("INSERT", table, rows.known, at, block)
+        what = "INSERT"
+        self._check_not_filled(what, table)
+        with _refused_in_a_block(what):
+            found = route(self._catalog, self._tables, table, rows.known)
+            versions = [self._tables.version(leaf, at) for leaf in found.leaves]
+            opened = [
+                block.open_to_insert(leaf, version)
+                for leaf, version in zip(found.leaves, versions, strict=True)
+            ]
+        check_columns(self._tables, table, rows.known, opened)
         keyed = [leaf.oid for leaf in found.leaves if unique_keys(leaf, rows.known)]
+        files = write_rows(
+            found, opened, rows, self._key_check(found, opened, rows, lambda: self._held.now(keyed))
+        )
+        return _stage_files(found, files, block)
 
-        def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
-            held = self._held.now(keyed)
-            for number, keys in self._unique.of_files(found, opened, files, rows.known):
-                keys.check(opened[number].files.values(), held)
+    def insert_alone(self, table: LakeTable, rows: NewRows, interrupts: Interrupts) -> int | None:
+        """Insert by a statement that is in no block, and return the number of its rows; None,
+        having read none, if only Delta itself knows what a table asks of its writers.
 
-        files = write_rows(found, opened, rows, check if keyed else lambda _: None)
-        for number, leaf in enumerate(found.leaves):
-            mine = [file for to, file in files if to == number]
-            if mine:
-                block.stage(leaf, INSERT, {}, mine)
-        return sum(file.rows for _, file in files)
+        Raises PenstockError (23502, 23505, 23514; 40001: a table was altered meanwhile; 40003).
+        """
+        block = LakeBlock(self._warehouse)
+        with ExitStack() as stack:
+            stack.callback(block.end)
+            try:
+                found = route(self._catalog, self._tables, table, rows.known)
+                opened = [block.open_to_insert(leaf, None) for leaf in found.leaves]
+            except FeatureNotSupported:
+                return None
+            check_columns(self._tables, table, rows.known, opened)
+            keyed = [leaf.oid for leaf in found.leaves if unique_keys(leaf, rows.known)]
+            if keyed:
+                held = stack.enter_context(self._held.changing(keyed, new_rows=True))
+
+            def turn() -> Held:
+                stack.enter_context(self._unique.turn(keyed, interrupts.check))
+                return held
+
+            files = write_rows(found, opened, rows, self._key_check(found, opened, rows, turn))
+            count = _stage_files(found, files, block)
+            try:
+                self._commit(table, block)
+            except (CommitConflict, FeatureNotSupported):
+                raise altered_error(table) from None
+            return count
 
     def rewrite(
         self,
@@ -238,18 +284,80 @@ class BlockStatements:
         23502, 23505, 23514, 40001, 55000)."""
         what = change.kind.upper()
         self._rewrites.check_identity(self._tables.leaves(table), Operation(change.kind))
-        found, opened = self._open(what, table, change.known, at, block)
-        if sum(file.size for leaf in opened for file in leaf.files.values()) > _MAX_BYTES:
-            raise not_in_a_block(f"{what} of tables of more than {_MAX_BYTES >> 20} MB")
-        if any(map(has_change_feed, opened)):
+        self._check_not_filled(what, table)
+        with _refused_in_a_block(what):
+            found = route(self._catalog, self._tables, table, change.known)
+            versions = [self._tables.version(leaf, at) for leaf in found.leaves]
+            opened = list(map(block.open, found.leaves, versions))
+        check_columns(self._tables, table, change.known, opened)
+        if _size(opened) > _MAX_BLOCK_BYTES:
+            raise not_in_a_block(f"{what} of tables of more than {_MAX_BLOCK_BYTES >> 20} MB")
+        if any(map(_has_change_feed, opened)):
             raise not_in_a_block(f"{what} of tables with a change data feed")
+        held = self._held.now({leaf.oid for leaf in found.leaves})
+        return self._stage(found, opened, change, interrupts, held, block)
+
+    def rewrite_alone(
+        self, table: LakeTable, change: RowChange, interrupts: Interrupts
+    ) -> int | None:
+        """Run an UPDATE or DELETE that is in no block, and return the number of its rows; None,
+        having done nothing, if Spark has to run it.
+
+        Raises PenstockError (23502, 23505, 23514, 55000; 40001: a table was altered, or others have
+        always changed the same rows first; 40003).
+        """
+        self._rewrites.check_identity(self._tables.leaves(table), Operation(change.kind))
+        try:
+            found = route(self._catalog, self._tables, table, change.known)
+        except FeatureNotSupported:
+            return None
+        leaves = [leaf.oid for leaf in found.leaves]
+        keyed = self._unique.concerns(found, change)
+        with (
+            self._held.changing(leaves, new_rows=keyed) as held,
+            self._unique.turn(leaves if keyed else (), interrupts.check),
+        ):
+            for _ in range(_ATTEMPTS):
+                block = LakeBlock(self._warehouse)
+                try:
+                    opened = _open_small(found, block)
+                    if opened is None:
+                        return None
+                    if not self._blocks.settled(leaves):
+                        continue
+                    check_columns(self._tables, table, change.known, opened)
+                    count = self._stage(found, opened, change, interrupts, held, block)
+                    held.check_changes(block.changes)
+                    self._commit(table, block)
+                    return count
+                except CommitConflict:
+                    interrupts.check()
+                finally:
+                    block.end()
+        raise outrun(table)
+
+    def _commit(self, table: LakeTable, block: LakeBlock) -> None:
+        filled = len(block.changes) > 1 and self._rewrites.is_filled(table)
+        if filled and any(MOVE in each.kinds for each in block.changes):
+            raise moves_of_filled()
+        self._blocks.commit_statement(block, apart=filled)
+
+    def _stage(
+        self,
+        found: Route,
+        opened: Sequence[DeltaTable],
+        change: RowChange,
+        interrupts: Interrupts,
+        held: Held,
+        block: LakeBlock,
+    ) -> int:
+        """Compute the changes of all leaves, and only then stage them."""
         keyed = self._unique.keyed(found.leaves, change.known)
         works: list[LeafWork] = []
         try:
             for number in range(len(opened)):
                 works.append(LeafWork(found, number, opened, change, interrupts, keyed=keyed))
                 works[-1].run()
-            held = self._held.now({leaf.oid for leaf in found.leaves})
             self._unique.check_works(found, works, change.known, held)
             pairs = [work.write_pairs() for work in works]
         except BaseException:
@@ -266,26 +374,67 @@ class BlockStatements:
                 block.stage(found.leaves[work.number], kind, work.gone, mine, paired)
         return sum(work.count for work in works)
 
-    def _open(
+    def _key_check(
         self,
-        what: str,
-        table: LakeTable,
-        known: Sequence[LakeColumn],
-        at: Position,
-        block: LakeBlock,
-    ) -> tuple[Route, list[DeltaTable]]:
+        found: Route,
+        opened: Sequence[InsertTarget],
+        rows: NewRows,
+        held: Callable[[], Held],
+    ) -> CheckFiles:
+        """Return a function that checks the keys of rows that an INSERT has written. ``held`` is
+        called before: it waits for the turn of the keys."""
+        if not any(unique_keys(leaf, rows.known) for leaf in found.leaves):
+            return lambda _: None
+
+        def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
+            others = held()
+            for number, keys in self._unique.of_files(found, opened, files, rows.known):
+                keys.check(opened[number].state.files.values(), others)
+
+        return check
+
+    def _check_not_filled(self, what: str, table: LakeTable) -> None:
         if self._rewrites.is_filled(table):
             raise not_in_a_block(f"{what} of tables that a subscription fills")
-        try:
-            found = route(self._catalog, self._tables, table, known)
-            opened = [block.open(leaf, self._tables.version(leaf, at)) for leaf in found.leaves]
-        except FeatureNotSupported as error:
-            refusal = not_in_a_block(f"{what} of this table")
-            raise FeatureNotSupported(
-                refusal.message, detail=error.message, hint=refusal.hint
-            ) from None
-        check_columns(self._tables, table, known, opened)
-        return found, opened
+
+
+@contextmanager
+def _refused_in_a_block(what: str) -> Iterator[None]:
+    try:
+        yield
+    except FeatureNotSupported as error:
+        refusal = not_in_a_block(f"{what} of this table")
+        raise FeatureNotSupported(
+            refusal.message, detail=error.message, hint=refusal.hint
+        ) from None
+
+
+def _stage_files(found: Route, files: Sequence[tuple[int, WrittenFile]], block: LakeBlock) -> int:
+    """Stage the files of an INSERT and return the number of its rows."""
+    for number, leaf in enumerate(found.leaves):
+        mine = [file for to, file in files if to == number]
+        if mine:
+            block.stage(leaf, INSERT, {}, mine)
+    return sum(file.rows for _, file in files)
+
+
+def _open_small(found: Route, block: LakeBlock) -> list[DeltaTable] | None:
+    """Open the newest versions of the leaves; None if they are large, or only Delta may write
+    them."""
+    try:
+        opened = [block.open(leaf, None) for leaf in found.leaves]
+    except FeatureNotSupported:
+        return None
+    large = _size(opened) > MAX_BYTES
+    return None if large or any(map(_has_change_feed, opened)) else opened
+
+
+def _size(opened: Sequence[DeltaTable]) -> int:
+    return sum(file.size for table in opened for file in table.files.values())
+
+
+def _has_change_feed(table: DeltaTable) -> bool:
+    return table.properties.get(_CHANGE_FEED, "false").lower() == "true"
 
 
 # TRUNCATE of tables of the lake (tablecmds.c, ExecuteTruncate).
@@ -352,91 +501,19 @@ class TruncateTables:
         self._warehouse.log_of(uri).put(before, Commit(_OPERATION, user_metadata=mark))
 
 
-# INSERT into tables of the lake. This process writes the files itself where it can; else Spark
-# does, in a job.
-#
-# In: new rows and the table that is named. Out: one Delta commit of each table that gets rows, and
-# the number of rows. A row that belongs elsewhere, or nowhere, is refused before anything is
-# committed.
+# INSERT into tables of the lake: the rows are written by this process where it can, else by a job
+# of Spark's. A row that belongs elsewhere, or nowhere, is refused before anything is committed.
 
-
-class InsertByFiles:
-    """Insert rows by writing files, without a job of Spark's, for all sessions."""
-
-    def __init__(
-        self,
-        warehouse: Warehouse,
-        catalog: Catalog,
-        tables: LakeTables,
-        held: HeldRows,
-        unique: UniqueKeys,
-    ) -> None:
-        self._warehouse = warehouse
-        self._catalog = catalog
-        self._tables = tables
-        self._held = held
-        self._unique = unique
-
-    def insert(self, table: LakeTable, rows: NewRows, interrupts: Interrupts) -> int | None:
-        """Return the number of rows, or None, having read none, if only Delta itself knows what a
-        table asks of its writers. Raises PenstockError (23502, 23505, 23514; 40001, 40003: a table
-        was altered meanwhile, or somebody has brought one of the keys when a part was done)."""
-        try:
-            routed = route(self._catalog, self._tables, table, rows.known)
-            appends = [self._open(leaf) for leaf in routed.leaves]
-        except FeatureNotSupported:
-            return None
-        check_columns(self._tables, table, rows.known, appends)
-        keyed = [leaf.oid for leaf in routed.leaves if unique_keys(leaf, rows.known)]
-        if not keyed:
-            files = write_rows(routed, appends, rows, lambda _: None)
-            self._commit(table, appends, files)
-            return sum(file.rows for _, file in files)
-        with self._held.changing(keyed, new_rows=True) as held, ExitStack() as stack:
-
-            def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
-                stack.enter_context(self._unique.turn(keyed, interrupts.check))
-                for number, keys in self._unique.of_files(routed, appends, files, rows.known):
-                    try:
-                        appends[number].check(partial(keys.check, held=held), keys.check_files)
-                    except (CommitConflict, FeatureNotSupported):
-                        raise altered_error(table) from None
-
-            files = write_rows(routed, appends, rows, check)
-            self._commit(table, appends, files)
-        return sum(file.rows for _, file in files)
-
-    def _open(self, leaf: LakeTable) -> Append:
-        warehouse = self._warehouse
-        return Append(warehouse.storage, warehouse.store, leaf.uri or "", leaf.qualified_name)
-
-    def _commit(
-        self, table: LakeTable, appends: Sequence[Append], files: Sequence[tuple[int, WrittenFile]]
-    ) -> None:
-        waiting: dict[int, list[WrittenFile]] = {}
-        for at, file in files:
-            waiting.setdefault(at, []).append(file)
-        done: list[str] = []
-        while waiting:
-            at = next(iter(waiting))
-            try:
-                appends[at].commit(waiting.pop(at))
-                done.append(appends[at].name)
-            except BaseException as error:
-                for number, rest in waiting.items():
-                    appends[number].remove(rest)
-                if isinstance(error, (CommitConflict, FeatureNotSupported)):
-                    raise altered_error(table, done) from None
-                if done and isinstance(error, UniqueViolation):
-                    raise serialization_failure(error.detail, done) from None
-                raise
+CheckFiles = Callable[[Sequence[tuple[int, WrittenFile]]], None]
+"""A function that raises an error if rows may not come. It gets the files that were written, each
+with the number of its leaf."""
 
 
 def write_rows(
     routed: Route,
     opened: Sequence[OpenTable],
     rows: NewRows,
-    check: Callable[[Sequence[tuple[int, WrittenFile]]], None],
+    check: CheckFiles,
 ) -> list[tuple[int, WrittenFile]]:
     """Write rows to files in the folders of their leaves, and return each file with the number of
     its leaf. ``check`` is called with them, to raise if their rows may not come; only then is a
@@ -596,7 +673,7 @@ _PARTITIONS: Final = "spark.sql.files.maxPartitionNum"
 
 
 class Rewrites:
-    """Run UPDATE and DELETE, for all sessions."""
+    """Run UPDATE and DELETE by Spark, for all sessions."""
 
     def __init__(
         self,
@@ -604,8 +681,6 @@ class Rewrites:
         catalog: Catalog,
         sequencer: Sequencer,
         tables: LakeTables,
-        blocks: CommitBlocks,
-        held: HeldRows,
         unique: UniqueKeys,
     ) -> None:
         self._unique = unique
@@ -613,14 +688,6 @@ class Rewrites:
         self._catalog = catalog
         self._tables = tables
         self._moves = RowMoves(warehouse, sequencer)
-        self._small = SmallRewrites(warehouse, catalog, tables, self._moves, blocks, held, unique)
-
-    def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
-        """Change a small table by its files and return the number of rows. Return None, having done
-        nothing, if Spark has to do it. Raises PenstockError."""
-        self.check_identity(self._tables.leaves(table), Operation(change.kind))
-        filled = self.is_filled(table)
-        return self._small.run(table, change, interrupts, filled=filled)
 
     def run_by_spark(
         self, table: LakeTable, change: Change, session: SparkSession, interrupts: Interrupts

@@ -65,13 +65,6 @@ class Route:
         self.check(rows)
         return None if self.routing is None else self.routing.leaves(pa.Table.from_batches([rows]))
 
-    def stay(self, rows: pa.RecordBatch, leaf: int) -> Mask:
-        """Return the mask of the rows that belong to the leaf of that number."""
-        found = self._belong(rows)
-        if self.routing is not None:
-            found &= anywhere(self.routing).leaves(pa.Table.from_batches([rows])) == leaf
-        return found
-
     def _belong(self, rows: pa.RecordBatch) -> Mask:
         if self.above is None:
             return np.ones(rows.num_rows, bool)

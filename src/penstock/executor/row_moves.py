@@ -96,7 +96,8 @@ class RowMoves:
                 return 0
             if all(source == route for source, route in counts):
                 return None
-            check_not_filled(filled=filled)
+            if filled:
+                raise moves_of_filled()
             departures = job.departures(rows, counts)
         finally:
             rows.unpersist()
@@ -128,15 +129,14 @@ class RowMoves:
                     arrive(self._warehouse.log_of(uris[arrivals.relation]), arrivals)
 
 
-def check_not_filled(*, filled: bool) -> None:
-    """Refuse to move rows of a table that a subscription fills: a cut of the subscription may come
-    between the two commits of a row that moves."""
-    if filled:
-        raise FeatureNotSupported(
-            "moving a row to another partition by UPDATE is not supported for tables that "
-            "a subscription fills",
-            hint="Make the change at the publisher.",
-        )
+def moves_of_filled() -> FeatureNotSupported:
+    """Return the error for rows that move in a table that a subscription fills: a cut of the
+    subscription may come between the two commits of a row that moves."""
+    return FeatureNotSupported(
+        "moving a row to another partition by UPDATE is not supported for tables that "
+        "a subscription fills",
+        hint="Make the change at the publisher.",
+    )
 
 
 def _depart(leaf: Departures, group: str) -> None:

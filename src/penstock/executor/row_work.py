@@ -7,7 +7,7 @@ their identity. Memory: a run of rows of one file, new values of 10,000 of them,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -23,14 +23,13 @@ from penstock.executor.routes import (
     required_columns,
     schema_of,
 )
-from penstock.executor.row_moves import APP_ID
 from penstock.executor.row_pairs import distinct_rows, pair_schema, paired_columns
 from penstock.executor.rows import Computed, RowChange
 from penstock.executor.shown_rows import first_null_of_leaves, null_error
 from penstock.executor.skipping import wanted_keys
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import TARGET_FILE_BYTES, FileWriter, WrittenFile
-from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
+from penstock.lakehouse.row_pairs import pairs_folder
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.duck import connection
@@ -47,7 +46,7 @@ values may be larger than old ones."""
 
 class LeafWork:
     """Hold the state of one attempt on one leaf. ``gone``: path -> positions; ``files``: by the
-    number of the leaf that they are for; ``stay``: leave rows that would move as they are.
+    number of the leaf that they are for.
     ``keyed``: columns of the leaves' unique keys, by their names in Delta. If the change concerns
     keys, ``came`` holds the new values of these columns with each row's new leaf, and ``went``
     holds where each row was.
@@ -61,7 +60,6 @@ class LeafWork:
         change: RowChange,
         interrupts: Interrupts,
         *,
-        stay: bool = False,
         keyed: frozenset[str] = frozenset(),
     ) -> None:
         self.number: Final = number
@@ -72,7 +70,6 @@ class LeafWork:
         self._route = route
         self._change = change
         self._interrupts = interrupts
-        self._stay = stay
         self._schema = schema_of(change.known).arrow()
         changed = {column.delta for column, _ in change.settings}
         self._routed = bool(changed & route.keys)
@@ -96,8 +93,7 @@ class LeafWork:
 
     def run(self) -> None:
         """Read, compute and write. Raises PenstockError; nothing is left behind then."""
-        # With ``stay`` no row is routed: those that would move are left as they are.
-        routing = self._route.routing if self._routed and not self._stay else None
+        routing = self._route.routing if self._routed else None
         to = [destination(table, self._schema) for table in self.opened]
         places = to if routing is not None else [to[self.number]]
         writer = RoutedWriter(places, routing, TARGET_FILE_BYTES)
@@ -110,30 +106,6 @@ class LeafWork:
         for at, file in writer.files:
             number = self.number if routing is None else at
             self.files.setdefault(number, []).append(file)
-
-    def commit(self) -> int:
-        """Commit the change, whose rows all stay in the table, and return their number. Raises
-        CommitConflict, StorageError; nothing is left behind unless the commit may have taken
-        place."""
-        if not self.count:
-            return 0
-        table = self.table
-        try:
-            table.stage(written=self.files.get(self.number, ()), deleted=self.gone)
-            table.commit(
-                app_id=APP_ID,
-                operation=self._change.kind.upper(),
-                user_metadata=self.pairs_mark(),
-            )
-        except BaseException:
-            table.discard()
-            self._remove_pairs()  # without pairs the change reads as a delete and an insert
-            raise
-        return self.count
-
-    def pairs_mark(self) -> Mapping[str, object]:
-        """Write the files of pairs and return the user metadata of the commit, which names them."""
-        return pairs_mark(self.table.version, self.write_pairs())
 
     def write_pairs(self) -> Sequence[WrittenFile]:
         """Write and return the files that say which new row was which old one."""
@@ -170,9 +142,7 @@ class LeafWork:
                 if updates and rows.num_rows:
                     new = self._changed(rows)
                     leaves: Integers | None = None
-                    if self._routed and self._stay:
-                        meant, rows, new = self._staying(meant, rows, new)
-                    elif self._routed:
+                    if self._routed:
                         leaves = self._route.leaves_of(new)
                     self._check_not_null(new, leaves)
                     self._pair(rows, new, leaves)
@@ -231,14 +201,6 @@ class LeafWork:
             except PenstockError:
                 self._interrupts.check()
                 raise
-
-    def _staying(
-        self, positions: Integers, old: pa.RecordBatch, new: pa.RecordBatch
-    ) -> tuple[Integers, pa.RecordBatch, pa.RecordBatch]:
-        """Return the arguments without the rows that would move, which are left as they are."""
-        stays = self._route.stay(new, self.number)
-        mask = pa.array(stays)
-        return positions[stays], old.filter(mask), new.filter(mask)
 
     def _pair(self, old: pa.RecordBatch, new: pa.RecordBatch, leaves: Integers | None) -> None:
         """Add the pairs of the rows that stay. Rows that leave are a delete and an insert."""

@@ -146,7 +146,8 @@ class StagedCommit:
         return {*self.change.gone, *self.change.added}
 
     def _check(self, state: TableState) -> None:
-        protocol.check_writable(self.change.name, state.protocol, state.metadata)
+        check = protocol.check_writable if self.change.gone else protocol.check_appendable
+        check(self.change.name, state.protocol, state.metadata)
         load_vectors(self._storage, self.change.uri, state, self.change.gone.keys())
         self.change.check(state)
         if self._group is not None and not self.change.paths().isdisjoint(state.files):

@@ -8,10 +8,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported
-from penstock.lakehouse.append import Append
+from penstock.executor.block import LakeBlock
 from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.protocol import check_appendable
+from penstock.lakehouse.staged_change import INSERT
+from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse
 
 _ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
@@ -22,46 +25,53 @@ def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse(str(tmp_path / "warehouse"))
 
 
-def opened(warehouse: Warehouse, uri: str) -> Append:
-    return Append(warehouse.storage, warehouse.store, uri, "public.t")
+@pytest.fixture
+def block(warehouse: Warehouse) -> LakeBlock:
+    return LakeBlock(warehouse)
 
 
-def append(warehouse: Warehouse, uri: str) -> int:
-    table = opened(warehouse, uri)
+def leaf(uri: str) -> LakeTable:
+    return LakeTable(5, "public", "t", uri)
+
+
+def stage(block: LakeBlock, uri: str) -> StagedCommit:
+    table = block.open_to_insert(leaf(uri), None)
     rows = _ROWS.cast(table.schema.arrow())
-    return table.commit(FileWriter(warehouse.storage, uri, rows.schema).write([rows]))
+    block.stage(leaf(uri), INSERT, {}, FileWriter(table.storage, uri, rows.schema).write([rows]))
+    (change,) = block.changes
+    return StagedCommit(table.storage, block.warehouse.store, change)
 
 
 @pytest.mark.parametrize("configuration", [{}, {"delta.appendOnly": "true"}])
 def test_rows_are_added_to_a_table_without_deletion_vectors(
-    warehouse: Warehouse, configuration: dict[str, str]
+    block: LakeBlock, warehouse: Warehouse, configuration: dict[str, str]
 ) -> None:
     uri = warehouse.table_uri("public", "t")
     write_deltalake(uri, _ROWS, configuration=configuration)
-    assert append(warehouse, uri) == 1
+    assert stage(block, uri).put() == 1
     found = pa.table(DeltaTable(uri).to_pyarrow_table()).sort_by("id")
     assert found.to_pydict() == {"id": [1, 1, 2, 2], "name": ["a", "a", None, None]}
 
 
-def test_a_table_with_constraints_is_left_to_delta(warehouse: Warehouse) -> None:
+def test_a_table_with_constraints_is_left_to_delta(block: LakeBlock, warehouse: Warehouse) -> None:
     uri = warehouse.table_uri("public", "t")
     write_deltalake(uri, _ROWS)
-    before = opened(warehouse, uri)
+    before = stage(block, uri)
     DeltaTable(uri).alter.add_constraint({"small": "id < 10"})
     with pytest.raises(FeatureNotSupported, match="checkConstraints"):
-        opened(warehouse, uri)
-    rows = _ROWS.cast(before.schema.arrow())
-    files = FileWriter(warehouse.storage, uri, rows.schema).write([rows])
+        block.open_to_insert(leaf(uri), None)
     with pytest.raises(FeatureNotSupported):
-        before.commit(files)  # it was opened before there was one
+        before.put()  # it was opened before there was one
     assert DeltaTable(uri).version() == 1
 
 
-def test_columns_that_are_not_null_are_left_to_delta(warehouse: Warehouse) -> None:
+def test_columns_that_are_not_null_are_left_to_delta(
+    block: LakeBlock, warehouse: Warehouse
+) -> None:
     uri = warehouse.table_uri("public", "t")
     write_deltalake(uri, pa.table([pa.array([1])], pa.schema([pa.field("id", pa.int64(), False)])))
     with pytest.raises(FeatureNotSupported, match="NOT NULL"):
-        opened(warehouse, uri)
+        block.open_to_insert(leaf(uri), None)
 
 
 @pytest.mark.parametrize(
