@@ -17,16 +17,20 @@ _HEADINGS = ("file", "assertions", "passed", "failed", "not applicable")
 
 
 def table(role: ExpectedRole) -> str:
-    """A table of one role with a line for each file and the reasons below it."""
+    """Return a role's table: a line for each file that does not pass whole, with its reasons, one
+    for all others, and the sum."""
     lines = [_row((*_HEADINGS, "why")), _row(("---", *["---:"] * 4, "---"))]
-    counted: list[Counts] = []
+    passed: list[Counts] = []
+    others: list[Counts] = []
     for name, file in sorted(role.files.items()):
         counts = expected_counts(file)
-        counted.append(counts)
         reasons = [*file.failed.items(), *file.not_applicable.items()]
-        why = "; ".join(f"{reason} ({len(numbers)})" for reason, numbers in reasons)
-        lines.append(_row((name, *_numbers(counts), why)))
-    lines.append(_row(("**all**", *_numbers(total(counted)), "")))
+        if reasons:
+            why = "; ".join(f"{reason} ({len(numbers)})" for reason, numbers in reasons)
+            lines.append(_row((name, *_numbers(counts), why)))
+        (others if reasons else passed).append(counts)
+    lines.append(_row((f"{len(passed)} other files", *_numbers(total(passed)), "")))
+    lines.append(_row(("**all**", *_numbers(total([*passed, *others])), "")))
     return "\n".join(lines)
 
 
