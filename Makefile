@@ -158,7 +158,7 @@ lint: $(STAMPS)/python
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/write_figures.py --check
+	$(BIN)/python tools/write_tables.py --check
 
 format: $(STAMPS)/python
 	$(BIN)/ruff check --fix .
