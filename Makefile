@@ -36,7 +36,7 @@ help:
 	@echo 'make bench-verify  penstock verify of 5 million rows while pgbench writes (ARGS=--help)'
 	@echo 'make bench-proof  what comparing in the background costs, while transactions commit (for 20'
 	@echo '                 tables and two hours: ARGS="--tables 20 --rows 1000000 --seconds 3600")'
-	@echo 'make lint        ruff, mypy --strict, import-linter'
+	@echo 'make lint        ruff, mypy --strict, import-linter, tables and repetitions of docs'
 	@echo 'make format      let ruff format and fix what it can'
 	@echo 'make setup       only set up: .venv, wheels, Delta jars, PostgreSQL servers'
 	@echo 'make clean       remove .venv and caches of tools; what was fetched stays'
@@ -159,6 +159,7 @@ lint: $(STAMPS)/python
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/write_tables.py --check
+	$(BIN)/python tools/check_docs.py
 
 format: $(STAMPS)/python
 	$(BIN)/ruff check --fix .
