@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fix_proxy import Proxy
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PublisherError
 from penstock.identifiers import quote_literal
@@ -85,6 +86,31 @@ def test_cancel_from_another_thread(database: Any) -> None:
         with pytest.raises(PublisherError, match="canceling statement due to user request"):
             connection.query("SELECT pg_sleep(60)")
         thread.join()
+        assert connection.query("SELECT 1") == [("1",)]
+
+
+def test_cancel_of_a_server_in_this_process(
+    database: Any, make_proxy: Callable[[int], Proxy]
+) -> None:
+    """It can answer only while the interpreter is not held; it may never do so."""
+    proxy = make_proxy(database.server.port)
+    with connect(proxy.conninfo(database.conninfo), replication=False) as connection:
+
+        def cancel_when_running() -> None:
+            while not database.value(
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+            ):
+                pass
+            connection.cancel()
+
+        thread = threading.Thread(target=cancel_when_running)
+        thread.start()
+        with pytest.raises(PublisherError, match="canceling statement due to user request"):
+            connection.query("SELECT pg_sleep(60)")
+        thread.join()
+        proxy.stall()
+        connection.cancel()
+        proxy.resume()
         assert connection.query("SELECT 1") == [("1",)]
 
 

@@ -13,7 +13,6 @@ import logging
 import math
 import re
 import select
-import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -242,19 +241,11 @@ class Connection:
     def cancel(self) -> None:
         """Ask the server to end the running command; from any thread, errors ignored.
 
-        A thread of its own asks, since libpq waits for the answer without a limit, and a server
-        that hangs gives none.
+        It is libpq's way that does not block: the older one holds the interpreter until the server
+        answers, and one that hangs, or runs in this process, never does.
         """
-
-        def ask() -> None:
-            with contextlib.suppress(psycopg.Error):
-                request.cancel()
-
         with contextlib.suppress(psycopg.Error):
-            request = self.pgconn.get_cancel()
-            asking = threading.Thread(target=ask, name="cancel request", daemon=True)
-            asking.start()
-            asking.join(_CANCEL_S)
+            self._session.cancel_safe(timeout=_CANCEL_S)
 
     def close(self) -> None:
         self._session.close()
