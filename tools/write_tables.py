@@ -19,8 +19,7 @@ from typing import Final
 import typer
 
 from penstock.cli.main import app
-from penstock.stats.prometheus import NodeCollector
-from penstock.stats.report import NodeReport, SequencerReport
+from penstock.node.prometheus import NodeCollector, NodeReport, SequencerReport
 
 ROOT: Final = Path(__file__).parents[1]
 HISTORY: Final = ROOT / "bench" / "history.md"

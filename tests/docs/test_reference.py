@@ -23,14 +23,8 @@ from penstock.lakehouse.schema import delta_type
 from penstock.lsn import Lsn
 from penstock.node import guc
 from penstock.node.guc import Integer, Real
-from penstock.node.status import SubscriptionStatus, TableStatus
-from penstock.node.verification import Verification, VerifiedTable
-from penstock.node.verification import as_json as verification_json
-from penstock.pg_catalog.definitions import catalogs
-from penstock.pgtypes import arrow_type
-from penstock.pipeline.compare_tables import RowDifference, TableDifference
-from penstock.stats.prometheus import NodeCollector
-from penstock.stats.report import (
+from penstock.node.prometheus import (
+    NodeCollector,
     NodeReport,
     SenderReport,
     SequencerReport,
@@ -38,6 +32,12 @@ from penstock.stats.report import (
     SubscriptionReport,
     TableReport,
 )
+from penstock.node.status import SubscriptionStatus, TableStatus
+from penstock.node.verification import Verification, VerifiedTable
+from penstock.node.verification import as_json as verification_json
+from penstock.pg_catalog.definitions import catalogs
+from penstock.pgtypes import arrow_type
+from penstock.pipeline.compare_tables import RowDifference, TableDifference
 from penstock.subscription.retry import max_tries
 
 _SOURCES = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "src").rglob("*.py")))

@@ -17,8 +17,8 @@ from fix_postgres import Database
 from penstock.cli.main import app
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.lsn import Lsn
+from penstock.node.prometheus import NodeCollector
 from penstock.node.status import Health, SubscriptionStatus, health
-from penstock.stats.prometheus import NodeCollector
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 

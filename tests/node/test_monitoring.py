@@ -14,8 +14,8 @@ from penstock.embedded import free_port
 from penstock.errors import ConfigurationError
 from penstock.lsn import Lsn
 from penstock.node.monitoring import Monitoring, node_report
+from penstock.node.prometheus import NodeReport
 from penstock.node.status import SubscriptionStatus, TableStatus
-from penstock.stats.report import NodeReport
 
 STATUS = SubscriptionStatus(
     name="shop",

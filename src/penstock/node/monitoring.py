@@ -1,7 +1,7 @@
 """``/metrics``: a node's numbers, put together and served over HTTP.
 
 In: the catalog, and the publishing half if there is one. Out: a server with its thread, from
-``start`` to ``stop``. The format for Prometheus is left to ``stats``.
+``start`` to ``stop``. The format for Prometheus is left to ``prometheus``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.errors import ConfigurationError
 from penstock.lsn import Lsn
-from penstock.node.serving import ServingNode
-from penstock.node.status import SLOT_GONE, SubscriptionStatus, TableStatus
-from penstock.pg_catalog.subscription_views import stat_subscription_stats
-from penstock.stats.prometheus import application
-from penstock.stats.report import (
+from penstock.node.prometheus import (
     NodeReport,
     SenderReport,
     SequencerReport,
     SlotReport,
     SubscriptionReport,
     TableReport,
+    application,
 )
+from penstock.node.serving import ServingNode
+from penstock.node.status import SLOT_GONE, SubscriptionStatus, TableStatus
+from penstock.pg_catalog.subscription_views import stat_subscription_stats
 from penstock.walsender.senders import Sender
 from penstock.walsender.slots import SlotState
 

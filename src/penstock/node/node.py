@@ -47,6 +47,7 @@ from penstock.node.claims import LockFile, running_process, take_warehouse
 from penstock.node.guc import Parameters
 from penstock.node.logical_decoding import logical_reading, plugin_finder
 from penstock.node.monitoring import Monitoring, node_report
+from penstock.node.prometheus import NodeReport
 from penstock.node.reloading import LiveParameters, reload_told, signal_running
 from penstock.node.running import RunningNode, copy_options
 from penstock.node.serving import DATABASE_OID, ServingNode
@@ -70,7 +71,6 @@ from penstock.sql.grammar.statements import Statement
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import QueryCanceled, UndefinedTable
 from penstock.stats.backend_status import Sessions
-from penstock.stats.report import NodeReport
 from penstock.walsender.logical_reading import LogicalReading, SlotRequest
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer

@@ -1,1 +1,1 @@
-"""The node in numbers: what it reports, and how Prometheus reads it."""
+"""The sessions and workers of a node, as pg_stat_activity shows them."""

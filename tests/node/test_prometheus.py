@@ -8,14 +8,14 @@ from wsgiref.util import setup_testing_defaults
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.stats.prometheus import application
-from penstock.stats.report import (
+from penstock.node.prometheus import (
     NodeReport,
     SenderReport,
     SequencerReport,
     SlotReport,
     SubscriptionReport,
     TableReport,
+    application,
 )
 
 SLOT = SlotReport("s", True, False, False, 100, 20, 2, 1.5, 0.0, 7, 900)
