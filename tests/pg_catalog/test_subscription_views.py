@@ -137,7 +137,7 @@ def test_workers_are_called_as_in_the_version(
     lake = LakeServer(tmp_path, version=version)
     workers = ShownWorkers(lake.sessions, "lake", subscription(lake))
     with (
-        workers.apply(WorkerStatus("s"), lambda: None) as apply,
+        workers.apply(WorkerStatus(1), lambda: None) as apply,
         workers.copies([("public", "a"), ("other", "a")], lambda: None) as copies,
     ):
         types = "SELECT pid, backend_type FROM pg_stat_activity WHERE client_addr IS NULL"

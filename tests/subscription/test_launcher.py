@@ -165,11 +165,11 @@ def test_a_worker_that_fails_gives_way_to_those_that_wait() -> None:
 
 
 def test_the_numbers_of_a_worker_that_gave_way_go_on() -> None:
-    earlier, status = WorkerStatus("s"), WorkerStatus("s")
+    earlier, status = WorkerStatus(1), WorkerStatus(1)
     earlier.copy_failed("public.t", PenstockError("no right"))
     earlier.failed(PenstockError("no route"))
     earlier.state = "stopped"
-    status.go_on_from(earlier.snapshot())
+    status.go_on_from(earlier)
     assert (status.snapshot().error, status.snapshot().error_count) == ("no route", 2)
     assert status.state == "starting"
     assert not status.progressed_since_failure()

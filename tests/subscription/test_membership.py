@@ -310,7 +310,7 @@ def copies_of(
 def test_a_failed_copy_begins_again_an_interval_after_its_last_start(world: World) -> None:
     with world.catalog.write() as t:
         t.relations.add(world.oid, {("public", "b"): 2}, SubscriptionRelState.INIT)
-    status = WorkerStatus("s")
+    status = WorkerStatus(1)
     copies = copies_of(world, status, Sessions(), 0.7)
     try:
         copies.begin()
@@ -333,7 +333,7 @@ def test_a_failed_copy_begins_again_an_interval_after_its_last_start(world: Worl
 def test_the_next_workers_copies_wait_on(world: World) -> None:
     with world.catalog.write() as t:
         t.relations.add(world.oid, {("public", "b"): 2}, SubscriptionRelState.INIT)
-    status = WorkerStatus("s")
+    status = WorkerStatus(1)
     before, after = (copies_of(world, status, Sessions(), 0.7) for _ in range(2))
     began = time.monotonic()
     try:
@@ -361,7 +361,7 @@ def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None
     """The round of another table ends, and the next one is due."""
     with world.catalog.write() as t:
         t.relations.add(world.oid, {("public", "b"): 2}, SubscriptionRelState.INIT)
-    status = WorkerStatus("s")
+    status = WorkerStatus(1)
     copies = copies_of(world, status, sessions := Sessions())
     try:
         copies.begin()
@@ -370,7 +370,7 @@ def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None
             t.relations.copy_again(world.rels()[0], 1)
         wait_until(copies.step, "end of the session", 20, pause=0.01)
         assert not copies.running
-        tried = {name for name, table in status.snapshot().tables.items() if table.error}
+        tried = {table.name for table in status.snapshot().tables if table.error}
         assert tried == {"public.b"}
         # The next session knows it.
         copies.begin()

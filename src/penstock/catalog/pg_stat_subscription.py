@@ -52,9 +52,13 @@ _TOLD_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """The numbers of one table. ``name``: qualified. ``bytes_copied``, ``bytes_total``: bytes of
-    the publisher's heap. ``update_missing``, ``delete_missing``: changes that were skipped because
-    their rows are missing."""
+    """The numbers of one table.
+
+    ``name``: qualified. ``bytes_copied``, ``bytes_total``: bytes of the publisher's heap, in whole
+    units. ``error``: why its copy, which is retried, has failed last. ``update_missing``,
+    ``delete_missing``: changes that were skipped because their rows are missing. ``unfilled``:
+    columns in which rows from before they were added lack the publisher's values.
+    """
 
     name: str
     rows_copied: int = 0
@@ -70,7 +74,6 @@ class TableStatistics:
     update_missing: int = 0
     delete_missing: int = 0
     unfilled: tuple[str, ...] = ()
-    """Columns in which rows from before they were added lack the publisher's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class SubscriptionStatistics:
     subid: int
     pid: int | None
     state: str
-    updated_at: float
+    updated_at: float | None
     received_lsn: Lsn | None = None
     applied_lsn: Lsn | None = None
     cut_lsn: Lsn | None = None
@@ -119,7 +122,7 @@ class SubscriptionStatistics:
 
     def reported(self, now: float) -> bool:
         """Tell whether a node has reported these numbers recently. ``now``: seconds since 1970."""
-        return now - self.updated_at < _REPORTED_S
+        return self.updated_at is not None and now - self.updated_at < _REPORTED_S
 
     def lag_bytes(self, now: float) -> int | None:
         """Return the bytes from the last cut to the end of the publisher's WAL; None while that is

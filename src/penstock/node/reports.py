@@ -7,7 +7,6 @@ of earlier runs are kept until this run knows its own.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import Mapping
@@ -15,16 +14,11 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.pg_stat_subscription import (
-    STREAMING,
-    SubscriptionStatistics,
-    TableStatistics,
-)
+from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_subscription import Subscription
 from penstock.lsn import INVALID, Lsn
 from penstock.node.slot_watch import SlotWatch, Told
 from penstock.subscription.worker import ApplyWorker
-from penstock.subscription.worker_status import TableCounts, WorkerSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +63,9 @@ class Reports:
                 idle, copy_snapshot_at=None, copy_snapshot_xmin=None, copy_retained_bytes=None
             )
             return with_told(idle, told)
-        snapshot = worker.status.snapshot()
-        rate = self._rate(oid, snapshot.rows_applied)
-        numbers = replace(statistics_of(before, snapshot, now, rate), pid=worker.pid)
+        numbers = carried_on(before, worker.status.snapshot())
+        rate = self._rate(oid, numbers.rows_applied)
+        numbers = replace(numbers, pid=worker.pid, updated_at=now, rows_per_second=rate)
         return with_told(numbers, told)
 
     def _rate(self, oid: int, rows: int) -> float:
@@ -83,47 +77,25 @@ class Reports:
 
 def nothing_known(oid: int) -> SubscriptionStatistics:
     """Return the numbers of a subscription about which no worker has reported."""
-    return SubscriptionStatistics(oid, None, NO_WORKER, 0.0)
+    return SubscriptionStatistics(oid, None, NO_WORKER, None)
 
 
-def statistics_of(
-    before: SubscriptionStatistics, snapshot: WorkerSnapshot, now: float, rate: float
+def carried_on(
+    before: SubscriptionStatistics, now: SubscriptionStatistics
 ) -> SubscriptionStatistics:
     """Return a worker's numbers. Positions and times that it does not know yet are taken from
-    ``before``."""
-    tables = {table.name: table for table in before.tables}
-    held = snapshot.held
-    return SubscriptionStatistics(
-        subid=before.subid,
-        pid=None,
-        state=snapshot.state,
-        updated_at=now,
-        received_lsn=snapshot.received_lsn or before.received_lsn,
-        applied_lsn=snapshot.applied_lsn or before.applied_lsn,
-        cut_lsn=snapshot.cut_lsn or before.cut_lsn,
-        publisher_lsn=_later(snapshot.publisher_lsn, before.publisher_lsn),
-        publisher_at=_newest(snapshot.heard_at, before.publisher_at),
-        last_msg_send_time=snapshot.sent_at,
-        last_msg_receipt_time=snapshot.heard_at,
-        commit_time=snapshot.commit_time or before.commit_time,
-        cut_time=snapshot.cut_time or before.cut_time,
-        waiting=snapshot.state != STREAMING or snapshot.transactions_behind,
-        caught_up_at=before.caught_up_at,
-        retained_bytes=before.retained_bytes,
-        wal_status=before.wal_status,
-        slot_at=before.slot_at,
-        rows_applied=snapshot.rows_applied,
-        rows_per_second=rate,
-        transactions_applied=snapshot.transactions_applied,
-        error_count=snapshot.error_count,
-        error=snapshot.error,
-        error_detail=snapshot.error_detail,
-        error_hint=snapshot.error_hint,
-        copy_snapshot_at=None if held is None else held.since,
-        copy_snapshot_xmin=None if held is None else held.xmin,
-        copy_retained_bytes=None if held is None else held.retained_bytes,
-        tables=tuple(_table(table, tables.get(table.name)) for table in snapshot.tables.values())
-        + tuple(_earlier(table) for name, table in tables.items() if name not in snapshot.tables),
+    ``before``, and so is what the publisher told of its slot."""
+    earlier = {table.name: table for table in before.tables}
+    unknown = [name for name in _CARRIED if getattr(now, name) is None]
+    tables = [_table(table, earlier.pop(table.name, None)) for table in now.tables]
+    # The worker has not opened the others; their counts restart.
+    tables += [_table(TableStatistics(t.name, unfilled=t.unfilled), t) for t in earlier.values()]
+    return replace(
+        now,
+        **{name: getattr(before, name) for name in unknown},
+        publisher_lsn=_later(now.publisher_lsn, before.publisher_lsn),
+        publisher_at=_newest(now.last_msg_receipt_time, before.publisher_at),
+        tables=tuple(tables),
     )
 
 
@@ -159,23 +131,25 @@ def _newest(*times: float | None) -> float | None:
     return max((at for at in times if at is not None), default=None)
 
 
-def _table(now: TableCounts, before: TableStatistics | None) -> TableStatistics:
+def _table(now: TableStatistics, before: TableStatistics | None) -> TableStatistics:
     """Return a table's numbers. Those of a copy are kept after it, also in later runs."""
-    values = {name: getattr(now, name) for name in _TABLE_FIELDS}
-    if before is not None and not now.units_total:
-        values |= {name: getattr(before, name) for name in _COPY_FIELDS}
-    if before is not None and now.version is None:
-        values["version"] = before.version
-    return TableStatistics(**values)
+    if before is None:
+        return now
+    kept = {} if now.units_total else {name: getattr(before, name) for name in _COPY_FIELDS}
+    return replace(now, **kept, version=before.version if now.version is None else now.version)
 
 
-def _earlier(before: TableStatistics) -> TableStatistics:
-    """Return the earlier numbers of a table that the worker has not opened; its counts restart."""
-    kept = {name: getattr(before, name) for name in ("name", "version", "unfilled", *_COPY_FIELDS)}
-    return TableStatistics(**kept)
-
-
-_TABLE_FIELDS: Final = tuple(field.name for field in dataclasses.fields(TableStatistics))
+_CARRIED: Final = (
+    "received_lsn",
+    "applied_lsn",
+    "cut_lsn",
+    "commit_time",
+    "cut_time",
+    "caught_up_at",
+    "retained_bytes",
+    "wal_status",
+    "slot_at",
+)
 _COPY_FIELDS: Final = (
     "rows_copied",
     "bytes_copied",

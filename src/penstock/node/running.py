@@ -57,7 +57,7 @@ from penstock.subscription.tablesync import NOT_COPIED, SyncOptions
 from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.upkeep import UpkeepOptions
 from penstock.subscription.worker import ApplyWorker, CatalogAccess
-from penstock.subscription.worker_status import WorkerSnapshot, WorkerStatus
+from penstock.subscription.worker_status import WorkerStatus
 
 
 def copy_options(parameters: Parameters) -> CopyOptions:
@@ -415,7 +415,7 @@ class ShownWorkers:
     def apply(self, status: WorkerStatus, end: Callable[[], None]) -> Iterator[int]:
         """Show the apply worker; yields its pid."""
         session = self._session(BackendType.APPLY, end)
-        session.look = lambda activity: _now(activity, status.snapshot())
+        session.look = lambda activity: _now(activity, status)
         with self._open(session) as pid:
             yield pid
 
@@ -453,9 +453,9 @@ class ShownWorkers:
             self.sessions.close(session)
 
 
-def _now(activity: Activity, worker: WorkerSnapshot) -> Activity:
+def _now(activity: Activity, worker: WorkerStatus) -> Activity:
     """Return the worker's activity. It has no state before it streams, as on a server."""
     if worker.state != STREAMING:
         return replace(activity, state=None)
-    state = ACTIVE if worker.transactions_behind else IDLE
+    state = ACTIVE if worker.waiting else IDLE
     return replace(activity, state=state, state_changed=worker.changed_at)

@@ -72,7 +72,7 @@ class ApplyWorker:
     ) -> None:
         """``unanswered``: shared by all workers; the two options: return them as they are now."""
         self.subscription = subscription
-        self.status = WorkerStatus(subscription.name, catalog.count)
+        self.status = WorkerStatus(subscription.oid, catalog.count)
         self.pid: int | None = None
         """The pid that stands for the worker while sessions follow one another without an error;
         else None."""
@@ -126,7 +126,7 @@ class ApplyWorker:
         """
         self.failures = earlier.failures
         self._copies.go_on_for(earlier._copies)
-        self.status.go_on_from(earlier.status.snapshot())
+        self.status.go_on_from(earlier.status)
 
     def start(self) -> None:
         """Start the thread."""

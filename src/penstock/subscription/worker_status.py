@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from penstock.catalog.pg_stat_subscription import STREAMING
+from penstock.catalog.pg_stat_subscription import (
+    STREAMING,
+    SubscriptionStatistics,
+    TableStatistics,
+)
 from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.errors import InsertExists, PenstockError, UpdateExists
-from penstock.lsn import INVALID, Lsn
+from penstock.lsn import Lsn
 from penstock.pipeline.snapshot import CopyProgress
 from penstock.relation import TableName
 from penstock.subscription.apply import Applied
@@ -30,64 +35,7 @@ _NO_ERROR: Final[dict[str, Any]] = {
     "error_detail": None,
     "error_hint": None,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TableCounts:
-    """Hold the numbers of one table.
-
-    ``bytes_copied`` of ``bytes_total`` of the publisher's heap are copied, and ``units_copied`` of
-    ``units_total``. ``error``: the error of its last copy. ``update_missing``, ``delete_missing``:
-    changes that were skipped because their rows are not there.
-    """
-
-    name: str
-    rows_copied: int = 0
-    bytes_copied: int = 0
-    bytes_total: int = 0
-    units_copied: int = 0
-    units_total: int = 0
-    rows_applied: int = 0
-    version: int | None = None
-    error: str | None = None
-    error_detail: str | None = None
-    error_hint: str | None = None
-    update_missing: int = 0
-    delete_missing: int = 0
-    unfilled: tuple[str, ...] = ()
-    """Columns in which rows from before they were added lack the publisher's values."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSnapshot:
-    """Hold a worker's status. LSNs are 0/0 while unknown; times are seconds since 1970."""
-
-    subscription: str
-    state: str
-    received_lsn: Lsn
-    applied_lsn: Lsn
-    cut_lsn: Lsn
-    publisher_lsn: Lsn
-    commit_time: float | None
-    """Commit time of the newest transaction in a cut."""
-    cut_time: float | None
-    rows_applied: int
-    transactions_behind: bool
-    """True if a transaction waits to be applied, or has arrived only in part."""
-    changed_at: float = field(default_factory=time.time)
-    """Time at which ``state`` or ``transactions_behind`` changed last."""
-    heard_at: float | None = None
-    """Time at which the publisher's last message came."""
-    sent_at: float | None = None
-    """Time at which that message was sent, by the publisher's clock."""
-    transactions_applied: int = 0
-    error_count: int = 0
-    error: str | None = None
-    error_detail: str | None = None
-    error_hint: str | None = None
-    tables: dict[str, TableCounts] = field(default_factory=dict)
-    held: Held | None = None
-    """The WAL and dead rows that the snapshot of a running copy holds back at the publisher."""
+_NO_TABLES: Final[Mapping[str, TableStatistics]] = MappingProxyType({})
 
 
 class Heard(Protocol):
@@ -105,59 +53,60 @@ class WorkerStatus:
     """Collect a worker's status. The worker writes it, and anyone may read it."""
 
     def __init__(
-        self, subscription: str, count: Callable[[SubscriptionCounts], object] = lambda _: None
+        self, subid: int, count: Callable[[SubscriptionCounts], object] = lambda _: None
     ) -> None:
         """``count``: counts errors and conflicts as they come up; never raises."""
         self._count = count
-        self._lock = threading.Lock()
-        self._now = WorkerSnapshot(
-            subscription=subscription,
-            state="starting",
-            received_lsn=INVALID,
-            applied_lsn=INVALID,
-            cut_lsn=INVALID,
-            publisher_lsn=INVALID,
-            commit_time=None,
-            cut_time=None,
-            rows_applied=0,
-            transactions_behind=False,
-        )
+        self._lock = threading.RLock()
+        self._now = SubscriptionStatistics(subid, None, "starting", None)
+        self._tables: dict[str, TableStatistics] = {}
+        self._behind = False
+        """True if a transaction waits to be applied, or has arrived only in part."""
+        self.changed_at = time.time()
+        """Time at which the state, or whether changes wait, changed last."""
         self._progressed = False
 
-    def snapshot(self) -> WorkerSnapshot:
-        """Return all numbers at one moment."""
+    def snapshot(self) -> SubscriptionStatistics:
+        """Return all numbers at one moment; what the worker does not know is None."""
         with self._lock:
-            return self._now
+            return replace(self._now, tables=tuple(self._tables.values()))
 
-    def go_on_from(self, before: WorkerSnapshot) -> None:
+    def go_on_from(self, before: WorkerStatus) -> None:
         """Continue from the last status of another worker."""
-        self._now = replace(before, state=self._now.state, changed_at=self._now.changed_at)
+        self._now = replace(before._now, state=self._now.state, waiting=True)
+        self._tables, self._behind = before._tables, before._behind
 
     @property
     def state(self) -> str:
         """The worker's state, in words."""
-        return self.snapshot().state
+        return self._now.state
 
     @state.setter
     def state(self, state: str) -> None:
         self._set(state=state)
 
+    @property
+    def waiting(self) -> bool:
+        """True if changes wait to be applied."""
+        return self._now.waiting
+
     def streaming(self, targets: Iterable[Target], cut: Lsn | None) -> None:
         """Note that the stream has begun."""
-        tables = {**self.snapshot().tables, **self._tables(targets)}
-        self._set(state=STREAMING, tables=tables, cut_lsn=cut or INVALID)
+        self._set(self._changed(targets), state=STREAMING, cut_lsn=cut)
 
     def received(self, position: Lsn, source: Heard, behind: bool) -> None:
         """Note positions and times of the publisher. ``behind``: transactions wait to be
         applied."""
-        changes = {
-            "received_lsn": position,
-            "publisher_lsn": source.latest_end_lsn,
-            "transactions_behind": behind,
-            "heard_at": _seconds(source.last_receipt_time_us),
-            "sent_at": _seconds(source.last_send_time_us),
+        changes: dict[str, Any] = {
+            "received_lsn": position or None,
+            "publisher_lsn": source.latest_end_lsn or None,
+            "last_msg_receipt_time": _seconds(source.last_receipt_time_us),
+            "last_msg_send_time": _seconds(source.last_send_time_us),
         }
-        if any(getattr(self._now, name) != value for name, value in changes.items()):
+        if behind != self._behind or any(
+            getattr(self._now, name) != value for name, value in changes.items()
+        ):
+            self._behind = behind
             self._set(**changes)
 
     def applied(
@@ -171,7 +120,7 @@ class WorkerStatus:
         """Note that a batch is committed. ``commit_time``: that of its last transaction, in seconds
         since 1970."""
         self._progressed = True
-        tables = {**self.snapshot().tables, **self._tables(targets)}
+        tables = {**self._tables, **self._changed(targets)}
         self._count_conflicts(applied)
         for outcome in applied.outcomes:
             if outcome.skipped is not None and (table := tables.get(outcome.table)):
@@ -181,11 +130,11 @@ class WorkerStatus:
                     delete_missing=table.delete_missing + outcome.skipped.delete_missing,
                 )
         self._set(
+            tables,
             applied_lsn=end_lsn,
             commit_time=commit_time,
             rows_applied=self._now.rows_applied + applied.rows,
             transactions_applied=self._now.transactions_applied + transactions,
-            tables=tables,
             **self._lasting_error(),
         )
         if applied.cut is not None:
@@ -213,36 +162,38 @@ class WorkerStatus:
     def cut(self, lsn: Lsn, targets: Iterable[Target]) -> None:
         """Note a cut without changes."""
         self._progressed = True
-        tables = {**self.snapshot().tables, **self._tables(targets)}
-        self._set(cut_lsn=lsn, cut_time=time.time(), tables=tables, **self._lasting_error())
+        now = time.time()
+        self._set(self._changed(targets), cut_lsn=lsn, cut_time=now, **self._lasting_error())
 
     def copying(self, copy: CopyProgress) -> None:
         """Note the progress of a table's copy."""
         with self._lock:
-            before = self._now.tables.get(copy.table) or TableCounts(copy.table)
             after = replace(
-                before,
+                self._tables.get(copy.table) or TableStatistics(copy.table),
                 rows_copied=copy.rows,
                 bytes_copied=copy.bytes,
                 bytes_total=copy.bytes_total,
                 units_copied=copy.units,
                 units_total=copy.units_total,
             )
-            self._now = replace(self._now, tables={**self._now.tables, copy.table: after})
+            self._set({copy.table: after})
 
     def holding(self, held: Held | None) -> None:
         """Note what a copy holds back at the publisher; None: nothing."""
-        self._set(held=held)
+        self._set(
+            copy_snapshot_at=held and held.since,
+            copy_snapshot_xmin=held and held.xmin,
+            copy_retained_bytes=held and held.retained_bytes,
+        )
 
     def copy_failed(self, table: str, error: BaseException) -> None:
         """Note that a table's copy has failed. The error stays with the table and the subscription
         until ``only_failed`` leaves the table out."""
         self._count(SubscriptionCounts(sync_error_count=1))
         with self._lock:
-            before = self._now.tables.get(table) or TableCounts(table)
-            self._now = replace(
-                self._now,
-                tables={**self._now.tables, table: replace(before, **_fields(error))},
+            before = self._tables.get(table) or TableStatistics(table)
+            self._set(
+                {table: replace(before, **_fields(error))},
                 error_count=self._now.error_count + 1,
                 **_fields(error),
             )
@@ -251,14 +202,14 @@ class WorkerStatus:
         """Clear the errors of all tables but these: the others are copied, or gone."""
         with self._lock:
             healed = {
-                name: replace(table, **_NO_ERROR)
-                for name, table in self._now.tables.items()
+                name: table
+                for name, table in self._tables.items()
                 if table.error is not None and name not in tables
             }
-            shown = {self._now.tables[name].error for name in healed}
-            self._now = replace(self._now, tables={**self._now.tables, **healed})
+            shown = {table.error for table in healed.values()}
+            self._set({name: replace(table, **_NO_ERROR) for name, table in healed.items()})
             if self._now.error in shown:
-                self._now = replace(self._now, **self._lasting_error())
+                self._set(**self._lasting_error())
 
     def failed(self, error: BaseException) -> None:
         """Note that the session has ended with an error."""
@@ -274,7 +225,7 @@ class WorkerStatus:
     def _lasting_error(self) -> dict[str, Any]:
         """Return the error that stays when the stream goes on: that of a table that is not
         copied."""
-        for table in self._now.tables.values():
+        for table in self._tables.values():
             if table.error is not None:
                 return {name: getattr(table, name) for name in _NO_ERROR}
         return _NO_ERROR
@@ -284,33 +235,33 @@ class WorkerStatus:
         progressed, self._progressed = self._progressed, False
         return progressed
 
-    def _tables(self, targets: Iterable[Target]) -> dict[str, TableCounts]:
+    def _changed(self, targets: Iterable[Target]) -> dict[str, TableStatistics]:
         """Return the numbers of the tables that have changed."""
-        tables = self.snapshot().tables
-        found: dict[str, TableCounts] = {}
+        found: dict[str, TableStatistics] = {}
         for t in targets:
             name = t.rel.qualified_name
-            known = tables.get(name)
+            known = self._tables.get(name)
             now = t.rows_applied, t.table.version
             if known is None or (known.rows_applied, known.version) != now:
                 found[name] = replace(
-                    known or TableCounts(name),
+                    known or TableStatistics(name),
                     rows_applied=t.rows_applied,
                     version=t.table.version,
                     unfilled=t.table.unfilled,
                 )
         return found
 
-    def _set(self, **changes: object) -> None:
+    def _set(
+        self, tables: Mapping[str, TableStatistics] = MappingProxyType({}), **changes: Any
+    ) -> None:
         with self._lock:
             before = self._now
-            self._now = replace(before, **changes)  # type: ignore[arg-type]
-            if _doing(self._now) != _doing(before):
-                self._now = replace(self._now, changed_at=time.time())
-
-
-def _doing(snapshot: WorkerSnapshot) -> tuple[str, bool]:
-    return snapshot.state, snapshot.transactions_behind
+            waiting = changes.get("state", before.state) != STREAMING or self._behind
+            self._now = now = replace(before, waiting=waiting, **changes)
+            if tables:
+                self._tables = {**self._tables, **tables}
+            if (now.state, now.waiting) != (before.state, before.waiting):
+                self.changed_at = time.time()
 
 
 def _seconds(microseconds: int) -> float | None:
