@@ -52,19 +52,19 @@ def test_positions_are_positions_and_lag_is_from_the_cut(tmp_path: Path) -> None
         (numbers,) = catalog.statistics.all().values()
     assert numbers == NUMBERS
     assert str(numbers.received_lsn) == "1/5"
-    assert numbers.lag_bytes(2.0) == 8
-    assert replace(numbers, publisher_lsn=None).lag_bytes(2.0) is None
+    assert numbers.lag_bytes_at(2.0) == 8
+    assert replace(numbers, publisher_lsn=None).lag_bytes_at(2.0) is None
 
 
 def test_numbers_that_are_out_of_date_are_not_told_as_true() -> None:
-    assert NUMBERS.lag_seconds(2.0) == 0.0
-    assert replace(NUMBERS, waiting=True).lag_seconds(2.0) == 1.5
-    assert replace(NUMBERS, state="waiting to retry").lag_seconds(2.0) == 1.5
-    assert replace(NUMBERS, caught_up_at=None).lag_seconds(2.0) is None
-    assert NUMBERS.lag_seconds(100.5) == 100.0  # nobody reports any more
+    assert NUMBERS.lag_seconds_at(2.0) == 0.0
+    assert replace(NUMBERS, waiting=True).lag_seconds_at(2.0) == 1.5
+    assert replace(NUMBERS, state="waiting to retry").lag_seconds_at(2.0) == 1.5
+    assert replace(NUMBERS, caught_up_at=None).lag_seconds_at(2.0) is None
+    assert NUMBERS.lag_seconds_at(100.5) == 100.0  # nobody reports any more
     assert NUMBERS.slot(2.0) == (7, "reserved")
     assert NUMBERS.slot(100.0) == (None, None)  # the publisher has not told for long
-    assert NUMBERS.lag_bytes(100.0) is None
+    assert NUMBERS.lag_bytes_at(100.0) is None
 
 
 def test_a_report_is_no_change_of_the_catalog(tmp_path: Path) -> None:

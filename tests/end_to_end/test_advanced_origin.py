@@ -136,7 +136,8 @@ def _numbers_in_spark(node: LocalNode, spark: Any) -> None:
     assert [(row[0], row[1], row[3]) for row in found] == [("s", ["p"], "r")] * 2
     assert found[0][2].year >= 2024
     (report,) = node.node._report().subscriptions
-    assert (report.apply_errors, report.conflicts["insert_exists"]) == (1, 1)
+    told = report.counts
+    assert (told.apply_error_count, told.conflicts["insert_exists"]) == (1, 1)
 
 
 def _what_a_slot_has_lost(node: LocalNode, database: Database) -> None:

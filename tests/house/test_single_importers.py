@@ -48,6 +48,7 @@ REASONS = {
     "pg_catalog.origin_functions": POSTGRES + "origin.c",
     "pg_catalog.slot_functions": POSTGRES + "slotfuncs.c",
     "pg_catalog.wal_functions": POSTGRES + "xlogfuncs.c",
+    "pg_catalog.subscription_views": POSTGRES + "pgstat_subscription.c",
     "pgtypes.array": FAMILY,
     "pgtypes.integer": FAMILY,
     "pgtypes.uuid": FAMILY,

@@ -8,25 +8,42 @@ from wsgiref.util import setup_testing_defaults
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.catalog import SubscriptionCounts
+from penstock.lsn import Lsn
 from penstock.node.prometheus import (
     NodeReport,
     SenderReport,
     SequencerReport,
     SlotReport,
-    SubscriptionReport,
-    TableReport,
     application,
 )
+from penstock.node.status import SubscriptionStatus, TableStatus
 
 SLOT = SlotReport("s", True, False, False, 100, 20, 2, 1.5, 0.0, 7, 900)
 SENDER = SenderReport("s", "app", 110, None, 0, 0.0)
-SUBSCRIPTION = SubscriptionReport(
-    "sub", "streaming", True, False, 5, 4, 6, 2, None, None, 3, 30, 1, 2, 1, 3
+TABLE = TableStatus(
+    "public.t",
+    state="d",
+    rows_copied=7,
+    bytes_copied=1024,
+    bytes_total=4096,
+    rows_applied=5,
+    update_missing=1,
+    unfilled=("a", "b"),
 )
-TABLE = TableReport("sub", "public.t", "d", None, 7, 1024, 4096, 5, 1, 0, 2)
-REPORT = NodeReport(
-    "1.2", (SUBSCRIPTION,), SequencerReport(120, 4, 3), (SLOT,), (SENDER,), 10, 10, (TABLE,)
+SUBSCRIPTION = SubscriptionStatus(
+    1,
+    None,
+    "streaming",
+    1.0,
+    name="sub",
+    enabled=True,
+    publications=("p",),
+    slot_name="s",
+    cut_lsn=Lsn(4),
+    tables=(TABLE, TableStatus("public.p", state="p")),
 )
+REPORT = NodeReport("1.2", (SUBSCRIPTION,), SequencerReport(120, 4, 3), (SLOT,), (SENDER,), 10, 10)
 
 
 def scrape(report: NodeReport, path: str = "/metrics") -> tuple[str, str]:
@@ -55,15 +72,14 @@ def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
 
 def test_counts_of_the_view_are_there() -> None:
     """By each type of conflict that pg_stat_subscription_stats has a column for."""
-    counted = replace(
-        SUBSCRIPTION, apply_errors=2, sync_errors=3, conflicts={"insert_exists": 4, "new": 0}
-    )
+    counts = SubscriptionCounts(apply_error_count=2, sync_error_count=3, confl_insert_exists=4)
+    counted = replace(SUBSCRIPTION, counts=counts)
     found = samples(scrape(replace(REPORT, subscriptions=(counted,)))[1])
     prefix = "penstock_subscription_"
     assert found[(f"{prefix}apply_errors_total", ("sub",))] == 2
     assert found[(f"{prefix}sync_errors_total", ("sub",))] == 3
     assert found[(f"{prefix}conflicts_total", ("sub", "insert_exists"))] == 4
-    assert found[(f"{prefix}conflicts_total", ("sub", "new"))] == 0
+    assert found[(f"{prefix}conflicts_total", ("sub", "multiple_unique_conflicts"))] == 0
     assert found[(f"{prefix}values_out_of_range_total", ("sub",))] == 0
 
 

@@ -124,14 +124,14 @@ class SubscriptionStatistics:
         """Tell whether a node has reported these numbers recently. ``now``: seconds since 1970."""
         return self.updated_at is not None and now - self.updated_at < _REPORTED_S
 
-    def lag_bytes(self, now: float) -> int | None:
+    def lag_bytes_at(self, now: float) -> int | None:
         """Return the bytes from the last cut to the end of the publisher's WAL; None while that is
         unknown."""
         if self.cut_lsn is None or self.publisher_lsn is None or not _fresh(self.publisher_at, now):
             return None
         return max(0, self.publisher_lsn - self.cut_lsn)
 
-    def lag_seconds(self, now: float) -> float | None:
+    def lag_seconds_at(self, now: float) -> float | None:
         """Return by how many seconds readers are behind at most. It is 0 while a stream is open and
         nothing waits, else the time since readers last were known to have everything. None if they
         never were."""

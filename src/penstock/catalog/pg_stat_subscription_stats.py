@@ -32,6 +32,12 @@ class SubscriptionCounts:
     values_out_of_range: int = 0
     stats_reset: float | None = None
 
+    @property
+    def conflicts(self) -> dict[str, int]:
+        """The counts of conflicts by type. Those of several keys at once are not counted apart."""
+        found = {n.removeprefix("confl_"): getattr(self, n) for n in _COUNTED if "confl_" in n}
+        return {**found, "multiple_unique_conflicts": 0}
+
 
 _COUNTED: Final = tuple(
     field.name for field in dataclasses.fields(SubscriptionCounts) if field.name != "stats_reset"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from socketserver import ThreadingMixIn
 from typing import Final
@@ -23,21 +23,16 @@ from penstock.node.prometheus import (
     SenderReport,
     SequencerReport,
     SlotReport,
-    SubscriptionReport,
-    TableReport,
     application,
 )
 from penstock.node.serving import ServingNode
-from penstock.node.status import SLOT_GONE, SubscriptionStatus, TableStatus
-from penstock.pg_catalog.subscription_views import stat_subscription_stats
+from penstock.node.status import SubscriptionStatus
 from penstock.walsender.senders import Sender
 from penstock.walsender.slots import SlotState
 
 log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S: Final = 10
-_CONFLICT: Final = "confl_"
-"""The prefix of columns of pg_stat_subscription_stats that count conflicts of a type."""
 
 
 class Monitoring:
@@ -93,14 +88,7 @@ def node_report(
     catalog: Catalog, statuses: Sequence[SubscriptionStatus], serving: ServingNode | None
 ) -> NodeReport:
     """Return all present numbers. Raises what the catalog raises."""
-    tables = tuple(_table(s.name, table) for s in statuses for table in s.tables)
-    known, counts = catalog.subscriptions(), catalog.statistics.counts()
-    stats = {str(row["subname"]): row for row in stat_subscription_stats(known, counts)}
-    out_of_range = {s.name: counts[s.oid].values_out_of_range for s in known if s.oid in counts}
-    subscriptions = tuple(
-        _subscription(s, stats.get(s.name, {}), out_of_range.get(s.name, 0)) for s in statuses
-    )
-    report = NodeReport(_version(), subscriptions, tables=tables)
+    report = NodeReport(_version(), statuses)
     return report if serving is None else _with_publishing(report, catalog, serving)
 
 
@@ -123,7 +111,6 @@ def _with_publishing(report: NodeReport, catalog: Catalog, serving: ServingNode)
         tuple(_sender(s, end, ages) for s in senders),
         serving.max_wal_senders,
         serving.max_replication_slots,
-        report.tables,
     )
 
 
@@ -169,61 +156,6 @@ def _sender(sender: Sender, end: Lsn, ages: dict[Lsn, float]) -> SenderReport:
 
 def _age(transaction: LakeTransaction | None, now: float) -> float:
     return 0.0 if transaction is None else max(0.0, now - transaction.commit_time / 1e6)
-
-
-def _subscription(
-    status: SubscriptionStatus, stats: Mapping[str, object], out_of_range: int
-) -> SubscriptionReport:
-    """Return a subscription's numbers. ``stats``: its row of pg_stat_subscription_stats."""
-    counts = {name: value for name, value in stats.items() if isinstance(value, int)}
-    return SubscriptionReport(
-        name=status.name,
-        state=status.state,
-        enabled=status.enabled,
-        stopped=status.stopped,
-        received_lsn=status.received_lsn,
-        cut_lsn=status.cut_lsn,
-        publisher_lsn=status.publisher_lsn,
-        lag_bytes=status.lag_bytes,
-        lag_seconds=status.lag_seconds,
-        retained_wal_bytes=status.retained_wal_bytes,
-        transactions=status.transactions_applied,
-        changes=status.rows_applied,
-        errors=status.error_count,
-        tables_ready=sum(table.ready for table in status.tables),
-        tables_parked=sum(table.parked for table in status.tables),
-        tables=len(status.tables),
-        update_missing=sum(table.update_missing for table in status.tables),
-        delete_missing=sum(table.delete_missing for table in status.tables),
-        cut_age_seconds=status.cut_age_seconds,
-        publisher_age_seconds=status.publisher_age_seconds,
-        apply_errors=counts.get("apply_error_count", 0),
-        sync_errors=counts.get("sync_error_count", 0),
-        conflicts={
-            name.removeprefix(_CONFLICT): value
-            for name, value in counts.items()
-            if name.startswith(_CONFLICT)
-        },
-        values_out_of_range=out_of_range,
-        slot_gone=None if status.wal_status is None else status.wal_status in SLOT_GONE,
-    )
-
-
-def _table(subscription: str, table: TableStatus) -> TableReport:
-    return TableReport(
-        subscription=subscription,
-        table=table.name,
-        state=table.state,
-        version=table.version,
-        rows_copied=table.rows_copied,
-        bytes_copied=table.bytes_copied,
-        bytes_total=table.bytes_total,
-        changes=table.rows_applied,
-        update_missing=table.update_missing,
-        delete_missing=table.delete_missing,
-        unfilled=len(table.unfilled),
-        verified_seconds=table.verified_seconds,
-    )
 
 
 def _version() -> str:

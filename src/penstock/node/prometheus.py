@@ -9,14 +9,17 @@ publisher's for subscriptions. Ages and lags are in seconds. None means not know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from penstock.node.status import SubscriptionStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,75 +68,21 @@ class SequencerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionReport:
-    """A subscription as ``penstock status`` shows it. Counts begin when the node starts.
-
-    Those of pg_stat_subscription_stats begin when they are reset instead: ``apply_errors``,
-    ``sync_errors``, ``conflicts`` (by type) and ``values_out_of_range``.
-    """
-
-    name: str
-    state: str
-    enabled: bool
-    stopped: bool
-    received_lsn: int | None
-    cut_lsn: int | None
-    publisher_lsn: int | None
-    lag_bytes: int | None
-    lag_seconds: float | None
-    retained_wal_bytes: int | None
-    transactions: int
-    changes: int
-    errors: int
-    tables_ready: int
-    tables_parked: int
-    tables: int
-    update_missing: int = 0
-    delete_missing: int = 0
-    cut_age_seconds: float | None = None
-    publisher_age_seconds: float | None = None
-    slot_gone: bool | None = None
-    apply_errors: int = 0
-    sync_errors: int = 0
-    conflicts: Mapping[str, int] = field(default_factory=dict)
-    values_out_of_range: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TableReport:
-    """A table of a subscription; ``state`` is as in pg_subscription_rel. The running copy, or the
-    last one, has read ``bytes_copied`` of the ``bytes_total`` bytes of the publisher's heap."""
-
-    subscription: str
-    table: str
-    state: str
-    version: int | None
-    rows_copied: int
-    bytes_copied: int
-    bytes_total: int
-    changes: int
-    update_missing: int
-    delete_missing: int
-    unfilled: int = 0
-    verified_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class NodeReport:
     """All numbers of a node; ``sequencer`` is None for a node that does not publish."""
 
     version: str
-    subscriptions: tuple[SubscriptionReport, ...] = ()
+    subscriptions: Sequence[SubscriptionStatus] = ()
     sequencer: SequencerReport | None = None
     slots: tuple[SlotReport, ...] = ()
     senders: tuple[SenderReport, ...] = ()
     wal_senders_limit: int = 0
     slots_limit: int = 0
-    tables: tuple[TableReport, ...] = ()
 
 
 _Field = tuple[str, str, str]
-"""Name after the prefix, attribute of the report, help text. Names in _total are counters."""
+"""Name after the prefix, attribute of the record (``operator.attrgetter``), help text. Names in
+_total are counters."""
 
 _SLOT: Final[Sequence[_Field]] = (
     ("active", "active", "Whether a client streams from the slot."),
@@ -164,27 +113,39 @@ _SUBSCRIPTION: Final[Sequence[_Field]] = (
     ("publisher_age_seconds", "publisher_age_seconds", "How long ago the publisher was heard of."),
     ("slot_gone", "slot_gone", "Whether the publisher's slot is lost or missing."),
     ("retained_wal_bytes", "retained_wal_bytes", "WAL that the slot keeps on the publisher."),
-    ("transactions_total", "transactions", "Transactions applied since the node started."),
-    ("changes_total", "changes", "Changes applied since the node started."),
-    ("errors_total", "errors", "Errors of the apply worker since the node started."),
+    ("transactions_total", "transactions_applied", "Transactions applied since the node started."),
+    ("changes_total", "rows_applied", "Changes applied since the node started."),
+    ("errors_total", "error_count", "Errors of the apply worker since the node started."),
     ("update_missing_total", "update_missing", "Updates skipped, their rows were not there."),
     ("delete_missing_total", "delete_missing", "Deletes skipped, their rows were not there."),
-    ("apply_errors_total", "apply_errors", "Errors in applying since the statistics were reset."),
-    ("sync_errors_total", "sync_errors", "Errors in copying since the statistics were reset."),
-    ("values_out_of_range_total", "values_out_of_range", "Values that were replaced since then."),
+    (
+        "apply_errors_total",
+        "counts.apply_error_count",
+        "Errors in applying since the statistics were reset.",
+    ),
+    (
+        "sync_errors_total",
+        "counts.sync_error_count",
+        "Errors in copying since the statistics were reset.",
+    ),
+    (
+        "values_out_of_range_total",
+        "counts.values_out_of_range",
+        "Values that were replaced since then.",
+    ),
     ("tables_ready", "tables_ready", "Tables that are part of the cuts."),
     ("tables_parked", "tables_parked", "Tables that an error of their own keeps out of the cuts."),
-    ("tables", "tables", "Tables of the subscription."),
+    ("tables", "table_count", "Tables of the subscription."),
 )
 
 _TABLE: Final[Sequence[_Field]] = (
     ("version", "version", "Delta version of the table in the last cut."),
-    ("columns_unfilled", "unfilled", "Added columns that lack values in rows from before."),
+    ("columns_unfilled", "unfilled_count", "Added columns that lack values in rows from before."),
     ("verified_seconds", "verified_seconds", "Since it was last found equal to the publisher's."),
     ("copied_rows", "rows_copied", "Rows that its copy has brought so far."),
     ("copied_bytes", "bytes_copied", "Bytes of the publisher's heap that are copied."),
     ("copy_bytes", "bytes_total", "Bytes of the publisher's heap that the copy is to read."),
-    ("changes_total", "changes", "Changes applied since the node started."),
+    ("changes_total", "rows_applied", "Changes applied since the node started."),
     ("update_missing_total", "update_missing", "Updates skipped, their rows were not there."),
     ("delete_missing_total", "delete_missing", "Deletes skipped, their rows were not there."),
 )
@@ -203,10 +164,15 @@ class NodeCollector(Collector):
         info.add_metric([report.version], 1)
         yield info
         yield from _node(report)
-        yield from _families("penstock_replication_slot", _SLOT, report.slots, _slot_labels)
-        yield from _families("penstock_walsender", _SENDER, report.senders, _sender_labels)
+        slots = [((slot.name,), slot) for slot in report.slots]
+        yield from _families("penstock_replication_slot", ("slot_name",), _SLOT, slots)
+        senders = [((sender.slot, sender.application_name), sender) for sender in report.senders]
         yield from _families(
-            "penstock_subscription", _SUBSCRIPTION, report.subscriptions, _subscription_labels
+            "penstock_walsender", ("slot_name", "application_name"), _SENDER, senders
+        )
+        subscriptions = [((one.name,), one) for one in report.subscriptions]
+        yield from _families(
+            "penstock_subscription", ("subscription",), _SUBSCRIPTION, subscriptions
         )
         state = GaugeMetricFamily(
             "penstock_subscription_state",
@@ -222,18 +188,10 @@ class NodeCollector(Collector):
             labels=["subscription", "type"],
         )
         for subscription in report.subscriptions:
-            for kind, count in subscription.conflicts.items():
+            for kind, count in subscription.counts.conflicts.items():
                 conflicts.add_metric([subscription.name, kind], count)
         yield conflicts
-        yield from _families("penstock_table", _TABLE, report.tables, _table_labels)
-        table_state = GaugeMetricFamily(
-            "penstock_table_state",
-            "1 for the state of the table, as in pg_subscription_rel.",
-            labels=["subscription", "table", "state"],
-        )
-        for table in report.tables:
-            table_state.add_metric([table.subscription, table.table, table.state], 1)
-        yield table_state
+        yield from _tables(report.subscriptions)
 
 
 def application(report: Callable[[], NodeReport]) -> WSGIApplication:
@@ -277,43 +235,32 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
+def _tables(subscriptions: Sequence[SubscriptionStatus]) -> Iterator[Metric]:
+    tables = [((one.name, table.name), table) for one in subscriptions for table in one.tables]
+    yield from _families("penstock_table", ("subscription", "table"), _TABLE, tables)
+    state = GaugeMetricFamily(
+        "penstock_table_state",
+        "1 for the state of the table, as in pg_subscription_rel.",
+        labels=["subscription", "table", "state"],
+    )
+    for labels, table in tables:
+        state.add_metric([*labels, table.state], 1)
+    yield state
+
+
 def _families(
     prefix: str,
+    labels: tuple[str, ...],
     fields: Sequence[_Field],
-    reports: Sequence[Any],
-    labels: Callable[[Any], dict[str, str]],
+    records: Sequence[tuple[tuple[str, ...], object]],
 ) -> Iterator[Metric]:
-    names = list(_LABELS[prefix])
+    """Yield a family for each field. ``records``: each with the values of its labels."""
     for name, attribute, text in fields:
         kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-        family = kind(f"{prefix}_{name}", text, labels=names)
-        for report in reports:
-            value = getattr(report, attribute)
+        family = kind(f"{prefix}_{name}", text, labels=labels)
+        read = attrgetter(attribute)
+        for values, record in records:
+            value = read(record)
             if value is not None:
-                found = labels(report)
-                family.add_metric([found[label] for label in names], float(value))
+                family.add_metric(values, float(value))
         yield family
-
-
-_LABELS: Final = {
-    "penstock_replication_slot": ("slot_name",),
-    "penstock_walsender": ("slot_name", "application_name"),
-    "penstock_subscription": ("subscription",),
-    "penstock_table": ("subscription", "table"),
-}
-
-
-def _slot_labels(slot: SlotReport) -> dict[str, str]:
-    return {"slot_name": slot.name}
-
-
-def _sender_labels(sender: SenderReport) -> dict[str, str]:
-    return {"slot_name": sender.slot, "application_name": sender.application_name}
-
-
-def _subscription_labels(subscription: SubscriptionReport) -> dict[str, str]:
-    return {"subscription": subscription.name}
-
-
-def _table_labels(table: TableReport) -> dict[str, str]:
-    return {"subscription": table.subscription, "table": table.table}

@@ -10,17 +10,19 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.catalog.catalog import Catalog
+from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_stat_subscription import (
     STREAMING,
     SubscriptionStatistics,
     TableStatistics,
 )
+from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.verifications import TableVerification
@@ -30,36 +32,24 @@ from penstock.node.slot_watch import Told
 from penstock.walreceiver.slots import LOST, MISSING
 
 
-@dataclass(frozen=True, slots=True)
-class TableStatus:
-    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked; ``lsn``: its
-    srsublsn. ``bytes_copied``, ``bytes_total``: bytes of the publisher's heap, in whole units.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatus(TableStatistics):
+    """One table with its numbers. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked;
+    ``lsn``: its srsublsn.
 
     ``error``: why it is parked, or why its copy, which is retried, has failed last.
-    ``update_missing``, ``delete_missing``: changes that were skipped because their rows are
-    missing. ``unfilled``: columns in which rows from before they were added lack the publisher's
-    values. ``verify_result``: the result of the last comparison in the background;
-    ``verified_seconds``: seconds since the start of the last one that found the whole table equal.
+    ``verify_result``: the result of the last comparison in the background; ``verified_seconds``:
+    seconds since the start of the last one that found the whole table equal.
     """
 
-    name: str
     state: str
-    lsn: Lsn | None
-    rows_copied: int = 0
-    bytes_copied: int = 0
-    bytes_total: int = 0
-    units_copied: int = 0
-    units_total: int = 0
-    rows_applied: int = 0
-    version: int | None = None
-    update_missing: int = 0
-    delete_missing: int = 0
-    unfilled: tuple[str, ...] = ()
-    error: str | None = None
-    error_detail: str | None = None
-    error_hint: str | None = None
+    lsn: Lsn | None = None
     verify_result: str | None = None
     verified_seconds: float | None = None
+
+    @property
+    def unfilled_count(self) -> int:
+        return len(self.unfilled)
 
     @property
     def ready(self) -> bool:
@@ -72,9 +62,10 @@ class TableStatus:
         return self.state == SubscriptionRelState.PARKED.value
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionStatus:
-    """One subscription. ``state``: the worker's activity, or disabled, stopped, not running.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionStatus(SubscriptionStatistics):
+    """One subscription with its numbers, as true now. ``state``: the worker's activity, or
+    disabled, stopped, not running.
 
     ``lag_bytes``: bytes from the last cut to the publisher's position. ``lag_seconds``: seconds by
     which readers are behind at most; 0 while it streams and nothing waits, else the time since a
@@ -82,31 +73,19 @@ class SubscriptionStatus:
     written, even if there was nothing to write since. ``publisher_age_seconds``: seconds since the
     publisher was last heard. ``retained_wal_bytes``: WAL that the slot keeps on the publisher;
     ``wal_status``: whether it still has all of it, as in pg_replication_slots, or ``missing``.
+    ``counts``: those of pg_stat_subscription_stats.
     """
 
     name: str
     enabled: bool
-    state: str
     publications: tuple[str, ...]
     slot_name: str | None
-    received_lsn: Lsn | None
-    applied_lsn: Lsn | None
-    cut_lsn: Lsn | None
-    publisher_lsn: Lsn | None
-    lag_bytes: int | None
-    lag_seconds: float | None
-    rows_applied: int
-    rows_per_second: float
-    cut_age_seconds: float | None
-    publisher_age_seconds: float | None
-    retained_wal_bytes: int | None
-    wal_status: str | None
-    transactions_applied: int
-    error_count: int
-    error: str | None
-    error_detail: str | None
-    error_hint: str | None
-    updated_at: float | None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    cut_age_seconds: float | None = None
+    publisher_age_seconds: float | None = None
+    retained_wal_bytes: int | None = None
+    counts: SubscriptionCounts = field(default_factory=SubscriptionCounts)
     tables: tuple[TableStatus, ...] = ()
 
     @property
@@ -115,10 +94,34 @@ class SubscriptionStatus:
         return self.state == "stopped" and self.error is not None
 
     @property
+    def table_count(self) -> int:
+        return len(self.tables)
+
+    @property
+    def tables_ready(self) -> int:
+        return sum(table.ready for table in self.tables)
+
+    @property
+    def tables_parked(self) -> int:
+        return sum(table.parked for table in self.tables)
+
+    @property
+    def update_missing(self) -> int:
+        return sum(table.update_missing for table in self.tables)
+
+    @property
+    def delete_missing(self) -> int:
+        return sum(table.delete_missing for table in self.tables)
+
+    @property
+    def slot_gone(self) -> bool | None:
+        """Tell whether the slot is lost or missing; None if the publisher has not told lately."""
+        return None if self.wal_status is None else self.wal_status in SLOT_GONE
+
+    @property
     def needs_a_person(self) -> bool:
         """Tell whether it, or one of its tables, does not go on by itself."""
-        parked = any(table.parked for table in self.tables)
-        return self.stopped or parked or self.wal_status in SLOT_GONE
+        return self.stopped or self.tables_parked > 0 or bool(self.slot_gone)
 
 
 class Health(IntEnum):
@@ -146,19 +149,46 @@ def health(subscriptions: Iterable[SubscriptionStatus], *, running: bool) -> Hea
     return Health.FOLLOWS if follows else Health.TRIES_AGAIN
 
 
+_NOT_IN_JSON: Final = frozenset(
+    (
+        "subid",
+        "pid",
+        "last_msg_send_time",
+        "last_msg_receipt_time",
+        "commit_time",
+        "cut_time",
+        "publisher_at",
+        "caught_up_at",
+        "waiting",
+        "retained_bytes",
+        "slot_at",
+        "copy_snapshot_at",
+        "copy_snapshot_xmin",
+        "copy_retained_bytes",
+        "counts",
+    )
+)
+"""Fields from which others are computed, and those that catalogs and metrics show."""
+
+
+def json_fields(kind: type[SubscriptionStatus | TableStatus]) -> list[str]:
+    """Return the names of the fields in JSON, the numbers last."""
+    names = [each.name for each in dataclasses.fields(kind)]
+    own = [name for name in names if name in kind.__annotations__]
+    return [name for name in dict.fromkeys([*own, *names]) if name not in _NOT_IN_JSON]
+
+
 def as_json(subscriptions: Sequence[SubscriptionStatus]) -> list[dict[str, Any]]:
     """Return the subscriptions as JSON: LSNs as text, everything else as it is."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Lsn):
             return str(value)
-        if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value
+        if isinstance(value, SubscriptionStatus | TableStatus):
+            return {name: plain(getattr(value, name)) for name in json_fields(type(value))}
+        return [plain(item) for item in value] if isinstance(value, tuple) else value
 
-    return [plain(dataclasses.asdict(subscription)) for subscription in subscriptions]
+    return [plain(subscription) for subscription in subscriptions]
 
 
 def read_status(
@@ -170,14 +200,13 @@ def read_status(
         subscriptions = transaction.subscriptions.all()
         rels = transaction.relations.all()
         verified = transaction.verifications.all()
-    numbers = catalog.statistics.all()
+    numbers, counts = catalog.statistics.all(), catalog.statistics.counts()
     return [
         _status(
             s,
             [r for r in rels if r.subid == s.oid],
-            with_told(numbers.get(s.oid) or nothing_known(s.oid), told[s.oid])
-            if s.oid in told
-            else numbers.get(s.oid),
+            _numbers(numbers.get(s.oid) or nothing_known(s.oid), told.get(s.oid)),
+            counts.get(s.oid) or SubscriptionCounts(),
             running,
             verified,
         )
@@ -185,55 +214,65 @@ def read_status(
     ]
 
 
+def _numbers(known: SubscriptionStatistics, told: Told | None) -> SubscriptionStatistics:
+    return known if told is None else with_told(known, told)
+
+
+def _fields(numbers: SubscriptionStatistics | TableStatistics) -> dict[str, Any]:
+    return {each.name: getattr(numbers, each.name) for each in dataclasses.fields(numbers)}
+
+
 def _status(
     subscription: Subscription,
     rels: Sequence[SubscriptionRel],
-    numbers: SubscriptionStatistics | None,
+    now: SubscriptionStatistics,
+    counts: SubscriptionCounts,
     running: bool,
     verified: Mapping[str, TableVerification],
 ) -> SubscriptionStatus:
-    error, at = subscription.error, time.time()
-    now = numbers or nothing_known(subscription.oid)
+    at = time.time()
     tables = {table.name: table for table in now.tables}
     retained, wal_status = now.slot(at)
+    values = _fields(now) | _recorded(subscription.error)
+    values["state"] = _state(subscription, now, running)
+    values["rows_per_second"] = now.rows_per_second if running and now.reported(at) else 0.0
+    values["wal_status"] = wal_status
+    values["tables"] = tuple(
+        _table(
+            rel,
+            tables.get(rel.qualified_name) or TableStatistics(rel.qualified_name),
+            verified.get(rel.sync_id),
+            at,
+        )
+        for rel in rels
+    )
     return SubscriptionStatus(
+        **values,
         name=subscription.name,
         enabled=subscription.enabled,
-        state=_state(subscription, numbers, running),
         publications=subscription.publications,
         slot_name=subscription.slot_name,
-        received_lsn=now.received_lsn,
-        applied_lsn=now.applied_lsn,
-        cut_lsn=now.cut_lsn,
-        publisher_lsn=now.publisher_lsn,
-        lag_bytes=now.lag_bytes(at),
-        lag_seconds=now.lag_seconds(at),
-        rows_applied=now.rows_applied,
-        rows_per_second=now.rows_per_second if running and now.reported(at) else 0.0,
+        lag_bytes=now.lag_bytes_at(at),
+        lag_seconds=now.lag_seconds_at(at),
         cut_age_seconds=_age(now.cut_time, at),
         publisher_age_seconds=_age(now.publisher_at, at),
         retained_wal_bytes=retained,
-        wal_status=wal_status,
-        transactions_applied=now.transactions_applied,
-        error_count=now.error_count,
-        error=error.message if error else now.error,
-        error_detail=error.detail if error else now.error_detail,
-        error_hint=error.hint if error else now.error_hint,
-        updated_at=now.updated_at or None,
-        tables=tuple(
-            _table(rel, tables.get(rel.qualified_name), verified.get(rel.sync_id), at)
-            for rel in rels
-        ),
+        counts=counts,
     )
+
+
+def _recorded(error: RecordedError | None) -> dict[str, str | None]:
+    """Return the error of the catalog, in place of the worker's."""
+    if error is None:
+        return {}
+    return {"error": error.message, "error_detail": error.detail, "error_hint": error.hint}
 
 
 def _age(since: float | None, now: float) -> float | None:
     return None if since is None else max(0.0, now - since)
 
 
-def _state(
-    subscription: Subscription, numbers: SubscriptionStatistics | None, running: bool
-) -> str:
+def _state(subscription: Subscription, numbers: SubscriptionStatistics, running: bool) -> str:
     if subscription.stopped:
         return "stopped"
     if not subscription.enabled:
@@ -241,33 +280,16 @@ def _state(
     if not running:
         return "not running"
     # A worker's last report outlives it: NO_WORKER means that the next one has not reported yet.
-    return numbers.state if numbers is not None and numbers.state != NO_WORKER else "starting"
+    return numbers.state if numbers.state != NO_WORKER else "starting"
 
 
 def _table(
-    rel: SubscriptionRel,
-    numbers: TableStatistics | None,
-    verified: TableVerification | None,
-    at: float,
+    rel: SubscriptionRel, now: TableStatistics, verified: TableVerification | None, at: float
 ) -> TableStatus:
-    now, parked = numbers or TableStatistics(rel.qualified_name), rel.error
     return TableStatus(
-        name=rel.qualified_name,
+        **_fields(now) | _recorded(rel.error),
         state=rel.state.value,
         lsn=rel.lsn,
-        rows_copied=now.rows_copied,
-        bytes_copied=now.bytes_copied,
-        bytes_total=now.bytes_total,
-        units_copied=now.units_copied,
-        units_total=now.units_total,
-        rows_applied=now.rows_applied,
-        version=now.version,
-        unfilled=now.unfilled,
-        error=now.error if parked is None else parked.message,
-        error_detail=now.error_detail if parked is None else parked.detail,
-        error_hint=now.error_hint if parked is None else parked.hint,
-        update_missing=now.update_missing,
-        delete_missing=now.delete_missing,
         verify_result=None if verified is None else verified.result,
-        verified_seconds=None if verified is None else _age(verified.verified, at),
+        verified_seconds=_age(None if verified is None else verified.verified, at),
     )
