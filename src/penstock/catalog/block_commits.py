@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final
 
-from sqlalchemy import Boolean, Column, Connection, RowMapping, String, Table, Text, select
+from sqlalchemy import Boolean, Column, Connection, String, Text, select
 
 from penstock.catalog.made_tables import MadeTable, from_json, to_json
-from penstock.catalog.metadata import METADATA
+from penstock.catalog.metadata import LIST, Form, StoredTable
 
-_TABLE = Table(
-    "penstock_block_commit",
-    METADATA,
-    Column("block", String(36), primary_key=True),
-    Column("undone", Boolean, nullable=False),
-    Column("relations", Text, nullable=False),
-    Column("content", Text, nullable=False),
-    Column("prepared", String(36)),
-    Column("made", Text),
+_MADE: Final = Form(
+    lambda made: json.dumps([to_json(table) for table in made]) if made else None,
+    lambda text: tuple(map(from_json, json.loads(text))),
 )
 
 
@@ -38,12 +33,12 @@ class BlockCommit:
     commit is a row here or has to become one, as that of a block with messages
     (``block_messages``) always does."""
 
-    block: str
-    relations: tuple[int, ...]
-    content: str
-    undone: bool = False
-    prepared: str | None = None
-    made: tuple[MadeTable, ...] = ()
+    block: Annotated[str, Column("block", String(36), primary_key=True)]
+    relations: Annotated[tuple[int, ...], Column("relations", Text, nullable=False), LIST]
+    content: Annotated[str, Column("content", Text, nullable=False)]
+    undone: Annotated[bool, Column("undone", Boolean, nullable=False)] = False
+    prepared: Annotated[str | None, Column("prepared", String(36))] = None
+    made: Annotated[tuple[MadeTable, ...], Column("made", Text), _MADE] = ()
     noted: bool = field(default=False, compare=False)
 
     @property
@@ -51,6 +46,9 @@ class BlockCommit:
         """Tell whether the block is one table's commit, which needs no row here."""
         more = self.prepared is not None or self.made or self.noted
         return len(self.relations) == 1 and not more
+
+
+_TABLE: Final = StoredTable("penstock_block_commit", BlockCommit)
 
 
 class BlockCommits:
@@ -61,7 +59,7 @@ class BlockCommits:
 
     def all(self) -> tuple[BlockCommit, ...]:
         """Return all commits that are under way."""
-        return tuple(map(_row, self._connection.execute(select(_TABLE)).mappings()))
+        return tuple(replace(commit, noted=True) for commit in _TABLE.all(self._connection))
 
     def touch(self, relations: Iterable[int]) -> bool:
         """Tell whether any of them commits to one of these tables."""
@@ -71,8 +69,7 @@ class BlockCommits:
 
     def made(self) -> tuple[MadeTable, ...]:
         """Return the tables that they make."""
-        found = self._connection.execute(select(_TABLE.c.made)).scalars()
-        return tuple(table for text in found for table in _made(text))
+        return tuple(table for commit in self.all() for table in commit.made)
 
     def makes(self, schema: str, name: str) -> bool:
         """Tell whether a table that they make is, or owns, a relation of that name."""
@@ -81,33 +78,8 @@ class BlockCommits:
     def put(self, commit: BlockCommit) -> None:
         """Insert a commit, or replace the one of the same block."""
         self.delete(commit.block)
-        values = {
-            "block": commit.block,
-            "undone": commit.undone,
-            "relations": json.dumps(commit.relations),
-            "content": commit.content,
-            "prepared": commit.prepared,
-            "made": json.dumps([to_json(table) for table in commit.made]) if commit.made else None,
-        }
-        self._connection.execute(_TABLE.insert().values(**values))
+        _TABLE.insert(self._connection, commit)
 
     def delete(self, block: str) -> None:
         """Delete the block's row; no effect when it is gone."""
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.block == block))
-
-
-def _row(row: RowMapping) -> BlockCommit:
-    relations = tuple(json.loads(row["relations"]))
-    return BlockCommit(
-        row["block"],
-        relations,
-        row["content"],
-        row["undone"],
-        row["prepared"],
-        _made(row["made"]),
-        noted=True,
-    )
-
-
-def _made(text: str | None) -> tuple[MadeTable, ...]:
-    return tuple(map(from_json, json.loads(text or "[]")))
+        _TABLE.delete(self._connection, _TABLE.c.block == block)

@@ -10,19 +10,12 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from typing import Annotated, Final
 
-from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, select
+from sqlalchemy import BigInteger, Column, Connection, String
 
-from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.metadata import LsnColumn, StoredTable
 from penstock.lsn import Lsn
-
-_TABLE = Table(
-    "penstock_cut_request",
-    METADATA,
-    Column("id", String(36), primary_key=True),
-    Column("subid", BigInteger, nullable=False),
-    Column("lsn", LsnColumn, nullable=False),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +23,12 @@ class CutRequest:
     """A request for a cut at ``lsn``, which may move on. ``id`` names whoever asks, ``subid`` the
     subscription."""
 
-    id: str
-    subid: int
-    lsn: Lsn
+    id: Annotated[str, Column("id", String(36), primary_key=True)]
+    subid: Annotated[int, Column("subid", BigInteger, nullable=False)]
+    lsn: Annotated[Lsn, Column("lsn", LsnColumn, nullable=False)]
+
+
+_TABLE: Final = StoredTable("penstock_cut_request", CutRequest)
 
 
 class CutRequests:
@@ -43,30 +39,25 @@ class CutRequests:
 
     def all(self, subid: int) -> tuple[CutRequest, ...]:
         """Return the requests for one subscription."""
-        query = select(_TABLE).where(_TABLE.c.subid == subid).order_by(_TABLE.c.id)
-        return tuple(_request(row) for row in self._connection.execute(query).mappings())
+        return _TABLE.all(self._connection, _TABLE.c.subid == subid)
 
     def ask(self, subid: int, lsn: Lsn, own: str | None = None) -> CutRequest:
         """Insert a request. ``own``: its id; it replaces a request of that id that a crash left."""
         request = CutRequest(own or str(uuid.uuid4()), subid, lsn)
         self.forget(request.id)
-        self._connection.execute(_TABLE.insert().values(id=request.id, subid=subid, lsn=lsn))
+        _TABLE.insert(self._connection, request)
         return request
 
     def move(self, request_id: str, lsn: Lsn) -> bool:
         """Move a request to another position. False if it is gone, and no longer holds up the
         worker."""
-        change = _TABLE.update().where(_TABLE.c.id == request_id).values(lsn=lsn)
+        change = _TABLE.table.update().where(_TABLE.c.id == request_id).values(lsn=lsn)
         return self._connection.execute(change).rowcount == 1
 
     def forget(self, request_id: str) -> None:
         """Delete a request; no effect when it is gone."""
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.id == request_id))
+        _TABLE.delete(self._connection, _TABLE.c.id == request_id)
 
     def forget_all(self, subid: int) -> None:
         """Delete the requests for a subscription that is dropped."""
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.subid == subid))
-
-
-def _request(row: RowMapping) -> CutRequest:
-    return CutRequest(row["id"], row["subid"], row["lsn"])
+        _TABLE.delete(self._connection, _TABLE.c.subid == subid)

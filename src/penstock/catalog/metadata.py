@@ -1,16 +1,48 @@
-"""Parts that the state store's tables share: their collection, a column type, error columns.
+"""What the state store's tables share: their collection, a column type, and rows as records.
 
-In: nothing. Out: ``METADATA``, ``LsnColumn``, and the five columns that keep the last error of a
-subscription or of one of its tables. Tables bear the prefix ``penstock_``, because a PostgreSQL
-that keeps the state has catalogs of its own under the same names.
+A table is written once, as the frozen dataclass of its rows. A stored field is annotated with its
+column, or with several columns and the ``Form`` that its value has in them::
+
+    @dataclass(frozen=True, slots=True)
+    class Namespace:
+        oid: Annotated[int, Column("oid", BigInteger, primary_key=True)]
+        name: Annotated[str, Column("nspname", String(64), nullable=False)]
+
+    _TABLE = StoredTable("penstock_namespace", Namespace)
+
+A column that is added later is NULL in the rows that an older version has written. The field then
+has its default, or the value of ``Null``.
+
+Tables bear the prefix ``penstock_``, because a PostgreSQL that keeps the state has catalogs of its
+own under the same names.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar, get_type_hints
 
-from sqlalchemy import BigInteger, Column, Dialect, Float, MetaData, RowMapping, String, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Float,
+    MetaData,
+    Result,
+    RowMapping,
+    String,
+    Table,
+    Text,
+    select,
+)
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
 
 from penstock.lsn import Lsn
@@ -33,6 +65,146 @@ class LsnColumn(TypeDecorator[Lsn]):
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """The form of a field's value in its columns.
+
+    ``write`` returns the column's value, or a tuple of them for several columns; ``read`` takes
+    them, and after them the columns ``also``, which belong to other fields. Neither is called for
+    None: then the first column is NULL.
+    """
+
+    write: Callable[[Any], Any]
+    read: Callable[..., Any]
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Null:
+    """The value of a field whose column is NULL, where it is not the field's default."""
+
+    value: Any
+
+
+LIST: Final = Form(
+    lambda values: json.dumps(values, ensure_ascii=False), lambda text: tuple(json.loads(text))
+)
+"""A tuple as a JSON array."""
+
+
+def enum_form(kind: type[Enum]) -> Form:
+    """Return the form of an enum's members: their values."""
+    return Form(lambda member: member.value, kind)
+
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    columns: tuple[str, ...]
+    form: Form | None
+    null: Any
+
+    def values(self, value: Any) -> Iterable[tuple[str, Any]]:
+        if self.form is not None and value is not None:
+            value = self.form.write(value)
+        if len(self.columns) == 1:
+            return ((self.columns[0], value),)
+        return zip(self.columns, value or (None,) * len(self.columns), strict=True)
+
+    def value(self, row: RowMapping | Mapping[str, Any]) -> Any:
+        first = row.get(self.columns[0])
+        if first is None:
+            return self.null
+        if self.form is None:
+            return first
+        return self.form.read(*(row[name] for name in (*self.columns, *self.form.also)))
+
+
+class StoredTable(Generic[Record]):
+    """A table of the state store and the record of its rows."""
+
+    def __init__(self, name: str, record: type[Record], *more: SchemaItem) -> None:
+        """``more``: columns that are not part of the record, and constraints."""
+        self._record = record
+        self._fields: list[_Field] = []
+        columns: list[Column[Any]] = []
+        hints = get_type_hints(record, include_extras=True)
+        fields = {field.name: field for field in dataclasses.fields(record)}  # type: ignore[arg-type]
+        # The columns of a record come before those of the records from which it is derived.
+        names = dict.fromkeys(
+            name for kind in record.__mro__ for name in inspect.get_annotations(kind)
+        )
+        for field in (fields[name] for name in names if name in fields):
+            told = getattr(hints[field.name], "__metadata__", ())
+            own = [item for item in told if isinstance(item, Column)]
+            own += next((item for item in told if isinstance(item, tuple)), ())
+            if not own:
+                continue
+            default = None if field.default is dataclasses.MISSING else field.default
+            null = next((item.value for item in told if isinstance(item, Null)), default)
+            form = next((item for item in told if isinstance(item, Form)), None)
+            in_table = tuple(column.name for column in own)
+            self._fields.append(_Field(field.name, in_table, form, null))
+            columns += own
+        self.table = Table(name, METADATA, *columns, *more)
+        self.c = self.table.c
+
+    def values(self, record: Record) -> dict[str, Any]:
+        """Return the columns' values for a record."""
+        found: dict[str, Any] = {}
+        for field in self._fields:
+            found.update(field.values(getattr(record, field.name)))
+        return found
+
+    def record(self, row: RowMapping | Mapping[str, Any]) -> Record:
+        """Return the record of a row."""
+        return self._record(**{field.name: field.value(row) for field in self._fields})
+
+    def records(self, result: Result[Any]) -> tuple[Record, ...]:
+        """Return the records of all rows."""
+        return tuple(map(self.record, result.mappings()))
+
+    def one(self, result: Result[Any]) -> Record | None:
+        """Return the record of the only row, None if there is none."""
+        row = result.mappings().one_or_none()
+        return None if row is None else self.record(row)
+
+    def all(
+        self,
+        connection: Connection,
+        *where: ColumnElement[bool],
+        order_by: Iterable[ColumnElement[Any]] = (),
+    ) -> tuple[Record, ...]:
+        """Return the records for which all conditions hold, in the order of the primary key if no
+        other is given."""
+        order = tuple(order_by) or tuple(self.table.primary_key)
+        return self.records(connection.execute(select(self.table).where(*where).order_by(*order)))
+
+    def find(self, connection: Connection, *where: ColumnElement[bool]) -> Record | None:
+        """Return the only record for which all conditions hold, or None."""
+        return self.one(connection.execute(select(self.table).where(*where)))
+
+    def insert(self, connection: Connection, *records: Record, **more: Any) -> None:
+        """Insert records. ``more``: values of the other columns."""
+        if records:
+            rows = [self.values(record) | more for record in records]
+            connection.execute(self.table.insert(), rows)
+
+    def update(self, connection: Connection, record: Record, *where: ColumnElement[bool]) -> bool:
+        """Write a changed record back to the row of the same primary key. False if it is gone."""
+        values = self.values(record)
+        same = [column == values[column.name] for column in self.table.primary_key]
+        change = self.table.update().where(*same, *where).values(**values)
+        return connection.execute(change).rowcount > 0
+
+    def delete(self, connection: Connection, *where: ColumnElement[bool]) -> None:
+        """Delete the rows for which all conditions hold."""
+        connection.execute(self.table.delete().where(*where))
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedError:
     """The last error. ``time``: seconds since 1970."""
 
@@ -44,7 +216,7 @@ class RecordedError:
 
 
 def error_columns(prefix: str) -> tuple[Column[Any], ...]:
-    """Return the error columns, with ``prefix``, of a table; all are NULL if there is no error."""
+    """Return the columns, with ``prefix``, in which ``ERROR`` keeps an error."""
     return (
         Column(f"{prefix}error", Text),
         Column(f"{prefix}errordetail", Text),
@@ -54,25 +226,4 @@ def error_columns(prefix: str) -> tuple[Column[Any], ...]:
     )
 
 
-def error_values(prefix: str, error: RecordedError | None) -> dict[str, Any]:
-    """Return the values of the error columns."""
-    return {
-        f"{prefix}error": error and error.message,
-        f"{prefix}errordetail": error and error.detail,
-        f"{prefix}errorhint": error and error.hint,
-        f"{prefix}errorsqlstate": error and error.sqlstate,
-        f"{prefix}errortime": error and error.time,
-    }
-
-
-def error_of(prefix: str, row: RowMapping) -> RecordedError | None:
-    """Return the error of a row, None if it has none."""
-    if row[f"{prefix}error"] is None:
-        return None
-    return RecordedError(
-        message=row[f"{prefix}error"],
-        detail=row[f"{prefix}errordetail"],
-        hint=row[f"{prefix}errorhint"],
-        sqlstate=row[f"{prefix}errorsqlstate"],
-        time=row[f"{prefix}errortime"],
-    )
+ERROR: Final = Form(dataclasses.astuple, RecordedError)

@@ -8,7 +8,7 @@ do what.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -17,7 +17,6 @@ from sqlalchemy import (
     Connection,
     Float,
     Integer,
-    RowMapping,
     String,
     Table,
     Text,
@@ -26,32 +25,12 @@ from sqlalchemy import (
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import METADATA
+from penstock.catalog.metadata import METADATA, StoredTable
 from penstock.errors import DuplicateObject, UndefinedObject
 
 NO_LIMIT: Final = -1
 PUBLIC: Final = 0
 """The grantee that means every role (ACL_ID_PUBLIC)."""
-
-_ROLES = Table(
-    "penstock_authid",
-    METADATA,
-    Column("oid", BigInteger, primary_key=True, autoincrement=False),
-    Column("rolname", String(64), nullable=False, unique=True),
-    Column("rolsuper", Boolean, nullable=False),
-    Column("rolcanlogin", Boolean, nullable=False),
-    Column("rolreplication", Boolean, nullable=False),
-    Column("rolconnlimit", Integer, nullable=False),
-    Column("rolpassword", Text),
-    Column("rolvaliduntil", Float(53)),
-)
-
-_SELECT = Table(
-    "penstock_select_grant",
-    METADATA,
-    Column("relid", BigInteger, primary_key=True, autoincrement=False),
-    Column("grantee", BigInteger, primary_key=True, autoincrement=False),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +43,24 @@ class Role:
     in as it.
     """
 
-    oid: int
-    name: str
-    superuser: bool = False
-    login: bool = False
-    replication: bool = False
-    connection_limit: int = NO_LIMIT
-    verifier: str | None = field(default=None, repr=False)
-    valid_until: float | None = None
+    oid: Annotated[int, Column("oid", BigInteger, primary_key=True, autoincrement=False)]
+    name: Annotated[str, Column("rolname", String(64), nullable=False, unique=True)]
+    superuser: Annotated[bool, Column("rolsuper", Boolean, nullable=False)] = False
+    login: Annotated[bool, Column("rolcanlogin", Boolean, nullable=False)] = False
+    replication: Annotated[bool, Column("rolreplication", Boolean, nullable=False)] = False
+    connection_limit: Annotated[int, Column("rolconnlimit", Integer, nullable=False)] = NO_LIMIT
+    verifier: Annotated[str | None, Column("rolpassword", Text)] = field(default=None, repr=False)
+    valid_until: Annotated[float | None, Column("rolvaliduntil", Float(53))] = None
     dropped: bool = False
+
+
+_ROLES: Final = StoredTable("penstock_authid", Role)
+_SELECT: Final = Table(
+    "penstock_select_grant",
+    METADATA,
+    Column("relid", BigInteger, primary_key=True, autoincrement=False),
+    Column("grantee", BigInteger, primary_key=True, autoincrement=False),
+)
 
 
 class PgAuthid:
@@ -83,20 +71,15 @@ class PgAuthid:
 
     def all(self) -> tuple[Role, ...]:
         """Return every role in the order of creation."""
-        rows = self._connection.execute(select(_ROLES).order_by(_ROLES.c.oid))
-        return tuple(_role(row) for row in rows.mappings())
+        return _ROLES.all(self._connection)
 
     def find(self, name: str) -> Role | None:
         """Return the role of that name, or None."""
-        row = self._connection.execute(select(_ROLES).where(_ROLES.c.rolname == name))
-        found = row.mappings().one_or_none()
-        return None if found is None else _role(found)
+        return _ROLES.find(self._connection, _ROLES.c.rolname == name)
 
     def find_oid(self, oid: int) -> Role | None:
         """Return the role of that OID, or None."""
-        row = self._connection.execute(select(_ROLES).where(_ROLES.c.oid == oid))
-        found = row.mappings().one_or_none()
-        return None if found is None else _role(found)
+        return _ROLES.find(self._connection, _ROLES.c.oid == oid)
 
     def get(self, name: str) -> Role:
         """Return the role of that name. Raises UndefinedObject (42704)."""
@@ -110,19 +93,17 @@ class PgAuthid:
         if self.find(name) is not None:
             raise DuplicateObject(f'role "{name}" already exists')
         role = Role(pg_control.new_oid(self._connection), name, **attributes)
-        self._connection.execute(_ROLES.insert().values(**_values(role)))
+        _ROLES.insert(self._connection, role)
         return role
 
     def save(self, role: Role) -> None:
         """Write a changed row back (same oid); no effect when it is gone."""
-        self._connection.execute(
-            _ROLES.update().where(_ROLES.c.oid == role.oid).values(**_values(role))
-        )
+        _ROLES.update(self._connection, role)
 
     def delete(self, oid: int) -> None:
         """Remove the role and the grants to it."""
         self._connection.execute(_SELECT.delete().where(_SELECT.c.grantee == oid))
-        self._connection.execute(_ROLES.delete().where(_ROLES.c.oid == oid))
+        _ROLES.delete(self._connection, _ROLES.c.oid == oid)
 
     def grant_select(self, relid: int, grantee: int) -> None:
         """Grant SELECT on a table; no effect if it is already granted."""
@@ -161,29 +142,3 @@ class PgAuthid:
 
 def _granted(relid: int, grantee: int) -> Any:
     return and_(_SELECT.c.relid == relid, _SELECT.c.grantee == grantee)
-
-
-def _values(role: Role) -> dict[str, Any]:
-    return {
-        "oid": role.oid,
-        "rolname": role.name,
-        "rolsuper": role.superuser,
-        "rolcanlogin": role.login,
-        "rolreplication": role.replication,
-        "rolconnlimit": role.connection_limit,
-        "rolpassword": role.verifier,
-        "rolvaliduntil": role.valid_until,
-    }
-
-
-def _role(row: RowMapping) -> Role:
-    return Role(
-        oid=row["oid"],
-        name=row["rolname"],
-        superuser=row["rolsuper"],
-        login=row["rolcanlogin"],
-        replication=row["rolreplication"],
-        connection_limit=row["rolconnlimit"],
-        verifier=row["rolpassword"],
-        valid_until=row["rolvaliduntil"],
-    )

@@ -10,15 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    RowMapping,
     String,
-    Table,
     Text,
     UniqueConstraint,
     and_,
@@ -27,39 +25,11 @@ from sqlalchemy import (
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import METADATA
+from penstock.catalog.metadata import LIST, Form, StoredTable, enum_form
 from penstock.identifiers import NAMEDATALEN, truncated
 from penstock.lsn import Lsn
 from penstock.relation import ReplicaIdentity, TableName
 from penstock.sqlstate import DuplicateTable, UndefinedTable
-
-_TABLE = Table(
-    "penstock_class",
-    METADATA,
-    Column("oid", BigInteger, primary_key=True, autoincrement=False),
-    Column("relnamespace", String(64), nullable=False),
-    Column("relname", String(64), nullable=False),
-    Column("relowner", BigInteger),
-    Column("relreplident", String(1), nullable=False),
-    Column("relidentkey", Text, nullable=False),
-    Column("relprimarykey", Text, nullable=False),
-    Column("relparent", BigInteger),
-    Column("relpartbound", Text),
-    Column("relpartkey", Text),
-    Column("reluri", Text),
-    Column("relindexes", Text),
-    Column("relfolderof", Text),
-    Column("relformer", Text),
-    UniqueConstraint("relnamespace", "relname"),
-)
-# Built once, since each statement of a session looks up a few tables.
-_BY_NAME: Final = select(_TABLE).where(
-    and_(
-        _TABLE.c.relnamespace == bindparam("schema", type_=String),
-        _TABLE.c.relname == bindparam("name", type_=String),
-    )
-)
-_BY_OID: Final = select(_TABLE).where(_TABLE.c.oid == bindparam("one", type_=BigInteger))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +70,38 @@ _KEPT: Final = tuple(
 """The fields that a ``FormerTable`` and a ``LakeTable`` have in common."""
 
 
+def _stored(former: FormerTable) -> dict[str, Any]:
+    return {**asdict(former), "replica_identity": former.replica_identity.value}
+
+
+def _former(stored: dict[str, Any]) -> FormerTable:
+    return FormerTable(
+        **{
+            **stored,
+            "primary_key": tuple(stored["primary_key"]),
+            "replica_identity": ReplicaIdentity(stored["replica_identity"]),
+            "identity_key": tuple(stored["identity_key"]),
+            "lsn": None if stored.get("lsn") is None else Lsn(stored["lsn"]),
+        }
+    )
+
+
+def _unique_index(stored: dict[str, Any]) -> UniqueIndex:
+    return UniqueIndex(**{**stored, "columns": tuple(stored["columns"])})
+
+
+_IDENTITY: Final = enum_form(ReplicaIdentity)
+_FOLDER: Final = Form(json.dumps, lambda text: tuple(json.loads(text)))
+_INDEXES: Final = Form(
+    lambda indexes: json.dumps([asdict(each) for each in indexes], ensure_ascii=False),
+    lambda text: tuple(map(_unique_index, json.loads(text))),
+)
+_FORMER: Final = Form(
+    lambda former: json.dumps([_stored(one) for one in former]) if former else None,
+    lambda text: tuple(map(_former, json.loads(text))),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class LakeTable:
     """A table. ``uri``: its Delta table, None for a partitioned parent, which has no rows.
@@ -111,20 +113,24 @@ class LakeTable:
     table still lies after SET SCHEMA. ``former``: its earlier states, the oldest first.
     """
 
-    oid: int
-    schema: str
-    name: str
-    uri: str | None
-    primary_key: tuple[str, ...] = ()
-    replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
-    identity_key: tuple[str, ...] = ()
-    owner: int | None = None
-    parent: int | None = None
-    bound: str | None = None
-    partition_key: str | None = None
-    indexes: tuple[UniqueIndex, ...] = ()
-    folder_of: TableName | None = None
-    former: tuple[FormerTable, ...] = ()
+    oid: Annotated[int, Column("oid", BigInteger, primary_key=True, autoincrement=False)]
+    schema: Annotated[str, Column("relnamespace", String(64), nullable=False)]
+    name: Annotated[str, Column("relname", String(64), nullable=False)]
+    uri: Annotated[str | None, Column("reluri", Text)]
+    primary_key: Annotated[
+        tuple[str, ...], Column("relprimarykey", Text, nullable=False), LIST
+    ] = ()
+    replica_identity: Annotated[
+        ReplicaIdentity, Column("relreplident", String(1), nullable=False), _IDENTITY
+    ] = ReplicaIdentity.DEFAULT
+    identity_key: Annotated[tuple[str, ...], Column("relidentkey", Text, nullable=False), LIST] = ()
+    owner: Annotated[int | None, Column("relowner", BigInteger)] = None
+    parent: Annotated[int | None, Column("relparent", BigInteger)] = None
+    bound: Annotated[str | None, Column("relpartbound", Text)] = None
+    partition_key: Annotated[str | None, Column("relpartkey", Text)] = None
+    indexes: Annotated[tuple[UniqueIndex, ...], Column("relindexes", Text), _INDEXES] = ()
+    folder_of: Annotated[TableName | None, Column("relfolderof", Text), _FOLDER] = None
+    former: Annotated[tuple[FormerTable, ...], Column("relformer", Text), _FORMER] = ()
 
     def at(self, version: int) -> LakeTable:
         """Return the table with the name and identity that it had when ``version`` of its Delta
@@ -184,6 +190,19 @@ class LakeTable:
         return None
 
 
+_TABLE: Final = StoredTable(
+    "penstock_class", LakeTable, UniqueConstraint("relnamespace", "relname")
+)
+# Built once, since each statement of a session looks up a few tables.
+_BY_NAME: Final = select(_TABLE.table).where(
+    and_(
+        _TABLE.c.relnamespace == bindparam("schema", type_=String),
+        _TABLE.c.relname == bindparam("name", type_=String),
+    )
+)
+_BY_OID: Final = select(_TABLE.table).where(_TABLE.c.oid == bindparam("one", type_=BigInteger))
+
+
 class PgClass:
     """The table, within one transaction."""
 
@@ -192,25 +211,19 @@ class PgClass:
 
     def all(self) -> tuple[LakeTable, ...]:
         """Return every table in the order of oids."""
-        rows = self.connection.execute(select(_TABLE).order_by(_TABLE.c.oid))
-        return tuple(lake_table(row) for row in rows.mappings())
+        return _TABLE.all(self.connection)
 
     def find(self, schema: str, name: str) -> LakeTable | None:
         """Return the table of that name, or None."""
-        named = {"schema": schema, "name": name}
-        found = self.connection.execute(_BY_NAME, named).mappings().one_or_none()
-        return None if found is None else lake_table(found)
+        return _TABLE.one(self.connection.execute(_BY_NAME, {"schema": schema, "name": name}))
 
     def find_oid(self, oid: int) -> LakeTable | None:
         """Return the table with that oid, or None."""
-        found = self.connection.execute(_BY_OID, {"one": oid}).mappings().one_or_none()
-        return None if found is None else lake_table(found)
+        return _TABLE.one(self.connection.execute(_BY_OID, {"one": oid}))
 
     def in_folder_of(self, schema: str, name: str) -> LakeTable | None:
         """Return the table of another name that occupies this name's folder, or None."""
-        query = select(_TABLE).where(_TABLE.c.relfolderof == json.dumps((schema, name)))
-        found = self.connection.execute(query).mappings().one_or_none()
-        return None if found is None else lake_table(found)
+        return _TABLE.find(self.connection, _TABLE.c.relfolderof == json.dumps((schema, name)))
 
     def get(self, schema: str, name: str) -> LakeTable:
         """Return the table of that name. Raises UndefinedObject (42P01)."""
@@ -237,7 +250,7 @@ class PgClass:
 
     def add(self, table: LakeTable) -> None:
         """Insert a table that already has its oid."""
-        self.connection.execute(_TABLE.insert().values(**stored_table(table)))
+        _TABLE.insert(self.connection, table)
 
     def new_index(self, name: str, columns: tuple[str, ...], **attributes: Any) -> UniqueIndex:
         """Return an index with a new oid, not yet part of a table. ``attributes``: fields of
@@ -257,9 +270,8 @@ class PgClass:
 
     def save(self, table: LakeTable) -> None:
         """Write a changed row back (same oid), but for ``former``; no effect when it is gone."""
-        self.connection.execute(
-            _TABLE.update().where(_TABLE.c.oid == table.oid).values(**stored_table(table))
-        )
+        same = _TABLE.c.oid == table.oid
+        self.connection.execute(_TABLE.table.update().where(same).values(**stored_table(table)))
 
     def keep_former(self, before: LakeTable, version: int, lsn: Lsn | None = None) -> None:
         """Record that a table, if it is another now, was ``before`` up to a version. ``lsn``: the
@@ -267,77 +279,21 @@ class PgClass:
         now = self.find_oid(before.oid)
         if now is None or now.until(version) == before.until(version):
             return
-        former = json.dumps([_stored(one) for one in (*now.former, before.until(version, lsn))])
-        self.connection.execute(
-            _TABLE.update().where(_TABLE.c.oid == before.oid).values(relformer=former)
-        )
+        former = (*now.former, before.until(version, lsn))
+        _TABLE.update(self.connection, replace(now, former=former))
 
     def delete(self, oid: int) -> None:
         """Forget a table; the Delta table stays."""
-        self.connection.execute(_TABLE.delete().where(_TABLE.c.oid == oid))
+        _TABLE.delete(self.connection, _TABLE.c.oid == oid)
 
 
 def stored_table(table: LakeTable) -> dict[str, Any]:
     """Return the columns of a table's row, but for ``former``."""
-    return {
-        "oid": table.oid,
-        "relnamespace": table.schema,
-        "relname": table.name,
-        "relowner": table.owner,
-        "relreplident": table.replica_identity.value,
-        "relidentkey": json.dumps(table.identity_key, ensure_ascii=False),
-        "relprimarykey": json.dumps(table.primary_key, ensure_ascii=False),
-        "relparent": table.parent,
-        "relpartbound": table.bound,
-        "relpartkey": table.partition_key,
-        "reluri": table.uri,
-        "relfolderof": None if table.folder_of is None else json.dumps(table.folder_of),
-        "relindexes": json.dumps([asdict(i) for i in table.indexes], ensure_ascii=False),
-    }
+    values = _TABLE.values(table)
+    del values["relformer"]
+    return values
 
 
-def lake_table(row: RowMapping | Mapping[str, Any]) -> LakeTable:
-    """Return the table of a row."""
-    return LakeTable(
-        oid=row["oid"],
-        schema=row["relnamespace"],
-        name=row["relname"],
-        uri=row["reluri"],
-        primary_key=tuple(json.loads(row["relprimarykey"])),
-        replica_identity=ReplicaIdentity(row["relreplident"]),
-        identity_key=tuple(json.loads(row["relidentkey"])),
-        owner=row["relowner"],
-        parent=row["relparent"],
-        bound=row["relpartbound"],
-        partition_key=row["relpartkey"],
-        indexes=tuple(map(_unique_index, json.loads(row["relindexes"] or "[]"))),
-        folder_of=_table_name(row["relfolderof"]),
-        former=tuple(map(_former, json.loads(row.get("relformer") or "[]"))),
-    )
-
-
-def _stored(former: FormerTable) -> dict[str, Any]:
-    return {**asdict(former), "replica_identity": former.replica_identity.value}
-
-
-def _former(stored: dict[str, Any]) -> FormerTable:
-    return FormerTable(
-        **{
-            **stored,
-            "primary_key": tuple(stored["primary_key"]),
-            "replica_identity": ReplicaIdentity(stored["replica_identity"]),
-            "identity_key": tuple(stored["identity_key"]),
-            "lsn": None if stored.get("lsn") is None else Lsn(stored["lsn"]),
-        }
-    )
-
-
-def _table_name(stored: str | None) -> TableName | None:
-    if stored is None:
-        return None
-    schema, name = json.loads(stored)
-    return schema, name
-
-
-def _unique_index(stored: dict[str, Any]) -> UniqueIndex:
-    return UniqueIndex(**{**stored, "columns": tuple(stored["columns"])})
+def lake_table(row: Mapping[str, Any]) -> LakeTable:
+    """Return the table of columns that ``stored_table`` has returned."""
+    return _TABLE.record(row)

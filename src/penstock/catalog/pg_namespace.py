@@ -7,32 +7,25 @@ schema becomes known when it is created or first named.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
-from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, select
+from sqlalchemy import BigInteger, Column, Connection, String
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import METADATA
+from penstock.catalog.metadata import StoredTable
 from penstock.sqlstate import DuplicateSchema
-
-_TABLE = Table(
-    "penstock_namespace",
-    METADATA,
-    Column("oid", BigInteger, primary_key=True, autoincrement=False),
-    Column("nspname", String(64), nullable=False, unique=True),
-    Column("nspowner", BigInteger),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
     """A schema. ``owner``: oid of a role, None: the node's own."""
 
-    oid: int
-    name: str
-    owner: int | None = None
+    oid: Annotated[int, Column("oid", BigInteger, primary_key=True, autoincrement=False)]
+    name: Annotated[str, Column("nspname", String(64), nullable=False, unique=True)]
+    owner: Annotated[int | None, Column("nspowner", BigInteger)] = None
 
 
+_TABLE: Final = StoredTable("penstock_namespace", Namespace)
 PUBLIC: Final = Namespace(2200, "public")
 """The schema ``public``, with the oid that it has in every PostgreSQL (pg_namespace.dat)."""
 
@@ -45,31 +38,22 @@ class PgNamespace:
 
     def all(self) -> tuple[Namespace, ...]:
         """Return every schema in the order of oids; ``public`` is the first."""
-        rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.oid))
-        return (PUBLIC, *(_namespace(row) for row in rows.mappings()))
+        return (PUBLIC, *_TABLE.all(self._connection))
 
     def find(self, name: str) -> Namespace | None:
         """Return the schema of that name, or None."""
         if name == PUBLIC.name:
             return PUBLIC
-        query = select(_TABLE).where(_TABLE.c.nspname == name)
-        found = self._connection.execute(query).mappings().one_or_none()
-        return None if found is None else _namespace(found)
+        return _TABLE.find(self._connection, _TABLE.c.nspname == name)
 
     def create(self, name: str, owner: int | None = None) -> Namespace:
         """Insert a schema. Raises DuplicateObject (42P06)."""
         if self.find(name) is not None:
             raise DuplicateSchema(f'schema "{name}" already exists')
         namespace = Namespace(pg_control.new_oid(self._connection), name, owner)
-        self._connection.execute(
-            _TABLE.insert().values(oid=namespace.oid, nspname=name, nspowner=owner)
-        )
+        _TABLE.insert(self._connection, namespace)
         return namespace
 
     def delete(self, oid: int) -> None:
         """Forget a schema; no effect when it is gone."""
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.oid == oid))
-
-
-def _namespace(row: RowMapping) -> Namespace:
-    return Namespace(row["oid"], row["nspname"], row["nspowner"])
+        _TABLE.delete(self._connection, _TABLE.c.oid == oid)

@@ -7,41 +7,13 @@ transaction's changes are kept in the warehouse, in ``folder``; nobody reads the
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    RowMapping,
-    String,
-    Table,
-    Text,
-    select,
-)
+from sqlalchemy import BigInteger, Boolean, Column, Connection, String, Text
 
-from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.metadata import LIST, LsnColumn, StoredTable
 from penstock.lsn import Lsn
-
-_TABLE = Table(
-    "penstock_prepared_xact",
-    METADATA,
-    Column("subid", BigInteger, primary_key=True, autoincrement=False),
-    Column("xid", BigInteger, primary_key=True, autoincrement=False),
-    Column("gid", String(200), nullable=False),
-    Column("prepare_end_lsn", LsnColumn, nullable=False),
-    Column("prepare_time", BigInteger, nullable=False),
-    Column("folder", String, nullable=False),
-    Column("runs", Text, nullable=False),
-    Column("relations", Text, nullable=False),
-    Column("finish_lsn", LsnColumn),
-    Column("prepare_lsn", LsnColumn),
-    Column("commit_lsn", LsnColumn),
-    Column("skipped", Boolean),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +24,27 @@ class PreparedXact:
     PREPARE, for SKIP; None if an older node wrote the row. ``commit_lsn``, ``finish_lsn``: start
     and end of its COMMIT PREPARED, once that has arrived. ``skipped``: its rows are left out."""
 
-    subid: int
-    xid: int
-    gid: str
-    prepare_end_lsn: Lsn
-    prepare_time: int
-    folder: str
-    runs: tuple[int, ...]
-    relations: tuple[int, ...]
-    finish_lsn: Lsn | None = None
-    prepare_lsn: Lsn | None = None
-    commit_lsn: Lsn | None = None
-    skipped: bool = False
+    subid: Annotated[int, Column("subid", BigInteger, primary_key=True, autoincrement=False)]
+    xid: Annotated[int, Column("xid", BigInteger, primary_key=True, autoincrement=False)]
+    gid: Annotated[str, Column("gid", String(200), nullable=False)]
+    prepare_end_lsn: Annotated[Lsn, Column("prepare_end_lsn", LsnColumn, nullable=False)]
+    prepare_time: Annotated[int, Column("prepare_time", BigInteger, nullable=False)]
+    folder: Annotated[str, Column("folder", String, nullable=False)]
+    runs: Annotated[tuple[int, ...], Column("runs", Text, nullable=False), LIST]
+    relations: Annotated[tuple[int, ...], Column("relations", Text, nullable=False), LIST]
+    finish_lsn: Annotated[Lsn | None, Column("finish_lsn", LsnColumn)] = None
+    prepare_lsn: Annotated[Lsn | None, Column("prepare_lsn", LsnColumn)] = None
+    commit_lsn: Annotated[Lsn | None, Column("commit_lsn", LsnColumn)] = None
+    skipped: Annotated[bool, Column("skipped", Boolean)] = False
 
     @property
     def local_gid(self) -> str:
         """The name that PostgreSQL's subscriber gives it (TwoPhaseTransactionGid), since several
         publishers may have chosen the same ``gid``."""
         return f"pg_gid_{self.subid}_{self.xid}"
+
+
+_TABLE: Final = StoredTable("penstock_prepared_xact", PreparedXact)
 
 
 class PgPreparedXacts:
@@ -80,61 +55,23 @@ class PgPreparedXacts:
 
     def all(self, subid: int | None = None) -> tuple[PreparedXact, ...]:
         """Return the prepared transactions of one subscription, or of all."""
-        query = select(_TABLE).order_by(_TABLE.c.subid, _TABLE.c.prepare_end_lsn)
-        if subid is not None:
-            query = query.where(_TABLE.c.subid == subid)
-        return tuple(_xact(row) for row in self._connection.execute(query).mappings())
+        where = () if subid is None else (_TABLE.c.subid == subid,)
+        order = (_TABLE.c.subid, _TABLE.c.prepare_end_lsn)
+        return _TABLE.all(self._connection, *where, order_by=order)
 
     def find(self, subid: int, xid: int) -> PreparedXact | None:
         """Return a subscription's transaction by its xid, or None."""
-        query = select(_TABLE).where(_TABLE.c.subid == subid, _TABLE.c.xid == xid)
-        row = self._connection.execute(query).mappings().one_or_none()
-        return None if row is None else _xact(row)
+        return _TABLE.find(self._connection, _TABLE.c.subid == subid, _TABLE.c.xid == xid)
 
     def put(self, xact: PreparedXact) -> None:
         """Insert a transaction, or replace the one of the same subscription and xid."""
         self.delete(xact.subid, xact.xid)
-        self._connection.execute(_TABLE.insert().values(**_values(xact)))
+        _TABLE.insert(self._connection, xact)
 
     def delete(self, subid: int, xid: int) -> None:
         """Delete a transaction; no effect when it is gone."""
-        gone = _TABLE.delete().where(_TABLE.c.subid == subid, _TABLE.c.xid == xid)
-        self._connection.execute(gone)
+        _TABLE.delete(self._connection, _TABLE.c.subid == subid, _TABLE.c.xid == xid)
 
     def delete_all(self, subid: int) -> None:
         """Delete the transactions of a subscription that is dropped."""
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.subid == subid))
-
-
-def _values(xact: PreparedXact) -> dict[str, Any]:
-    return {
-        "subid": xact.subid,
-        "xid": xact.xid,
-        "gid": xact.gid,
-        "prepare_end_lsn": xact.prepare_end_lsn,
-        "prepare_time": xact.prepare_time,
-        "folder": xact.folder,
-        "runs": json.dumps(xact.runs),
-        "relations": json.dumps(xact.relations),
-        "finish_lsn": xact.finish_lsn,
-        "prepare_lsn": xact.prepare_lsn,
-        "commit_lsn": xact.commit_lsn,
-        "skipped": xact.skipped,
-    }
-
-
-def _xact(row: RowMapping) -> PreparedXact:
-    return PreparedXact(
-        subid=row["subid"],
-        xid=row["xid"],
-        gid=row["gid"],
-        prepare_end_lsn=row["prepare_end_lsn"],
-        prepare_time=row["prepare_time"],
-        folder=row["folder"],
-        runs=tuple(json.loads(row["runs"])),
-        relations=tuple(json.loads(row["relations"])),
-        finish_lsn=row["finish_lsn"],
-        prepare_lsn=row["prepare_lsn"],
-        commit_lsn=row["commit_lsn"],
-        skipped=bool(row["skipped"]),
-    )
+        _TABLE.delete(self._connection, _TABLE.c.subid == subid)

@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -25,7 +25,6 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    RowMapping,
     String,
     Table,
     Text,
@@ -34,48 +33,64 @@ from sqlalchemy import (
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.metadata import LIST, METADATA, LsnColumn, Record, StoredTable
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.errors import DuplicateObject, UndefinedObject
 from penstock.lsn import Lsn
 
-_PUBLICATIONS = Table(
-    "penstock_publication",
-    METADATA,
-    Column("oid", BigInteger, primary_key=True, autoincrement=False),
-    Column("pubname", String(64), nullable=False, unique=True),
-    Column("pubowner", BigInteger),
-    Column("puballtables", Boolean, nullable=False),
-    Column("pubinsert", Boolean, nullable=False),
-    Column("pubupdate", Boolean, nullable=False),
-    Column("pubdelete", Boolean, nullable=False),
-    Column("pubtruncate", Boolean, nullable=False),
-    Column("pubviaroot", Boolean, nullable=False),
-    Column("pubgencols", String(1), nullable=False),
-    Column("since_lsn", LsnColumn),  # here and below: NULL if the row has always been valid
-)
+_AFTER_ALL: Final = Lsn((1 << 63) - 1)
 
-_RELATIONS = Table(
-    "penstock_publication_rel",
-    METADATA,
-    Column("oid", BigInteger, nullable=False, unique=True),
-    Column("prpubid", BigInteger, primary_key=True, autoincrement=False),
-    Column("prrelid", BigInteger, primary_key=True, autoincrement=False),
-    Column("prattrs", Text),
-    Column("prqual", Text),
-    Column("since_lsn", LsnColumn),
-)
 
-_NAMESPACES = Table(
-    "penstock_publication_namespace",
-    METADATA,
-    Column("oid", BigInteger, nullable=False, unique=True),
-    Column("pnpubid", BigInteger, primary_key=True, autoincrement=False),
-    Column("pnnspname", String(64), primary_key=True),
-    Column("since_lsn", LsnColumn),
-)
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication. ``generated_columns``: ``n`` for none, ``s`` for stored. ``owner``: oid of a
+    role, None: the node's own."""
 
-_FORMER = Table(
+    oid: Annotated[int, Column("oid", BigInteger, primary_key=True, autoincrement=False)]
+    name: Annotated[str, Column("pubname", String(64), nullable=False, unique=True)]
+    owner: Annotated[int | None, Column("pubowner", BigInteger)] = field(default=None, kw_only=True)
+    all_tables: Annotated[bool, Column("puballtables", Boolean, nullable=False)] = False
+    insert: Annotated[bool, Column("pubinsert", Boolean, nullable=False)] = True
+    update: Annotated[bool, Column("pubupdate", Boolean, nullable=False)] = True
+    delete: Annotated[bool, Column("pubdelete", Boolean, nullable=False)] = True
+    truncate: Annotated[bool, Column("pubtruncate", Boolean, nullable=False)] = True
+    via_root: Annotated[bool, Column("pubviaroot", Boolean, nullable=False)] = False
+    generated_columns: Annotated[str, Column("pubgencols", String(1), nullable=False)] = "n"
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationRel:
+    """A table in a publication. ``columns`` None: all. ``row_filter``: source text of WHERE."""
+
+    oid: Annotated[int, Column("oid", BigInteger, nullable=False, unique=True)]
+    publication: Annotated[
+        int, Column("prpubid", BigInteger, primary_key=True, autoincrement=False)
+    ]
+    relation: Annotated[int, Column("prrelid", BigInteger, primary_key=True, autoincrement=False)]
+    columns: Annotated[tuple[str, ...] | None, Column("prattrs", Text), LIST]
+    row_filter: Annotated[str | None, Column("prqual", Text)]
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationNamespace:
+    """A schema in a publication."""
+
+    oid: Annotated[int, Column("oid", BigInteger, nullable=False, unique=True)]
+    publication: Annotated[
+        int, Column("pnpubid", BigInteger, primary_key=True, autoincrement=False)
+    ]
+    schema: Annotated[str, Column("pnnspname", String(64), primary_key=True)]
+
+
+def _since() -> Column[Any]:
+    """Return the place from which on a row is valid; NULL if it has always been."""
+    return Column("since_lsn", LsnColumn)
+
+
+_PUBLICATIONS: Final = StoredTable("penstock_publication", Publication, _since())
+_RELATIONS: Final = StoredTable("penstock_publication_rel", PublicationRel, _since())
+_NAMESPACES: Final = StoredTable("penstock_publication_namespace", PublicationNamespace, _since())
+_FORMER: Final = Table(
     "penstock_former_publication",
     METADATA,
     Column("id", BigInteger, primary_key=True, autoincrement=False),
@@ -84,45 +99,7 @@ _FORMER = Table(
     Column("until_lsn", LsnColumn, nullable=False),
     Column("content", Text, nullable=False),
 )
-_AFTER_ALL: Final = Lsn((1 << 63) - 1)
-_KINDS: Final = {table.name: table for table in (_PUBLICATIONS, _RELATIONS, _NAMESPACES)}
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """A publication. ``generated_columns``: ``n`` for none, ``s`` for stored. ``owner``: oid of a
-    role, None: the node's own."""
-
-    oid: int
-    name: str
-    all_tables: bool = False
-    insert: bool = True
-    update: bool = True
-    delete: bool = True
-    truncate: bool = True
-    via_root: bool = False
-    generated_columns: str = "n"
-    owner: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PublicationRel:
-    """A table in a publication. ``columns`` None: all. ``row_filter``: source text of WHERE."""
-
-    oid: int
-    publication: int
-    relation: int
-    columns: tuple[str, ...] | None
-    row_filter: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class PublicationNamespace:
-    """A schema in a publication."""
-
-    oid: int
-    publication: int
-    schema: str
+_KINDS: Final = {stored.table.name: stored for stored in (_PUBLICATIONS, _RELATIONS, _NAMESPACES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +149,15 @@ class PublicationHistory:
     def at(self, place: Lsn) -> PublicationsThen:
         """Return the publications that are valid for a transaction that begins at ``place``."""
 
-        def rows(table: Table) -> list[Mapping[str, Any]]:
-            return [s.row for s in self.spans if s.kind == table.name and s.counts(place)]
+        def rows(stored: StoredTable[Record]) -> list[Record]:
+            kind = stored.table.name
+            found = [s.row for s in self.spans if s.kind == kind and s.counts(place)]
+            return [stored.record(row) for row in found]
 
-        publications = map(_publication, rows(_PUBLICATIONS))
-        relations, namespaces = map(_relation, rows(_RELATIONS)), map(_namespace, rows(_NAMESPACES))
         return PublicationsThen(
-            tuple(sorted(publications, key=lambda row: row.name)),
-            tuple(sorted(relations, key=lambda row: row.oid)),
-            tuple(sorted(namespaces, key=lambda row: row.oid)),
+            tuple(sorted(rows(_PUBLICATIONS), key=lambda row: row.name)),
+            tuple(sorted(rows(_RELATIONS), key=lambda row: row.oid)),
+            tuple(sorted(rows(_NAMESPACES), key=lambda row: row.oid)),
         )
 
 
@@ -192,14 +169,11 @@ class PgPublication:
 
     def all(self) -> tuple[Publication, ...]:
         """Return every publication, sorted by name."""
-        rows = self._connection.execute(select(_PUBLICATIONS).order_by(_PUBLICATIONS.c.pubname))
-        return tuple(_publication(row) for row in rows.mappings())
+        return _PUBLICATIONS.all(self._connection, order_by=[_PUBLICATIONS.c.pubname])
 
     def find(self, name: str) -> Publication | None:
         """Return the publication of that name, or None."""
-        query = select(_PUBLICATIONS).where(_PUBLICATIONS.c.pubname == name)
-        found = self._connection.execute(query).mappings().one_or_none()
-        return None if found is None else _publication(found)
+        return _PUBLICATIONS.find(self._connection, _PUBLICATIONS.c.pubname == name)
 
     def get(self, name: str) -> Publication:
         """Return the publication of that name. Raises UndefinedObject (42704)."""
@@ -213,13 +187,13 @@ class PgPublication:
         if self.find(name) is not None:
             raise DuplicateObject(f'publication "{name}" already exists')
         publication = Publication(pg_control.new_oid(self._connection), name, **attributes)
-        self._add(_PUBLICATIONS, _values(publication))
+        self._add(_PUBLICATIONS, publication)
         return publication
 
     def save(self, publication: Publication) -> None:
         """Write a changed row back (same oid); no effect when it is gone."""
         if self._end(_PUBLICATIONS, _PUBLICATIONS.c.oid == publication.oid):
-            self._add(_PUBLICATIONS, _values(publication))
+            self._add(_PUBLICATIONS, publication)
 
     def delete(self, oid: int) -> None:
         """Remove a publication with its tables and schemas."""
@@ -230,10 +204,8 @@ class PgPublication:
     def relations(self, publication: int | None = None) -> tuple[PublicationRel, ...]:
         """Return the tables of one publication, or of all, in the order in which they were
         added."""
-        query = select(_RELATIONS).order_by(_RELATIONS.c.oid)
-        if publication is not None:
-            query = query.where(_RELATIONS.c.prpubid == publication)
-        return tuple(_relation(row) for row in self._connection.execute(query).mappings())
+        where = () if publication is None else (_RELATIONS.c.prpubid == publication,)
+        return _RELATIONS.all(self._connection, *where, order_by=[_RELATIONS.c.oid])
 
     def add_relation(
         self,
@@ -246,9 +218,7 @@ class PgPublication:
         row = PublicationRel(
             pg_control.new_oid(self._connection), publication, relation, columns, row_filter
         )
-        attrs = None if columns is None else json.dumps(columns, ensure_ascii=False)
-        values = {"oid": row.oid, "prpubid": publication, "prrelid": relation}
-        self._add(_RELATIONS, values | {"prattrs": attrs, "prqual": row_filter})
+        self._add(_RELATIONS, row)
         return row
 
     def remove_relation(self, publication: int, relation: int) -> None:
@@ -259,15 +229,13 @@ class PgPublication:
     def namespaces(self, publication: int | None = None) -> tuple[PublicationNamespace, ...]:
         """Return the schemas of one publication, or of all, in the order in which they were
         added."""
-        query = select(_NAMESPACES).order_by(_NAMESPACES.c.oid)
-        if publication is not None:
-            query = query.where(_NAMESPACES.c.pnpubid == publication)
-        return tuple(_namespace(row) for row in self._connection.execute(query).mappings())
+        where = () if publication is None else (_NAMESPACES.c.pnpubid == publication,)
+        return _NAMESPACES.all(self._connection, *where, order_by=[_NAMESPACES.c.oid])
 
     def add_namespace(self, publication: int, schema: str) -> PublicationNamespace:
         """Add a schema that is not in the publication yet."""
         row = PublicationNamespace(pg_control.new_oid(self._connection), publication, schema)
-        self._add(_NAMESPACES, {"oid": row.oid, "pnpubid": publication, "pnnspname": schema})
+        self._add(_NAMESPACES, row)
         return row
 
     def remove_namespace(self, publication: int, schema: str) -> None:
@@ -279,8 +247,8 @@ class PgPublication:
         """Return the present publications and the former ones that a slot may need."""
         spans = [
             _Span(name, row["since_lsn"], None, dict(row))
-            for name, table in _KINDS.items()
-            for row in self._connection.execute(select(table)).mappings()
+            for name, stored in _KINDS.items()
+            for row in self._connection.execute(select(stored.table)).mappings()
         ]
         for row in self._connection.execute(select(_FORMER)).mappings():
             content = json.loads(row["content"])
@@ -291,15 +259,15 @@ class PgPublication:
         """Forget rows that are needed only for transactions that begin before ``place``."""
         self._connection.execute(_FORMER.delete().where(_FORMER.c.until_lsn <= place))
 
-    def _add(self, table: Table, values: Mapping[str, Any]) -> None:
+    def _add(self, stored: StoredTable[Record], row: Record) -> None:
         end = PgTransactions(self._connection).end()
-        self._connection.execute(table.insert().values(**values, since_lsn=end))
+        stored.insert(self._connection, row, since_lsn=end)
 
-    def _end(self, table: Table, which: ColumnElement[bool]) -> bool:
+    def _end(self, stored: StoredTable[Record], which: ColumnElement[bool]) -> bool:
         """Remove rows, but keep them for the transactions in the log. Tell whether there were
         any."""
         end = PgTransactions(self._connection).end()
-        rows = self._connection.execute(select(table).where(which)).mappings().all()
+        rows = self._connection.execute(select(stored.table).where(which)).mappings().all()
         for row in rows:
             if row["since_lsn"] == end:
                 continue  # it was valid for no transaction
@@ -307,50 +275,11 @@ class PgPublication:
             self._connection.execute(
                 _FORMER.insert().values(
                     id=pg_control.new_oid(self._connection),
-                    kind=table.name,
+                    kind=stored.table.name,
                     since_lsn=row["since_lsn"],
                     until_lsn=end,
                     content=json.dumps(content, ensure_ascii=False),
                 )
             )
-        self._connection.execute(table.delete().where(which))
+        stored.delete(self._connection, which)
         return bool(rows)
-
-
-def _values(publication: Publication) -> dict[str, Any]:
-    return {
-        "oid": publication.oid,
-        "pubname": publication.name,
-        "pubowner": publication.owner,
-        "puballtables": publication.all_tables,
-        "pubinsert": publication.insert,
-        "pubupdate": publication.update,
-        "pubdelete": publication.delete,
-        "pubtruncate": publication.truncate,
-        "pubviaroot": publication.via_root,
-        "pubgencols": publication.generated_columns,
-    }
-
-
-def _publication(row: RowMapping | Mapping[str, Any]) -> Publication:
-    return Publication(
-        oid=row["oid"],
-        name=row["pubname"],
-        all_tables=row["puballtables"],
-        insert=row["pubinsert"],
-        update=row["pubupdate"],
-        delete=row["pubdelete"],
-        truncate=row["pubtruncate"],
-        via_root=row["pubviaroot"],
-        generated_columns=row["pubgencols"],
-        owner=row["pubowner"],
-    )
-
-
-def _namespace(row: RowMapping | Mapping[str, Any]) -> PublicationNamespace:
-    return PublicationNamespace(row["oid"], row["pnpubid"], row["pnnspname"])
-
-
-def _relation(row: RowMapping | Mapping[str, Any]) -> PublicationRel:
-    columns = None if row["prattrs"] is None else tuple(json.loads(row["prattrs"]))
-    return PublicationRel(row["oid"], row["prpubid"], row["prrelid"], columns, row["prqual"])

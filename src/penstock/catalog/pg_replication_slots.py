@@ -9,41 +9,13 @@ but can be brought back until it is forgotten: see ``drop``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    Float,
-    RowMapping,
-    String,
-    Table,
-    select,
-)
+from sqlalchemy import BigInteger, Boolean, Column, Connection, Float, String
 
-from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.metadata import LsnColumn, StoredTable
 from penstock.errors import ConfigurationLimitExceeded, DuplicateObject, UndefinedObject
 from penstock.lsn import Lsn
-
-_TABLE = Table(
-    "penstock_replication_slot",
-    METADATA,
-    Column("slot_name", String(64), primary_key=True),
-    Column("plugin", String(64), nullable=False),
-    Column("datoid", BigInteger, nullable=False),
-    Column("restart_lsn", LsnColumn, nullable=False),
-    Column("confirmed_flush_lsn", LsnColumn, nullable=False),
-    Column("two_phase", Boolean, nullable=False),
-    Column("two_phase_at", LsnColumn),
-    Column("failover", Boolean, nullable=False),
-    Column("inactive_since", Float(53)),
-    Column("invalidation_reason", String(32)),
-    # NULL in rows that older versions have written: not dropped
-    Column("dropped", Boolean),
-)
-_THERE: Final = _TABLE.c.dropped.is_not(True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +27,25 @@ class Slot:
     since 1970.
     """
 
-    name: str
-    plugin: str
-    database: int
-    restart_lsn: Lsn
-    confirmed_flush_lsn: Lsn
-    two_phase: bool = False
-    two_phase_at: Lsn | None = None
-    failover: bool = False
-    inactive_since: float | None = None
-    invalidation_reason: str | None = None
+    name: Annotated[str, Column("slot_name", String(64), primary_key=True)]
+    plugin: Annotated[str, Column("plugin", String(64), nullable=False)]
+    database: Annotated[int, Column("datoid", BigInteger, nullable=False)]
+    restart_lsn: Annotated[Lsn, Column("restart_lsn", LsnColumn, nullable=False)]
+    confirmed_flush_lsn: Annotated[Lsn, Column("confirmed_flush_lsn", LsnColumn, nullable=False)]
+    two_phase: Annotated[bool, Column("two_phase", Boolean, nullable=False)] = False
+    two_phase_at: Annotated[Lsn | None, Column("two_phase_at", LsnColumn)] = None
+    failover: Annotated[bool, Column("failover", Boolean, nullable=False)] = False
+    inactive_since: Annotated[float | None, Column("inactive_since", Float(53))] = None
+    invalidation_reason: Annotated[str | None, Column("invalidation_reason", String(32))] = None
+
+
+_TABLE: Final = StoredTable(
+    "penstock_replication_slot",
+    Slot,
+    # NULL in rows that older versions have written: not dropped
+    Column("dropped", Boolean),
+)
+_THERE: Final = _TABLE.c.dropped.is_not(True)
 
 
 class PgReplicationSlots:
@@ -75,14 +56,11 @@ class PgReplicationSlots:
 
     def all(self) -> tuple[Slot, ...]:
         """Return every slot, sorted by name."""
-        rows = self._connection.execute(select(_TABLE).where(_THERE).order_by(_TABLE.c.slot_name))
-        return tuple(_slot(row) for row in rows.mappings())
+        return _TABLE.all(self._connection, _THERE)
 
     def find(self, name: str) -> Slot | None:
         """Return the slot of that name, or None."""
-        query = select(_TABLE).where(_TABLE.c.slot_name == name, _THERE)
-        found = self._connection.execute(query).mappings().one_or_none()
-        return None if found is None else _slot(found)
+        return _TABLE.find(self._connection, _TABLE.c.slot_name == name, _THERE)
 
     def get(self, name: str) -> Slot:
         """Return the slot of that name. Raises UndefinedObject (42704)."""
@@ -103,7 +81,7 @@ class PgReplicationSlots:
                 hint='Free one or increase "max_replication_slots".',
             )
         self.forget(slot.name)
-        self._connection.execute(_TABLE.insert().values(**_values(slot)))
+        _TABLE.insert(self._connection, slot)
 
     def confirm(self, name: str, flush: Lsn, restart: Lsn) -> Slot:
         """Move a slot forward; positions never go back (LogicalConfirmReceivedLocation)."""
@@ -119,8 +97,7 @@ class PgReplicationSlots:
 
     def save(self, slot: Slot) -> None:
         """Write a changed row back (same name); no effect when it is gone."""
-        same = _TABLE.c.slot_name == slot.name
-        self._connection.execute(_TABLE.update().where(same, _THERE).values(**_values(slot)))
+        _TABLE.update(self._connection, slot, _THERE)
 
     def drop(self, name: str) -> None:
         """Hide a slot until ``forget`` or ``bring_back``; no effect when it is gone.
@@ -130,50 +107,20 @@ class PgReplicationSlots:
         back and expects its slot; ``bring_back`` then restores it.
         """
         same = _TABLE.c.slot_name == name
-        self._connection.execute(_TABLE.update().where(same).values(dropped=True))
+        self._connection.execute(_TABLE.table.update().where(same).values(dropped=True))
 
     def bring_back(self, name: str) -> Slot:
         """Undo ``drop``. Raises UndefinedObject (42704) if there is no slot, or it was
         forgotten."""
         same = _TABLE.c.slot_name == name
-        self._connection.execute(_TABLE.update().where(same).values(dropped=False))
+        self._connection.execute(_TABLE.table.update().where(same).values(dropped=False))
         return self.get(name)
 
     def forget(self, name: str) -> None:
         """Remove a dropped slot's row; no effect on a slot that is not dropped."""
-        gone = _TABLE.delete().where(_TABLE.c.slot_name == name, _TABLE.c.dropped.is_(True))
-        self._connection.execute(gone)
+        same = _TABLE.c.slot_name == name
+        _TABLE.delete(self._connection, same, _TABLE.c.dropped.is_(True))
 
     def delete(self, name: str) -> None:
         """Remove a slot for good; no effect when it is gone."""
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.slot_name == name))
-
-
-def _values(slot: Slot) -> dict[str, Any]:
-    return {
-        "slot_name": slot.name,
-        "plugin": slot.plugin,
-        "datoid": slot.database,
-        "restart_lsn": slot.restart_lsn,
-        "confirmed_flush_lsn": slot.confirmed_flush_lsn,
-        "two_phase": slot.two_phase,
-        "two_phase_at": slot.two_phase_at,
-        "failover": slot.failover,
-        "inactive_since": slot.inactive_since,
-        "invalidation_reason": slot.invalidation_reason,
-    }
-
-
-def _slot(row: RowMapping) -> Slot:
-    return Slot(
-        name=row["slot_name"],
-        plugin=row["plugin"],
-        database=row["datoid"],
-        restart_lsn=row["restart_lsn"],
-        confirmed_flush_lsn=row["confirmed_flush_lsn"],
-        two_phase=row["two_phase"],
-        two_phase_at=row["two_phase_at"],
-        failover=row["failover"],
-        inactive_since=row["inactive_since"],
-        invalidation_reason=row["invalidation_reason"],
-    )
+        _TABLE.delete(self._connection, _TABLE.c.slot_name == name)

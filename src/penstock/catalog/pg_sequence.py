@@ -7,33 +7,13 @@ been given out; ``sequences`` knows which of the values up to it really were.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Annotated, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Connection, RowMapping, String, Table, select
+from sqlalchemy import BigInteger, Boolean, Column, Connection, String
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import METADATA
-
-_TABLE = Table(
-    "penstock_sequence",
-    METADATA,
-    Column("seqrelid", BigInteger, primary_key=True, autoincrement=False),
-    Column("seqname", String(64), nullable=False),
-    Column("seqowner", BigInteger, nullable=False),
-    Column("seqattname", String(64), nullable=False),
-    Column("seqidentity", String(1), nullable=False),
-    Column("seqtypid", BigInteger, nullable=False),
-    Column("seqstart", BigInteger, nullable=False),
-    Column("seqincrement", BigInteger, nullable=False),
-    Column("seqmin", BigInteger, nullable=False),
-    Column("seqmax", BigInteger, nullable=False),
-    Column("seqcache", BigInteger, nullable=False),
-    Column("seqcycle", Boolean, nullable=False),
-    Column("lastvalue", BigInteger, nullable=False),
-    Column("iscalled", Boolean, nullable=False),
-)
+from penstock.catalog.metadata import StoredTable
 
 ALWAYS: Final = "a"
 BY_DEFAULT: Final = "d"
@@ -44,13 +24,13 @@ BY_DEFAULT: Final = "d"
 class SequenceParameters:
     """The options of CREATE SEQUENCE. ``type``: oid of smallint, integer or bigint."""
 
-    type: int
-    start: int
-    increment: int
-    minimum: int
-    maximum: int
-    cache: int
-    cycle: bool
+    type: Annotated[int, Column("seqtypid", BigInteger, nullable=False)]
+    start: Annotated[int, Column("seqstart", BigInteger, nullable=False)]
+    increment: Annotated[int, Column("seqincrement", BigInteger, nullable=False)]
+    minimum: Annotated[int, Column("seqmin", BigInteger, nullable=False)]
+    maximum: Annotated[int, Column("seqmax", BigInteger, nullable=False)]
+    cache: Annotated[int, Column("seqcache", BigInteger, nullable=False)]
+    cycle: Annotated[bool, Column("seqcycle", Boolean, nullable=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +39,13 @@ class Sequence(SequenceParameters):
     column's attidentity. No value after ``last_value`` was given out; ``is_called``: it may itself
     have been."""
 
-    oid: int
-    name: str
-    table: int
-    column: str
-    identity: str
-    last_value: int
-    is_called: bool
+    oid: Annotated[int, Column("seqrelid", BigInteger, primary_key=True, autoincrement=False)]
+    name: Annotated[str, Column("seqname", String(64), nullable=False)]
+    table: Annotated[int, Column("seqowner", BigInteger, nullable=False)]
+    column: Annotated[str, Column("seqattname", String(64), nullable=False)]
+    identity: Annotated[str, Column("seqidentity", String(1), nullable=False)]
+    last_value: Annotated[int, Column("lastvalue", BigInteger, nullable=False)]
+    is_called: Annotated[bool, Column("iscalled", Boolean, nullable=False)]
 
     @classmethod
     def of(
@@ -91,22 +71,7 @@ class Sequence(SequenceParameters):
         )
 
 
-_COLUMNS: Final[Mapping[str, str]] = {
-    "oid": "seqrelid",
-    "name": "seqname",
-    "table": "seqowner",
-    "column": "seqattname",
-    "identity": "seqidentity",
-    "type": "seqtypid",
-    "start": "seqstart",
-    "increment": "seqincrement",
-    "minimum": "seqmin",
-    "maximum": "seqmax",
-    "cache": "seqcache",
-    "cycle": "seqcycle",
-    "last_value": "lastvalue",
-    "is_called": "iscalled",
-}
+_TABLE: Final = StoredTable("penstock_sequence", Sequence)
 
 
 class PgSequence:
@@ -117,21 +82,15 @@ class PgSequence:
 
     def all(self) -> tuple[Sequence, ...]:
         """Return every sequence in the order of oids."""
-        rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.seqrelid))
-        return tuple(map(_sequence, rows.mappings()))
+        return _TABLE.all(self._connection)
 
     def of_table(self, table: int) -> tuple[Sequence, ...]:
         """Return the sequences of a table's columns."""
-        rows = self._connection.execute(
-            select(_TABLE).where(_TABLE.c.seqowner == table).order_by(_TABLE.c.seqrelid)
-        )
-        return tuple(map(_sequence, rows.mappings()))
+        return _TABLE.all(self._connection, _TABLE.c.seqowner == table)
 
     def find_oid(self, oid: int) -> Sequence | None:
         """Return the sequence with that oid, or None."""
-        query = select(_TABLE).where(_TABLE.c.seqrelid == oid)
-        found = self._connection.execute(query).mappings().one_or_none()
-        return None if found is None else _sequence(found)
+        return _TABLE.find(self._connection, _TABLE.c.seqrelid == oid)
 
     def create(
         self, name: str, table: int, column: str, identity: str, parameters: SequenceParameters
@@ -144,25 +103,13 @@ class PgSequence:
 
     def add(self, sequence: Sequence) -> None:
         """Insert a sequence that already has its oid."""
-        self._connection.execute(_TABLE.insert().values(**_values(sequence)))
+        _TABLE.insert(self._connection, sequence)
 
     def save(self, sequence: Sequence) -> None:
         """Write a changed row back (same oid); no effect when it is gone."""
-        self._connection.execute(
-            _TABLE.update().where(_TABLE.c.seqrelid == sequence.oid).values(**_values(sequence))
-        )
+        _TABLE.update(self._connection, sequence)
 
     def delete_of(self, table: int, column: str | None = None) -> None:
         """Forget the sequences of a table, or of one of its columns."""
-        statement = _TABLE.delete().where(_TABLE.c.seqowner == table)
-        if column is not None:
-            statement = statement.where(_TABLE.c.seqattname == column)
-        self._connection.execute(statement)
-
-
-def _values(sequence: Sequence) -> dict[str, Any]:
-    return {column: getattr(sequence, name) for name, column in _COLUMNS.items()}
-
-
-def _sequence(row: RowMapping) -> Sequence:
-    return Sequence(**{name: row[column] for name, column in _COLUMNS.items()})
+        of_column = () if column is None else (_TABLE.c.seqattname == column,)
+        _TABLE.delete(self._connection, _TABLE.c.seqowner == table, *of_column)

@@ -13,101 +13,27 @@ import re
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    Integer,
-    RowMapping,
-    String,
-    Table,
-    Text,
-    select,
-)
+from sqlalchemy import BigInteger, Boolean, Column, Connection, Integer, String, Text
 
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import (
-    METADATA,
+    ERROR,
+    LIST,
+    Form,
     LsnColumn,
+    Null,
     RecordedError,
+    StoredTable,
+    enum_form,
     error_columns,
-    error_of,
-    error_values,
 )
 from penstock.catalog.publisher_identity import PublisherIdentity, PublisherUpgrade
 from penstock.catalog.table_choice import NONE, TableChoice, read_choice
 from penstock.errors import DuplicateObject, UndefinedObject
 from penstock.lsn import INVALID, Lsn
-
-_TABLE = Table(
-    "penstock_subscription",
-    METADATA,
-    Column("oid", BigInteger, primary_key=True, autoincrement=False),
-    Column("subname", String(64), nullable=False, unique=True),
-    Column("subenabled", Boolean, nullable=False),
-    Column("subbinary", Boolean, nullable=False),
-    Column("subconninfo", Text, nullable=False),
-    Column("subslotname", String(64)),
-    Column("subsynccommit", String, nullable=False),
-    Column("subpublications", Text, nullable=False),
-    Column("subappid", String, nullable=False, unique=True),
-    Column("substopped", Boolean, nullable=False),
-    Column("subdropping", Boolean, nullable=False),
-    *error_columns("sub"),
-    Column("subsysid", String),
-    Column("subtimeline", Integer),
-    Column("subdbid", BigInteger),
-    Column("subontableerror", String(5)),
-    Column("suberrorsyncid", String(36)),
-    Column("substream", String(8)),
-    Column("subtwophasestate", String(1)),
-    Column("subdisableonerr", Boolean),
-    Column("subskiplsn", LsnColumn),
-    Column("subskippinglsn", LsnColumn),
-    Column("suborigin", Text),
-    Column("subfailover", Boolean),
-    Column("subpasswordrequired", Boolean),
-    Column("subrunasowner", Boolean),
-    Column("subschemachange", String(6)),
-    Column("subhistory", Boolean),
-    Column("subhistorytables", Text),
-    Column("submessages", Boolean),
-    Column("submetadata", Boolean),
-    Column("subconflictresolution", String),
-    Column("suboutofrange", String(5)),
-    Column("subsoftdelete", Boolean),
-    Column("subpartitionby", String),
-    Column("subclusterby", String),
-    Column("subowner", BigInteger),
-    Column("suboriginlsn", LsnColumn),
-    Column("subjsonbas", String),
-    Column("subverifyinterval", BigInteger),
-    Column("subverifyrate", BigInteger),
-    Column("substandby", Boolean),
-    Column("subunsentchanges", String(5)),
-    Column("subupgradedlsn", LsnColumn),
-    Column("subupgradedxid", BigInteger),
-    Column("subcopytarget", String(7)),
-)
-
-_DROPPED = Table(
-    "penstock_dropped_subscription",
-    METADATA,
-    Column("subappid", String, primary_key=True),
-    Column("subname", String(64), nullable=False),
-    Column("subsysid", String),
-    Column("subtimeline", Integer),
-    Column("subdbid", BigInteger),
-    Column("substandby", Boolean),
-    Column("subcutlsn", LsnColumn),
-    Column("subcuttables", Text),
-)
-"""Facts about dropped subscriptions that a later one over the same tables needs: the markers of the
-dropped one stay in the tables' logs, and its cuts may be removed."""
-
 
 ADD: Final = "add"
 STOP: Final = "stop"
@@ -166,8 +92,95 @@ def origin_name(subscription: int) -> str:
     return f"pg_{subscription}"
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+def _publisher_columns() -> tuple[Column[Any], ...]:
+    return (
+        Column("subsysid", String),
+        Column("subtimeline", Integer),
+        Column("subdbid", BigInteger),
+        Column("substandby", Boolean),
+    )
+
+
+_PUBLISHER: Final = Form(
+    attrgetter("system_id", "timeline", "database_oid", "standby"),
+    lambda system_id, timeline, oid, standby: PublisherIdentity(
+        system_id, timeline, oid, bool(standby)
+    ),
+)
+_HISTORY: Final = Form(
+    lambda choice: (choice.every, str(choice) if choice.names else None),
+    lambda every, names: read_choice("history", names or every),
+)
+_SET: Final = Form(lambda ids: json.dumps(sorted(ids)), lambda text: frozenset(json.loads(text)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeOptions:
+    """Options that PostgreSQL does not have. pg_stat_lake_subscription shows them.
+
+    ``on_table_error``: ``stop`` or ``park``. ``schema_change``, ``unsent_changes``,
+    ``conflict_resolution``, ``out_of_range``, ``jsonb_as``, ``copy_target``: one of SCHEMA_CHANGES,
+    UNSENT_CHANGES, CONFLICT_RESOLUTIONS, OUT_OF_RANGE, JSONB_AS, COPY_TARGETS. ``history``: the
+    tables that have one. ``messages``: it receives the messages that sessions emit.
+    ``metadata_columns``: rows tell which change wrote them. ``soft_delete``: rows that the
+    publisher deletes stay. ``partition_by``, ``cluster_by``: as they were written.
+    ``verify_interval``: seconds between comparisons with the publisher, 0: never; ``verify_rate``:
+    bytes of the publisher's tables that they read a second.
+    """
+
+    on_table_error: Annotated[str, Column("subontableerror", String(5))] = "stop"
+    schema_change: Annotated[str, Column("subschemachange", String(6))] = ADD
+    unsent_changes: Annotated[str, Column("subunsentchanges", String(5))] = "error"
+    history: Annotated[
+        TableChoice, (Column("subhistory", Boolean), Column("subhistorytables", Text)), _HISTORY
+    ] = NONE
+    messages: Annotated[bool, Column("submessages", Boolean)] = False
+    metadata_columns: Annotated[bool, Column("submetadata", Boolean)] = False
+    conflict_resolution: Annotated[str, Column("subconflictresolution", String)] = "error"
+    out_of_range: Annotated[str, Column("suboutofrange", String(5))] = "error"
+    soft_delete: Annotated[bool, Column("subsoftdelete", Boolean)] = False
+    partition_by: Annotated[str, Column("subpartitionby", String)] = ""
+    cluster_by: Annotated[str, Column("subclusterby", String)] = ""
+    jsonb_as: Annotated[str, Column("subjsonbas", String)] = "text"
+    verify_interval: Annotated[int, Column("subverifyinterval", BigInteger)] = field(
+        default=0, compare=False
+    )
+    verify_rate: Annotated[int, Column("subverifyrate", BigInteger)] = field(
+        default=VERIFY_RATE, compare=False
+    )
+    copy_target: Annotated[str, Column("subcopytarget", String(7))] = EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionOptions(LakeOptions):
+    """Options that the row keeps as they are, under their own names.
+
+    ``streaming``: ``off``, ``on`` or ``parallel``. ``origin``: ``any`` or ``none``, as it was
+    written. ``failover``: its slot's. ``password_required`` and ``run_as_owner`` are kept and
+    shown, but have no effect on a node.
+    """
+
+    binary: Annotated[bool, Column("subbinary", Boolean, nullable=False)] = False
+    synchronous_commit: Annotated[str, Column("subsynccommit", String, nullable=False)] = "off"
+    streaming: Annotated[str, Column("substream", String(8)), Null("off")] = "parallel"
+    disable_on_error: Annotated[bool, Column("subdisableonerr", Boolean)] = False
+    origin: Annotated[str, Column("suborigin", Text)] = "any"
+    failover: Annotated[bool, Column("subfailover", Boolean)] = field(default=False, compare=False)
+    password_required: Annotated[bool, Column("subpasswordrequired", Boolean)] = field(
+        default=True, compare=False
+    )
+    run_as_owner: Annotated[bool, Column("subrunasowner", Boolean)] = field(
+        default=False, compare=False
+    )
+
+    @property
+    def own_changes_only(self) -> bool:
+        """Tell whether it refuses changes that its publisher has received from elsewhere."""
+        return self.origin.lower() == "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription(SubscriptionOptions):
     """One subscription. Two are equal when a worker would do the same for both.
 
     Identity: ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta
@@ -182,65 +195,50 @@ class Subscription:
     a transaction to be skipped, which the worker reads and clears while it runs. ``skipping_lsn``:
     that of the transaction that it has begun to skip (``subscription.apply_error``).
     ``origin_lsn``: the position to which its origin was set; INVALID: the last cut's position.
-
-    Options: ``on_table_error``: ``stop`` or ``park``. ``streaming``: ``off``, ``on`` or
-    ``parallel``. ``origin``: ``any`` or ``none``, as it was written. ``failover``: its slot's.
-    ``schema_change``, ``unsent_changes``, ``conflict_resolution``, ``out_of_range``, ``jsonb_as``,
-    ``copy_target``: one of SCHEMA_CHANGES, UNSENT_CHANGES, CONFLICT_RESOLUTIONS, OUT_OF_RANGE,
-    JSONB_AS, COPY_TARGETS. ``history``: the tables that have one. ``messages``: it receives the
-    messages that sessions emit. ``metadata_columns``: rows tell which change wrote them.
-    ``soft_delete``: rows that the publisher deletes stay. ``partition_by``, ``cluster_by``: as they
-    were written. ``verify_interval``: seconds between comparisons with the publisher, 0: never;
-    ``verify_rate``: bytes of the publisher's tables that they read a second. ``password_required``
-    and ``run_as_owner`` are kept and shown, but have no effect on a node.
     """
 
-    oid: int
-    name: str
-    enabled: bool
-    binary: bool
-    conninfo: str = field(repr=False)
-    slot_name: str | None
-    synchronous_commit: str
-    publications: tuple[str, ...]
-    app_id: str
-    on_table_error: str = "stop"
-    streaming: str = "parallel"
-    disable_on_error: bool = False
-    origin: str = "any"
-    stopped: bool = field(default=False, compare=False)
-    dropping: bool = field(default=False, compare=False)
-    error: RecordedError | None = field(default=None, compare=False)
-    publisher: PublisherIdentity | None = field(default=None, compare=False)
-    upgraded: PublisherUpgrade | None = None
-    stopped_by: str | None = field(default=None, compare=False)
-    two_phase_state: TwoPhaseState = field(default=TwoPhaseState.DISABLED, compare=False)
-    skip_lsn: Lsn = field(default=INVALID, compare=False)
-    skipping_lsn: Lsn = field(default=INVALID, compare=False)
-    failover: bool = field(default=False, compare=False)
-    password_required: bool = field(default=True, compare=False)
-    run_as_owner: bool = field(default=False, compare=False)
-    schema_change: str = ADD
-    unsent_changes: str = "error"
-    history: TableChoice = NONE
-    messages: bool = False
-    metadata_columns: bool = False
-    conflict_resolution: str = "error"
-    out_of_range: str = "error"
-    soft_delete: bool = False
-    partition_by: str = ""
-    cluster_by: str = ""
-    jsonb_as: str = "text"
-    owner: int | None = field(default=None, compare=False)
-    origin_lsn: Lsn = field(default=INVALID, compare=False)
-    verify_interval: int = field(default=0, compare=False)
-    verify_rate: int = field(default=VERIFY_RATE, compare=False)
-    copy_target: str = EMPTY
-
-    @property
-    def own_changes_only(self) -> bool:
-        """Tell whether it refuses changes that its publisher has received from elsewhere."""
-        return self.origin.lower() == "none"
+    oid: Annotated[int, Column("oid", BigInteger, primary_key=True, autoincrement=False)]
+    name: Annotated[str, Column("subname", String(64), nullable=False, unique=True)]
+    enabled: Annotated[bool, Column("subenabled", Boolean, nullable=False)]
+    conninfo: Annotated[str, Column("subconninfo", Text, nullable=False)] = field(repr=False)
+    slot_name: Annotated[str | None, Column("subslotname", String(64))]
+    publications: Annotated[tuple[str, ...], Column("subpublications", Text, nullable=False), LIST]
+    app_id: Annotated[str, Column("subappid", String, nullable=False, unique=True)]
+    stopped: Annotated[bool, Column("substopped", Boolean, nullable=False)] = field(
+        default=False, compare=False
+    )
+    dropping: Annotated[bool, Column("subdropping", Boolean, nullable=False)] = field(
+        default=False, compare=False
+    )
+    error: Annotated[RecordedError | None, error_columns("sub"), ERROR] = field(
+        default=None, compare=False
+    )
+    publisher: Annotated[PublisherIdentity | None, _publisher_columns(), _PUBLISHER] = field(
+        default=None, compare=False
+    )
+    stopped_by: Annotated[str | None, Column("suberrorsyncid", String(36))] = field(
+        default=None, compare=False
+    )
+    two_phase_state: Annotated[
+        TwoPhaseState, Column("subtwophasestate", String(1)), enum_form(TwoPhaseState)
+    ] = field(default=TwoPhaseState.DISABLED, compare=False)
+    skip_lsn: Annotated[Lsn, Column("subskiplsn", LsnColumn)] = field(
+        default=INVALID, compare=False
+    )
+    skipping_lsn: Annotated[Lsn, Column("subskippinglsn", LsnColumn)] = field(
+        default=INVALID, compare=False
+    )
+    owner: Annotated[int | None, Column("subowner", BigInteger)] = field(
+        default=None, compare=False
+    )
+    origin_lsn: Annotated[Lsn, Column("suboriginlsn", LsnColumn)] = field(
+        default=INVALID, compare=False
+    )
+    upgraded: Annotated[
+        PublisherUpgrade | None,
+        (Column("subupgradedlsn", LsnColumn), Column("subupgradedxid", BigInteger)),
+        Form(attrgetter("lsn", "xid"), PublisherUpgrade),
+    ] = None
 
     def healed(self) -> Subscription:
         """Return the subscription without its recorded error, so that a node tries again."""
@@ -271,20 +269,28 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class DroppedSubscription:
-    """A subscription that was dropped. ``publisher``: the server that it followed; ``cut_lsn``,
-    ``cut_tables``: its last cut, with the ids of the Delta tables in it."""
+    """A subscription that was dropped, with what a later one over the same tables needs: the
+    markers of the dropped one stay in the tables' logs, and its cuts may be removed.
 
-    app_id: str
-    name: str
-    publisher: PublisherIdentity | None
-    cut_lsn: Lsn = INVALID
-    cut_tables: frozenset[str] = frozenset()
+    ``publisher``: the server that it followed; ``cut_lsn``, ``cut_tables``: its last cut, with the
+    ids of the Delta tables in it.
+    """
+
+    app_id: Annotated[str, Column("subappid", String, primary_key=True)]
+    name: Annotated[str, Column("subname", String(64), nullable=False)]
+    publisher: Annotated[PublisherIdentity | None, _publisher_columns(), _PUBLISHER]
+    cut_lsn: Annotated[Lsn, Column("subcutlsn", LsnColumn)] = INVALID
+    cut_tables: Annotated[frozenset[str], Column("subcuttables", Text), _SET] = frozenset()
 
     def position(self, table_id: str, marker: int | None) -> Lsn | None:
         """Return the position up to which a table has its changes; None if it never had any.
         ``marker``: the position that its app id has in the table's log."""
         cut = self.cut_lsn if table_id in self.cut_tables else INVALID
         return Lsn(max(marker or INVALID, cut)) or None
+
+
+_TABLE: Final = StoredTable("penstock_subscription", Subscription)
+_DROPPED: Final = StoredTable("penstock_dropped_subscription", DroppedSubscription)
 
 
 class PgSubscription:
@@ -295,14 +301,11 @@ class PgSubscription:
 
     def all(self) -> tuple[Subscription, ...]:
         """Return every subscription in the order of creation."""
-        rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.oid))
-        return tuple(_subscription(row) for row in rows.mappings())
+        return _TABLE.all(self._connection)
 
     def find(self, name: str) -> Subscription | None:
         """Return the subscription of that name, or None."""
-        row = self._connection.execute(select(_TABLE).where(_TABLE.c.subname == name))
-        found = row.mappings().one_or_none()
-        return None if found is None else _subscription(found)
+        return _TABLE.find(self._connection, _TABLE.c.subname == name)
 
     def get(self, name: str) -> Subscription:
         """Return the subscription of that name. Raises UndefinedObject (42704)."""
@@ -313,9 +316,7 @@ class PgSubscription:
 
     def find_oid(self, oid: int) -> Subscription | None:
         """Return the subscription with that oid, or None."""
-        row = self._connection.execute(select(_TABLE).where(_TABLE.c.oid == oid))
-        found = row.mappings().one_or_none()
-        return None if found is None else _subscription(found)
+        return _TABLE.find(self._connection, _TABLE.c.oid == oid)
 
     def create(
         self,
@@ -325,8 +326,6 @@ class PgSubscription:
         publications: Sequence[str],
         slot_name: str | None,
         enabled: bool = True,
-        binary: bool = False,
-        synchronous_commit: str = "off",
         **options: Any,
     ) -> Subscription:
         """Insert a subscription. ``options``: further fields of ``Subscription``. Raises
@@ -337,22 +336,18 @@ class PgSubscription:
             oid=pg_control.new_oid(self._connection),
             name=name,
             enabled=enabled,
-            binary=binary,
             conninfo=conninfo,
             slot_name=slot_name,
-            synchronous_commit=synchronous_commit,
             publications=tuple(publications),
             app_id=f"{_APP_ID_PREFIX}{uuid.uuid4()}",
             **options,
         )
-        self._connection.execute(_TABLE.insert().values(**_values(subscription)))
+        _TABLE.insert(self._connection, subscription)
         return subscription
 
     def save(self, subscription: Subscription) -> None:
         """Write a changed row back (same oid); no effect when it is gone."""
-        self._connection.execute(
-            _TABLE.update().where(_TABLE.c.oid == subscription.oid).values(**_values(subscription))
-        )
+        _TABLE.update(self._connection, subscription)
 
     def delete(self, oid: int, cut_lsn: Lsn = INVALID, cut_tables: Collection[str] = ()) -> None:
         """Remove a subscription, and keep the facts that ``dropped`` returns. Its tables are left
@@ -360,143 +355,14 @@ class PgSubscription:
         found = self.find_oid(oid)
         if found is None:
             return
-        publisher = found.publisher
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.oid == oid))
-        self._connection.execute(
-            _DROPPED.insert().values(
-                subappid=found.app_id,
-                subname=found.name,
-                subsysid=publisher and publisher.system_id,
-                subtimeline=publisher and publisher.timeline,
-                subdbid=publisher and publisher.database_oid,
-                substandby=publisher and publisher.standby,
-                subcutlsn=cut_lsn,
-                subcuttables=json.dumps(sorted(cut_tables)),
-            )
+        _TABLE.delete(self._connection, _TABLE.c.oid == oid)
+        _DROPPED.insert(
+            self._connection,
+            DroppedSubscription(
+                found.app_id, found.name, found.publisher, cut_lsn, frozenset(cut_tables)
+            ),
         )
 
     def dropped(self) -> tuple[DroppedSubscription, ...]:
         """Return the subscriptions that were dropped."""
-        rows = self._connection.execute(select(_DROPPED).order_by(_DROPPED.c.subappid))
-        return tuple(
-            DroppedSubscription(
-                app_id=row["subappid"],
-                name=row["subname"],
-                publisher=_publisher(row),
-                cut_lsn=row["subcutlsn"] or INVALID,
-                cut_tables=frozenset(json.loads(row["subcuttables"] or "[]")),
-            )
-            for row in rows.mappings()
-        )
-
-
-def _values(subscription: Subscription) -> dict[str, Any]:
-    publisher = subscription.publisher
-    return {
-        "oid": subscription.oid,
-        "subname": subscription.name,
-        "subenabled": subscription.enabled,
-        "subbinary": subscription.binary,
-        "subconninfo": subscription.conninfo,
-        "subslotname": subscription.slot_name,
-        "subsynccommit": subscription.synchronous_commit,
-        "subpublications": json.dumps(subscription.publications, ensure_ascii=False),
-        "subappid": subscription.app_id,
-        "substopped": subscription.stopped,
-        "subdropping": subscription.dropping,
-        **error_values("sub", subscription.error),
-        "subsysid": publisher and publisher.system_id,
-        "subtimeline": publisher and publisher.timeline,
-        "subdbid": publisher and publisher.database_oid,
-        "substandby": publisher and publisher.standby,
-        "subupgradedlsn": subscription.upgraded and subscription.upgraded.lsn,
-        "subupgradedxid": subscription.upgraded and subscription.upgraded.xid,
-        "subontableerror": subscription.on_table_error,
-        "suberrorsyncid": subscription.stopped_by,
-        "substream": subscription.streaming,
-        "subtwophasestate": subscription.two_phase_state.value,
-        "subdisableonerr": subscription.disable_on_error,
-        "subskiplsn": subscription.skip_lsn,
-        "subskippinglsn": subscription.skipping_lsn,
-        "suborigin": subscription.origin,
-        "subfailover": subscription.failover,
-        "subpasswordrequired": subscription.password_required,
-        "subrunasowner": subscription.run_as_owner,
-        "subschemachange": subscription.schema_change,
-        "subunsentchanges": subscription.unsent_changes,
-        "subhistory": subscription.history.every,
-        "subhistorytables": str(subscription.history) if subscription.history.names else None,
-        "submessages": subscription.messages,
-        "submetadata": subscription.metadata_columns,
-        "subconflictresolution": subscription.conflict_resolution,
-        "suboutofrange": subscription.out_of_range,
-        "subsoftdelete": subscription.soft_delete,
-        "subpartitionby": subscription.partition_by,
-        "subclusterby": subscription.cluster_by,
-        "subowner": subscription.owner,
-        "suboriginlsn": subscription.origin_lsn,
-        "subjsonbas": subscription.jsonb_as,
-        "subverifyinterval": subscription.verify_interval,
-        "subverifyrate": subscription.verify_rate,
-        "subcopytarget": subscription.copy_target,
-    }
-
-
-def _publisher(row: RowMapping) -> PublisherIdentity | None:
-    if row["subsysid"] is None:
-        return None
-    return PublisherIdentity(
-        row["subsysid"], row["subtimeline"], row["subdbid"], bool(row["substandby"])
-    )
-
-
-def _upgraded(row: RowMapping) -> PublisherUpgrade | None:
-    if row["subupgradedlsn"] is None:
-        return None
-    return PublisherUpgrade(row["subupgradedlsn"], row["subupgradedxid"])
-
-
-def _subscription(row: RowMapping) -> Subscription:
-    return Subscription(
-        oid=row["oid"],
-        name=row["subname"],
-        enabled=row["subenabled"],
-        binary=row["subbinary"],
-        conninfo=row["subconninfo"],
-        slot_name=row["subslotname"],
-        synchronous_commit=row["subsynccommit"],
-        publications=tuple(json.loads(row["subpublications"])),
-        app_id=row["subappid"],
-        on_table_error=row["subontableerror"] or "stop",
-        stopped=row["substopped"],
-        dropping=row["subdropping"],
-        error=error_of("sub", row),
-        publisher=_publisher(row),
-        upgraded=_upgraded(row),
-        stopped_by=row["suberrorsyncid"],
-        streaming=row["substream"] or "off",
-        two_phase_state=TwoPhaseState(row["subtwophasestate"] or "d"),
-        disable_on_error=bool(row["subdisableonerr"]),
-        skip_lsn=row["subskiplsn"] or INVALID,
-        skipping_lsn=row["subskippinglsn"] or INVALID,
-        origin=row["suborigin"] or "any",
-        failover=bool(row["subfailover"]),
-        password_required=row["subpasswordrequired"] is not False,
-        run_as_owner=bool(row["subrunasowner"]),
-        schema_change=row["subschemachange"] or ADD,
-        unsent_changes=row["subunsentchanges"] or "error",
-        history=read_choice("history", row["subhistorytables"] or bool(row["subhistory"])),
-        messages=bool(row["submessages"]),
-        metadata_columns=bool(row["submetadata"]),
-        conflict_resolution=row["subconflictresolution"] or "error",
-        out_of_range=row["suboutofrange"] or "error",
-        soft_delete=bool(row["subsoftdelete"]),
-        partition_by=row["subpartitionby"] or "",
-        cluster_by=row["subclusterby"] or "",
-        owner=row["subowner"],
-        origin_lsn=row["suboriginlsn"] or INVALID,
-        jsonb_as=row["subjsonbas"] or "text",
-        verify_interval=row["subverifyinterval"] or 0,
-        verify_rate=row["subverifyrate"] or VERIFY_RATE,
-        copy_target=row["subcopytarget"] or EMPTY,
-    )
+        return _DROPPED.all(self._connection)

@@ -20,62 +20,21 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    RowMapping,
-    String,
-    Table,
-    Text,
-    and_,
-    select,
-)
+from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, Connection, String, Text, and_
 
 from penstock.catalog.metadata import (
-    METADATA,
+    ERROR,
     LsnColumn,
     RecordedError,
+    StoredTable,
+    enum_form,
     error_columns,
-    error_of,
-    error_values,
 )
 from penstock.errors import NotInPrerequisiteState, UndefinedObject
 from penstock.lsn import Lsn
 from penstock.relation import TableName, qualified
-
-_TABLE = Table(
-    "penstock_subscription_rel",
-    METADATA,
-    Column("srsubid", BigInteger, primary_key=True, autoincrement=False),
-    Column("srrelschema", String(64), primary_key=True),
-    Column("srrelname", String(64), primary_key=True),
-    Column("srsubstate", String(1), nullable=False),
-    Column("srsublsn", LsnColumn),
-    Column("srsyncid", String(36), nullable=False),
-    *error_columns("sr"),
-    Column("srrelid", BigInteger),
-    Column("srtableid", String(64)),
-    Column("srconflict", Text),
-    Column("srreturned", Boolean),
-    Column("srdefinition", Text),
-    Column("srcopytarget", String(7)),
-)
-
-_FORMER = Table(
-    "penstock_former_subscription_rel",
-    METADATA,
-    Column("srsubid", BigInteger, primary_key=True, autoincrement=False),
-    Column("srrelschema", String(64), primary_key=True),
-    Column("srrelname", String(64), primary_key=True),
-    Column("srtableid", String(64), nullable=False),
-    Column("srrelid", BigInteger),
-)
-"""The bindings of tables that have left a subscription, since they may come back. A relation of the
-same name with another OID (srrelid), or with an unknown one, is another table."""
 
 
 class SubscriptionRelState(Enum):
@@ -124,19 +83,29 @@ class SubscriptionRel:
     copy that is still to be made; None: the subscription's option.
     """
 
-    subid: int
-    schema: str
-    table: str
-    state: SubscriptionRelState
-    lsn: Lsn | None
-    sync_id: str
-    relid: int | None = None
-    table_id: str | None = None
-    conflict: str | None = None
-    returned: bool = False
-    error: RecordedError | None = field(default=None, compare=False)
-    definition: str | None = field(default=None, compare=False, repr=False)
-    copy_target: str | None = field(default=None, compare=False)
+    subid: Annotated[int, Column("srsubid", BigInteger, primary_key=True, autoincrement=False)]
+    schema: Annotated[str, Column("srrelschema", String(64), primary_key=True)]
+    table: Annotated[str, Column("srrelname", String(64), primary_key=True)]
+    state: Annotated[
+        SubscriptionRelState,
+        Column("srsubstate", String(1), nullable=False),
+        enum_form(SubscriptionRelState),
+    ]
+    lsn: Annotated[Lsn | None, Column("srsublsn", LsnColumn)]
+    sync_id: Annotated[str, Column("srsyncid", String(36), nullable=False)]
+    error: Annotated[RecordedError | None, error_columns("sr"), ERROR] = field(
+        default=None, compare=False, kw_only=True
+    )
+    relid: Annotated[int | None, Column("srrelid", BigInteger)] = None
+    table_id: Annotated[str | None, Column("srtableid", String(64))] = None
+    conflict: Annotated[str | None, Column("srconflict", Text)] = None
+    returned: Annotated[bool, Column("srreturned", Boolean)] = False
+    definition: Annotated[str | None, Column("srdefinition", Text)] = field(
+        default=None, compare=False, repr=False
+    )
+    copy_target: Annotated[str | None, Column("srcopytarget", String(7))] = field(
+        default=None, compare=False
+    )
 
     @property
     def qualified_name(self) -> str:
@@ -147,6 +116,22 @@ class SubscriptionRel:
     def table_name(self) -> TableName:
         """The name to look it up by."""
         return self.schema, self.table
+
+
+@dataclass(frozen=True, slots=True)
+class _FormerRel:
+    """The binding of a table that has left a subscription, since it may come back. A relation of
+    the same name with another OID, or with an unknown one, is another table."""
+
+    subid: Annotated[int, Column("srsubid", BigInteger, primary_key=True, autoincrement=False)]
+    schema: Annotated[str, Column("srrelschema", String(64), primary_key=True)]
+    table: Annotated[str, Column("srrelname", String(64), primary_key=True)]
+    table_id: Annotated[str, Column("srtableid", String(64), nullable=False)]
+    relid: Annotated[int | None, Column("srrelid", BigInteger)]
+
+
+_TABLE: Final = StoredTable("penstock_subscription_rel", SubscriptionRel)
+_FORMER: Final = StoredTable("penstock_former_subscription_rel", _FormerRel)
 
 
 def may_follow(before: SubscriptionRelState, after: SubscriptionRelState) -> bool:
@@ -162,10 +147,8 @@ class PgSubscriptionRel:
 
     def all(self, subid: int | None = None) -> tuple[SubscriptionRel, ...]:
         """Return the rows of one subscription, or of all, sorted by name."""
-        query = select(_TABLE).order_by(*_TABLE.primary_key.columns)
-        if subid is not None:
-            query = query.where(_TABLE.c.srsubid == subid)
-        return tuple(_rel(row) for row in self._connection.execute(query).mappings())
+        where = () if subid is None else (_TABLE.c.srsubid == subid,)
+        return _TABLE.all(self._connection, *where)
 
     def add(
         self,
@@ -188,18 +171,13 @@ class PgSubscriptionRel:
             elif relid is not None and relid == rel.relid:
                 rel = replace(rel, table_id=table_id, returned=True)
             rels.append(rel)
-        if rels:
-            self._connection.execute(_TABLE.insert(), [_values(rel) for rel in rels])
+        _TABLE.insert(self._connection, *rels)
         return tuple(rels)
 
     def _former(self, subid: int) -> dict[TableName, tuple[int | None, str]]:
         """Return the OIDs and Delta tables, by name, of tables that were in the subscription."""
-        query = select(_FORMER).where(_FORMER.c.srsubid == subid)
-        rows = self._connection.execute(query).mappings()
-        return {
-            (row["srrelschema"], row["srrelname"]): (row["srrelid"], row["srtableid"])
-            for row in rows
-        }
+        former = _FORMER.all(self._connection, _FORMER.c.srsubid == subid)
+        return {(rel.schema, rel.table): (rel.relid, rel.table_id) for rel in former}
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> SubscriptionRel:
         """Begin a new membership, whose copy replaces the Delta table.
@@ -223,7 +201,7 @@ class PgSubscriptionRel:
             definition=None,
             copy_target=None,
         )
-        self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(again)))
+        _TABLE.update(self._connection, again, _same(rel))
         return again
 
     def adopt(self, rel: SubscriptionRel, relid: int) -> None:
@@ -254,31 +232,30 @@ class PgSubscriptionRel:
     def _change(self, rel: SubscriptionRel, **changes: Any) -> None:
         stored = self._stored(rel)
         if stored is not None and changes:
-            values = _values(replace(stored, **changes))
-            self._connection.execute(_TABLE.update().where(_same(rel)).values(**values))
+            _TABLE.update(self._connection, replace(stored, **changes))
 
     def _stored(self, rel: SubscriptionRel) -> SubscriptionRel | None:
         """Return the present row of the same membership, None if it has ended."""
-        row = self._connection.execute(select(_TABLE).where(_same(rel))).mappings().one_or_none()
-        return None if row is None else _rel(row)
+        return _TABLE.find(self._connection, _same(rel))
 
     def remove(self, rel: SubscriptionRel) -> None:
         """Remove one table; no effect when it is gone (RemoveSubscriptionRel). Its binding is kept
         in case it comes back."""
-        row = self._connection.execute(select(_TABLE).where(_same(rel))).mappings().one_or_none()
-        if row is None:
+        stored = self._stored(rel)
+        if stored is None:
             return
-        self._connection.execute(_TABLE.delete().where(_same(rel)))
-        if row["srtableid"] is not None:
-            values = {column.name: row[column.name] for column in _FORMER.columns}
-            key = (_FORMER.c[column.name] == row[column.name] for column in _FORMER.primary_key)
-            self._connection.execute(_FORMER.delete().where(and_(*key)))
-            self._connection.execute(_FORMER.insert().values(**values))
+        _TABLE.delete(self._connection, _same(rel))
+        if stored.table_id is not None:
+            former = _FormerRel(
+                stored.subid, stored.schema, stored.table, stored.table_id, stored.relid
+            )
+            if not _FORMER.update(self._connection, former):
+                _FORMER.insert(self._connection, former)
 
     def delete_all(self, subid: int) -> None:
         """Remove all tables of a subscription, and the bindings of former ones."""
-        for table in (_TABLE, _FORMER):
-            self._connection.execute(table.delete().where(table.c.srsubid == subid))
+        _TABLE.delete(self._connection, _TABLE.c.srsubid == subid)
+        _FORMER.delete(self._connection, _FORMER.c.srsubid == subid)
 
     def set_state(
         self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None
@@ -299,56 +276,20 @@ class PgSubscriptionRel:
                 f'"{before.state.value}" to "{state.value}"'
             )
         after = replace(before, state=state, lsn=lsn)
-        self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(after)))
+        _TABLE.update(self._connection, after)
         return after
 
     def park(self, rel: SubscriptionRel, error: RecordedError) -> SubscriptionRel:
         """Park a table (f, s or r -> p) and record the reason. Raises as ``set_state``."""
         after = replace(self.set_state(rel, SubscriptionRelState.PARKED, rel.lsn), error=error)
-        self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(after)))
+        _TABLE.update(self._connection, after)
         return after
 
 
-def _same(rel: SubscriptionRel) -> Any:
+def _same(rel: SubscriptionRel) -> ColumnElement[bool]:
     return and_(
         _TABLE.c.srsubid == rel.subid,
         _TABLE.c.srrelschema == rel.schema,
         _TABLE.c.srrelname == rel.table,
         _TABLE.c.srsyncid == rel.sync_id,
-    )
-
-
-def _values(rel: SubscriptionRel) -> dict[str, Any]:
-    return {
-        "srsubid": rel.subid,
-        "srrelschema": rel.schema,
-        "srrelname": rel.table,
-        "srsubstate": rel.state.value,
-        "srsublsn": rel.lsn,
-        "srsyncid": rel.sync_id,
-        **error_values("sr", rel.error),
-        "srrelid": rel.relid,
-        "srtableid": rel.table_id,
-        "srconflict": rel.conflict,
-        "srreturned": rel.returned,
-        "srdefinition": rel.definition,
-        "srcopytarget": rel.copy_target,
-    }
-
-
-def _rel(row: RowMapping) -> SubscriptionRel:
-    return SubscriptionRel(
-        subid=row["srsubid"],
-        schema=row["srrelschema"],
-        table=row["srrelname"],
-        state=SubscriptionRelState(row["srsubstate"]),
-        lsn=row["srsublsn"],
-        sync_id=row["srsyncid"],
-        error=error_of("sr", row),
-        relid=row["srrelid"],
-        table_id=row["srtableid"],
-        conflict=row["srconflict"],
-        returned=bool(row["srreturned"]),
-        definition=row["srdefinition"],
-        copy_target=row["srcopytarget"],
     )

@@ -14,7 +14,8 @@ import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -23,9 +24,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     LargeBinary,
-    RowMapping,
     String,
-    Table,
     Text,
     func,
     select,
@@ -33,7 +32,7 @@ from sqlalchemy import (
 
 from penstock.catalog import block_messages, sequenced
 from penstock.catalog.block_messages import BlockMessage, MessageHead
-from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.metadata import Form, LsnColumn, StoredTable
 from penstock.catalog.prepared_blocks import first_prepare, last_prepared_xid
 from penstock.catalog.sequenced import Sequenced
 from penstock.catalog.two_phase_records import TwoPhaseKind, TwoPhaseRecord, from_text, to_text
@@ -49,32 +48,6 @@ _ALIGNMENT: Final = 8
 _MESSAGE_RECORD: Final = 24 + 2 + 24 + 1
 """Bytes of a message's record besides its prefix and content: headers, xl_logical_message, the end
 of the prefix."""
-
-_TRANSACTION: Final = Table(
-    "penstock_transaction",
-    METADATA,
-    Column("end_lsn", LsnColumn, primary_key=True, autoincrement=False),
-    Column("commit_lsn", LsnColumn, nullable=False),
-    Column("begin_lsn", LsnColumn, nullable=False),
-    Column("xid", BigInteger, nullable=False),
-    Column("commit_time", BigInteger, nullable=False),
-    Column("origin", String(64)),
-    Column("origin_lsn", LsnColumn),
-    Column("members", Text, nullable=False),
-    Column("message_transactional", Boolean),  # this and the next two: NULL if there is no message
-    Column("message_prefix", Text),
-    Column("message_content", LargeBinary),  # for PREPARE: the changes that it has staged
-    # NULL if it is no record of two-phase commit, and in rows that older versions have written
-    Column("two_phase", Text),
-    # NULL if it is the transaction's own xid
-    Column("newest_xid", BigInteger),
-    # NULL if no block has made the transaction, or the block has emitted no messages
-    Column("block_messages", Text),
-    Column("block_contents", LargeBinary),
-)
-_LONG: Final = ("message_content", "block_contents")
-_END: Final = select(func.max(_TRANSACTION.c.end_lsn))
-_READ: Final = tuple(c for c in _TRANSACTION.c if c.name not in _LONG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +76,23 @@ class EmittedMessage:
     prefix: str
 
 
+def _member(values: Sequence[Any]) -> Member:
+    """Return a member of a row. Older nodes wrote only the first four values."""
+    relation, uri, before, after, table_id, lost_to = (*values, None, None)[:6]
+    held = None if lost_to is None else tuple(lost_to)
+    return Member(relation, uri, before, after, table_id, held)
+
+
+_MEMBERS: Final = Form(
+    lambda members: json.dumps([list(dataclasses.astuple(member)) for member in members]),
+    lambda text: tuple(map(_member, json.loads(text))),
+)
+_TWO_PHASE: Final = Form(to_text, from_text)
+_HEADS: Final = Form(
+    lambda heads: block_messages.to_text(heads) if heads else None, block_messages.from_text
+)
+
+
 @dataclass(frozen=True, slots=True)
 class LakeTransaction:
     """One committed transaction. ``begin`` < ``commit`` < ``end``; ``end`` of one is ``begin`` of
@@ -123,17 +113,23 @@ class LakeTransaction:
     there. The name is an appId if the subscription was dropped or is another node's.
     """
 
-    xid: int
-    begin: Lsn
-    commit: Lsn
-    end: Lsn
-    commit_time: int
-    members: tuple[Member, ...]
-    origin: str | None = None
-    origin_lsn: Lsn | None = None
-    message: EmittedMessage | None = None
-    two_phase: TwoPhaseRecord | None = None
-    messages: tuple[MessageHead, ...] = ()
+    xid: Annotated[int, Column("xid", BigInteger, nullable=False)]
+    begin: Annotated[Lsn, Column("begin_lsn", LsnColumn, nullable=False)]
+    commit: Annotated[Lsn, Column("commit_lsn", LsnColumn, nullable=False)]
+    end: Annotated[Lsn, Column("end_lsn", LsnColumn, primary_key=True, autoincrement=False)]
+    commit_time: Annotated[int, Column("commit_time", BigInteger, nullable=False)]
+    members: Annotated[tuple[Member, ...], Column("members", Text, nullable=False), _MEMBERS]
+    origin: Annotated[str | None, Column("origin", String(64))] = None
+    origin_lsn: Annotated[Lsn | None, Column("origin_lsn", LsnColumn)] = None
+    message: Annotated[
+        EmittedMessage | None,
+        (Column("message_transactional", Boolean), Column("message_prefix", Text)),
+        Form(attrgetter("transactional", "prefix"), EmittedMessage),
+    ] = None
+    # NULL also in rows that older versions have written
+    two_phase: Annotated[TwoPhaseRecord | None, Column("two_phase", Text), _TWO_PHASE] = None
+    # NULL if no block has made the transaction, or the block has emitted no messages
+    messages: Annotated[tuple[MessageHead, ...], Column("block_messages", Text), _HEADS] = ()
 
     @property
     def place(self) -> Lsn:
@@ -158,6 +154,20 @@ class LakeTransaction:
         sizes = [_message_size(head.prefix, head.size) for head in self.messages]
         ends = itertools.accumulate(sizes, initial=self.commit - sum(sizes))
         return tuple(map(Lsn, ends))[1:]
+
+
+_TABLE: Final = StoredTable(
+    "penstock_transaction",
+    LakeTransaction,
+    Column("message_content", LargeBinary),  # for PREPARE: the changes that it has staged
+    # NULL if it is the transaction's own xid
+    Column("newest_xid", BigInteger),
+    Column("block_contents", LargeBinary),
+)
+_TRANSACTION: Final = _TABLE.table
+_LONG: Final = ("message_content", "block_contents")
+_END: Final = select(func.max(_TRANSACTION.c.end_lsn))
+_READ: Final = tuple(c for c in _TRANSACTION.c if c.name not in _LONG)
 
 
 class PgTransactions:
@@ -222,12 +232,12 @@ class PgTransactions:
             two_phase=two_phase,
             messages=heads,
         )
-        row = _values(transaction) | {"message_content": content}
+        more: dict[str, Any] = {"message_content": content}
         if messages:
-            row["block_contents"] = b"".join(message.content for message in messages)
+            more["block_contents"] = b"".join(message.content for message in messages)
         if xid is not None:
-            row["newest_xid"] = max(self._newest_xid(), xid)
-        self._connection.execute(_TRANSACTION.insert().values(**row))
+            more["newest_xid"] = max(self._newest_xid(), xid)
+        _TABLE.insert(self._connection, transaction, **more)
         if two_phase is None or two_phase.kind is not TwoPhaseKind.PREPARE:
             for member in members:
                 self.advance(member.relation, member.to_version, member.table_id)
@@ -245,12 +255,7 @@ class PgTransactions:
         else:
             commit = begin
         emitted = LakeTransaction(xid, begin, commit, end, commit_time, (), message=message)
-        row = _values(emitted) | {
-            "message_transactional": message.transactional,
-            "message_prefix": message.prefix,
-            "message_content": content,
-        }
-        self._connection.execute(_TRANSACTION.insert().values(**row))
+        _TABLE.insert(self._connection, emitted, message_content=content)
         return emitted
 
     def content(self, transaction: LakeTransaction) -> bytes:
@@ -286,7 +291,7 @@ class PgTransactions:
         """
         query = select(*_READ).where(_after(lsn))
         query = query.order_by(_TRANSACTION.c.end_lsn).limit(limit)
-        return tuple(_transaction(row) for row in self._connection.execute(query).mappings())
+        return _TABLE.records(self._connection.execute(query))
 
     def count_after(self, lsn: Lsn) -> int:
         """Return the number of transactions that commit at or after ``lsn``."""
@@ -339,8 +344,7 @@ class PgTransactions:
 
     def _last(self) -> LakeTransaction | None:
         query = select(*_READ).order_by(_TRANSACTION.c.end_lsn.desc()).limit(1)
-        row = self._connection.execute(query).mappings().one_or_none()
-        return None if row is None else _transaction(row)
+        return _TABLE.one(self._connection.execute(query))
 
 
 def _after(lsn: Lsn) -> ColumnElement[bool]:
@@ -358,47 +362,3 @@ def _message_size(prefix: str, content: int) -> int:
 
 def _next_xid(xid: int) -> int:
     return _FIRST_XID if xid >= _LAST_XID else xid + 1
-
-
-def _values(transaction: LakeTransaction) -> dict[str, Any]:
-    members = [list(dataclasses.astuple(member)) for member in transaction.members]
-    return {
-        "end_lsn": transaction.end,
-        "commit_lsn": transaction.commit,
-        "begin_lsn": transaction.begin,
-        "xid": transaction.xid,
-        "commit_time": transaction.commit_time,
-        "origin": transaction.origin,
-        "origin_lsn": transaction.origin_lsn,
-        "members": json.dumps(members),
-        "two_phase": None if transaction.two_phase is None else to_text(transaction.two_phase),
-        "block_messages": block_messages.to_text(transaction.messages)
-        if transaction.messages
-        else None,
-    }
-
-
-def _transaction(row: RowMapping) -> LakeTransaction:
-    transactional, message = row["message_transactional"], None
-    if transactional is not None:
-        message = EmittedMessage(transactional, row["message_prefix"])
-    return LakeTransaction(
-        xid=row["xid"],
-        begin=row["begin_lsn"],
-        commit=row["commit_lsn"],
-        end=row["end_lsn"],
-        commit_time=row["commit_time"],
-        members=tuple(map(_member, json.loads(row["members"]))),
-        origin=row["origin"],
-        origin_lsn=row["origin_lsn"],
-        message=message,
-        two_phase=None if row["two_phase"] is None else from_text(row["two_phase"]),
-        messages=block_messages.from_text(row["block_messages"] or "[]"),
-    )
-
-
-def _member(values: Sequence[Any]) -> Member:
-    """Return a member of a row. Older nodes wrote only the first four values."""
-    relation, uri, before, after, table_id, lost_to = (*values, None, None)[:6]
-    held = None if lost_to is None else tuple(lost_to)
-    return Member(relation, uri, before, after, table_id, held)

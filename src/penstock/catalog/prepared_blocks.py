@@ -8,36 +8,18 @@ publishers are in ``pg_prepared_xacts``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, Text, func, select
+from sqlalchemy import BigInteger, Column, Connection, String, Text, func, select
 
 from penstock.catalog.block_messages import BlockMessages
-from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.metadata import LIST, Form, LsnColumn, StoredTable, enum_form
 from penstock.catalog.two_phase_records import PrepareRecord
 from penstock.lsn import Lsn
-
-_TABLE = Table(
-    "penstock_prepared_block",
-    METADATA,
-    Column("id", String(36), primary_key=True),
-    Column("gid", String(200), nullable=False),
-    Column("xid", BigInteger, nullable=False),
-    Column("prepared", BigInteger, nullable=False),
-    Column("owner", BigInteger, nullable=False),
-    Column("state", String(1), nullable=False),
-    Column("relations", Text, nullable=False),
-    Column("content", Text, nullable=False),
-    # NULL if the log has no PREPARE of it, or already has its outcome
-    Column("prepare_lsn", LsnColumn),
-    Column("prepare_end", LsnColumn),
-    # NULL before COMMIT PREPARED
-    Column("commit_block", String(36)),
-)
 
 
 class PreparedState(Enum):
@@ -60,16 +42,24 @@ class PreparedBlock:
     log; None if the log has it only when it is committed, like any transaction. ``commit_block``:
     the block id that its commits bear."""
 
-    id: str
-    gid: str
-    xid: int
-    prepared: int
-    owner: int
-    relations: tuple[int, ...]
-    content: str
-    state: PreparedState = PreparedState.PREPARING
-    prepare: PrepareRecord | None = None
-    commit_block: str | None = None
+    id: Annotated[str, Column("id", String(36), primary_key=True)]
+    gid: Annotated[str, Column("gid", String(200), nullable=False)]
+    xid: Annotated[int, Column("xid", BigInteger, nullable=False)]
+    prepared: Annotated[int, Column("prepared", BigInteger, nullable=False)]
+    owner: Annotated[int, Column("owner", BigInteger, nullable=False)]
+    relations: Annotated[tuple[int, ...], Column("relations", Text, nullable=False), LIST]
+    content: Annotated[str, Column("content", Text, nullable=False)]
+    state: Annotated[
+        PreparedState, Column("state", String(1), nullable=False), enum_form(PreparedState)
+    ] = PreparedState.PREPARING
+    # NULL if the log has no PREPARE of it, or already has its outcome
+    prepare: Annotated[
+        PrepareRecord | None,
+        (Column("prepare_lsn", LsnColumn), Column("prepare_end", LsnColumn)),
+        Form(attrgetter("lsn", "end"), PrepareRecord, also=("prepared",)),
+    ] = None
+    # NULL before COMMIT PREPARED
+    commit_block: Annotated[str | None, Column("commit_block", String(36))] = None
 
     @property
     def in_doubt(self) -> bool:
@@ -82,6 +72,9 @@ class PreparedBlock:
         return self.state in (PreparedState.PREPARING, PreparedState.PREPARED)
 
 
+_TABLE: Final = StoredTable("penstock_prepared_block", PreparedBlock)
+
+
 class PreparedBlocks:
     """The table, within one transaction."""
 
@@ -90,8 +83,7 @@ class PreparedBlocks:
 
     def all(self) -> tuple[PreparedBlock, ...]:
         """Return all blocks in the order of their transaction IDs."""
-        query = select(_TABLE).order_by(_TABLE.c.xid)
-        return tuple(map(_block, self._connection.execute(query).mappings()))
+        return _TABLE.all(self._connection, order_by=[_TABLE.c.xid])
 
     def get(self, block_id: str) -> PreparedBlock | None:
         """Return the block of that id, or None."""
@@ -117,17 +109,17 @@ class PreparedBlocks:
     def put(self, block: PreparedBlock) -> None:
         """Insert a block, or replace the one of the same id."""
         self.delete(block.id)
-        self._connection.execute(_TABLE.insert().values(**_values(block)))
+        _TABLE.insert(self._connection, block)
 
     def set_state(self, block_id: str, state: PreparedState) -> None:
         """Set a block's state; no effect when it is gone."""
         same = _TABLE.c.id == block_id
-        self._connection.execute(_TABLE.update().where(same).values(state=state.value))
+        self._connection.execute(_TABLE.table.update().where(same).values(state=state.value))
 
     def begin_commit(self, block_id: str, block: str) -> None:
         """Record the id that the block's commits bear."""
         same = _TABLE.c.id == block_id
-        self._connection.execute(_TABLE.update().where(same).values(commit_block=block))
+        self._connection.execute(_TABLE.table.update().where(same).values(commit_block=block))
 
     def end_commit(self, block_id: str) -> None:
         """Record that the block has its commits. Only the log has still to say so, if it has the
@@ -149,12 +141,12 @@ class PreparedBlocks:
                 "prepared": prepare.time,
             }
         same = _TABLE.c.id == block_id
-        self._connection.execute(_TABLE.update().where(same).values(**values))
+        self._connection.execute(_TABLE.table.update().where(same).values(**values))
 
     def delete(self, block_id: str) -> None:
         """Delete a block and its messages; no effect when it is gone."""
         BlockMessages(self._connection).delete(block_id)
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.id == block_id))
+        _TABLE.delete(self._connection, _TABLE.c.id == block_id)
 
 
 def first_prepare(connection: Connection) -> Lsn | None:
@@ -168,37 +160,3 @@ def last_prepared_xid(connection: Connection) -> int | None:
     query = select(func.max(_TABLE.c.xid))
     last = connection.execute(query).scalar_one()
     return None if last is None else int(last)
-
-
-def _values(block: PreparedBlock) -> dict[str, Any]:
-    return {
-        "id": block.id,
-        "gid": block.gid,
-        "xid": block.xid,
-        "prepared": block.prepared,
-        "owner": block.owner,
-        "state": block.state.value,
-        "relations": json.dumps(block.relations),
-        "content": block.content,
-        "prepare_lsn": None if block.prepare is None else block.prepare.lsn,
-        "prepare_end": None if block.prepare is None else block.prepare.end,
-        "commit_block": block.commit_block,
-    }
-
-
-def _block(row: RowMapping) -> PreparedBlock:
-    prepare = None
-    if row["prepare_lsn"] is not None:
-        prepare = PrepareRecord(Lsn(row["prepare_lsn"]), Lsn(row["prepare_end"]), row["prepared"])
-    return PreparedBlock(
-        id=row["id"],
-        gid=row["gid"],
-        xid=row["xid"],
-        prepared=row["prepared"],
-        owner=row["owner"],
-        relations=tuple(json.loads(row["relations"])),
-        content=row["content"],
-        state=PreparedState(row["state"]),
-        prepare=prepare,
-        commit_block=row["commit_block"],
-    )

@@ -8,27 +8,13 @@ that is copied again, or comes back, begins anew. Details of each range are in t
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+from typing import Annotated, Final
 
-from sqlalchemy import BigInteger, Column, Connection, Float, String, Table, select
+from sqlalchemy import BigInteger, Column, Connection, Float, String
 
-from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.metadata import LsnColumn, StoredTable
 from penstock.lsn import Lsn
-
-_TABLE = Table(
-    "penstock_verification",
-    METADATA,
-    Column("sync_id", String(36), primary_key=True),
-    Column("subid", BigInteger, nullable=False),
-    Column("began", Float(53)),
-    Column("next_key", BigInteger),
-    Column("key_column", String(63)),
-    Column("partial", BigInteger),
-    Column("result", String(9)),
-    Column("checked", Float(53)),
-    Column("verified", Float(53)),
-    Column("lsn", LsnColumn),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +25,19 @@ class TableVerification:
     comparison's, ``equal``, ``partial`` or ``different``, at ``lsn``. ``checked``, ``verified``:
     the start of the last finished pass, and of the last one that found all equal."""
 
-    sync_id: str
-    subid: int
-    began: float | None = None
-    next_key: int | None = None
-    key_column: str | None = None
-    partial: int = 0
-    result: str | None = None
-    checked: float | None = None
-    verified: float | None = None
-    lsn: Lsn | None = None
+    sync_id: Annotated[str, Column("sync_id", String(36), primary_key=True)]
+    subid: Annotated[int, Column("subid", BigInteger, nullable=False)]
+    began: Annotated[float | None, Column("began", Float(53))] = None
+    next_key: Annotated[int | None, Column("next_key", BigInteger)] = None
+    key_column: Annotated[str | None, Column("key_column", String(63))] = None
+    partial: Annotated[int, Column("partial", BigInteger)] = 0
+    result: Annotated[str | None, Column("result", String(9))] = None
+    checked: Annotated[float | None, Column("checked", Float(53))] = None
+    verified: Annotated[float | None, Column("verified", Float(53))] = None
+    lsn: Annotated[Lsn | None, Column("lsn", LsnColumn)] = None
+
+
+_TABLE: Final = StoredTable("penstock_verification", TableVerification)
 
 
 class Verifications:
@@ -59,20 +48,18 @@ class Verifications:
 
     def all(self) -> dict[str, TableVerification]:
         """Return the rows of all subscriptions, by the sync ids of their tables."""
-        names = [field.name for field in fields(TableVerification)]
-        rows = self._connection.execute(select(*(_TABLE.c[name] for name in names)))
-        return {row[0]: TableVerification(*row) for row in rows}
+        return {row.sync_id: row for row in _TABLE.all(self._connection)}
 
     def save(self, row: TableVerification) -> None:
         """Write a row, replacing the one of the same membership."""
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.sync_id == row.sync_id))
-        self._connection.execute(_TABLE.insert().values(**asdict(row)))
+        _TABLE.delete(self._connection, _TABLE.c.sync_id == row.sync_id)
+        _TABLE.insert(self._connection, row)
 
     def forget(self, subid: int) -> None:
         """Treat all tables of a subscription as never compared."""
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.subid == subid))
+        _TABLE.delete(self._connection, _TABLE.c.subid == subid)
 
     def forget_others(self, sync_ids: frozenset[str]) -> None:
         """Remove rows of memberships that have ended."""
         for sync_id in set(self.all()) - sync_ids:
-            self._connection.execute(_TABLE.delete().where(_TABLE.c.sync_id == sync_id))
+            _TABLE.delete(self._connection, _TABLE.c.sync_id == sync_id)
