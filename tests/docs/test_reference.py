@@ -148,7 +148,7 @@ def test_what_verify_prints() -> None:
 
 def test_subscription_options() -> None:
     told = {code(n): code(d) for n, d, _ in rows("docs/sql.md", "| option | default |") if "`" in d}
-    parsed = subscription_options.SubscriptionOptions()
+    parsed = subscription_options.SubOpts()
     for name, default in told.items():
         assert str(getattr(parsed, name)).lower() == default, name
     named = {code(name) for name, _, _ in rows("docs/sql.md", "| option | default |")}

@@ -17,7 +17,7 @@ from penstock.catalog import (
     SubscriptionRelState,
 )
 from penstock.commands.scope import notice
-from penstock.commands.subscription_options import SubscriptionOptions
+from penstock.commands.subscription_options import SubOpts
 from penstock.protocol.answers import Notice
 
 _RETURNED: Final = (
@@ -39,7 +39,7 @@ def take_in_again(
     transaction: CatalogTransaction,
     subscription: Subscription,
     kept: Sequence[tuple[SubscriptionRel, int]],
-    options: SubscriptionOptions,
+    options: SubOpts,
 ) -> list[Notice]:
     """Copy again the tables whose names mean other relations now, or meant others for a while, and
     those that are parked or have stopped the subscription. Return notices.

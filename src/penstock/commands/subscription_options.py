@@ -1,26 +1,24 @@
 """Options of subscriptions (subscriptioncmds.c, parse_subscription_options).
 
-In: options as written, and the form of statement that they stand in. Out: ``SubscriptionOptions``,
-or PostgreSQL's error; notices about options that have no effect, or may surprise.
+In: options as written, and the form of statement that they stand in. Out: ``SubOpts``, or
+PostgreSQL's error; notices about options that have no effect, or may surprise.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from penstock import guc
 from penstock.catalog.pg_subscription import (
-    ADD,
     COPY_TARGETS,
-    EMPTY,
     SCHEMA_CHANGES,
     UNSENT_CHANGES,
-    VERIFY_RATE,
+    SubscriptionOptions,
 )
-from penstock.catalog.table_choice import NONE, TableChoice, read_choice
+from penstock.catalog.table_choice import TableChoice, read_choice
 from penstock.commands.define import (
     conflicting_options,
     def_get_boolean,
@@ -29,7 +27,7 @@ from penstock.commands.define import (
 )
 from penstock.commands.scope import notice, warning
 from penstock.errors import InvalidParameterValue, SqlSyntaxError
-from penstock.lakehouse.new_columns import JSONB_AS, JSONB_AS_TEXT
+from penstock.lakehouse.new_columns import JSONB_AS
 from penstock.lakehouse.table_layout import (
     CLUSTER_BY,
     PARTITION_BY,
@@ -38,18 +36,19 @@ from penstock.lakehouse.table_layout import (
 )
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes.out_of_range import OUT_OF_RANGE
-from penstock.pipeline.conflict import CONFLICT_RESOLUTIONS, ERROR
+from penstock.pipeline.conflict import CONFLICT_RESOLUTIONS
 from penstock.protocol.answers import Notice
 from penstock.sql import DefElem
 from penstock.sql.text.interval_literals import read_interval
 from penstock.sqlstate import InvalidName, NameTooLong
 
 
-@dataclass(slots=True)
-class SubscriptionOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubOpts(SubscriptionOptions):
     """Options with PostgreSQL's defaults; ``specified`` are the names that were written.
 
     ``slot_name``: None stands for NONE if it was specified, else for the subscription's name.
+    ``lsn``: the LSN to skip; INVALID stands for NONE.
     """
 
     connect: bool = True
@@ -57,98 +56,63 @@ class SubscriptionOptions:
     create_slot: bool = True
     slot_name: str | None = None
     copy_data: bool = True
-    copy_target: str = EMPTY
     refresh: bool = True
-    binary: bool = False
-    synchronous_commit: str = "off"
-    on_table_error: str = "stop"
-    schema_change: str = ADD
-    unsent_changes: str = ERROR
-    history: TableChoice = NONE
-    messages: bool = False
-    metadata_columns: bool = False
-    conflict_resolution: str = ERROR
-    out_of_range: str = ERROR
-    soft_delete: bool = False
-    partition_by: str = ""
-    cluster_by: str = ""
-    jsonb_as: str = JSONB_AS_TEXT
-    verify_interval: int = 0
-    verify_rate: int = VERIFY_RATE
-    streaming: str = "parallel"
     two_phase: bool = False
-    disable_on_error: bool = False
     lsn: Lsn = INVALID
-    """The LSN to skip; INVALID stands for NONE."""
-    origin: str = "any"
-    failover: bool = False
-    password_required: bool = True
-    run_as_owner: bool = False
     system_identifier: str = ""
-    specified: set[str] = field(default_factory=set)
+    specified: frozenset[str] = frozenset()
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The options that were written and go into the row."""
+        return {name: getattr(self, name) for name in KEPT if name in self.specified}
 
 
 _SYNCHRONOUS_COMMIT: Final = ("local", "remote_write", "remote_apply", "on", "off")
 _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 
-CREATE: Final = frozenset(
-    {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
-    | {"on_table_error", "schema_change", "streaming", "two_phase", "disable_on_error"}
-    | {"origin", "failover", "password_required", "run_as_owner"}
-    | {"history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"}
-    | {"soft_delete"}
-    | {PARTITION_BY, CLUSTER_BY}
-    | {"jsonb_as", "verify_interval", "verify_rate", "unsent_changes", "copy_target"}
-)
+KEPT: Final = frozenset(each.name for each in fields(SubscriptionOptions))
+"""Options that go into the row as they are, under their own names."""
+CREATE: Final = KEPT | {"connect", "enabled", "create_slot", "slot_name", "copy_data", "two_phase"}
 SYSTEM_IDENTIFIER: Final = "system_identifier"
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"} | {SYSTEM_IDENTIFIER}
-KEPT: Final = (
-    *("binary", "synchronous_commit", "on_table_error", "schema_change", "streaming", "origin"),
-    *("failover", "password_required", "run_as_owner", "disable_on_error"),
-    *("history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"),
-    "soft_delete",
-    *(PARTITION_BY, CLUSTER_BY),
-    *("jsonb_as", "verify_interval", "verify_rate", "unsent_changes", "copy_target"),
-)
-"""Options that go into the row as they are, under their own names."""
 REFRESH: Final = frozenset({"copy_data", "copy_target"})
 SKIP: Final = frozenset({"lsn"})
 SET_PUBLICATION: Final = frozenset({"copy_data", "copy_target", "refresh"})
 
 
-def parse_subscription_options(
-    options: Sequence[DefElem], supported: frozenset[str]
-) -> SubscriptionOptions:
+def parse_subscription_options(options: Sequence[DefElem], supported: frozenset[str]) -> SubOpts:
     """Check options in the order written, then their combination.
 
     Raises SqlSyntaxError, InvalidParameterValue.
     """
-    parsed = SubscriptionOptions()
+    values: dict[str, Any] = {}
     for option in options:
         if option.name not in supported:
             raise SqlSyntaxError(f'unrecognized subscription parameter: "{option.name}"')
-        if option.name in parsed.specified:
+        if option.name in values:
             raise conflicting_options()
-        parsed.specified.add(option.name)
-        setattr(parsed, option.name, _READERS.get(option.name, def_get_boolean)(option))
+        values[option.name] = _READERS.get(option.name, def_get_boolean)(option)
+    parsed = SubOpts(**values, specified=frozenset(values))
     NewTableLayouts.of(parsed.partition_by, parsed.cluster_by)
     if "connect" in supported:
-        _check_connect(parsed)
+        parsed = _without_connection(parsed)
         _check_slot_name(parsed)
     return parsed
 
 
-def _check_connect(options: SubscriptionOptions) -> None:
-    """Check connect = false: without a connection nothing can be enabled, created or copied."""
+def _without_connection(options: SubOpts) -> SubOpts:
+    """Return the options as connect = false makes them: without a connection nothing can be
+    enabled, created or copied."""
     if options.connect:
-        return
+        return options
     for name in ("enabled", "create_slot", "copy_data"):
         if getattr(options, name) and name in options.specified:
             raise _mutually_exclusive("connect = false", f"{name} = true")
-        setattr(options, name, False)
+    return replace(options, enabled=False, create_slot=False, copy_data=False)
 
 
-def _check_slot_name(options: SubscriptionOptions) -> None:
+def _check_slot_name(options: SubOpts) -> None:
     """Check slot_name = NONE, which leaves nothing to stream from."""
     if options.slot_name is not None or "slot_name" not in options.specified:
         return
@@ -292,7 +256,7 @@ def validate_slot_name(name: str) -> None:
         )
 
 
-def without_effect(options: SubscriptionOptions) -> tuple[Notice, ...]:
+def without_effect(options: SubOpts) -> tuple[Notice, ...]:
     """Return a notice for each option that was written and has no effect."""
     if "synchronous_commit" not in options.specified:
         return ()

@@ -58,7 +58,7 @@ from penstock.commands.subscription_options import (
     SET_PUBLICATION,
     SKIP,
     SYSTEM_IDENTIFIER,
-    SubscriptionOptions,
+    SubOpts,
     different_origin,
     parse_subscription_options,
     without_effect,
@@ -131,9 +131,9 @@ def create_subscription(
     if options.create_slot:
         scope.prevent_in_block("CREATE SUBSCRIPTION ... WITH (create_slot = true)")
     if "slot_name" not in options.specified:
-        options.slot_name = statement.name
+        options = replace(options, slot_name=statement.name)
     if "unsent_changes" not in options.specified:
-        options.unsent_changes = scope.unsent_changes
+        options = replace(options, unsent_changes=scope.unsent_changes)
     with catalog.read() as transaction:
         if transaction.subscriptions.find(statement.name) is not None:
             raise DuplicateObject(f'subscription "{statement.name}" already exists')
@@ -225,7 +225,7 @@ def take_in(
     transaction: CatalogTransaction,
     subscription: Subscription,
     found: PublisherTables,
-    options: SubscriptionOptions,
+    options: SubOpts,
 ) -> list[Notice]:
     """Make the tables that were found the subscription's tables (AlterSubscription_refresh). Return
     notices."""
@@ -246,7 +246,7 @@ def take_in(
 
 
 def besides(
-    catalog: Catalog, subscription: Subscription, options: SubscriptionOptions
+    catalog: Catalog, subscription: Subscription, options: SubOpts
 ) -> Sequence[TableName] | None:
     """Return the subscription's tables, which a refresh does not copy; None if origins need no
     check."""
@@ -312,7 +312,7 @@ def _insert(
     statement: CreateSubscription,
     catalog: Catalog,
     scope: CommandScope,
-    options: SubscriptionOptions,
+    options: SubOpts,
     tables: Mapping[TableName, int],
     publisher: PublisherIdentity | None,
 ) -> None:
@@ -345,7 +345,7 @@ def _take_over(cuts: Cuts, owner: CutOwner, living: Sequence[CutOwner]) -> None:
     cuts.forget_others(owner, living)
 
 
-def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:
+def _first_state(options: SubOpts) -> SubscriptionRelState:
     return SubscriptionRelState.INIT if options.copy_data else SubscriptionRelState.READY
 
 
@@ -368,7 +368,7 @@ def _identity(publisher: PublisherSession) -> PublisherIdentity:
 
 @contextmanager
 def _new_slot(
-    publisher: PublisherSession, options: SubscriptionOptions, *, two_phase: bool
+    publisher: PublisherSession, options: SubOpts, *, two_phase: bool
 ) -> Iterator[list[Notice]]:
     """Create the slot if it is wanted, and drop it again if the block fails. A slot that was there
     before stays as it is, as with PostgreSQL."""
@@ -522,7 +522,7 @@ def _asked_for(subscription: Subscription) -> tuple[object, ...]:
 
 
 def _ask_upgraded(
-    subscription: Subscription, options: SubscriptionOptions, connect: PublisherFactory
+    subscription: Subscription, options: SubOpts, connect: PublisherFactory
 ) -> UpgradedPublisher | None:
     """Ask the server if SET (system_identifier) says that pg_upgrade has moved the publisher; else
     return None."""
@@ -540,7 +540,7 @@ def _last_cut_lsn(subscription: Subscription, scope: CommandScope) -> Lsn | None
     return None if cut is None else cut.lsn
 
 
-def _check_block(options: SubscriptionOptions, scope: CommandScope) -> None:
+def _check_block(options: SubOpts, scope: CommandScope) -> None:
     """Refuse options in a block that the slot has, too (CheckAlterSubOption)."""
     if "two_phase" in options.specified and not options.two_phase:
         scope.prevent_in_block("ALTER SUBSCRIPTION ... SET (two_phase)")
@@ -549,7 +549,7 @@ def _check_block(options: SubscriptionOptions, scope: CommandScope) -> None:
 
 
 def _altered(
-    transaction: CatalogTransaction, subscription: Subscription, options: SubscriptionOptions
+    transaction: CatalogTransaction, subscription: Subscription, options: SubOpts
 ) -> Subscription:
     """Return the subscription with the options that were written, after PostgreSQL's checks in its
     order."""
@@ -566,15 +566,12 @@ def _altered(
         altered = replace(altered, two_phase_state=state)
     if "failover" in options.specified:
         two_phase.check_alter_sub_option(subscription, "failover", alters_slot=True)
-    kept = {name: getattr(options, name) for name in KEPT if name in options.specified}
-    altered = replace(altered, **kept)
+    altered = replace(altered, **options.kept)
     NewTableLayouts.of(altered.partition_by, altered.cluster_by)
     return altered
 
 
-def _alter_slot(
-    subscription: Subscription, options: SubscriptionOptions, connect: PublisherFactory
-) -> bool:
+def _alter_slot(subscription: Subscription, options: SubOpts, connect: PublisherFactory) -> bool:
     """Change the slot if an option is the slot's, too, and return whether the publisher was asked
     to. Like PostgreSQL, do so even if the slot has the value already."""
     failover = options.failover if "failover" in options.specified else None

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.catalog import CatalogTransaction, Subscription, TwoPhaseState
-from penstock.commands.subscription_options import SubscriptionOptions
+from penstock.commands.subscription_options import SubOpts
 from penstock.errors import NotInPrerequisiteState, SqlSyntaxError
 
 _OPTION: Final = "two_phase"
 
 
-def first_state(options: SubscriptionOptions, *, has_tables: bool) -> TwoPhaseState:
+def first_state(options: SubOpts, *, has_tables: bool) -> TwoPhaseState:
     """Return the state of a new subscription. It is enabled at once if its slot is made with
     two-phase commit, as nothing has to be copied."""
     if not options.two_phase:
@@ -24,7 +24,7 @@ def first_state(options: SubscriptionOptions, *, has_tables: bool) -> TwoPhaseSt
     return TwoPhaseState.ENABLED if at_once else TwoPhaseState.PENDING
 
 
-def check_copy(subscription: Subscription, options: SubscriptionOptions, form: str) -> None:
+def check_copy(subscription: Subscription, options: SubOpts, form: str) -> None:
     """Refuse to copy tables when two_phase is enabled: a transaction that was prepared before a
     table is copied is in neither the copy nor the stream. ``form``: the statement's beginning.
     Raises NotInPrerequisiteState."""
@@ -67,7 +67,7 @@ def check_alter_sub_option(subscription: Subscription, name: str, *, alters_slot
 
 
 def check_alter(
-    transaction: CatalogTransaction, subscription: Subscription, options: SubscriptionOptions
+    transaction: CatalogTransaction, subscription: Subscription, options: SubOpts
 ) -> TwoPhaseState:
     """Return the new state after SET (two_phase = ...). Raises SqlSyntaxError,
     NotInPrerequisiteState."""
@@ -85,7 +85,7 @@ def check_alter(
     return TwoPhaseState.DISABLED
 
 
-def ends(subscription: Subscription, options: SubscriptionOptions) -> bool:
+def ends(subscription: Subscription, options: SubOpts) -> bool:
     """Tell whether the statement ends two-phase commit of the slot, so that the publisher must be
     asked."""
     had = subscription.two_phase_state is not TwoPhaseState.DISABLED

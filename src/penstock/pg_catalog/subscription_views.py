@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
+from typing import Final
 
 from penstock.catalog import (
     PreparedBlock,
@@ -22,11 +24,13 @@ from penstock.catalog import (
     SubscriptionStatistics,
     TableVerification,
 )
+from penstock.catalog.pg_subscription import LakeOptions
 from penstock.lsn import INVALID, Lsn
 from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.relation import TableName
 from penstock.stats.backend_status import Activity, BackendType
 
+_LAKE_OPTIONS: Final = tuple(each.name for each in fields(LakeOptions))
 Row = Mapping[str, object]
 Numbers = Mapping[int, SubscriptionStatistics]
 
@@ -177,21 +181,8 @@ def stat_lake_subscription(
             "subid": subscription.oid,
             "subname": subscription.name,
             "app_id": subscription.app_id,
-            "on_table_error": subscription.on_table_error,
-            "schema_change": subscription.schema_change,
-            "unsent_changes": subscription.unsent_changes,
+            **{name: getattr(subscription, name) for name in _LAKE_OPTIONS},
             "history": str(subscription.history),
-            "messages": subscription.messages,
-            "metadata_columns": subscription.metadata_columns,
-            "conflict_resolution": subscription.conflict_resolution,
-            "out_of_range": subscription.out_of_range,
-            "soft_delete": subscription.soft_delete,
-            "partition_by": subscription.partition_by,
-            "cluster_by": subscription.cluster_by,
-            "jsonb_as": subscription.jsonb_as,
-            "verify_interval": subscription.verify_interval,
-            "verify_rate": subscription.verify_rate,
-            "copy_target": subscription.copy_target,
             "values_out_of_range": _counted(counts, subscription).values_out_of_range,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),
