@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.catalog.pg_subscription import LakeOptions
 from penstock.pipeline import fold as fold_of
 from penstock.pipeline.conflict import APPLY_REMOTE, KEEP_LOCAL
 from penstock.pipeline.fold import fold
@@ -106,7 +107,12 @@ def test_it_comes_to_what_one_change_after_the_other_does(
     found, truncates = batches(messages, TYPES)
     with pytest.MonkeyPatch.context() as told:
         told.setattr(fold_of, "KEPT", kept)
-        net = fold(found, _schema(("k",)), truncates=truncates, resolution=resolution)
+        net = fold(
+            found,
+            _schema(("k",)),
+            truncates=truncates,
+            options=LakeOptions(conflict_resolution=resolution),
+        )
         net = carried_out(net, table)
     assert table == model
     if net.resolved is not None:
@@ -129,7 +135,11 @@ def test_rows_that_stay_in_the_way_of_one_another(of_run: bool) -> None:
     messages.append(Message(publisher.relation, "I", new={"k": 1, "v": 8}))
     messages.append(Message(publisher.relation, "U", new={"k": 1, "v": 9}))
     table = {} if of_run else {row["k"]: row for row in rows}
-    net = fold(batches(messages, TYPES)[0], _schema(("k",)), resolution=KEEP_LOCAL)
+    net = fold(
+        batches(messages, TYPES)[0],
+        _schema(("k",)),
+        options=LakeOptions(conflict_resolution=KEEP_LOCAL),
+    )
     net = carried_out(net, table)
     assert list(table.values()) == [*rows[1:], {"k": 1, "v": 9}]
     assert net.resolved is not None
@@ -145,7 +155,11 @@ def test_what_is_told(resolution: str) -> None:
         Message(publisher.relation, "U", new={"k": 3, "v": 6}, old={"k": 2, "v": None}),
         Message(publisher.relation, "I", new={"k": 2, "v": 7}),
     ]
-    net = fold(batches(messages, TYPES)[0], _schema(("k",)), resolution=resolution)
+    net = fold(
+        batches(messages, TYPES)[0],
+        _schema(("k",)),
+        options=LakeOptions(conflict_resolution=resolution),
+    )
     table = {k: {"k": k, "v": -k} for k in (1, 2, 3)}
     net = carried_out(net, table)
     told = net.resolved

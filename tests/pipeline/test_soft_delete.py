@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.catalog.pg_subscription import LakeOptions
 from penstock.lakehouse.history_table import COMMIT_TIMESTAMP
 from penstock.lakehouse.metadata_columns import DELETED
 from penstock.lakehouse.schema import DELETED_AT, TableSchema
@@ -134,7 +135,10 @@ def _check(chunks: list[list[Message]], publisher: Kept) -> None:
     for chunk, messages in enumerate(chunks):
         found, _ = batches(messages, TYPES)
         schema = _schema(publisher.key)
-        rows = carried_out(rows, fold(found, schema, stamped=_stamped(chunk), soft_delete=True))
+        rows = carried_out(
+            rows,
+            fold(found, schema, stamped=_stamped(chunk), options=LakeOptions(soft_delete=True)),
+        )
     live = [
         {k: v for k, v in row.items() if k != DELETED_AT} for row in rows if not row[DELETED_AT]
     ]
@@ -159,10 +163,10 @@ def test_without_a_key(story: Any) -> None:
     _check(*story)
 
 
-def _folded(messages: list[Message], *, soft_delete: bool, **options: Any) -> NetChange:
+def _folded(messages: list[Message], **options: Any) -> NetChange:
     found, _ = batches(messages, TYPES)
     schema = _schema(("a", "b"))
-    return fold(found, schema, stamped=_stamped(0), soft_delete=soft_delete, **options)
+    return fold(found, schema, stamped=_stamped(0), options=LakeOptions(**options))
 
 
 @pytest.mark.parametrize("soft_delete", [True, False])
@@ -179,7 +183,7 @@ def test_a_row_that_took_the_place_of_another_stays_as_it_was_sent() -> None:
     relation = Publisher(dict(TYPES), ("a", "b")).relation
     new = {"a": 1, "b": "x", "big": "theirs", "n": 5}
     messages = [Message(relation, "I", new=new), Message(relation, "D", old=new)]
-    net = _folded(messages, soft_delete=True, resolution=APPLY_REMOTE)
+    net = _folded(messages, soft_delete=True, conflict_resolution=APPLY_REMOTE)
     assert net.empty
     assert net.absent.num_rows == 1 and net.existing is not None
     net = net.existing(np.array([0]), {})
@@ -194,7 +198,9 @@ def test_a_row_without_a_key_that_goes_and_comes_again(soft_delete: bool, here: 
     relation = Publisher(dict(TYPES), (), ReplicaIdentity.FULL).relation
     row = {"a": 1, "b": "x", "big": None, "n": None}
     found, _ = batches([Message(relation, "D", old=row), Message(relation, "I", new=row)], TYPES)
-    net = fold(found, _schema(()), stamped=_stamped(0), soft_delete=soft_delete)
+    net = fold(
+        found, _schema(()), stamped=_stamped(0), options=LakeOptions(soft_delete=soft_delete)
+    )
     assert net.removed.to_pylist() == [row]
     assert net.copies is not None and net.copies.tolist() == [1]
     if not here:
@@ -225,7 +231,9 @@ def test_in_files(spark: Any, tmp_path: Path, folder: str, here: float) -> None:
             elif not any(row["a"] == number for row in publisher.rows):
                 publisher.insert({"a": number, "b": "x", "big": f"{chunk}/{number}", "n": 0})
         found, _ = batches(publisher.take_messages(), TYPES)
-        net = fold(found, table.schema, stamped=_stamped(chunk), soft_delete=True)
+        net = fold(
+            found, table.schema, stamped=_stamped(chunk), options=LakeOptions(soft_delete=True)
+        )
         run_batch(lake.spark, [TableWork(table, net)], lake.options)
         if chunk % 3:
             lake.commit(table)

@@ -10,17 +10,15 @@ from penstock.subscription.definitions import DefinitionWatch, WatchedTarget
 from penstock.walreceiver.connection import Connection
 
 
-def a_subscription() -> Subscription:
+def a_subscription(app_id: str = "penstock-1") -> Subscription:
     return Subscription(
         oid=1,
         name="s",
         conninfo="",
         publications=("p",),
         slot_name=None,
-        binary=False,
-        synchronous_commit="off",
         enabled=True,
-        app_id="penstock-1",
+        app_id=app_id,
     )
 
 

@@ -31,7 +31,7 @@ from penstock.pipeline.snapshot import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
-from penstock.subscription.apply import Applier
+from penstock.subscription.apply import Applier, ApplySession
 from penstock.subscription.apply_error import SkipLsns
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, Piece
@@ -162,24 +162,19 @@ def alter(world: World, **changes: Any) -> None:
 def session(world: World, spark: Any) -> Applier:
     """With the tables that the subscription has."""
     members = world.membership()
-    targets = Targets(
-        world.warehouse, world.subscription.app_id, "s", world.catalog, no_definitions()
-    )
+    targets = Targets(world.warehouse, world.subscription, world.catalog, no_definitions())
     for rel in members.rels:
         targets.open(rel)
-    return Applier(
+    session = ApplySession(
         spark,
         world.warehouse,
         targets,
-        subscription="s",
-        origin="pg_1",
-        origin_of=lambda app_id: None,
-        app_id=world.subscription.app_id,
-        options=ApplyOptions(),
-        parking=Parking(world.subscription, world.warehouse, world.catalog.park, lambda rel: None),
-        last_cut=None,
+        Parking(world.subscription, world.warehouse, world.catalog.park, lambda rel: None),
+        None,
         members_hold=members.holds,
+        origin_of=lambda app_id: None,
     )
+    return Applier(session, ApplyOptions())
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from penstock.subscription.relation_map import shares
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 from penstock.subscription.unanswered import Unanswered
-from subscription.no_definitions import no_definitions
+from subscription.no_definitions import a_subscription, no_definitions
 
 APP = "app"
 
@@ -101,7 +101,9 @@ class World:
 
     def targets(self, unanswered: Unanswered | None = None) -> Targets:
         warehouse = Warehouse(self.warehouse.uri, fsync=False)
-        targets = Targets(warehouse, APP, "s", self.catalog, no_definitions(), None, unanswered)
+        targets = Targets(
+            warehouse, a_subscription(APP), self.catalog, no_definitions(), None, unanswered
+        )
         for rel in self.catalog.relations(self.oid):
             assert targets.open(rel) is not None
         return targets
@@ -186,7 +188,7 @@ def test_one_relation_has_one_target(world: World) -> None:
     with pytest.raises(RelationChanged, match="are copies of one relation"):
         world.targets()
     # Nor does the refused one come into a cut with those that go on.
-    targets = Targets(world.warehouse, APP, "s", world.catalog, no_definitions())
+    targets = Targets(world.warehouse, a_subscription(APP), world.catalog, no_definitions())
     assert targets.open(world.rel("a")) is not None
     with pytest.raises(RelationChanged):
         targets.open(world.rel("b"))

@@ -21,7 +21,7 @@ from penstock.subscription.targets import Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
 from pipeline.history import Publisher
 from pipeline.lake import APP, Lake
-from subscription.no_definitions import no_definitions
+from subscription.no_definitions import a_subscription, no_definitions
 
 pytestmark = pytest.mark.spark
 
@@ -77,7 +77,7 @@ def session(spark: SparkSession, tmp_path: Path) -> Iterator[Session]:
         with catalog.write() as t:
             oid = t.subscriptions.create("s", conninfo="", publications=("p",), slot_name="s").oid
             t.relations.add(oid, {("public", "t"): 1}, SubscriptionRelState.READY)
-        targets = Targets(lake.warehouse, APP, "s", catalog, no_definitions())
+        targets = Targets(lake.warehouse, a_subscription(APP), catalog, no_definitions())
         target = targets.open(catalog.relations(oid)[0])
         assert target is not None
         upkeep = Upkeep(spark, targets, lake.warehouse.cuts, OPTIONS)

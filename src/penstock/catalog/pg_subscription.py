@@ -151,6 +151,9 @@ class LakeOptions:
     copy_target: Annotated[str, Column("subcopytarget", String(7))] = EMPTY
 
 
+DEFAULTS: Final = LakeOptions()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionOptions(LakeOptions):
     """Options that the row keeps as they are, under their own names.

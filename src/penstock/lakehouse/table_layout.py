@@ -143,9 +143,6 @@ class NewTableLayouts:
         )
 
 
-NO_LAYOUTS: Final = NewTableLayouts()
-
-
 def column_lists(option: str, text: str) -> dict[TableName, tuple[str, ...]]:
     """Parse an option's text; return the columns by table. Raises InvalidParameterValue."""
     found: dict[TableName, tuple[str, ...]] = {}

@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from penstock.catalog.pg_subscription import DEFAULTS, LakeOptions
 from penstock.errors import KeyExists, ProtocolViolation, ReplicationConflict, SchemaChanged
 from penstock.lakehouse.defaults import Draw, no_draw
 from penstock.lakehouse.schema import TableSchema
@@ -78,8 +79,7 @@ def fold(
     from_sequence: int = 0,
     with_versions: bool = False,
     stamped: Stamped = unstamped,
-    resolution: str = ERROR,
-    soft_delete: bool = False,
+    options: LakeOptions = DEFAULTS,
     draw: Draw = no_draw,
 ) -> NetChange:
     """Return the net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
@@ -88,10 +88,11 @@ def fold(
     the target's, which holds the columns of all of them. Changes and TRUNCATEs below
     ``from_sequence`` are skipped: the table has them already. ``schema.key`` == () makes the table
     a multiset. ``with_versions``: also return the versions of rows in between; no change may
-    precede a TRUNCATE then. ``stamped``: makes the metadata columns. ``resolution``: one of
-    CONFLICT_RESOLUTIONS, for an inserted key that the table has. ``soft_delete``: rows that existed
-    before the run stay when they are deleted; the schema has ``deleted_at``, and no TRUNCATE is
-    given. ``draw``: gives values of sequences for inserted rows, in the order of changes.
+    precede a TRUNCATE then. ``stamped``: makes the metadata columns. ``options``: the
+    subscription's. With ``conflict_resolution`` an inserted key may be there already. With
+    ``soft_delete`` rows that existed before the run stay when they are deleted; the schema has
+    ``deleted_at``, and no TRUNCATE is given. ``draw``: gives values of sequences for inserted
+    rows, in the order of changes.
 
     Raises ReplicationConflict if a key is inserted twice or an inserted row lacks a value,
     RelationChanged if changes do not fit the target's columns or do not identify rows as the target
@@ -104,12 +105,10 @@ def fold(
     _check_tuples(table, schema, [b for b in batches if _finds_rows(b, start)], changes)
     truncate = bool(valid)
     if schema.key:
-        return _KeyedFold(
-            *(table, schema, changes, truncate, with_versions, resolution, soft_delete)
-        ).net()
+        return _KeyedFold(table, schema, changes, truncate, with_versions, options).net()
     if changes.unchanged:
         raise _value_not_sent(table, next(iter(changes.unchanged)))
-    return fold_multiset(table, schema, changes, truncate, with_versions, soft_delete=soft_delete)
+    return fold_multiset(table, schema, changes, truncate, with_versions, options)
 
 
 def _finds_rows(batch: ChangeBatch, start: int) -> bool:
@@ -162,8 +161,7 @@ class _KeyedFold:
     changes: Changes
     truncate: bool
     with_versions: bool
-    resolution: str
-    soft_delete: bool
+    options: LakeOptions
     skipped: Skipped | None = None
     resolved: Met | None = None
     replaces: Mask | None = None
@@ -209,14 +207,14 @@ class _KeyedFold:
             resolved=self.resolved,
             differs=lambda at, there: self._differs(found[at], _by_change(found, there)),
             existing=None
-            if self.resolution == ERROR
+            if self.options.conflict_resolution == ERROR
             else lambda at, there: self._existing(made[at], found, _by_change(made, there)),
         )
 
     def _dead(self, events: KeyEvents, found: Integers) -> _Dead:
         """Return the deleted rows among those that existed before the run, or replaced one that
         did."""
-        if not self.soft_delete or not np.any(self.changes.operation == DELETE):
+        if not self.options.soft_delete or not np.any(self.changes.operation == DELETE):
             return _Dead(NONE_ENDED)
         every = ended(*events.grouped())
         return _Dead(every.take(np.isin(every.origin, found)))
@@ -244,7 +242,7 @@ class _KeyedFold:
         told = (self.changes.told(at, self.schema.key)[0] for at in made.tolist())
         rows = (LocalRow(row, of_run=True) for row in told)
         local = dict(zip(position(twice[:KEPT]).tolist(), rows, strict=True))
-        if len(twice) and self.resolution != KEEP_LOCAL:
+        if len(twice) and self.options.conflict_resolution != KEEP_LOCAL:
             raise self._exists(self.table, twice, events.keys(twice), local)
         return twice, local
 
@@ -288,10 +286,10 @@ class _KeyedFold:
         though the target has them, in the rows ``local``; ``found``: first events of the other keys
         that the target has."""
         at = position(there)
-        if self.resolution == KEEP_LOCAL and self._told_enough:
+        if self.options.conflict_resolution == KEEP_LOCAL and self._told_enough:
             with key_events(self.schema.key, self.changes) as events:
                 at = met_in_order(*events.grouped(), np.concatenate([there, found]))
-        if self.resolution == KEEP_LOCAL:
+        if self.options.conflict_resolution == KEEP_LOCAL:
             return self._kept(at, local)
         met = self._mask(at)
         replaces = met if self.replaces is None else self.replaces | met
@@ -451,17 +449,16 @@ def fold_multiset(
     changes: Changes,
     truncate: bool,
     with_versions: bool = False,
-    *,
-    soft_delete: bool = False,
+    options: LakeOptions = DEFAULTS,
 ) -> NetChange:
     """Count how often each distinct row comes and goes. A row that comes and goes again is not
     written at all.
 
     A row that goes and comes again is removed and written: only that shows whether it exists.
-    ``changes`` has no unknown cells. ``soft_delete``: as for ``fold``; a row that stays is written
-    with the old tuple of its DELETE, which is a whole row.
+    ``changes`` has no unknown cells. ``options``: as for ``fold``; a row that stays is written with
+     the old tuple of its DELETE, which is a whole row.
     """
-    return _MultisetFold(table, schema, changes, truncate, with_versions, soft_delete).net()
+    return _MultisetFold(table, schema, changes, truncate, with_versions, options).net()
 
 
 @dataclass(frozen=True)
@@ -473,7 +470,7 @@ class _MultisetFold:
     changes: Changes
     truncate: bool
     with_versions: bool
-    soft_delete: bool
+    options: LakeOptions
     skipped: Skipped | None = None
 
     def net(self) -> NetChange:
@@ -487,7 +484,7 @@ class _MultisetFold:
             taken, _ = self._taken()
             return self._folded_out(_stock(taken, np.zeros_like(taken)))
         rows = both.take(pa.array(np.repeat(index[comes], came[comes])))
-        if self.soft_delete:
+        if self.options.soft_delete:
             rows = pa.concat_tables([rows, _dead(changes, changes.old, lambda: self._numbers)])
         index, gone = index[goes], gone[goes]
 

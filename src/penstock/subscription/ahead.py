@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription import LakeOptions, Subscription
 from penstock.errors import PenstockError, ReplicationConflict, StorageError
 from penstock.failpoint import AFTER_WRITING_AHEAD, failpoint
 from penstock.lakehouse.cluster import Spark
@@ -211,9 +211,9 @@ class AheadWriter:
             # A later TRUNCATE of this transaction may restart the sequence, which would then give
             # the values that were written ahead a second time.
             raise _NotAhead("a sequence gives its values at the commit")
-        resolution = self._targets.conflict_resolution
+        options = self._targets.subscription
         with known_enums(target.enums):
-            net = _fold(share, schema, resolution)
+            net = _fold(share, schema, options)
         if net.incomplete is not None:
             raise _NotAhead("values that were not sent come from old rows")
         mark = f"{uuid.uuid4().hex}-"
@@ -232,7 +232,7 @@ class AheadWriter:
             found = _shares(decoded, self._targets)
             mine = next(each for each in found if each.target is target)
             with known_enums(target.enums):
-                return _fold(mine, schema, resolution)
+                return _fold(mine, schema, options)
 
         keys = self._without_rows(net, again)
         layout = table.layout
@@ -241,7 +241,7 @@ class AheadWriter:
     def _decode(
         self, spooled: SpooledFrames, definitions: Sequence[bytes]
     ) -> tuple[DecodedChunk, dict[int, Relation]]:
-        out_of_range = OutOfRange(self._targets.out_of_range)
+        out_of_range = OutOfRange(self._targets.subscription.out_of_range)
         decoder = ColumnarDecoder(out_of_range.find, find, self._targets.text_readers)
         if definitions:
             decoder.decode(MessageChunk.from_copy_data(list(definitions)))
@@ -343,7 +343,7 @@ def _draws(share: Share) -> bool:
     )
 
 
-def _fold(share: Share, schema: TableSchema, resolution: str) -> NetChange:
+def _fold(share: Share, schema: TableSchema, options: LakeOptions) -> NetChange:
     if share.error is not None:
         raise share.error
     return fold(
@@ -351,7 +351,7 @@ def _fold(share: Share, schema: TableSchema, resolution: str) -> NetChange:
         schema,
         truncates=share.truncates,
         from_sequence=share.first,
-        resolution=resolution,
+        options=options,
     )
 
 

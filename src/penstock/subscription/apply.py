@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.catalog.pg_subscription import LakeOptions, Subscription
 from penstock.errors import (
     CommitConflict,
     NotInPrerequisiteState,
@@ -41,7 +42,6 @@ from penstock.failpoint import (
 )
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
-from penstock.lakehouse.defaults import Draw
 from penstock.lakehouse.history_table import fit
 from penstock.lakehouse.reversal import Reversal
 from penstock.lakehouse.schema import TableSchema
@@ -101,45 +101,52 @@ class _OtherTables(Exception):
     """The subscription has other tables than the session."""
 
 
+@dataclass(frozen=True)
+class ApplySession:
+    """One session of an apply worker: what it applies to, and with what.
+
+    ``origin_of``: returns the name of a subscription's replication origin by its app id.
+    ``members_hold``: tells whether the subscription still has the tables that were opened
+    (``membership``); once it returns False, no cut is made any more and the session must end.
+    """
+
+    spark: Spark
+    warehouse: Warehouse
+    targets: Targets
+    parking: Parking
+    last_cut: Cut | None
+    members_hold: Callable[[], bool]
+    origin_of: Callable[[str], str | None]
+
+    @property
+    def subscription(self) -> Subscription:
+        return self.targets.subscription
+
+
 class Applier:
     """Applies batches to the open tables of one subscription; one thread at a time."""
 
-    def __init__(
-        self,
-        spark: Spark,
-        warehouse: Warehouse,
-        targets: Targets,
-        *,
-        subscription: str,
-        origin: str,
-        origin_of: Callable[[str], str | None],
-        app_id: str,
-        options: ApplyOptions,
-        parking: Parking,
-        last_cut: Cut | None,
-        members_hold: Callable[[], bool],
-    ) -> None:
-        """``origin``: the name of the replication origin; ``origin_of``: the name of a
-        subscription's, by its app id. ``members_hold``: tells whether the subscription has the
-        tables that were opened (``membership``)."""
-        self._spark = spark
-        self._cuts = warehouse.cuts
+    def __init__(self, session: ApplySession, options: ApplyOptions) -> None:
+        targets, subscription = session.targets, session.subscription
+        parking, last_cut = session.parking, session.last_cut
+        self._spark = session.spark
+        self._cuts = session.warehouse.cuts
         self._targets = targets
-        self._subscription = subscription
-        self._app_id = app_id
+        self._subscription = subscription.name
+        self._app_id = subscription.app_id
         self._options = options
         self._parking = parking
-        self._members_hold = members_hold
-        self._out_of_range = OutOfRange(targets.out_of_range)
+        self._members_hold = session.members_hold
+        self._out_of_range = OutOfRange(subscription.out_of_range)
         self._decoder = ColumnarDecoder(self._out_of_range.find, find, targets.text_readers)
-        self._commits = Commits(targets, app_id, lambda t, error: self._refuse(t, error, {}))
+        self._commits = Commits(targets, lambda t, error: self._refuse(t, error, {}))
         self._phases = Phases()
         self._outcomes: list[TableOutcome] = []
         self._committed: list[TableOutcome] = []
         self._conflicts = Conflicts(
-            *(subscription, app_id, origin, targets.conflict_resolution),
-            Names(lambda table: parking.unique_index(targets.name_of(table)), origin_of),
-            warehouse.conflicts,
+            subscription,
+            Names(lambda table: parking.unique_index(targets.name_of(table)), session.origin_of),
+            session.warehouse.conflicts,
         )
         self._stamps = TransactionStamps()
         self._piece: Stamps | None = None
@@ -147,7 +154,7 @@ class Applier:
         self._messages: list[pa.Table] = []
         self._labels: dict[TableName, dict[tuple[str, int], set[str]]] = {}
         """Labels of enums in the changes of the batch, by table, then by column and type."""
-        self._message_table = warehouse.messages
+        self._message_table = session.warehouse.messages
         self.committing = False
         """True once everything is staged: no single transaction is to blame for an error then."""
         self.last_cut = None if last_cut is None else last_cut.lsn
@@ -526,17 +533,7 @@ class Applier:
             keys.append(target.table.schema.key)
         self._targets.add_metadata_columns(target)  # a TRUNCATE alone follows no relation
         with self._phases.phase("fold"):
-            works = list(
-                works_of(
-                    share,
-                    keys,
-                    stamps,
-                    self._app_id,
-                    resolution=self._targets.conflict_resolution,
-                    soft_delete=self._targets.soft_delete,
-                    draw=target.draw,
-                )
-            )
+            works = list(works_of(share, keys, stamps, self._targets.subscription))
         if target.partitions is not None:
             for work in works:
                 if work.leaves is not None:
@@ -568,12 +565,10 @@ _NOT_POSSIBLE: Final = (NotInPrerequisiteState, VersionGone)
 class Commits:
     """Commits the tables of one stream, in threads of its own."""
 
-    def __init__(
-        self, targets: Targets, app_id: str, refuse: Callable[[Target, PenstockError], None]
-    ) -> None:
+    def __init__(self, targets: Targets, refuse: Callable[[Target, PenstockError], None]) -> None:
         """``refuse``: parks a table that cannot be committed, or raises the error."""
         self._targets = targets
-        self._app_id = app_id
+        self._app_id = targets.subscription.app_id
         self._refuse = refuse
         self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
 
@@ -782,24 +777,19 @@ def works_of(
     share: Share,
     keys: Sequence[tuple[str, ...]],
     stamps: Stamps,
-    app_id: str,
-    *,
-    resolution: str,
-    soft_delete: bool,
-    draw: Draw,
+    subscription: Subscription,
 ) -> Iterator[TableWork]:
     """Yield the works of a share. ``keys``: the key of the table's rows for each of the share's
-    changes, by Delta names. ``resolution``, ``soft_delete``, ``draw``: as ``fold`` takes them.
-    Raises what ``fold`` and ``fit`` raise."""
+    changes, by Delta names. Raises what ``fold`` and ``fit`` raise."""
     target = share.target
     schema, history, first = target.table.schema, target.history, share.first
     if history is not None:
         fit(history, target.table.name, schema)
-        marker = history.transaction_version(app_id)
+        marker = history.transaction_version(subscription.app_id)
         first = first_message(stamps.chunk, None if marker is None else Lsn(marker), stamps.end)
     for run, key in _by_key(share, keys):
         keyed = schema if key is None else TableSchema(schema.columns, key)
-        yield from _works(run, keyed, first, stamps, resolution, soft_delete, draw)
+        yield from _works(run, keyed, first, stamps, subscription)
 
 
 def _works(
@@ -807,15 +797,13 @@ def _works(
     schema: TableSchema,
     first: int,
     stamps: Stamps,
-    resolution: str,
-    soft_delete: bool,
-    draw: Draw,
+    options: LakeOptions,
 ) -> Iterator[TableWork]:
     """Yield the works of changes with one key. ``first``: the first message that the history, if
     there is one, does not have."""
     target, history = share.target, share.target.history
     segments = _segments(share)
-    if history is None and not ((soft_delete or target.draws) and share.truncates):
+    if history is None and not ((options.soft_delete or target.draws) and share.truncates):
         segments = iter([(share.changes, share.truncates, share.first)])
     for changes, truncates, start in segments:
         if share.restarts.intersection(truncates):
@@ -823,7 +811,7 @@ def _works(
         to = None
         if history is not None:
             to = HistoryWork(history, stamps, first, truncates[-1] if truncates else None)
-        if truncates and soft_delete:
+        if truncates and options.soft_delete:
             net = _all_deleted(target.table.name, schema, truncates[-1], stamps.columns)
             yield TableWork(target.table, net, leaves=target.leaves, history=to)
             if not changes:
@@ -838,9 +826,8 @@ def _works(
                 from_sequence=start,
                 with_versions=history is not None,
                 stamped=stamps.columns,
-                resolution=resolution,
-                soft_delete=soft_delete,
-                draw=draw,
+                options=options,
+                draw=target.draw,
             )
         yield TableWork(target.table, net, leaves=target.leaves, history=to)
 

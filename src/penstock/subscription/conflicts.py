@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.catalog.pg_subscription import is_app_id
+from penstock.catalog.pg_subscription import Subscription, is_app_id
 from penstock.errors import KeyExists, PenstockError
 from penstock.failpoint import AFTER_CONFLICTS, failpoint
 from penstock.lakehouse.file_commits import FileCommit
@@ -62,21 +62,17 @@ class Conflicts:
 
     def __init__(
         self,
-        subscription: str,
-        app_id: str,
-        origin: str,
-        resolution: str,
+        subscription: Subscription,
         names: Names,
         table: SideTable,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``origin``: the subscription's replication origin, as error contexts name it."""
-        self._subscription = subscription
-        self._app_id = app_id
+        self._subscription = subscription.name
+        self._app_id = subscription.app_id
         self._table = table
         self._put = False
-        self._origin = origin
-        self._resolution = resolution
+        self._origin = subscription.origin_name
+        self._resolution = subscription.conflict_resolution
         self._names = names
         self._noted: list[Mapping[str, object]] = []
         self._clock = clock

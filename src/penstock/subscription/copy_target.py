@@ -22,7 +22,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.catalog import LakeTable
-from penstock.catalog.pg_subscription import APPEND, EMPTY, REPLACE, Subscription, is_app_id
+from penstock.catalog.pg_subscription import (
+    APPEND,
+    DEFAULTS,
+    EMPTY,
+    REPLACE,
+    LakeOptions,
+    is_app_id,
+)
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.errors import (
     CommitConflict,
@@ -32,7 +39,6 @@ from penstock.errors import (
 )
 from penstock.lakehouse.foreign import ADDING_COPY
 from penstock.lakehouse.new_columns import (
-    AS_TYPES_ARE,
     JSONB_AS_VARIANT,
     NewColumns,
     check_no_variant,
@@ -40,7 +46,7 @@ from penstock.lakehouse.new_columns import (
 from penstock.lakehouse.schema import ROW, TableSchema
 from penstock.lakehouse.schema_changes import check_same_key, columns_added, copied_again
 from penstock.lakehouse.table import DeltaTable
-from penstock.lakehouse.table_layout import NO_LAYOUTS, NewTableLayouts
+from penstock.lakehouse.table_layout import NewTableLayouts
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.out_of_range import TEXT
 from penstock.pipeline.partition_tree import routing_of
@@ -92,16 +98,16 @@ def _copies_of(app_id: str) -> str:
     return f"{app_id}/copy/"
 
 
-def layouts_of(subscription: Subscription) -> NewTableLayouts:
+def _layouts(options: LakeOptions) -> NewTableLayouts:
     """Return the layouts of the tables that a subscription creates."""
-    return NewTableLayouts.of(subscription.partition_by, subscription.cluster_by)
+    return NewTableLayouts.of(options.partition_by, options.cluster_by)
 
 
-def new_columns_of(subscription: Subscription) -> NewColumns:
+def new_columns_of(options: LakeOptions) -> NewColumns:
     """Return how a subscription creates columns."""
     return NewColumns(
-        as_text=subscription.out_of_range == TEXT,
-        variants=subscription.jsonb_as == JSONB_AS_VARIANT,
+        as_text=options.out_of_range == TEXT,
+        variants=options.jsonb_as == JSONB_AS_VARIANT,
     )
 
 
@@ -136,14 +142,13 @@ def copy_target(
     rel: SubscriptionRel,
     app_id: str,
     name_of: Callable[[str], str | None],
-    layouts: NewTableLayouts = NO_LAYOUTS,
     *,
-    new: NewColumns = AS_TYPES_ARE,
+    options: LakeOptions = DEFAULTS,
     mode: str = EMPTY,
 ) -> DeltaTable:
-    """Return the table that a copy goes to. ``new``: how it creates columns. ``mode``: one of
-    COPY_TARGETS. If the table holds this row's earlier copy, its rows are replaced in the copy's
-    one commit; its older versions stay.
+    """Return the table that a copy goes to. ``options``: how it creates a table and columns.
+    ``mode``: one of COPY_TARGETS. If the table holds this row's earlier copy, its rows are replaced
+    in the copy's one commit; its older versions stay.
 
     Raises what ``ensure_table`` and ``check_alone`` raise, and own errors of an existing table that
     cannot be read or written."""
@@ -153,9 +158,7 @@ def copy_target(
         there = warehouse.open(relation.schema, relation.name) if mode == REPLACE else None
         if there is not None:
             check_alone(there, app_id, name_of)
-        return ensure_table(
-            warehouse, info, must_be_empty=True, layouts=layouts, new=new, mode=mode
-        )
+        return ensure_table(warehouse, info, must_be_empty=True, options=options, mode=mode)
     if table.app_ids:
         log.info(
             'table "%s" is copied again: %d rows of version %d at %s are replaced',
@@ -165,6 +168,7 @@ def copy_target(
             table.uri,
         )
     wanted = TableSchema.of_relation(relation, _key_for(info, table))
+    new = new_columns_of(options)
     table.replace(copied_again(table.schema, wanted, table=table.name, new=new))
     return table
 
@@ -335,18 +339,17 @@ def ensure_table(
     info: RemoteTable,
     *,
     must_be_empty: bool,
-    layouts: NewTableLayouts = NO_LAYOUTS,
-    new: NewColumns = AS_TYPES_ARE,
+    options: LakeOptions = DEFAULTS,
     mode: str = EMPTY,
 ) -> DeltaTable:
-    """Open the target of a published table, or create it, laid out as ``layouts`` says.
-    ``new``, ``mode``: as ``copy_target``.
+    """Open the target of a published table, or create it. ``options``, ``mode``: as
+    ``copy_target``.
 
     Raises NotInPrerequisiteState when rows would be copied into a table that has some,
     RelationChanged when its columns do not fit; InvalidParameterValue, FeatureNotSupported for a
     layout that does not fit a new one.
     """
-    relation = info.relation
+    relation, new = info.relation, new_columns_of(options)
     table = warehouse.open(relation.schema, relation.name)
     wanted = TableSchema.of_relation(relation, _key_for(info, table))
     if table is None:
@@ -356,7 +359,7 @@ def ensure_table(
             )
         made = new.schema(wanted)
         check_no_variant(made, table=relation.qualified_name)
-        layout = layouts.layout_of((relation.schema, relation.name), made)
+        layout = _layouts(options).layout_of((relation.schema, relation.name), made)
         return warehouse.create(relation.schema, relation.name, made.with_row(), layout)
     if must_be_empty and table.rows and mode == EMPTY:
         raise _not_empty(table)

@@ -19,9 +19,6 @@ from typing import Final, Protocol
 from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
 from penstock.errors import ConnectionFailure, PenstockError, PublisherError
 from penstock.failpoint import AFTER_RECEIVE, failpoint
-from penstock.lakehouse.cluster import Spark
-from penstock.lakehouse.cuts import Cut
-from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.chunk import MessageChunk
 from penstock.pgoutput.decoder import Decoder
@@ -32,12 +29,11 @@ from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import Relation
 from penstock.subscription import origin
 from penstock.subscription.ahead import AheadWriter, writes_ahead
-from penstock.subscription.apply import Applier
+from penstock.subscription.apply import Applier, ApplySession
 from penstock.subscription.apply_error import Parts, SkipLsns, Skipping
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, Inbox
 from penstock.subscription.origin import AdvancedOrigin, advance_to, are_beyond
-from penstock.subscription.parking import Parking
 from penstock.subscription.prepared import PreparedTransactions, TwoPhase
 from penstock.subscription.streamed import StreamedTransactions
 from penstock.subscription.target import Target
@@ -60,61 +56,59 @@ _TICK: Final = 0.02
 """Seconds between two looks at an idle inbox, at most. They add to the latency."""
 
 
+class StreamCatalog(Protocol):
+    """The part of the catalog that a stream needs. ``worker.CatalogAccess`` fulfils it.
+
+    ``requested_cuts``: the cuts that somebody waits for. ``two_phase``: returns what a session does
+    about two-phase commit, as it is now.
+    """
+
+    @property
+    def requested_cuts(self) -> RequestedCuts: ...
+
+    @property
+    def two_phase(self) -> Callable[[], TwoPhase]: ...
+
+    @property
+    def skip_lsns(self) -> SkipLsns: ...
+
+    @property
+    def advanced(self) -> AdvancedOrigin: ...
+
+
 class ApplyStream:
     """A stream of one subscription. ``run`` is called once."""
 
     def __init__(
         self,
-        subscription: Subscription,
+        session: ApplySession,
+        catalog: StreamCatalog,
         *,
-        spark: Spark,
-        warehouse: Warehouse,
-        targets: Targets,
         binary: BinaryStream | None,
         options: Callable[[], StreamOptions],
         status: WorkerStatus,
         copy_began_at: Callable[[], Lsn | None],
         joined: Callable[[Sequence[Target], Lsn], None],
-        parking: Parking,
-        last_cut: Cut | None,
-        members_hold: Callable[[], bool],
-        origin_of: Callable[[str], str | None],
         check_connection: Callable[[Connection], None],
-        requested: RequestedCuts,
-        skip_lsns: SkipLsns,
-        advanced: AdvancedOrigin,
-        two_phase: TwoPhase,
     ) -> None:
         """``binary``: None if the stream is to be text. ``options``: returns the options as they
         are now. ``copy_began_at``: returns the cut at which a running copy began. ``joined``: is
-        told of tables that are in the cuts now. ``members_hold``: once it returns False, no cut is
-        made any more and the session must end. ``origin_of``: returns a subscription's replication
-        origin by its app id. ``check_connection``: raises StateMismatch for another server.
-        ``requested``: the cuts that somebody waits for."""
-        self._requested, self._two_phase, self._parking = requested, two_phase, parking
+        told of tables that are in the cuts now. ``check_connection``: raises StateMismatch for
+        another server."""
+        subscription, spark, warehouse = session.subscription, session.spark, session.warehouse
+        targets, self._parking = session.targets, session.parking
+        self._requested, self._two_phase = catalog.requested_cuts, catalog.two_phase()
         self._check_connection, self._subscription = check_connection, subscription
         self._targets, self._binary, self._status = targets, binary, status
         self._options_given, self._options = options, options().of(subscription.app_id)
-        self._copy_began_at, self._joined, self._advanced = copy_began_at, joined, advanced
-        self._applier = Applier(
-            spark,
-            warehouse,
-            targets,
-            subscription=subscription.name,
-            origin=subscription.origin_name,
-            origin_of=origin_of,
-            app_id=subscription.app_id,
-            options=self._options.apply,
-            parking=parking,
-            last_cut=last_cut,
-            members_hold=members_hold,
-        )
-        self._skipping = Skipping(subscription.name, skip_lsns, self._applier.last_cut)
+        self._copy_began_at, self._joined, self._advanced = copy_began_at, joined, catalog.advanced
+        self._applier = Applier(session, self._options.apply)
+        self._skipping = Skipping(subscription.name, catalog.skip_lsns, self._applier.last_cut)
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, self._options.upkeep)
-        spool_folder, now = two_phase.store.spool_folder, self._options
+        spool_folder, now = self._two_phase.store.spool_folder, self._options
         pieces = {"piece_bytes": now.piece_bytes, "piece_frames": now.piece_frames}
         self._inbox = Inbox(spool_folder, **pieces, memory_bytes=now.queue_bytes)
-        prepared = self._prepared = PreparedTransactions(two_phase.store)
+        prepared = self._prepared = PreparedTransactions(self._two_phase.store)
         ahead = AheadWriter(spark, targets, now.apply, spool_folder)
         self._ahead = ahead if writes_ahead(subscription) else None
         self._frames, self._parallel, self._taken_back = 0, False, False

@@ -64,8 +64,6 @@ from penstock.subscription.copy_target import (
     copy_leaves,
     copy_marker,
     copy_target,
-    layouts_of,
-    new_columns_of,
     replaced_marker,
 )
 from penstock.subscription.definitions import (
@@ -667,11 +665,9 @@ def _prepare(
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
             app_id, name_of = work.subscription.app_id, work.states.subscription_name
             tree = work.states.partition_tree(rel.table_name)
-            layouts = layouts_of(work.subscription)
-            new = new_columns_of(work.subscription)
             mode = rel.copy_target or work.subscription.copy_target
-            target = (work.warehouse, info, rel, app_id, name_of, layouts)
-            table = copy_target(*target, new=new, mode=mode)
+            target = (work.warehouse, info, rel, app_id, name_of)
+            table = copy_target(*target, options=work.subscription, mode=mode)
             add_metadata_columns(
                 table,
                 metadata_columns=work.subscription.metadata_columns,
@@ -686,11 +682,10 @@ def _prepare(
             locked = error if error.sqlstate == _LOCK_NOT_AVAILABLE else None
             work.failed(rel, error)
         else:
-            way = work.subscription.out_of_range
             draw = partial(work.states.next_values, rel.table_name)
             source = CopySource(
                 *(info, table, leaves, tree),
-                out_of_range=way,
+                out_of_range=work.subscription.out_of_range,
                 draw=draw,
                 enums=work.states.enum_types(),
             )

@@ -15,7 +15,13 @@ from functools import partial
 from typing import Final, Protocol
 
 from penstock.catalog import LakeTable
-from penstock.catalog.pg_subscription import ADD, FOLLOWING, STOP, DroppedSubscription, is_app_id
+from penstock.catalog.pg_subscription import (
+    FOLLOWING,
+    STOP,
+    DroppedSubscription,
+    Subscription,
+    is_app_id,
+)
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import alter
 from penstock.enum_type import EnumType
@@ -29,7 +35,6 @@ from penstock.errors import (
 from penstock.lakehouse.conversion import kept_as_text
 from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.metadata_columns import add_metadata_columns
-from penstock.lakehouse.new_columns import AS_TYPES_ARE, NewColumns
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.schema_changes import columns_added
 from penstock.lakehouse.table import DeltaTable
@@ -38,9 +43,9 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes import find
 from penstock.pgtypes.as_text import AsText, may_not_fit
 from penstock.pgtypes.out_of_range import CLAMP
-from penstock.pipeline.conflict import ERROR
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.agreement import PublisherState, check_known_start, check_timeline
+from penstock.subscription.copy_target import new_columns_of
 from penstock.subscription.definitions import DefinitionWatch, Difference, FillKind, keep_hint
 from penstock.subscription.in_place import (
     add_filled,
@@ -78,18 +83,11 @@ class Targets:
     def __init__(
         self,
         warehouse: Warehouse,
-        app_id: str,
-        subscription: str,
+        subscription: Subscription,
         bindings: Bindings,
         definitions: DefinitionWatch,
         last_cut: Lsn | None = None,
         unanswered: Unanswered | None = None,
-        schema_change: str = ADD,
-        metadata_columns: bool = False,
-        conflict_resolution: str = ERROR,
-        out_of_range: str = ERROR,
-        soft_delete: bool = False,
-        new: NewColumns = AS_TYPES_ARE,
         *,
         predecessors: Predecessors | None = None,
     ) -> None:
@@ -98,15 +96,10 @@ class Targets:
         self.subscription: Final = subscription
         self.unanswered: Final = unanswered or Unanswered()
         self.definitions: Final = definitions
-        self._schema_change = schema_change
-        self._metadata_columns = metadata_columns
-        self.conflict_resolution: Final = conflict_resolution
-        self.out_of_range: Final = out_of_range
-        self.soft_delete: Final = soft_delete
-        self._new: Final = new
+        self._new: Final = new_columns_of(subscription)
         self._predecessors = predecessors
         self._warehouse = warehouse
-        self._app_id = app_id
+        self._app_id = subscription.app_id
         self.last_cut = last_cut
         self._bindings = bindings
         self._by_name: dict[TableName, Target] = {}
@@ -251,8 +244,8 @@ class Targets:
                 'changes of relation "%s" are ignored: it is not in subscription "%s" (yet); '
                 "%s REFRESH PUBLICATION takes in what is published",
                 relation.qualified_name,
-                self.subscription,
-                alter(self.subscription),
+                self.subscription.name,
+                alter(self.subscription.name),
             )
 
     def close(self, target: Target) -> None:
@@ -279,7 +272,7 @@ class Targets:
 
     def _replaced(self, target: Target, marker: Lsn | None) -> ApplierReplaced:
         return ApplierReplaced(
-            f'another applier of subscription "{self.subscription}" has committed '
+            f'another applier of subscription "{self.subscription.name}" has committed '
             f'table "{target.table.name}" at {marker}',
             hint="Run each subscription on one node only.",
         )
@@ -350,10 +343,10 @@ class Targets:
         loads it again, and forgets what is staged. Raises CommitConflict, StorageError.
         """
         error, labels = self.definitions.error(target, difference), difference.labels
-        in_place = self._schema_change != STOP and can_rename_labels(target, labels)
+        in_place = self.subscription.schema_change != STOP and can_rename_labels(target, labels)
         in_place = in_place and self._is_alone(target)
         if error is None and labels and not in_place:
-            error = label_error(target.rel, labels).changed(hint=keep_hint(self.subscription))
+            error = label_error(target.rel, labels).changed(hint=keep_hint(self.subscription.name))
             if self.definitions.keeps_rows:
                 log.warning("%s; rows from before stay as they are", error.report())
                 error = None
@@ -390,9 +383,9 @@ class Targets:
                 new=self._new,
             )
             check_gone(target.table, relation, added, self._app_id)
-            if added and self._schema_change == STOP:
+            if added and self.subscription.schema_change == STOP:
                 raise missing_error(relation, [column.source for column in added])
-            if self._schema_change in FOLLOWING:
+            if self.subscription.schema_change in FOLLOWING:
                 check_types(schema, wanted, relation)
         except RelationChanged:
             self.check_newest(target)
@@ -413,7 +406,7 @@ class Targets:
             target,
             relation,
             self._app_id,
-            self.out_of_range,
+            self.subscription.out_of_range,
             self._bindings.subscription_name,
             self.check_newest,
         )
@@ -426,8 +419,8 @@ class Targets:
         add_metadata_columns(
             target.table,
             () if target.leaves is None else target.leaves.tables,
-            metadata_columns=self._metadata_columns,
-            soft_delete=self.soft_delete,
+            metadata_columns=self.subscription.metadata_columns,
+            soft_delete=self.subscription.soft_delete,
         )
 
     def _with_types(self, target: Target, wanted: TableSchema) -> TableSchema:
@@ -437,9 +430,9 @@ class Targets:
         return with_types(
             target.table,
             wanted,
-            self._schema_change,
+            self.subscription.schema_change,
             widen=lone and self._is_alone(target),
-            clamped=self.out_of_range == CLAMP,
+            clamped=self.subscription.out_of_range == CLAMP,
         )
 
     def _fills_alone(self, target: Target) -> bool:
@@ -454,7 +447,7 @@ class Targets:
         pairs = zip(target.table.schema.columns, schema.columns, strict=True)
         names = [column.name for before, column in pairs if before.type != column.type]
         if names and target.rows:
-            log.info("%s", widened_notice(self.subscription, target.rel, names))
+            log.info("%s", widened_notice(self.subscription.name, target.rel, names))
 
     def check_newest(self, target: Target) -> None:
         """Raise CommitConflict if the table is not the newest version, which is loaded then: ALTER
@@ -492,7 +485,7 @@ class Targets:
             made = {}
         if unknown and not self.definitions.keeps_rows:
             error = unfilled_error(relation, [column.source for column in unknown])
-            raise error.changed(hint=keep_hint(self.subscription))
+            raise error.changed(hint=keep_hint(self.subscription.name))
         if made and earlier:
             raise EarlierRows(relation, list(made))
         unfilled = [column.name for column in unknown]
@@ -507,7 +500,7 @@ class Targets:
     def _check_order(self, target: Target, relation: Relation) -> None:
         if relation == target.followed:
             return
-        old = order_before(target.followed, target.table.schema, self._schema_change)
+        old = order_before(target.followed, target.table.schema, self.subscription.schema_change)
         if error := exchange_error(target.rel, old, relation):
             self.record_conflict(target, error)
             raise error

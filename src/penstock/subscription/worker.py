@@ -26,8 +26,9 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.relation import TableName
+from penstock.subscription.apply import ApplySession
 from penstock.subscription.apply_error import SkipLsns, log_stop, text_of
-from penstock.subscription.copy_target import ensure_table, layouts_of, new_columns_of
+from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.definitions import DefinitionWatch
 from penstock.subscription.history import begin_history
@@ -275,25 +276,24 @@ class ApplyWorker:
             in_binary = self._asks_for_binary and binary.begins(publisher)
         if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
+            session = ApplySession(
+                self._spark,
+                self._warehouse,
+                targets,
+                parking,
+                self._witness.last_cut,
+                members_hold=lambda: self._members_hold(members) and self._goes_on(timeline),
+                origin_of=self._catalog.origin_name,
+            )
             stream = ApplyStream(
-                self.subscription,
-                spark=self._spark,
-                warehouse=self._warehouse,
-                targets=targets,
+                session,
+                self._catalog,
                 binary=binary if in_binary else None,
                 options=self._stream_options,
                 status=self.status,
                 copy_began_at=lambda: self._copies.began_at,
                 joined=self._record_joined,
-                parking=parking,
-                last_cut=self._witness.last_cut,
-                members_hold=lambda: self._members_hold(members) and self._goes_on(timeline),
-                origin_of=self._catalog.origin_name,
                 check_connection=self._witness.check_connection,
-                requested=self._catalog.requested_cuts,
-                skip_lsns=self._catalog.skip_lsns,
-                advanced=self._catalog.advanced,
-                two_phase=self._catalog.two_phase(),
             )
             try:
                 stream.run(self._told_to_end)
@@ -377,21 +377,13 @@ class ApplyWorker:
         parking: Parking,
         definitions: DefinitionWatch,
     ) -> Targets:
-        subscription = self.subscription
         targets = Targets(
             self._warehouse,
-            subscription.app_id,
-            subscription.name,
+            self.subscription,
             self._catalog,
             definitions,
             None if self._witness.last_cut is None else self._witness.last_cut.lsn,
             self._unanswered,
-            subscription.schema_change,
-            subscription.metadata_columns,
-            subscription.conflict_resolution,
-            subscription.out_of_range,
-            subscription.soft_delete,
-            new_columns_of(subscription),
             predecessors=self._witness.predecessors(self._catalog.subscription_name),
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
@@ -405,7 +397,7 @@ class ApplyWorker:
                 if (opened := targets.named(rel.table_name)) is not None:
                     targets.close(opened)
         unbound = [target for target in targets if target.rel.relid is None]
-        published = publisher.tables(subscription.publications) if unbound else {}
+        published = publisher.tables(self.subscription.publications) if unbound else {}
         for target in unbound:
             if target.rel.table_name not in published:
                 continue
@@ -420,13 +412,8 @@ class ApplyWorker:
         if targets.open(rel) is None:
             self._witness.check_missing(rel)
             info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
-            table = ensure_table(
-                self._warehouse,
-                info,
-                must_be_empty=False,
-                layouts=layouts_of(self.subscription),
-                new=new_columns_of(self.subscription),
-            )
+            options = self.subscription
+            table = ensure_table(self._warehouse, info, must_be_empty=False, options=options)
             targets.add(rel, table)
 
     def _open_history(self, target: Target | None) -> None:
