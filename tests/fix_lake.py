@@ -20,7 +20,7 @@ from penstock.backend.startup_report import ALWAYS_REPORTED
 from penstock.catalog import Catalog, LakeTransaction, Role
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pg_catalog.node_catalogs import NodeCatalogs
+from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Insert
 from penstock.pgoutput.options import PgoutputOptions
@@ -95,11 +95,7 @@ class LakeServer:
                 "catalog_queries": NodeCatalogs(
                     self.catalog,
                     self.warehouse,
-                    self.slots,
-                    self.senders,
-                    _DATABASE_OID,
-                    self.sequencer.troubles,
-                    self.sessions,
+                    SharedState(_DATABASE_OID, self.slots, self.senders, self.sessions),
                 ),
                 "lake": None,
                 "jobs": NoJobs(),

@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pg_catalog.node_catalogs import NodeCatalogs
+from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.senders import Senders
@@ -38,11 +38,7 @@ class Lake:
         self.catalogs = NodeCatalogs(
             self.catalog,
             self.warehouse,
-            self.slots,
-            Senders(),
-            5,
-            self.sequencer.troubles,
-            Sessions(),
+            SharedState(5, self.slots, Senders(), Sessions()),
         )
 
     def write(self, name: str, rows: pa.Table = TYPE_OF_ONE, **options: Any) -> None:

@@ -57,7 +57,7 @@ from penstock.node.status import SubscriptionStatus, read_status
 from penstock.node.verification import Verification
 from penstock.node.verify import Verifier, VerifyOptions, check_follows
 from penstock.pg_catalog.connections import Connections
-from penstock.pg_catalog.node_catalogs import NodeCatalogs
+from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.pgtypes import find
@@ -700,36 +700,23 @@ class NodeQueries:
     ) -> None:
         """Prepare the answers. ``serving``: the publishing half, if this process runs it.
         ``reload`` has the parameters read again (pg_reload_conf)."""
-        sequencer = Sequencer(catalog, warehouse) if serving is None else serving.sequencer
-        self._slots = slots = (
-            Slots(
+        if serving is None:
+            sequencer = Sequencer(catalog, warehouse)
+            slots = Slots(
                 catalog,
                 sequencer,
                 parameters.max_replication_slots,
                 plugin=plugin_finder(lambda: parameters),
                 check_warehouse=warehouse.check_there,
             )
-            if serving is None
-            else serving.slots
-        )
-        self.reading = (
-            logical_reading(spark, warehouse, catalog, sequencer, slots, lambda: parameters)
-            if serving is None
-            else serving.reading
-        )
-        self._catalogs = NodeCatalogs(
-            catalog,
-            warehouse,
-            slots,
-            Senders() if serving is None else serving.senders,
-            DATABASE_OID,
-            sequencer.troubles,
-            Sessions() if serving is None else serving.sessions,
-            connections,
-            reload,
-            self.reading,
-            dict if serving is None else serving.sync_rep.states,
-        )
+            shared = SharedState(DATABASE_OID, slots, Senders(), Sessions())
+            self.reading = logical_reading(
+                spark, warehouse, catalog, sequencer, slots, lambda: parameters
+            )
+        else:
+            shared, self.reading = serving.shared, serving.reading
+        self._slots = shared.slots
+        self._catalogs = NodeCatalogs(catalog, warehouse, shared, connections, reload, self.reading)
         self._parameters = parameters
 
     def answers(self, text: str) -> bool:

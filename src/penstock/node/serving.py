@@ -33,7 +33,7 @@ from penstock.node.logical_decoding import logical_reading, plugin_finder
 from penstock.node.reloading import LiveParameters, reload_told
 from penstock.node.session_commands import SessionCommands
 from penstock.pg_catalog.connections import Connections
-from penstock.pg_catalog.node_catalogs import NodeCatalogs
+from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.protocol.answers import StatementRunner
 from penstock.stats.backend_status import Sessions
@@ -111,6 +111,13 @@ class ServingNode:
                 answered=self.slots.answered,
                 heard=self.slots.heard,
             ),
+        )
+
+    @property
+    def shared(self) -> SharedState:
+        """The state that the catalogs show."""
+        return SharedState(
+            DATABASE_OID, self.slots, self.senders, self.sessions, self.sync_rep.states
         )
 
     @property
@@ -196,15 +203,10 @@ class ServingNode:
             catalog_queries=NodeCatalogs(
                 catalog,
                 warehouse,
-                self.slots,
-                self.senders,
-                DATABASE_OID,
-                self.sequencer.troubles,
-                self.sessions,
+                self.shared,
                 self._connections,
                 lambda: reload_told(self._folder, self.reload),
                 self.reading,
-                self.sync_rep.states,
             ),
             lake=lake,
             jobs=spark,

@@ -58,7 +58,7 @@ from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.senders import Sender, Senders
 from penstock.walsender.slots import Slots, SlotState
 from penstock.walsender.syncrep import ASYNC, SyncState
-from penstock.walsender.troubles import Trouble, Troubles
+from penstock.walsender.troubles import Trouble
 
 # Statistics by SQL functions (pgstatfuncs.c). A node has statistics of subscriptions only.
 #
@@ -385,6 +385,18 @@ _NEVER = ("spill_txns", "spill_count", "spill_bytes")
 """Columns of pg_stat_replication_slots that stay 0, as a node never spills."""
 
 
+@dataclass(frozen=True)
+class SharedState:
+    """What a server has in shared memory: slots, walsenders, sessions. ``sync_states``: returns the
+    states of streams, by their pids."""
+
+    database_oid: int
+    slots: Slots
+    senders: Senders
+    sessions: Sessions
+    sync_states: Callable[[], Mapping[int, SyncState]] = dict
+
+
 class NodeCatalogs:
     """``services.CatalogQueries`` for all sessions."""
 
@@ -392,31 +404,21 @@ class NodeCatalogs:
         self,
         catalog: Catalog,
         warehouse: Warehouse,
-        slots: Slots,
-        senders: Senders,
-        database_oid: int,
-        troubles: Troubles,
-        sessions: Sessions,
+        shared: SharedState,
         connections: Connections | None = None,
         reload: Callable[[], None] = lambda: None,
         reading: LogicalReading | None = None,
-        sync_states: Callable[[], Mapping[int, SyncState]] = dict,
     ) -> None:
         """``connections``: the node's pool; None to make one. ``reload``: reads the node's
-        parameters again. ``reading``: of slots; None if nothing decodes. ``sync_states``: returns
-        the states of streams, by their pids."""
+        parameters again. ``reading``: of slots; None if nothing decodes."""
         self._reading = reading
-        self._sync_states = sync_states
         self._reload = reload
         self._connections = connections or Connections()
         self._catalog = catalog
         self._warehouse = warehouse
-        self._troubles = troubles
-        self._columns = TableColumns(warehouse, troubles)
-        self._slots = slots
-        self._senders = senders
-        self._sessions = sessions
-        self._database_oid = database_oid
+        self._shared = shared
+        self._troubles = shared.slots.sequencer.troubles
+        self._columns = TableColumns(warehouse, self._troubles)
 
     def within(self, catalog: Catalog, warehouse: Warehouse) -> NodeCatalogs:
         """Return the catalogs for a statement of a block that has made tables, which ``catalog``
@@ -471,12 +473,12 @@ class NodeCatalogs:
             return t.transactions.end()
 
     def _database(self, facts: SessionFacts) -> CatalogDatabase:
-        slots = SlotFunctions(self._slots, facts, self._database_oid, self._reading)
-        signals = SignalFunctions(self._sessions, self._catalog, facts, self._reload)
+        slots = SlotFunctions(self._shared.slots, facts, self._shared.database_oid, self._reading)
+        signals = SignalFunctions(self._shared.sessions, self._catalog, facts, self._reload)
         statistics = StatisticsFunctions(self._catalog, facts)
-        origins = OriginFunctions(self._catalog, self._warehouse, self._sessions, facts)
+        origins = OriginFunctions(self._catalog, self._warehouse, self._shared.sessions, facts)
         more = {**slots.functions(), **signals.functions(), **statistics.functions()}
-        messages = MessageFunctions(self._slots.sequencer.emit, self._end, facts)
+        messages = MessageFunctions(self._shared.slots.sequencer.emit, self._end, facts)
         wal = WalFunctions(self._catalog, facts)
         sequences = SequenceFunctions(self._catalog, facts)
         more = {**more, **messages.functions(), **wal.functions(), **sequences.functions()}
@@ -495,16 +497,16 @@ class NodeCatalogs:
         )
 
     def _snapshot(self, facts: SessionFacts) -> pg_catalog.CatalogSnapshot:
-        states = self._slots.all()
+        states = self._shared.slots.all()
         with self._catalog.read() as t:
             publications = t.publications
             tables = tuple(self._columns.of(table) for table in t.tables.all())
             roles = t.roles.all()
             subscriptions = t.subscriptions.all()
-            sessions = self._sessions.all()
+            sessions = self._shared.sessions.all()
             snapshot = pg_catalog.CatalogSnapshot(
                 database=facts.database,
-                database_oid=self._database_oid,
+                database_oid=self._shared.database_oid,
                 roles=roles,
                 tables=tables,
                 publications=publications.all(),
@@ -527,7 +529,9 @@ class NodeCatalogs:
                     "pg_stat_lake_tables": self._stat_lake_tables(
                         facts, tables, t.transactions.sequenced()
                     ),
-                    "pg_stat_activity": stat_activity(sessions, names, facts, self._database_oid),
+                    "pg_stat_activity": stat_activity(
+                        sessions, names, facts, self._shared.database_oid
+                    ),
                     **self._of_subscriptions(
                         snapshot, facts, sessions, oids, t.verifications.all()
                     ),
@@ -535,7 +539,7 @@ class NodeCatalogs:
                         t.prepared_xacts.all(), t.prepared_blocks.all(), names, facts.database
                     ),
                     "pg_stat_replication": stat_replication(
-                        self._senders.all(), names, facts, self._sync_states()
+                        self._shared.senders.all(), names, facts, self._shared.sync_states()
                     ),
                     "pg_stat_replication_slots": self._stat_replication_slots(states),
                     "pg_replication_slots": [_slot(state, facts.database) for state in states],
@@ -594,7 +598,7 @@ class NodeCatalogs:
         """Return numbers since the node started. Nothing spills, as changes are read from the
         tables' files."""
         names = [state.slot.name for state in states if not state.temporary]
-        totals = {name: self._senders.totals(name) for name in names}
+        totals = {name: self._shared.senders.totals(name) for name in names}
         return [
             {
                 "slot_name": name,
