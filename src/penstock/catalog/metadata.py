@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar, get_type_hints
@@ -36,7 +36,6 @@ from sqlalchemy import (
     Float,
     MetaData,
     Result,
-    RowMapping,
     String,
     Table,
     Text,
@@ -113,14 +112,6 @@ class _Field:
             return ((self.columns[0], value),)
         return zip(self.columns, value or (None,) * len(self.columns), strict=True)
 
-    def value(self, row: RowMapping | Mapping[str, Any]) -> Any:
-        first = row.get(self.columns[0])
-        if first is None:
-            return self.null
-        if self.form is None:
-            return first
-        return self.form.read(*(row[name] for name in (*self.columns, *self.form.also)))
-
 
 class StoredTable(Generic[Record]):
     """A table of the state store and the record of its rows."""
@@ -129,6 +120,7 @@ class StoredTable(Generic[Record]):
         """``more``: columns that are not part of the record, and constraints."""
         self._record = record
         self._fields: list[_Field] = []
+        self._readers: dict[tuple[str, ...], Callable[[Sequence[Any]], Record]] = {}
         columns: list[Column[Any]] = []
         hints = get_type_hints(record, include_extras=True)
         fields = {field.name: field for field in dataclasses.fields(record)}  # type: ignore[arg-type]
@@ -158,18 +150,48 @@ class StoredTable(Generic[Record]):
             found.update(field.values(getattr(record, field.name)))
         return found
 
-    def record(self, row: RowMapping | Mapping[str, Any]) -> Record:
-        """Return the record of a row."""
-        return self._record(**{field.name: field.value(row) for field in self._fields})
+    def record(self, row: Mapping[str, Any]) -> Record:
+        """Return the record of a row, given by the names of its columns."""
+        return self._reader(tuple(row))(tuple(row.values()))
 
     def records(self, result: Result[Any]) -> tuple[Record, ...]:
         """Return the records of all rows."""
-        return tuple(map(self.record, result.mappings()))
+        return tuple(map(self._reader(tuple(result.keys())), result))
 
     def one(self, result: Result[Any]) -> Record | None:
         """Return the record of the only row, None if there is none."""
-        row = result.mappings().one_or_none()
-        return None if row is None else self.record(row)
+        row = result.one_or_none()
+        return None if row is None else self._reader(tuple(result.keys()))(row)
+
+    def _reader(self, columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Record]:
+        """Return a function from a row of these columns to its record."""
+        known = self._readers.get(columns)
+        if known is None:
+            known = self._readers[columns] = self._new_reader(columns)
+        return known
+
+    def _new_reader(self, columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Record]:
+        record, at = self._record, {name: index for index, name in enumerate(columns)}
+        steps = []
+        for field in self._fields:
+            first, *more = field.columns
+            read, also = (None, ()) if field.form is None else (field.form.read, field.form.also)
+            others = [at[name] for name in (*more, *also)] if first in at else []
+            steps.append((field.name, at.get(first), read, others, field.null))
+
+        def made(row: Sequence[Any]) -> Record:
+            values = {}
+            for name, index, read, others, null in steps:
+                value = None if index is None else row[index]
+                if value is None:
+                    values[name] = null
+                elif read is None:
+                    values[name] = value
+                else:
+                    values[name] = read(value, *[row[other] for other in others])
+            return record(**values)
+
+        return made
 
     def all(
         self,
