@@ -172,10 +172,11 @@ _NOT_IN_JSON: Final = frozenset(
 
 
 def json_fields(kind: type[SubscriptionStatus | TableStatus]) -> list[str]:
-    """Return the names of the fields in JSON, the numbers last."""
-    names = [each.name for each in dataclasses.fields(kind)]
-    own = [name for name in names if name in kind.__annotations__]
-    return [name for name in dict.fromkeys([*own, *names]) if name not in _NOT_IN_JSON]
+    """Return the names of the fields in JSON: its name, a status's own, the numbers, its tables."""
+    numbers = (each.name for each in dataclasses.fields(kind))
+    names = dict.fromkeys([*kind.__annotations__, *numbers])
+    shown = [name for name in names if name not in _NOT_IN_JSON]
+    return sorted(shown, key=lambda name: (name != "name", name == "tables"))
 
 
 def as_json(subscriptions: Sequence[SubscriptionStatus]) -> list[dict[str, Any]]:
