@@ -1,4 +1,4 @@
-"""What the state store's tables share: their collection, a column type, and rows as records.
+"""Parts that the state store's tables share: their collection, a column type, rows as records.
 
 A table is written once, as the frozen dataclass of its rows. A stored field is annotated with its
 column, or with several columns and the ``Form`` that its value has in them::

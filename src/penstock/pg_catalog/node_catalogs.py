@@ -387,8 +387,8 @@ _NEVER = ("spill_txns", "spill_count", "spill_bytes")
 
 @dataclass(frozen=True)
 class SharedState:
-    """What a server has in shared memory: slots, walsenders, sessions. ``sync_states``: returns the
-    states of streams, by their pids."""
+    """The state that a server has in shared memory: slots, walsenders, sessions.
+    ``sync_states``: returns the states of streams, by their pids."""
 
     database_oid: int
     slots: Slots
