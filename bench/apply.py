@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from penstock.attribute import Attribute
 from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.session import build_session
@@ -27,7 +28,7 @@ from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.apply import run_batch
 from penstock.pipeline.fold import fold
 from penstock.pipeline.table_work import ApplyOptions, TableWork
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 RELATION = Relation(
     16384,

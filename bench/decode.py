@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable
 
+from penstock.attribute import Attribute
 from penstock.pgoutput.chunk import MessageChunk
 from penstock.pgoutput.columnar import ColumnarDecoder
 from penstock.pgoutput.decoder import Decoder
@@ -22,7 +23,7 @@ from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Insert, RelationMessage, Update
 from penstock.pgoutput.tuple_data import Binary, Text, TupleData
 from penstock.pgtypes import find
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 ROUNDS = 3
 SHARE = 20

@@ -25,6 +25,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from penstock import Node
+from penstock.attribute import Attribute
 from penstock.embedded import EmbeddedPostgres, NodeProcess, wait_until
 from penstock.lakehouse.batches import BATCH_BYTES
 from penstock.lakehouse.files import ROW_GROUP_BYTES, FileWriter
@@ -39,7 +40,7 @@ from penstock.pipeline.compact import CompactOptions, compact
 from penstock.pipeline.publish_changes import Portion, publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock_node import rows_at_cut
 from process_tree import usages
 from servers import Server

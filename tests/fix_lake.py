@@ -11,6 +11,7 @@ import psycopg
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from penstock.attribute import Attribute
 from penstock.backend.backend import BackendOptions, Services
 from penstock.backend.hba import parse_rules
 from penstock.backend.runner import SessionRunner
@@ -26,7 +27,7 @@ from penstock.pgoutput.messages import Insert
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.tuple_data import Text
 from penstock.protocol.copy_both import xlog_data
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.senders import Senders

@@ -8,9 +8,10 @@ the lake.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.identifiers import quoted
 
 TableName = tuple[str, str]
@@ -55,42 +56,6 @@ class ReplicaIdentity(Enum):
     NOTHING = "n"
     FULL = "f"
     INDEX = "i"
-
-
-class AttGenerated(StrEnum):
-    """pg_attribute.attgenerated; false for a column that is not generated."""
-
-    NOT = ""
-    STORED = "s"
-    VIRTUAL = "v"
-
-
-@dataclass(frozen=True, slots=True)
-class TableColumn:
-    """A column of a table, as pg_attribute and pg_attrdef have it.
-
-    ``default``: a constant as SQL writes it. ``generation``: the expression, if the node generates
-    the column. ``not_null``: the column was declared NOT NULL.
-    """
-
-    name: str
-    type_oid: int
-    typmod: int = -1
-    generated: AttGenerated = AttGenerated.NOT
-    collation: str = "default"
-    default: str | None = None
-    generation: str | None = None
-    not_null: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """One published column. ``key``: part of the replica identity (flag 1 in Relation messages)."""
-
-    name: str
-    type_oid: int
-    typmod: int = -1
-    key: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from commands.both import POSTGRES, Ours, done
+from penstock.attribute import TableColumn
 from penstock.catalog import LakeTable, SubscriptionRelState
 from penstock.commands import (
     CommandScope,
@@ -28,7 +29,7 @@ from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.protocol.scram_verifier import ScramVerifier
-from penstock.relation import ReplicaIdentity, TableColumn
+from penstock.relation import ReplicaIdentity
 from penstock.sql import parse
 from penstock.walreceiver.publisher import Publisher
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.values import BARE, ITEM, inserts, texts, transaction, written
+from penstock.attribute import Attribute
 from penstock.decoding import (
     Action,
     MessageChange,
@@ -29,7 +30,7 @@ from penstock.decoding.plugins.test_decoding import TestDecoding
 from penstock.decoding.plugins.wal2json import read_options
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 _TYPES = (16, 20, 21, 23, 25, 26, 700, 701, 1043, 1082, 1184, 1560, 1562, 1700, 2950, 3802, 1007)
 _TEXTS = st.sampled_from(["t", "f", "1", "-2.50", "NaN", "it's", "", "a\\b", "''", "é\n", "null"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.attribute import Attribute
 from penstock.decoding import (
     Action,
     LogicalDecodingContext,
@@ -18,7 +19,7 @@ from penstock.decoding import (
 )
 from penstock.decoding.reorder_buffer import Item
 from penstock.lsn import Lsn
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 ITEM = RelationData.of(
     Relation(

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg.pq import ExecStatus
 
+from penstock.attribute import AttGenerated
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.executor.skipping import wanted_keys
 from penstock.lakehouse.data_file import DataFile
@@ -26,7 +27,6 @@ from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.duck import query_error
 from penstock.pipeline.evaluate import Evaluation
 from penstock.pipeline.prune import candidates
-from penstock.relation import AttGenerated
 from penstock.sql import RangeVar
 from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query

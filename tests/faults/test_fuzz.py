@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from faults.fuzzing import SECONDS, Campaign, mutated
+from penstock.attribute import TableColumn
 from penstock.backend.hba import parse_rules
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.pg_catalog import (
@@ -36,7 +37,6 @@ from penstock.protocol.replication_grammar import (
 from penstock.protocol.scram_verifier import ScramVerifier
 from penstock.protocol.startup import parse_options
 from penstock.publication.row_filter import compile_row_filter
-from penstock.relation import TableColumn
 from penstock.sql import QueryStatement, RangeVar, parse, parse_partition_bound, parse_script
 from penstock.sql.grammar.copy_query import parse_copy_query
 from penstock.sql.grammar.parse_expression import parse_expression

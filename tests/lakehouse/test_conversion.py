@@ -16,6 +16,7 @@ import pytest
 
 from faults.heavy import HEAVY
 from fix_postgres import Database
+from penstock.attribute import Attribute
 from penstock.enum_type import EnumLabel, EnumType
 from penstock.errors import ValueNotRepresentable
 from penstock.lakehouse.conversion import converted, kept_as_text, refusal, takes
@@ -26,7 +27,6 @@ from penstock.pgtypes.gather import cells_of
 from penstock.pgtypes.pg_type import TEXT
 from penstock.pgtypes.text_output import text_output
 from penstock.pgtypes.varlena import OUTPUT_TEXT
-from penstock.relation import Attribute
 from penstock.sql.builtin.enum_types import known_enums
 
 _TEXTS = (

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from end_to_end.compare import delta_rows
+from penstock.attribute import Attribute
 from penstock.errors import DuplicateObject
 from penstock.lakehouse.describe import table_names
 from penstock.lakehouse.files import FileWriter
@@ -17,7 +18,7 @@ from penstock.lakehouse.names import earlier_folder_name
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 _INT4 = 23
 ODD = (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, RelationChanged
 from penstock.lakehouse.describe import describe
 from penstock.lakehouse.new_columns import NewColumns, check_no_variant
@@ -24,7 +25,7 @@ from penstock.lakehouse.schema import (
 from penstock.lakehouse.schema_changes import check_same_key, columns_added, copied_again
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.variant import VARIANT
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.walsender.lake_columns import columns_of
 
 INT8, TEXT, NUMERIC, TIMESTAMP, DATE = 20, 25, 1700, 1114, 1082

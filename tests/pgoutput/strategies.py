@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from penstock.attribute import Attribute
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.chunk import PADDING, MessageChunk
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from pgtypes.values import KINDS, OTHER, Kind, array_out, array_send
 
 

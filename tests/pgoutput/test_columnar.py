@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.attribute import Attribute
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import PenstockError, ProtocolViolation
 from penstock.lsn import Lsn
@@ -22,7 +23,7 @@ from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.framing import check_commits
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.pgtypes import find
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from pgoutput.strategies import chunk_of, chunks
 
 NOTHING = "nothing"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.attribute import Attribute
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
@@ -16,7 +17,7 @@ from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Text
 from penstock.pgtypes import find
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from pgoutput.strategies import CHANGES, OTHERS, chunk_of
 
 GOLDEN: list[tuple[str, m.Message]] = [

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.attribute import Attribute
 from penstock.pgoutput.columnar import ChangeBatch
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 Row = dict[str, Any]
 TEXT = 25

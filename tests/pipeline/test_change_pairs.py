@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.attribute import Attribute
 from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.row_pairs import NEW, OLD, PairFile, pairs_folder
 from penstock.lakehouse.storage import Storage, make_folder
@@ -32,7 +33,7 @@ from penstock.pipeline.publish_changes import (
 )
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 _SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 _HEADER = 30

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.attribute import Attribute
 from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.storage import Storage, make_folder
 from penstock.lsn import Lsn
@@ -25,7 +26,7 @@ from penstock.pipeline.publish_changes import (
 )
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 _SCHEMA = pa.schema([("id", pa.int64()), ("f", pa.float64()), ("v", pa.string())])
 _HEADER = 30

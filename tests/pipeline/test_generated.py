@@ -8,10 +8,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from penstock.attribute import Attribute
 from penstock.errors import RelationChanged, ValueNotRepresentable
 from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.generated import generated_columns
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 _INT4, _TEXT = 23, 25
 

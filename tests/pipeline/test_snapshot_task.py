@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.attribute import Attribute
 from penstock.errors import PenstockError, StorageError
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.schema import Column
@@ -14,7 +15,6 @@ from penstock.lakehouse.storage import Storage
 from penstock.pipeline import snapshot_task
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.snapshot_task import CopyTask
-from penstock.relation import Attribute
 from penstock.walreceiver.conninfo import ConnInfo
 
 _SCHEMA = pa.schema([("v", pa.string())])

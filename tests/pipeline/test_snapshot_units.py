@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.attribute import Attribute
 from penstock.pipeline.snapshot import Unit, unit_bytes, units_of
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.walreceiver.table_info import LeafTable, RemoteTable
 
 BLOCK = 8192

@@ -10,9 +10,9 @@ import duckdb
 import psycopg
 import pyarrow as pa
 
+from penstock.attribute import TableColumn
 from penstock.errors import PenstockError
 from penstock.publication.row_filter import RowFilter, compile_row_filter
-from penstock.relation import TableColumn
 from server_rows import arrow_arrays
 
 Verdict = tuple[str, str, str | None]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from penstock.attribute import AttGenerated, TableColumn
 from penstock.errors import FeatureNotSupported
 from penstock.publication.members import Members, Operation
 from penstock.publication.relation_sync import (
@@ -14,7 +15,6 @@ from penstock.publication.relation_sync import (
     publication_tables,
     relation_sync_entry,
 )
-from penstock.relation import AttGenerated, TableColumn
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.attribute import AttGenerated, TableColumn
 from penstock.errors import PenstockError
 from penstock.publication.members import Members, Operation
 from penstock.publication.rules import check_identity, check_row_filter_allowed, column_list
-from penstock.relation import AttGenerated, TableColumn
 from publication.test_relation_sync import Publication, Rel, Table
 
 COLUMNS = (TableColumn("a", 23), TableColumn("b", 25), TableColumn("c", 23))

@@ -7,9 +7,9 @@ import itertools
 import duckdb
 
 from fix_postgres import Database
+from penstock.attribute import TableColumn
 from penstock.publication.members import Operation
 from penstock.publication.row_filter import compile_row_filter, matches, published_as
-from penstock.relation import TableColumn
 
 VALUES = (True, False, None)
 _SENT = (

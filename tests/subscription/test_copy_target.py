@@ -13,6 +13,7 @@ import pytest
 from pyroaring import BitMap
 
 from lakehouse.tables import write
+from penstock.attribute import Attribute
 from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
 from penstock.catalog.pg_subscription import COPY_TARGETS
 from penstock.errors import NotInPrerequisiteState, PenstockError
@@ -22,7 +23,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pipeline.parts import Leaves
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.copy_target import copy_leaves, copy_marker, copy_target
 from penstock.walreceiver.table_info import RemoteTable
 

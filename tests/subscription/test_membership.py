@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.attribute import Attribute
 from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
 from penstock.embedded import wait_until
 from penstock.errors import RelationChanged, UndefinedObject
@@ -29,7 +30,7 @@ from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.tuple_data import Text
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.apply import Applier, ApplySession
 from penstock.subscription.apply_error import SkipLsns

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.attribute import Attribute
 from penstock.catalog import Catalog, SubscriptionRel, SubscriptionRelState
 from penstock.errors import (
     ApplierReplaced,
@@ -22,7 +23,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk, TruncateEvent
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
 from penstock.subscription.partitions import Partitions
 from penstock.subscription.relation_map import shares

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.attribute import Attribute
 from penstock.catalog import Catalog
 from penstock.errors import ProtocolViolation, UndefinedObject
 from penstock.lakehouse.storage import Storage
@@ -38,7 +39,7 @@ from penstock.pgoutput.messages import (
     Truncate,
 )
 from penstock.pgoutput.tuple_data import Text
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.inbox import Inbox
 from penstock.subscription.prepared import PreparedStore, PreparedTransactions
 from penstock.subscription.streamed import StreamedTransactions

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from fix_postgres import Database
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, UndefinedObject, WrongObjectType
-from penstock.relation import Attribute, ReplicaIdentity
+from penstock.relation import ReplicaIdentity
 from penstock.walreceiver.publications import missing_publications_message
 from penstock.walreceiver.publisher import Publisher
 

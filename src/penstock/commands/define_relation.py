@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from penstock.attribute import AttGenerated, TableColumn
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
 from penstock.commands.column_types import column_type
@@ -40,7 +41,6 @@ from penstock.errors import (
 from penstock.lakehouse.defaults import stored_value
 from penstock.pgtypes import arrow_type
 from penstock.protocol.answers import Notice
-from penstock.relation import AttGenerated, TableColumn
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.grammar.default_grammar import NEXTVAL

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from penstock.attribute import AttGenerated, TableColumn
 from penstock.errors import (
     FeatureNotSupported,
     InvalidParameterValue,
     PenstockError,
     SqlSyntaxError,
 )
-from penstock.relation import AttGenerated, TableColumn
 from penstock.sql import ColumnDef
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.to_duckdb.duckdb_change import compile_generation

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from penstock.attribute import TableColumn
 from penstock.catalog import CatalogTransaction, LakeTable, Namespace
 from penstock.commands.scope import CommandScope, warning
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
@@ -30,7 +31,6 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.pg_type import TEXT
 from penstock.pgtypes.registry import type_of_arrow
 from penstock.protocol.answers import Notice
-from penstock.relation import TableColumn
 from penstock.sql import RangeVar
 
 UNDEFINED_TABLE = "42P01"

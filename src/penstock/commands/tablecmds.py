@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.attribute import AttGenerated, Attribute, TableColumn
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace, PublicationRel, Slot
 from penstock.commands.aclchk import (
     check_can_set_role,
@@ -122,14 +123,7 @@ from penstock.pipeline.routing import Level, RangeBound
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.protocol.answers import Notice
 from penstock.publication.row_filter import compile_row_filter
-from penstock.relation import (
-    AttGenerated,
-    Attribute,
-    Relation,
-    ReplicaIdentity,
-    TableColumn,
-    qualified,
-)
+from penstock.relation import Relation, ReplicaIdentity, qualified
 from penstock.sql import (
     AddColumn,
     AddPrimaryKey,

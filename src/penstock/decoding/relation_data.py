@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from penstock.relation import AttGenerated, Relation, ReplicaIdentity
+from penstock.attribute import AttGenerated
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql.text.quoting import quote_identifier, type_name, type_text
 
 

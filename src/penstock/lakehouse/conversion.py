@@ -16,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.attribute import Attribute
 from penstock.errors import (
     FeatureNotSupported,
     PenstockError,
@@ -45,7 +46,6 @@ from penstock.pgtypes.registry import find, type_of_arrow
 from penstock.pgtypes.text_output import text_output
 from penstock.pgtypes.type_names import length_of, numeric_modifiers
 from penstock.pgtypes.variant import KEEP_TEXT, VARIANT, variants
-from penstock.relation import Attribute
 from penstock.sql.text.quoting import type_text
 from penstock.sql.typed.input_functions import has_input, input_function
 

@@ -20,10 +20,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 import penstock.pgtypes as pgtypes
+from penstock.attribute import AttGenerated
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lakehouse.names import column_names
 from penstock.pgtypes.variant import VARIANT
-from penstock.relation import AttGenerated, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 SOURCE: Final = "penstock.source"
 TYPE: Final = "penstock.type"

@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, RelationChanged, SchemaChanged
 from penstock.lakehouse.conversion import MAKE_AGAIN, refusal, takes
 from penstock.lakehouse.new_columns import AS_TYPES_ARE, NewColumns, check_no_variant
@@ -43,7 +44,6 @@ from penstock.pgtypes.pg_type import (
     VARCHAR,
 )
 from penstock.pgtypes.type_names import numeric_modifiers
-from penstock.relation import Attribute
 
 
 def copied_again(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.errors import ProtocolViolation
 from penstock.pgoutput.messages import (
     Delete,
@@ -21,7 +22,7 @@ from penstock.pgoutput.messages import (
 )
 from penstock.pgoutput.reader import Reader
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 KEY_FLAG: Final = 1
 CASCADE_FLAG: Final = 1

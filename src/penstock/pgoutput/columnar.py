@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.attribute import Attribute
 from penstock.cells import Cells, window
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
 from penstock.pgoutput.change_reader import (
@@ -35,7 +36,7 @@ from penstock.pgoutput.chunk import (
 from penstock.pgoutput.decoder import Decoder, unknown_message
 from penstock.pgoutput.framing import check_origins, read_begins, read_commits
 from penstock.pgoutput.messages import LogicalMessage, RelationMessage, Truncate
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 
 __all__ = [
     "ChangeBatch",

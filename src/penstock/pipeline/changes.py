@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.attribute import Attribute
 from penstock.errors import ProtocolViolation, SchemaChanged
 from penstock.lakehouse.conversion import converted, takes
 from penstock.lakehouse.defaults import Draw, drawn, draws, filled, no_draw
@@ -26,7 +27,7 @@ from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values
 from penstock.pipeline.net_change import KEPT, LocalRows, Met, OriginDiffers, Skipped
-from penstock.relation import Attribute, Relation
+from penstock.relation import Relation
 
 INSERT: Final = ord("I")
 UPDATE: Final = ord("U")

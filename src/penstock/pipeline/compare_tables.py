@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.attribute import Attribute
 from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
@@ -46,7 +47,6 @@ from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.snapshot import CopyOptions, CopySource, Unit, published_columns, units_of
 from penstock.pipeline.snapshot_task import CopyTask, read_unit
 from penstock.pipeline.tasks import Failed
-from penstock.relation import Attribute
 from penstock.walreceiver.conninfo import ConnInfo
 
 HERE_BYTES: Final = 1 << 30

@@ -25,6 +25,7 @@ from typing import Any, Final
 from pyspark import AccumulatorParam, SparkContext
 
 import penstock.pgtypes as pgtypes
+from penstock.attribute import Attribute
 from penstock.catalog import LakeTable
 from penstock.enum_type import EnumType
 from penstock.errors import ConnectionFailure, PenstockError
@@ -51,7 +52,6 @@ from penstock.pipeline.snapshot_task import (
     copy_units,
     with_values,
 )
-from penstock.relation import Attribute
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.table_info import LeafTable, RemoteTable
 

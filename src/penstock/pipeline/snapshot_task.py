@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 import penstock.pgtypes as pgtypes
+from penstock.attribute import Attribute
 from penstock.cells import Cells
 from penstock.enum_type import EnumType
 from penstock.errors import (
@@ -41,7 +42,6 @@ from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.routing import Level
 from penstock.pipeline.write import Destination
 from penstock.protocol.copy_block import CopyBlock
-from penstock.relation import Attribute
 from penstock.sql.builtin.enum_types import known_enums
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.attribute import AttGenerated, TableColumn
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pgtypes.pg_type import BOOL
 from penstock.publication.members import (
@@ -23,7 +24,6 @@ from penstock.publication.members import (
 )
 from penstock.publication.row_filter import RowFilter, compile_row_filter
 from penstock.publication.rules import refused_operations
-from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.grammar.expressions import BoolOp
 from penstock.sql.to_duckdb.duckdb_predicate import conjunction
 from penstock.sql.to_duckdb.duckdb_values import (

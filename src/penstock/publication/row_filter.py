@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.attribute import AttGenerated, TableColumn
 from penstock.errors import FeatureNotSupported
 from penstock.publication.members import Operation
-from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.grammar.parse_expression import parse_expression
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.duckdb_predicate import predicate

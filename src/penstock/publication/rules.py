@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from penstock.attribute import AttGenerated, TableColumn
 from penstock.errors import (
     DuplicateObject,
     InvalidParameterValue,
@@ -26,7 +27,6 @@ from penstock.publication.members import (
     operations_of,
 )
 from penstock.publication.row_filter import compile_row_filter
-from penstock.relation import AttGenerated, TableColumn
 from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
 
 _SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.errors import WrongObjectType
 from penstock.identifiers import quote_literal
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.walreceiver.connection import Connection, literal_list
 from penstock.walreceiver.publications import different_column_lists, not_found
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.catalog import (
     Catalog,
     CatalogTransaction,
@@ -56,7 +57,7 @@ from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_both import xlog_data
 from penstock.publication.members import Members, Operation
 from penstock.publication.relation_sync import RelationSyncEntry, relation_sync_entry
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.walsender.every_table import relation_data
 from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
 from penstock.walsender.lake_columns import (

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.catalog import LakeTable
 from penstock.decoding import RelationData
 from penstock.lsn import Lsn
 from penstock.pipeline.change_item import PublishedTable
 from penstock.pipeline.scan import ScanColumn
 from penstock.publication.members import Operation
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql.text.quoting import quote_identifier
 from penstock.walsender.feed import TypeName
 from penstock.walsender.lake_columns import LakeColumn, column_type

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.attribute import AttGenerated, TableColumn
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.lakehouse.protocol import check_readable
@@ -34,7 +35,6 @@ from penstock.lakehouse.state import TableState
 from penstock.lsn import Lsn
 from penstock.pgtypes.pg_type import TEXT
 from penstock.pgtypes.registry import type_of_arrow
-from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.typed.query_nodes import OutputColumn
 

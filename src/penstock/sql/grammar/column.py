@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.attribute import AttGenerated
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
-from penstock.relation import AttGenerated
 from penstock.sql.grammar.default_grammar import default_constant
 from penstock.sql.grammar.names import constant, not_supported, relation
 from penstock.sql.grammar.raw_node import Json, RawNode
