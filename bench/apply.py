@@ -36,7 +36,7 @@ RELATION = Relation(
     "pgbench_accounts",
     ReplicaIdentity.DEFAULT,
     (
-        Attribute("aid", 23, -1, True),
+        Attribute("aid", 23, key=True),
         Attribute("bid", 23),
         Attribute("abalance", 23),
         Attribute("filler", 1042, 88),

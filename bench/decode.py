@@ -35,7 +35,7 @@ ACCOUNTS = Relation(
     "pgbench_accounts",
     ReplicaIdentity.DEFAULT,
     (
-        Attribute("aid", 23, -1, True),
+        Attribute("aid", 23, key=True),
         Attribute("bid", 23),
         Attribute("abalance", 23),
         Attribute("filler", 1042, 88),
@@ -48,7 +48,7 @@ MIXED = Relation(
     "mixed",
     ReplicaIdentity.DEFAULT,
     (
-        Attribute("id", 23, -1, True),
+        Attribute("id", 23, key=True),
         Attribute("big", 20),
         Attribute("num", 1700, (18 << 16 | 4) + 4),
         Attribute("txt", 25),

@@ -7,7 +7,7 @@ form makes an ``Attribute`` of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 
 
@@ -20,28 +20,21 @@ class AttGenerated(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TableColumn:
+class Attribute:
     """A column of a table, as pg_attribute and pg_attrdef have it.
 
-    ``default``: a constant as SQL writes it. ``generation``: the expression, if the node generates
-    the column. ``not_null``: the column was declared NOT NULL.
+    ``type_oid``: 0 if it follows from what stores the values. ``default``: the default as SQL
+    writes it. ``generation``: the expression of a generated column, if the node knows it.
+    ``key``: the column is part of the replica identity (flag 1 in Relation messages).
     """
 
     name: str
     type_oid: int
     typmod: int = -1
+    _: KW_ONLY
+    not_null: bool = False
     generated: AttGenerated = AttGenerated.NOT
-    collation: str = "default"
     default: str | None = None
     generation: str | None = None
-    not_null: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """One published column. ``key``: part of the replica identity (flag 1 in Relation messages)."""
-
-    name: str
-    type_oid: int
-    typmod: int = -1
+    collation: str = "default"
     key: bool = False

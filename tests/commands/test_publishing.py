@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from commands.both import POSTGRES, Ours, done
-from penstock.attribute import TableColumn
+from penstock.attribute import Attribute
 from penstock.catalog import LakeTable, SubscriptionRelState
 from penstock.commands import (
     CommandScope,
@@ -65,9 +65,9 @@ def test_a_created_table_is_a_delta_table_with_postgresql_types(node: Ours) -> N
     assert delta.schema.source_key == ("id",)
     assert delta.schema.arrow().types == [pa.int64(), pa.string(), pa.list_(pa.decimal128(10, 2))]
     assert table_columns(node.scope, table) == (
-        TableColumn("id", 20),
-        TableColumn("a b", 1043, 9),
-        TableColumn("n", 1231, (10 << 16 | 2) + 4),
+        Attribute("id", 20),
+        Attribute("a b", 1043, 9),
+        Attribute("n", 1231, (10 << 16 | 2) + 4),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from faults.fuzzing import SECONDS, Campaign, mutated
-from penstock.attribute import TableColumn
+from penstock.attribute import Attribute
 from penstock.backend.hba import parse_rules
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.pg_catalog import (
@@ -68,8 +68,8 @@ OIDS: Final = {
     "bytea": 17, "integer[]": 1007, "text[]": 1009, "jsonb": 3802,
 }  # fmt: skip
 COLUMNS: Final = [
-    TableColumn(f"c{n}", OIDS[name]) for n, name in enumerate(VALUES) if name in OIDS
-] + [TableColumn(name, oid) for name, oid in (("i4", 23), ("t", 25), ("b", 16), ("n", 1700))]
+    Attribute(f"c{n}", OIDS[name]) for n, name in enumerate(VALUES) if name in OIDS
+] + [Attribute(name, oid) for name, oid in (("i4", 23), ("t", 25), ("b", 16), ("n", 1700))]
 FILTERS: Final = list(TEXTS)
 COMMANDS: Final = [
     "IDENTIFY_SYSTEM",

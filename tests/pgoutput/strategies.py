@@ -45,7 +45,7 @@ relations = st.builds(
     names,
     st.sampled_from(ReplicaIdentity),
     st.lists(
-        st.builds(Attribute, names, oids, st.integers(-1, 2**31 - 1), st.booleans()), max_size=4
+        st.builds(Attribute, names, oids, st.integers(-1, 2**31 - 1), key=st.booleans()), max_size=4
     ).map(tuple),
 )
 
@@ -145,7 +145,7 @@ def chunks(draw: st.DrawFn) -> list[m.Message]:
 def _relation(draw: st.DrawFn) -> tuple[Relation, list[ColumnKind]]:
     layout = draw(st.lists(column_kinds, max_size=4))
     attributes = tuple(
-        Attribute(f"c{i}", column.oid, column.kind.typmod, draw(st.booleans()))
+        Attribute(f"c{i}", column.oid, column.kind.typmod, key=draw(st.booleans()))
         for i, column in enumerate(layout)
     )
     oid = draw(st.sampled_from([16384, 16385, 4_000_000_000]))

@@ -215,7 +215,7 @@ T = Relation(
     "public",
     "t",
     ReplicaIdentity.DEFAULT,
-    (Attribute("id", 23, -1, True), Attribute("note", 25)),
+    (Attribute("id", 23, key=True), Attribute("note", 25)),
 )
 ROW: TupleData = (Text(b"1"), Text(b"one"))
 

@@ -43,7 +43,7 @@ GOLDEN: list[tuple[str, m.Message]] = [
                 "public",
                 "t3",
                 ReplicaIdentity.FULL,
-                (Attribute("a", 23, -1, True), Attribute("b", 1700, 0x120008)),
+                (Attribute("a", 23, key=True), Attribute("b", 1700, 0x120008)),
             )
         ),
     ),

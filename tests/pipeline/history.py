@@ -52,7 +52,7 @@ class Publisher:
             "public",
             "t",
             self.identity,
-            tuple(Attribute(n, TEXT, -1, full or n in self.key) for n in self.types),
+            tuple(Attribute(n, TEXT, key=full or n in self.key) for n in self.types),
         )
 
     def insert(self, row: Row) -> None:

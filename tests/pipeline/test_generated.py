@@ -20,8 +20,7 @@ _INT4, _TEXT = 23, 25
 def schema(**expressions: str) -> TableSchema:
     """Of (twice, "A b", t), in which PostgreSQL's names are not Delta's."""
     attributes = tuple(
-        Attribute(name, oid, -1, False)
-        for name, oid in (("twice", _INT4), ("A b;", _INT4), ("t", _TEXT))
+        Attribute(name, oid) for name, oid in (("twice", _INT4), ("A b;", _INT4), ("t", _TEXT))
     )
     made = TableSchema.of_relation(Relation(1, "public", "g", ReplicaIdentity.FULL, attributes))
     columns = (replace(c, local=True, generated=expressions.get(c.source)) for c in made.columns)

@@ -28,7 +28,7 @@ def task(folder: Path) -> CopyTask:
         application_name="penstock test",
         snapshot_name="",
         queries=(),
-        columns=(Attribute("v", 25, -1, False),),
+        columns=(Attribute("v", 25),),
         schema=_SCHEMA,
         targets=(Column("v", "v", pa.string()),),
         generated=GeneratedColumns("public.t"),

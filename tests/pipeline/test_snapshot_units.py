@@ -13,7 +13,7 @@ from penstock.relation import Relation, ReplicaIdentity
 from penstock.walreceiver.table_info import LeafTable, RemoteTable
 
 BLOCK = 8192
-ID = Attribute("id", 23, -1, True)
+ID = Attribute("id", 23, key=True)
 MAC = Attribute('m"ac', 829, -1)
 
 

@@ -10,7 +10,7 @@ import duckdb
 import psycopg
 import pyarrow as pa
 
-from penstock.attribute import TableColumn
+from penstock.attribute import Attribute
 from penstock.errors import PenstockError
 from penstock.publication.row_filter import RowFilter, compile_row_filter
 from server_rows import arrow_arrays
@@ -33,7 +33,7 @@ class World:
     def __init__(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
         self._connection = connection
         self._duckdb = duckdb.connect(config={"threads": 1, "autoload_known_extensions": False})
-        self.columns: list[TableColumn] = []
+        self.columns: list[Attribute] = []
         self.rows = 0
         self.error = ""
 
@@ -55,7 +55,7 @@ class World:
             "SELECT attname, atttypid::int8, atttypmod FROM pg_attribute"
             " WHERE attrelid = 'tb'::regclass AND attnum > 0 ORDER BY attnum"
         ).fetchall()
-        self.columns = [TableColumn(str(n), int(o), int(m)) for n, o, m in found]  # type: ignore[call-overload]
+        self.columns = [Attribute(str(n), int(o), int(m)) for n, o, m in found]  # type: ignore[call-overload]
         self.rows = len(rows)
         self._duckdb.register("tb", self._arrow())
 

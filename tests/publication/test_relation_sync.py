@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.attribute import AttGenerated, TableColumn
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported
 from penstock.publication.members import Members, Operation
 from penstock.publication.relation_sync import (
@@ -55,11 +55,11 @@ class Table:
 
 
 COLUMNS = (
-    TableColumn("a", 23),
-    TableColumn("b", 25),
-    TableColumn("g", 23, generated=AttGenerated.STORED, generation="a * 2"),
+    Attribute("a", 23),
+    Attribute("b", 25),
+    Attribute("g", 23, generated=AttGenerated.STORED, generation="a * 2"),
 )
-VIRTUAL = TableColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="a * 2")
+VIRTUAL = Attribute("v", 23, generated=AttGenerated.VIRTUAL, generation="a * 2")
 PLAIN = COLUMNS[:2]
 T = Table(1, "t")
 ROOT = Table(10, "root", partition_key="RANGE (a)")
@@ -73,7 +73,7 @@ def one(
     rels: list[Rel],
     namespaces: list[Namespace] | None = None,
     tables: tuple[Table, ...] = (T,),
-    columns: tuple[TableColumn, ...] = PLAIN,
+    columns: tuple[Attribute, ...] = PLAIN,
 ) -> RelationSyncEntry:
     members = Members(publications, rels, namespaces or [], tables)
     (table,) = (table for table in tables if table.partition_key is None)

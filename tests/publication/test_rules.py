@@ -8,13 +8,13 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
-from penstock.attribute import AttGenerated, TableColumn
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import PenstockError
 from penstock.publication.members import Members, Operation
 from penstock.publication.rules import check_identity, check_row_filter_allowed, column_list
 from publication.test_relation_sync import Publication, Rel, Table
 
-COLUMNS = (TableColumn("a", 23), TableColumn("b", 25), TableColumn("c", 23))
+COLUMNS = (Attribute("a", 23), Attribute("b", 25), Attribute("c", 23))
 IDENTITIES: dict[str, tuple[str, ...] | None] = {"DEFAULT": ("a",), "FULL": (), "NOTHING": None}
 
 
@@ -54,8 +54,8 @@ def test_virtual_columns_in_identities_and_filters(
     identity: str, where: str | None, options: str, database: Database
 ) -> None:
     virtual = (
-        TableColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="c * 2"),
-        TableColumn("w", 23, generated=AttGenerated.VIRTUAL, generation="a * 2"),
+        Attribute("v", 23, generated=AttGenerated.VIRTUAL, generation="c * 2"),
+        Attribute("w", 23, generated=AttGenerated.VIRTUAL, generation="a * 2"),
     )
     filtered = f" WHERE ({where})" if where else ""
     database.execute(
@@ -73,7 +73,7 @@ def test_virtual_columns_in_identities_and_filters(
 
 
 def ours(
-    members: Members, table: Table, action: Operation, columns: Sequence[TableColumn] = COLUMNS
+    members: Members, table: Table, action: Operation, columns: Sequence[Attribute] = COLUMNS
 ) -> tuple[str | None, ...] | None:
     try:
         check_identity(members, table, columns, action)
@@ -96,7 +96,7 @@ def test_column_lists_are_checked_as_on_the_server(database: Database) -> None:
         connection.execute(
             "CREATE TABLE t (a int PRIMARY KEY, b text, c int, v int GENERATED ALWAYS AS (a * 2))"
         )
-        columns = (*COLUMNS, TableColumn("v", 23, generated=AttGenerated.VIRTUAL))
+        columns = (*COLUMNS, Attribute("v", 23, generated=AttGenerated.VIRTUAL))
         for names in [
             ("a",), ("c", "a"), ("nope",), ("a", "a"), ("ctid",), ("a", "xmin"), ("a", "v"),
         ]:  # fmt: skip

@@ -7,7 +7,7 @@ import itertools
 import duckdb
 
 from fix_postgres import Database
-from penstock.attribute import TableColumn
+from penstock.attribute import Attribute
 from penstock.publication.members import Operation
 from penstock.publication.row_filter import compile_row_filter, matches, published_as
 
@@ -37,7 +37,7 @@ def theirs(database: Database, slot: str) -> dict[tuple[bool | None, bool | None
 
 
 def test_an_update_becomes_what_the_server_makes_of_it(database: Database) -> None:
-    row_filter = compile_row_filter("f", [TableColumn("f", 16)], table="t")
+    row_filter = compile_row_filter("f", [Attribute("f", 16)], table="t")
     match = matches(row_filter.predicate)
     duck = duckdb.connect()
     duck.execute("CREATE TABLE rows (f boolean)")

@@ -84,7 +84,7 @@ def test_publications_and_tables(publisher: Publisher) -> None:
 def test_columns_and_keys(publisher: Publisher) -> None:
     plain = publisher.table_info(["everything"], "public", "plain")
     assert plain.relation.attributes == (
-        Attribute("id", INT, -1, True),
+        Attribute("id", INT, key=True),
         Attribute("Mixed Case", TEXT),
         Attribute("n", NUMERIC, (10 << 16) + 2 + 4),
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from penstock.attribute import AttGenerated, TableColumn
+from penstock.attribute import AttGenerated, Attribute
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
 from penstock.commands.column_types import column_type
@@ -59,7 +59,7 @@ class Definition:
     """A table to be created. ``parent`` and ``bound``: of a partition. ``uniques``: its own;
     ``sequences``: of its columns."""
 
-    columns: tuple[TableColumn, ...]
+    columns: tuple[Attribute, ...]
     primary_key: tuple[str, ...]
     parent: LakeTable | None = None
     bound: PartitionBound | None = None
@@ -116,7 +116,7 @@ def check_declarations(table: str, item: ColumnDef) -> None:
 
 def build_column(
     transaction: CatalogTransaction, scope: CommandScope, item: ColumnDef
-) -> TableColumn:
+) -> Attribute:
     """Return a column with its type looked up, and its generation expression as it was written.
 
     Raises UndefinedObject (42704, 3F000).
@@ -124,7 +124,7 @@ def build_column(
     oid, typmod = column_type(transaction, scope, serial_type(item.type) or item.type)
     _check_default(item.name, item.default, oid, typmod)
     generation = item.generations[0] if item.generations else None
-    return TableColumn(
+    return Attribute(
         item.name,
         oid,
         typmod,
@@ -162,9 +162,7 @@ def _partition(
     return Definition(columns, parent.primary_key, parent, statement.bound)
 
 
-def _with_defaults(
-    columns: Sequence[TableColumn], statement: CreateTable
-) -> tuple[TableColumn, ...]:
+def _with_defaults(columns: Sequence[Attribute], statement: CreateTable) -> tuple[Attribute, ...]:
     """Return the columns with a partition's own defaults. Raises UndefinedObject."""
     defaults = dict(statement.defaults)
     for name in defaults:
@@ -179,7 +177,7 @@ def _with_defaults(
 
 def _own_and_liked(
     transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
-) -> tuple[TableColumn, ...]:
+) -> tuple[Attribute, ...]:
     """Return the columns as written, and those of LIKE without their defaults, expressions and
     keys; a NOT NULL or key column of LIKE is NOT NULL."""
     own = [build_column(transaction, scope, item) for item in statement.columns]
@@ -201,7 +199,7 @@ def _own_and_liked(
     return (*own[:at], *plain, *own[at:])
 
 
-def _primary_key(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[str, ...]:
+def _primary_key(statement: CreateTable, columns: Sequence[Attribute]) -> tuple[str, ...]:
     """Return the columns of the one PRIMARY KEY, () without one."""
     keys: list[tuple[str, ...]] = [(c.name,) for c in statement.columns if c.primary_key]
     keys += statement.primary_keys
@@ -213,7 +211,7 @@ def _primary_key(statement: CreateTable, columns: Sequence[TableColumn]) -> tupl
     return keys[0]
 
 
-def _sequences(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[OwnedSequence, ...]:
+def _sequences(statement: CreateTable, columns: Sequence[Attribute]) -> tuple[OwnedSequence, ...]:
     types = {column.name: column.type_oid for column in columns}
     owned = (owned_sequence(item, types[item.name]) for item in statement.columns)
     found = tuple(sequence for sequence in owned if sequence is not None)
@@ -225,7 +223,7 @@ def _sequences(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[
     return found
 
 
-def _uniques(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[Unique, ...]:
+def _uniques(statement: CreateTable, columns: Sequence[Attribute]) -> tuple[Unique, ...]:
     """Return each UNIQUE, those of columns first."""
     found = [item.unique for item in statement.columns if item.unique is not None]
     found += statement.uniques
@@ -267,7 +265,7 @@ def _check_once(columns: Sequence[str]) -> None:
 def check_partition_key(
     table: str,
     spec: PartitionSpec,
-    columns: Sequence[TableColumn],
+    columns: Sequence[Attribute],
     primary_key: Sequence[str],
 ) -> None:
     """Check a partition key (ComputePartitionAttrs). A primary key must have all its columns

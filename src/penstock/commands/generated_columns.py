@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from penstock.attribute import AttGenerated, TableColumn
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import (
     FeatureNotSupported,
     InvalidParameterValue,
@@ -44,13 +44,13 @@ def check_generations(item: ColumnDef, table: str) -> None:
         )
 
 
-def with_expressions(columns: Sequence[TableColumn], table: str) -> tuple[TableColumn, ...]:
+def with_expressions(columns: Sequence[Attribute], table: str) -> tuple[Attribute, ...]:
     """Return all columns of a new table with checked expressions. Raises PenstockError (42P17,
     42703, 42804, 0A000, ...)."""
     return tuple(with_expression(column, columns, table) for column in columns)
 
 
-def with_expression(column: TableColumn, columns: Sequence[TableColumn], table: str) -> TableColumn:
+def with_expression(column: Attribute, columns: Sequence[Attribute], table: str) -> Attribute:
     """Return one of the ``columns`` of a table with a checked expression. Raises what
     ``with_expressions`` raises."""
     if column.generation is None:
@@ -80,7 +80,7 @@ def _uses_enum(node: Node) -> bool:
     return is_enum(node.type) or any(map(_uses_enum, children(node)))
 
 
-def check_not_virtual(names: Collection[str], columns: Sequence[TableColumn], what: str) -> None:
+def check_not_virtual(names: Collection[str], columns: Sequence[Attribute], what: str) -> None:
     """Check that none of the columns ``names`` is virtual, as ``what`` needs stored values
     (DefineIndex, ATAddForeignKeyConstraint).
 
@@ -90,7 +90,7 @@ def check_not_virtual(names: Collection[str], columns: Sequence[TableColumn], wh
         raise FeatureNotSupported(f"{what} on virtual generated columns are not supported")
 
 
-def generated_from(name: str, columns: Sequence[TableColumn], table: str) -> tuple[str, ...]:
+def generated_from(name: str, columns: Sequence[Attribute], table: str) -> tuple[str, ...]:
     """Return the generated columns that are computed from a column."""
     known = [OutputColumn(c.name, c.type_oid, c.typmod, generation=c.generation) for c in columns]
     return tuple(
@@ -101,7 +101,7 @@ def generated_from(name: str, columns: Sequence[TableColumn], table: str) -> tup
     )
 
 
-def check_own_default(column: TableColumn) -> None:
+def check_own_default(column: Attribute) -> None:
     """Check that a partition's column may have its own default (MergeChildAttribute). Raises
     InvalidParameterValue (42611)."""
     if column.generated:
@@ -111,7 +111,7 @@ def check_own_default(column: TableColumn) -> None:
         )
 
 
-def check_not_in_partition_key(column: TableColumn) -> None:
+def check_not_in_partition_key(column: Attribute) -> None:
     """Check that a column may be in a partition key (ComputePartitionAttrs). Raises
     InvalidParameterValue (42P17)."""
     if column.generated:
@@ -122,7 +122,7 @@ def check_not_in_partition_key(column: TableColumn) -> None:
         )
 
 
-def check_same_generation(child: TableColumn, parent: TableColumn) -> None:
+def check_same_generation(child: Attribute, parent: Attribute) -> None:
     """Check that a partition generates a column as its parent does (MergeAttributesIntoExisting).
     Raises PenstockError (42804), FeatureNotSupported."""
     if child.generated and parent.generated and child.generated != parent.generated:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.attribute import TableColumn
+from penstock.attribute import Attribute
 from penstock.catalog import CatalogTransaction, LakeTable, Namespace
 from penstock.commands.scope import CommandScope, warning
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
@@ -165,7 +165,7 @@ def register_all(transaction: CatalogTransaction, scope: CommandScope) -> list[N
     return warnings
 
 
-def table_columns(scope: CommandScope, table: LakeTable) -> tuple[TableColumn, ...]:
+def table_columns(scope: CommandScope, table: LakeTable) -> tuple[Attribute, ...]:
     """Return the columns of a table in order, also of a partitioned one. Raises UndefinedObject
     (42P01)."""
     uri = delta_uri(scope, table)
@@ -179,7 +179,7 @@ def table_columns(scope: CommandScope, table: LakeTable) -> tuple[TableColumn, .
     return columns_of(found)
 
 
-def columns_of(description: TableDescription) -> tuple[TableColumn, ...]:
+def columns_of(description: TableDescription) -> tuple[Attribute, ...]:
     """Return the columns of a Delta table with their names and types in PostgreSQL."""
     columns = []
     for field in description.fields:
@@ -188,7 +188,7 @@ def columns_of(description: TableDescription) -> tuple[TableColumn, ...]:
         if not pair[0]:
             pair = _type_of(field["type"])
         columns.append(
-            TableColumn(
+            Attribute(
                 source_name(field),
                 *pair,
                 generated=attgenerated(metadata),
@@ -207,7 +207,7 @@ def _type_of(delta: object) -> tuple[int, int]:
         return TEXT, -1
 
 
-def names(columns: Sequence[TableColumn]) -> list[str]:
+def names(columns: Sequence[Attribute]) -> list[str]:
     """Return the names of columns in order."""
     return [column.name for column in columns]
 

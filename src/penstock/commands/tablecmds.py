@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.attribute import AttGenerated, Attribute, TableColumn
+from penstock.attribute import AttGenerated, Attribute
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace, PublicationRel, Slot
 from penstock.commands.aclchk import (
     check_can_set_role,
@@ -245,13 +245,7 @@ def _skip_result(message: str) -> CommandResult:
 
 def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
     """Return the Delta table's columns, as a subscription would make them for such a relation."""
-    attributes = tuple(
-        Attribute(
-            column.name, column.type_oid, column.typmod, column.name in definition.primary_key
-        )
-        for column in definition.columns
-    )
-    relation = Relation(0, schema, name, ReplicaIdentity.DEFAULT, attributes)
+    relation = Relation(0, schema, name, ReplicaIdentity.DEFAULT, definition.columns)
     made = TableSchema.of_relation(relation, key=definition.primary_key)
     defined = {column.name: column for column in definition.columns}
     columns = [
@@ -454,7 +448,7 @@ def _add_column(
     scope: CommandScope,
     table: LakeTable,
     command: AddColumn,
-    new: TableColumn,
+    new: Attribute,
     changes: ColumnChanges,
     notices: list[Notice],
 ) -> LakeTable:
@@ -1129,14 +1123,14 @@ class ColumnChanges:
 
     at: datetime
     dropped: list[str] = field(default_factory=list)
-    added: list[TableColumn] = field(default_factory=list)
+    added: list[Attribute] = field(default_factory=list)
     key: tuple[str, ...] | None = None
     not_null: dict[str, bool] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.dropped or self.added or self.key is not None or self.not_null)
 
-    def columns(self, scope: CommandScope, table: LakeTable) -> list[TableColumn]:
+    def columns(self, scope: CommandScope, table: LakeTable) -> list[Attribute]:
         """Return the columns of a table after these changes."""
         kept = [c for c in table_columns(scope, table) if c.name not in self.dropped]
         return [*kept, *self.added]
@@ -1342,7 +1336,7 @@ def _backquoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _spark_type(column: TableColumn) -> str:
+def _spark_type(column: Attribute) -> str:
     return type_text(delta_type(arrow_type(column.type_oid, column.typmod))).upper()
 
 

@@ -148,4 +148,4 @@ def _cell(reader: Reader) -> Cell:
 def _attribute(reader: Reader) -> Attribute:
     key = bool(reader.uint8() & KEY_FLAG)
     name = reader.string()
-    return Attribute(name, reader.uint32(), reader.int32(), key)
+    return Attribute(name, reader.uint32(), reader.int32(), key=key)

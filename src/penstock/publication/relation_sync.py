@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.attribute import AttGenerated, TableColumn
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pgtypes.pg_type import BOOL
 from penstock.publication.members import (
@@ -54,7 +54,7 @@ class RelationSyncEntry:
 
 
 def relation_sync_entry(
-    members: Members, table: TableRow, columns: Sequence[TableColumn]
+    members: Members, table: TableRow, columns: Sequence[Attribute]
 ) -> RelationSyncEntry | None:
     """Return how the publications publish a table with rows, None if they do not.
 
@@ -99,7 +99,7 @@ def _filters(
     members: Members,
     publications: Sequence[PublicationRow],
     table: TableRow,
-    columns: Sequence[TableColumn],
+    columns: Sequence[Attribute],
 ) -> Mapping[Operation, str | None]:
     """pgoutput_row_filter_init: join filters by OR for each operation. A publication without a
     filter publishes all rows."""
@@ -134,7 +134,7 @@ def _columns(
     members: Members,
     publications: Sequence[PublicationRow],
     table: TableRow,
-    columns: Sequence[TableColumn],
+    columns: Sequence[Attribute],
 ) -> tuple[str, ...] | None:
     """Return the table's one column list (pgoutput_column_list_init). Raises 0A000."""
     rows = [members.row(publication, table) for publication in publications]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.attribute import AttGenerated, TableColumn
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported
 from penstock.publication.members import Operation
 from penstock.sql.grammar.parse_expression import parse_expression
@@ -64,13 +64,13 @@ class RowFilter:
     may_fail: bool = False
 
 
-def compile_row_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> RowFilter:
+def compile_row_filter(text: str, columns: Sequence[Attribute], *, table: str) -> RowFilter:
     """Compile a table's filter, as written or as stored; ``table`` is ``[schema.]name``."""
     with limited_depth():
         return _compiled(text, columns, table)
 
 
-def _compiled(text: str, columns: Sequence[TableColumn], table: str) -> RowFilter:
+def _compiled(text: str, columns: Sequence[Attribute], table: str) -> RowFilter:
     analysis = ExpressionAnalysis({c.name: (c.type_oid, c.typmod) for c in columns}, table)
     node = to_boolean(analysis.transform(parse_expression(text)), "PUBLICATION WHERE")
     node = _expanded(node, columns, table)
@@ -86,7 +86,7 @@ def _compiled(text: str, columns: Sequence[TableColumn], table: str) -> RowFilte
     return RowFilter(deparse(node), used, compiled.sql, compiled.fails)
 
 
-def _expanded(node: Node, columns: Sequence[TableColumn], table: str) -> Node:
+def _expanded(node: Node, columns: Sequence[Attribute], table: str) -> Node:
     """expand_generated_columns_in_expr: replace virtual columns by their expressions."""
     virtual = {column.name for column in columns if column.generated is AttGenerated.VIRTUAL}
     if not virtual & column_names(node):

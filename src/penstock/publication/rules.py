@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from penstock.attribute import AttGenerated, TableColumn
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import (
     DuplicateObject,
     InvalidParameterValue,
@@ -120,7 +120,7 @@ def check_leaves_allowed(publication: PublicationRow, table: TableRow, row: Rela
 
 
 def check_identity(
-    members: Members, table: TableRow, columns: Sequence[TableColumn], command: Operation
+    members: Members, table: TableRow, columns: Sequence[Attribute], command: Operation
 ) -> None:
     """Raise an error if rows of a table cannot be updated or deleted (CheckCmdReplicaIdentity).
 
@@ -134,7 +134,7 @@ def check_identity(
 
 
 def refused_operations(
-    members: Members, table: TableRow, columns: Sequence[TableColumn]
+    members: Members, table: TableRow, columns: Sequence[Attribute]
 ) -> Mapping[Operation, PenstockError]:
     """Return the errors that ``check_identity`` would raise to a writer, by operation. ``members``
     holds a stream's publications."""
@@ -143,7 +143,7 @@ def refused_operations(
 
 
 def _refusal(
-    members: Members, table: TableRow, columns: Sequence[TableColumn], command: Operation
+    members: Members, table: TableRow, columns: Sequence[Attribute], command: Operation
 ) -> PenstockError | None:
     publications = [
         publication
@@ -166,7 +166,7 @@ def _refusal(
 def _broken_rule(
     members: Members,
     table: TableRow,
-    columns: Sequence[TableColumn],
+    columns: Sequence[Attribute],
     publications: Sequence[PublicationRow],
 ) -> str | None:
     rows = [members.row(p, _filtered_as(members, p, table)) for p in publications]

@@ -144,7 +144,7 @@ def _attributes(
             str(column),
             int(str(type_oid)),
             int(str(typmod)),
-            identity == "f" or str(attnum) in _key_columns(indkey, indnkeyatts),
+            key=identity == "f" or str(attnum) in _key_columns(indkey, indnkeyatts),
         )
         for attnum, column, type_oid, typmod, indkey, indnkeyatts in rows
         if included is None or int(str(attnum)) in included

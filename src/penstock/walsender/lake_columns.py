@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.attribute import AttGenerated, TableColumn
+from penstock.attribute import AttGenerated, Attribute
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.lakehouse.protocol import check_readable
@@ -145,9 +145,9 @@ def spark_type(kind: pa.DataType) -> str:
     return type_text(delta_type(kind)).replace("long", "bigint")
 
 
-def table_column(column: LakeColumn) -> TableColumn:
+def table_column(column: LakeColumn) -> Attribute:
     """Return a column as PostgreSQL's catalogs, row filters and column lists see it."""
-    return TableColumn(
+    return Attribute(
         column.name,
         *column_type(column),
         generated=column.generated,
