@@ -7,8 +7,10 @@ form makes an ``Attribute`` of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from functools import cached_property
 
 
 class AttGenerated(StrEnum):
@@ -23,9 +25,10 @@ class AttGenerated(StrEnum):
 class Attribute:
     """A column of a table, as pg_attribute and pg_attrdef have it.
 
-    ``type_oid``: 0 if it follows from what stores the values. ``default``: the default as SQL
-    writes it. ``generation``: the expression of a generated column, if the node knows it.
-    ``key``: the column is part of the replica identity (flag 1 in Relation messages).
+    ``type_oid``: 0 if it follows from what stores the values. ``identity``: attidentity.
+    ``default``: the default as SQL writes it. ``generation``: the expression of a generated column,
+    if the node knows it. ``key``: the column is part of the replica identity (flag 1 in Relation
+    messages).
     """
 
     name: str
@@ -34,7 +37,26 @@ class Attribute:
     _: KW_ONLY
     not_null: bool = False
     generated: AttGenerated = AttGenerated.NOT
+    identity: str = ""
     default: str | None = None
     generation: str | None = None
     collation: str = "default"
     key: bool = False
+
+
+class TupleDesc(tuple[Attribute, ...]):
+    """The columns of a table in their order (tupdesc.h)."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return tuple(attribute.name for attribute in self)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Attribute]:
+        """The columns by their names."""
+        return {attribute.name: attribute for attribute in self}
+
+    def number(self, name: str) -> int | None:
+        """Return a column's attnum, from 1; None if there is none of that name (attnameAttNum)."""
+        return next((n for n, attribute in enumerate(self, 1) if attribute.name == name), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.attribute import AttGenerated, Attribute, TupleDesc
 from penstock.catalog.pg_authid import Role
 from penstock.catalog.pg_class import LakeTable
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
@@ -15,7 +16,6 @@ from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.lsn import Lsn
 from penstock.pg_catalog import (
-    CatalogColumn,
     CatalogSnapshot,
     CatalogTable,
     SessionFacts,
@@ -68,38 +68,38 @@ CREATE ROLE bob NOLOGIN;
 
 _INT4, _INT8, _TEXT = 23, 20, 25
 _NUMERIC_10_2 = ((10 << 16) | 2) + 4
-_COLUMNS: dict[str, tuple[CatalogColumn, ...]] = {
+_COLUMNS: dict[str, tuple[Attribute, ...]] = {
     "public.t1": (
-        CatalogColumn("a", _INT4),
-        CatalogColumn("b", _TEXT),
-        CatalogColumn("c", 1043, 24),
+        Attribute("a", _INT4),
+        Attribute("b", _TEXT),
+        Attribute("c", 1043, 24),
     ),
     "public.t2": (
-        CatalogColumn("a", _INT4),
-        CatalogColumn("b", 1700, _NUMERIC_10_2),
-        CatalogColumn("Weird Name", _TEXT),
+        Attribute("a", _INT4),
+        Attribute("b", 1700, _NUMERIC_10_2),
+        Attribute("Weird Name", _TEXT),
     ),
-    "public.t3": (CatalogColumn("x", 1184), CatalogColumn("y", 1009), CatalogColumn("z", 17)),
+    "public.t3": (Attribute("x", 1184), Attribute("y", 1009), Attribute("z", 17)),
     "public.t4": (
-        CatalogColumn("a", _INT4),
-        CatalogColumn("b", 1042, 7),
-        CatalogColumn("c", 1114, 3),
+        Attribute("a", _INT4),
+        Attribute("b", 1042, 7),
+        Attribute("c", 1114, 3),
     ),
     "shop.orders": (
-        CatalogColumn("id", _INT8),
-        CatalogColumn("at", 1114),
-        CatalogColumn("total", 701),
-        CatalogColumn("ok", 16),
+        Attribute("id", _INT8),
+        Attribute("at", 1114),
+        Attribute("total", 701),
+        Attribute("ok", 16),
     ),
-    "shop.Odd Table": (CatalogColumn("id", _INT8),),
+    "shop.Odd Table": (Attribute("id", _INT8),),
     "public.gen": (
-        CatalogColumn("a", _INT4),
-        CatalogColumn("g", _INT4, generated="s", default="(a * 2)"),
-        CatalogColumn("b", _TEXT),
+        Attribute("a", _INT4),
+        Attribute("g", _INT4, generated=AttGenerated.STORED, generation="(a * 2)"),
+        Attribute("b", _TEXT),
     ),
-    "public.part": (CatalogColumn("a", _INT4), CatalogColumn("b", _TEXT)),
-    "public.part_1": (CatalogColumn("a", _INT4), CatalogColumn("b", _TEXT)),
-    "public.part_2": (CatalogColumn("a", _INT4), CatalogColumn("b", _TEXT)),
+    "public.part": (Attribute("a", _INT4), Attribute("b", _TEXT)),
+    "public.part_1": (Attribute("a", _INT4), Attribute("b", _TEXT)),
+    "public.part_2": (Attribute("a", _INT4), Attribute("b", _TEXT)),
 }
 _FACTS: dict[str, dict[str, Any]] = {
     "public.t1": {"primary_key": ("a",)},
@@ -221,7 +221,9 @@ def _table(name: str, numbers: Mapping[str, int]) -> CatalogTable:
     if "bound" in facts:
         facts["parent"] = numbers["public.part"]
     uri = None if "partition_key" in facts else f"file:///lake/{schema}/{table}"
-    return CatalogTable(LakeTable(numbers[name], schema, table, uri, **facts), _COLUMNS[name])
+    return CatalogTable(
+        LakeTable(numbers[name], schema, table, uri, **facts), TupleDesc(_COLUMNS[name])
+    )
 
 
 def subscribed(base: CatalogSnapshot, schema: str, table: str) -> tuple[SubscriptionRel, ...]:

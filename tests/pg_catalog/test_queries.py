@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock.attribute import TupleDesc
 from penstock.errors import PenstockError
 from penstock.pg_catalog import CatalogDatabase, PythonFunction, reads_catalog_only
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
@@ -398,7 +399,8 @@ def test_settings_are_changed_by_the_session() -> None:
 def test_partitioned_parents_have_the_columns_of_their_partitions() -> None:
     base = objects.snapshot()
     tables = tuple(
-        dataclasses.replace(t, columns=()) if t.lake.partition_key else t for t in base.tables
+        dataclasses.replace(t, columns=TupleDesc()) if t.lake.partition_key else t
+        for t in base.tables
     )
     database = CatalogDatabase(dataclasses.replace(base, tables=tables), objects.session())
     sql = "SELECT attname FROM pg_attribute WHERE attrelid = 'part'::regclass ORDER BY attnum"

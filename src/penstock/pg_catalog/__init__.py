@@ -9,10 +9,9 @@ here.
 from penstock.pg_catalog.database import CatalogDatabase, Field, reads_catalog_only
 from penstock.pg_catalog.functions import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pg_catalog.snapshot import CatalogColumn, CatalogSnapshot, CatalogTable
+from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
 
 __all__ = [
-    "CatalogColumn",
     "CatalogDatabase",
     "CatalogSnapshot",
     "CatalogTable",

@@ -711,7 +711,7 @@ class RelationFunctions(NameFunctions):
             return None
         oid = self.regclassin(name)
         table = self._table(oid)
-        if table is not None and table.number(column) is None:
+        if table is not None and table.columns.number(column) is None:
             shown = f'column "{column}" of relation "{table.lake.name}"'
             raise UndefinedColumn(f"{shown} does not exist")
         for sequence in self._snapshot.sequences:

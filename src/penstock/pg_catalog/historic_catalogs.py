@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from penstock.attribute import TupleDesc
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.decoding import RelationData
 from penstock.pg_catalog.definitions import catalogs
@@ -67,7 +68,7 @@ class HistoricCatalogs:
 
     def _snapshot(self) -> CatalogSnapshot:
         tables = tuple(
-            CatalogTable(then.table, ())
+            CatalogTable(then.table, TupleDesc())
             if then.state is None
             else with_columns(then.table, then.state)
             for then in self._tables.tables(self._transaction)

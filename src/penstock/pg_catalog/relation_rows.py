@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.pg_catalog.enum_rows import all_types
 from penstock.pg_catalog.privileges import access_list
 from penstock.pg_catalog.relations import (
@@ -23,7 +24,6 @@ from penstock.pg_catalog.relations import (
 from penstock.pg_catalog.sequence_rows import class_rows
 from penstock.pg_catalog.snapshot import (
     NODE_OWNER,
-    CatalogColumn,
     CatalogSnapshot,
     CatalogTable,
 )
@@ -101,8 +101,8 @@ def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
             row = _attribute(table.oid, number, column, kinds.get(column.type_oid))
             yield row | {
                 "attnotnull": column.name in missing,
-                "attgenerated": column.generated,
-                "atthasdef": column.default is not None,
+                "attgenerated": column.generated.value,
+                "atthasdef": _expression(column) is not None,
                 "attidentity": column.identity,
             }
         for index in indexes(table):
@@ -115,12 +115,18 @@ def pg_attrdef(snapshot: CatalogSnapshot) -> Iterator[Row]:
     """Yield defaults, and the expressions of generated columns."""
     for table in snapshot.tables:
         for number, column in enumerate(table.columns, 1):
-            if column.default is not None:
+            expression = _expression(column)
+            if expression is not None:
                 oid = (_DEFAULT_OIDS + table.oid * _ATTRIBUTES + number) % (1 << 32)
-                yield {"oid": oid, "adrelid": table.oid, "adnum": number, "adbin": column.default}
+                yield {"oid": oid, "adrelid": table.oid, "adnum": number, "adbin": expression}
 
 
-def _attribute(relation: int, number: int, column: CatalogColumn, kind: Type | None) -> Row:
+def _expression(column: Attribute) -> str | None:
+    """Return pg_attrdef.adbin."""
+    return column.default if column.generation is None else column.generation
+
+
+def _attribute(relation: int, number: int, column: Attribute, kind: Type | None) -> Row:
     return {
         "attrelid": relation,
         "attname": column.name,

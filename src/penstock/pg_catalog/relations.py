@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.pg_catalog.snapshot import CatalogColumn, CatalogSnapshot, CatalogTable
+from penstock.attribute import TupleDesc
+from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
 from penstock.relation import ReplicaIdentity
 
 PG_CATALOG: Final = 11
@@ -83,7 +84,7 @@ class Index:
     @property
     def numbers(self) -> list[int]:
         """The column numbers, as pg_index.indkey."""
-        return [self.table.number(column) or 0 for column in self.columns]
+        return [self.table.columns.number(column) or 0 for column in self.columns]
 
     @property
     def constraint_oid(self) -> int:
@@ -138,12 +139,12 @@ def with_parents_columns(snapshot: CatalogSnapshot) -> CatalogSnapshot:
     return snapshot if tables == snapshot.tables else replace(snapshot, tables=tables)
 
 
-def _columns_below(snapshot: CatalogSnapshot, oid: int) -> tuple[CatalogColumn, ...]:
+def _columns_below(snapshot: CatalogSnapshot, oid: int) -> TupleDesc:
     for child, _ in descendants(snapshot, oid):
         table = snapshot.table_by_oid.get(child)
         if table is not None and table.columns:
             return table.columns
-    return ()
+    return TupleDesc()
 
 
 def indexes(table: CatalogTable) -> tuple[Index, ...]:

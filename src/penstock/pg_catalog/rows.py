@@ -246,7 +246,7 @@ def _published(
 
 def attribute_numbers(table: CatalogTable, columns: tuple[str, ...]) -> tuple[int, ...]:
     """Return the numbers of a column list, sorted as in pg_publication_rel.prattrs."""
-    return tuple(sorted(n for c in columns if (n := table.number(c)) is not None))
+    return tuple(sorted(n for c in columns if (n := table.columns.number(c)) is not None))
 
 
 # Rows of roles, the database and settings.

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from penstock.attribute import TupleDesc
 from penstock.catalog import Sequence
 from penstock.pg_catalog.relations import CATALOG_OIDS, schema_oids
 from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable
@@ -29,7 +30,7 @@ def with_sequences(snapshot: CatalogSnapshot) -> CatalogSnapshot:
     tables = tuple(
         replace(
             table,
-            columns=tuple(
+            columns=TupleDesc(
                 column
                 if (sequence := owned.get((table.oid, column.name))) is None
                 else replace(
@@ -99,6 +100,6 @@ def pg_depend(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
             "objsubid": 0,
             "refclassid": relations,
             "refobjid": table.oid,
-            "refobjsubid": table.number(sequence.column) or 0,
+            "refobjsubid": table.columns.number(sequence.column) or 0,
             "deptype": _INTERNAL if sequence.identity else _AUTO,
         }

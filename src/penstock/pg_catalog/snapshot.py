@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+from penstock.attribute import TupleDesc
 from penstock.catalog.pg_authid import Role
 from penstock.catalog.pg_class import LakeTable
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
@@ -28,31 +29,15 @@ pg_authid.dat)."""
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogColumn:
-    """A column of a lake table. ``generated``: '' or 's' (pg_attribute.attgenerated).
-
-    ``default``: the expression of a default or of a generated column, as SQL prints it, or
-    ``nextval(oid)`` of a sequence. ``identity``: as pg_attribute.attidentity.
-    """
-
-    name: str
-    type_oid: int
-    typmod: int = -1
-    not_null: bool = False
-    generated: str = ""
-    default: str | None = None
-    identity: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A lake table with its columns in order. ``size``: bytes of its data files, if known.
+    """A lake table with its columns; the default of a serial column is ``nextval(oid)``.
 
-    ``unpublishable``: None, or the reason why it is only in publications that name it.
+    ``size``: bytes of its data files, if known. ``unpublishable``: None, or the reason why it is
+    only in publications that name it.
     """
 
     lake: LakeTable
-    columns: tuple[CatalogColumn, ...]
+    columns: TupleDesc
     size: int = 0
     unpublishable: str | None = None
 
@@ -60,11 +45,6 @@ class CatalogTable:
     def oid(self) -> int:
         """The table's pg_class.oid."""
         return self.lake.oid
-
-    def number(self, column: str) -> int | None:
-        """Return the pg_attribute.attnum of a column, from 1; None if there is none of the name."""
-        names = [c.name for c in self.columns]
-        return names.index(column) + 1 if column in names else None
 
 
 @dataclass(frozen=True)

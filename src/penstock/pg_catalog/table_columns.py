@@ -11,12 +11,13 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.attribute import Attribute, TupleDesc
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported
 from penstock.lakehouse.identity import EntryMark, entry_mark
 from penstock.lakehouse.state import TableState, load
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pg_catalog import CatalogColumn, CatalogTable
+from penstock.pg_catalog import CatalogTable
 from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_columns import column_type, columns_of
 from penstock.walsender.troubles import Troubles
@@ -24,12 +25,12 @@ from penstock.walsender.troubles import Troubles
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    columns: tuple[CatalogColumn, ...] = ()
+    columns: TupleDesc
     unpublishable: str | None = None
 
 
 _Key = tuple[str, int, EntryMark | None]
-_NONE: Final = _Columns()
+_NONE: Final = _Columns(TupleDesc())
 
 
 class TableColumns:
@@ -78,16 +79,16 @@ def _columns(state: TableState) -> _Columns:
     publish."""
     try:
         return _Columns(
-            tuple(
-                CatalogColumn(
+            TupleDesc(
+                Attribute(
                     column.name,
                     *column_type(column),
-                    column.not_null,
-                    column.generated.value,
-                    column.generation,
+                    not_null=column.not_null,
+                    generated=column.generated,
+                    generation=column.generation,
                 )
                 for column in columns_of(state)
             )
         )
     except FeatureNotSupported as error:
-        return _Columns(unpublishable=error.message)
+        return _Columns(TupleDesc(), error.message)

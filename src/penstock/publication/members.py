@@ -88,15 +88,6 @@ class TableRow(Protocol):
     def identity(self) -> tuple[str, ...] | None: ...
 
 
-class ColumnRow(Protocol):
-    """A column of a table; ``generated`` is pg_attribute.attgenerated."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def generated(self) -> str: ...
-
-
 def operations_of(publication: PublicationRow) -> frozenset[Operation]:
     """Return the operations that a publication publishes."""
     return frozenset(operation for operation in Operation if getattr(publication, operation.value))

@@ -15,7 +15,6 @@ from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pgtypes.pg_type import BOOL
 from penstock.publication.members import (
-    ColumnRow,
     Members,
     Operation,
     PublicationRow,
@@ -160,7 +159,7 @@ def _columns(
     return tuple(column.name for column in columns if column.name in names)
 
 
-def columns_without_list(columns: Sequence[ColumnRow], *, stored: bool) -> tuple[str, ...]:
+def columns_without_list(columns: Sequence[Attribute], *, stored: bool) -> tuple[str, ...]:
     """Return the columns published without a column list. With ``stored``, stored generated columns
     are among them."""
     kinds = {AttGenerated.NOT, AttGenerated.STORED} if stored else {AttGenerated.NOT}

@@ -18,7 +18,6 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.publication.members import (
-    ColumnRow,
     Members,
     Operation,
     PublicationRow,
@@ -37,7 +36,7 @@ _COMMANDS: Final = {
 
 
 def column_list(
-    names: Sequence[str], columns: Sequence[ColumnRow], *, table: str
+    names: Sequence[str], columns: Sequence[Attribute], *, table: str
 ) -> tuple[str, ...]:
     """Return a column list in the table's order (pub_collist_validate). Raises 42703, 42P10,
     42710."""
