@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from penstock.attribute import AttGenerated, Attribute
+from penstock.attribute import AttGenerated, Attribute, TupleDesc
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
 from penstock.commands.column_types import column_type
@@ -21,7 +21,7 @@ from penstock.commands.generated_columns import (
     check_own_default,
     with_expressions,
 )
-from penstock.commands.namespace import get_table, names, table_columns
+from penstock.commands.namespace import get_table, table_columns
 from penstock.commands.scope import CommandScope, notice
 from penstock.commands.sequence import (
     OwnedSequence,
@@ -59,7 +59,7 @@ class Definition:
     """A table to be created. ``parent`` and ``bound``: of a partition. ``uniques``: its own;
     ``sequences``: of its columns."""
 
-    columns: tuple[Attribute, ...]
+    columns: TupleDesc
     primary_key: tuple[str, ...]
     parent: LakeTable | None = None
     bound: PartitionBound | None = None
@@ -80,7 +80,7 @@ def define(
             check_declarations(statement.relation.name, item)
         columns = _own_and_liked(transaction, scope, statement)
         key = _primary_key(statement, columns)
-        _check_once(names(columns))
+        _check_once(columns.names)
         columns = with_expressions(columns, statement.relation.name)
         uniques = _uniques(statement, columns)
         check_not_virtual(key, columns, "primary keys")
@@ -162,27 +162,27 @@ def _partition(
     return Definition(columns, parent.primary_key, parent, statement.bound)
 
 
-def _with_defaults(columns: Sequence[Attribute], statement: CreateTable) -> tuple[Attribute, ...]:
+def _with_defaults(columns: TupleDesc, statement: CreateTable) -> TupleDesc:
     """Return the columns with a partition's own defaults. Raises UndefinedObject."""
     defaults = dict(statement.defaults)
     for name in defaults:
-        if name not in names(columns):
+        if name not in columns.names:
             raise UndefinedObject(f'column "{name}" does not exist', sqlstate=UNDEFINED_COLUMN)
     for item in columns:
         if item.name in defaults:
             check_own_default(item)
         _check_default(item.name, defaults.get(item.name), item.type_oid, item.typmod)
-    return tuple(replace(c, default=defaults.get(c.name, c.default)) for c in columns)
+    return TupleDesc(replace(c, default=defaults.get(c.name, c.default)) for c in columns)
 
 
 def _own_and_liked(
     transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
-) -> tuple[Attribute, ...]:
+) -> TupleDesc:
     """Return the columns as written, and those of LIKE without their defaults, expressions and
     keys; a NOT NULL or key column of LIKE is NOT NULL."""
     own = [build_column(transaction, scope, item) for item in statement.columns]
     if statement.like is None:
-        return tuple(own)
+        return TupleDesc(own)
     source = get_table(transaction, scope, statement.like)
     liked = table_columns(scope, source)
     at = statement.like_at
@@ -196,10 +196,10 @@ def _own_and_liked(
         )
         for c in liked
     )
-    return (*own[:at], *plain, *own[at:])
+    return TupleDesc((*own[:at], *plain, *own[at:]))
 
 
-def _primary_key(statement: CreateTable, columns: Sequence[Attribute]) -> tuple[str, ...]:
+def _primary_key(statement: CreateTable, columns: TupleDesc) -> tuple[str, ...]:
     """Return the columns of the one PRIMARY KEY, () without one."""
     keys: list[tuple[str, ...]] = [(c.name,) for c in statement.columns if c.primary_key]
     keys += statement.primary_keys
@@ -207,13 +207,14 @@ def _primary_key(statement: CreateTable, columns: Sequence[Attribute]) -> tuple[
         raise multiple_primary_keys(statement.relation.name)
     if not keys:
         return ()
-    check_key(keys[0], names(columns))
+    check_key(keys[0], columns.names)
     return keys[0]
 
 
-def _sequences(statement: CreateTable, columns: Sequence[Attribute]) -> tuple[OwnedSequence, ...]:
-    types = {column.name: column.type_oid for column in columns}
-    owned = (owned_sequence(item, types[item.name]) for item in statement.columns)
+def _sequences(statement: CreateTable, columns: TupleDesc) -> tuple[OwnedSequence, ...]:
+    owned = (
+        owned_sequence(item, columns.by_name[item.name].type_oid) for item in statement.columns
+    )
     found = tuple(sequence for sequence in owned if sequence is not None)
     if found and statement.partition_by is not None:
         raise FeatureNotSupported(
@@ -223,12 +224,12 @@ def _sequences(statement: CreateTable, columns: Sequence[Attribute]) -> tuple[Ow
     return found
 
 
-def _uniques(statement: CreateTable, columns: Sequence[Attribute]) -> tuple[Unique, ...]:
+def _uniques(statement: CreateTable, columns: TupleDesc) -> tuple[Unique, ...]:
     """Return each UNIQUE, those of columns first."""
     found = [item.unique for item in statement.columns if item.unique is not None]
     found += statement.uniques
     for unique in found:
-        check_key(unique.columns, names(columns), "unique")
+        check_key(unique.columns, columns.names, "unique")
     return tuple(found)
 
 
@@ -265,12 +266,12 @@ def _check_once(columns: Sequence[str]) -> None:
 def check_partition_key(
     table: str,
     spec: PartitionSpec,
-    columns: Sequence[Attribute],
+    columns: TupleDesc,
     primary_key: Sequence[str],
 ) -> None:
     """Check a partition key (ComputePartitionAttrs). A primary key must have all its columns
     (DefineIndex)."""
-    known = {item.name: item for item in columns}
+    known = columns.by_name
     for name in spec.columns:
         if name not in known:
             raise UndefinedObject(

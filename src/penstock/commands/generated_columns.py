@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from penstock.attribute import AttGenerated, Attribute
+from penstock.attribute import AttGenerated, Attribute, TupleDesc
 from penstock.errors import (
     FeatureNotSupported,
     InvalidParameterValue,
@@ -44,10 +44,10 @@ def check_generations(item: ColumnDef, table: str) -> None:
         )
 
 
-def with_expressions(columns: Sequence[Attribute], table: str) -> tuple[Attribute, ...]:
+def with_expressions(columns: Sequence[Attribute], table: str) -> TupleDesc:
     """Return all columns of a new table with checked expressions. Raises PenstockError (42P17,
     42703, 42804, 0A000, ...)."""
-    return tuple(with_expression(column, columns, table) for column in columns)
+    return TupleDesc(with_expression(column, columns, table) for column in columns)
 
 
 def with_expression(column: Attribute, columns: Sequence[Attribute], table: str) -> Attribute:

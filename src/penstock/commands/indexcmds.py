@@ -15,7 +15,6 @@ from penstock.commands.namespace import (
     get_schema,
     get_table,
     keep_former,
-    names,
     register,
     table_columns,
 )
@@ -42,7 +41,7 @@ def create_index(statement: CreateIndex, catalog: Catalog, scope: CommandScope) 
             return CommandResult("CREATE INDEX", (notice(message, sqlstate=DUPLICATE_TABLE),))
         known = table_columns(scope, table)
         for column in statement.columns:
-            if column not in names(known):
+            if column not in known.names:
                 raise UndefinedObject(
                     f'column "{column}" does not exist', sqlstate=UNDEFINED_COLUMN
                 )

@@ -10,9 +10,9 @@ table was at their time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from penstock.attribute import Attribute
+from penstock.attribute import Attribute, TupleDesc
 from penstock.catalog import CatalogTransaction, LakeTable, Namespace
 from penstock.commands.scope import CommandScope, warning
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
@@ -165,7 +165,7 @@ def register_all(transaction: CatalogTransaction, scope: CommandScope) -> list[N
     return warnings
 
 
-def table_columns(scope: CommandScope, table: LakeTable) -> tuple[Attribute, ...]:
+def table_columns(scope: CommandScope, table: LakeTable) -> TupleDesc:
     """Return the columns of a table in order, also of a partitioned one. Raises UndefinedObject
     (42P01)."""
     uri = delta_uri(scope, table)
@@ -179,7 +179,7 @@ def table_columns(scope: CommandScope, table: LakeTable) -> tuple[Attribute, ...
     return columns_of(found)
 
 
-def columns_of(description: TableDescription) -> tuple[Attribute, ...]:
+def columns_of(description: TableDescription) -> TupleDesc:
     """Return the columns of a Delta table with their names and types in PostgreSQL."""
     columns = []
     for field in description.fields:
@@ -197,7 +197,7 @@ def columns_of(description: TableDescription) -> tuple[Attribute, ...]:
                 not_null=metadata.get(NOT_NULL) == "true",
             )
         )
-    return tuple(columns)
+    return TupleDesc(columns)
 
 
 def _type_of(delta: object) -> tuple[int, int]:
@@ -205,11 +205,6 @@ def _type_of(delta: object) -> tuple[int, int]:
         return type_of_arrow(arrow_type(delta))
     except FeatureNotSupported:
         return TEXT, -1
-
-
-def names(columns: Sequence[Attribute]) -> list[str]:
-    """Return the names of columns in order."""
-    return [column.name for column in columns]
 
 
 def keep_former(

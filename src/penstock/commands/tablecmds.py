@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.attribute import AttGenerated, Attribute
+from penstock.attribute import AttGenerated, Attribute, TupleDesc
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace, PublicationRel, Slot
 from penstock.commands.aclchk import (
     check_can_set_role,
@@ -64,7 +64,6 @@ from penstock.commands.namespace import (
     get_schema,
     get_table,
     keep_former,
-    names,
     open_delta,
     register,
     register_all,
@@ -247,7 +246,7 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
     """Return the Delta table's columns, as a subscription would make them for such a relation."""
     relation = Relation(0, schema, name, ReplicaIdentity.DEFAULT, definition.columns)
     made = TableSchema.of_relation(relation, key=definition.primary_key)
-    defined = {column.name: column for column in definition.columns}
+    defined = definition.columns.by_name
     columns = [
         replace(
             c,
@@ -386,17 +385,17 @@ def _execute(
             if table.primary_key:
                 raise multiple_primary_keys(table.name)
             known = changes.columns(scope, table)
-            check_columns(table, columns, names(known))
-            check_key(columns, names(known))
+            check_columns(table, columns, known.names)
+            check_key(columns, known.names)
             check_not_virtual(columns, known, "primary keys")
             return _with_key(scope, table, columns, changes)
         case AddUnique(unique):
             known = changes.columns(scope, table)
-            check_key(unique.columns, names(known), "unique")
+            check_key(unique.columns, known.names, "unique")
             check_not_virtual(unique.columns, known, "unique constraints")
             return add_constraints(transaction, table, [unique])
         case AlterNotNull(name, not_null):
-            check_columns(table, [name], names(changes.columns(scope, table)))
+            check_columns(table, [name], changes.columns(scope, table).names)
             if not not_null:
                 _check_may_be_null(transaction, scope, table, name)
             changes.not_null[name] = not_null
@@ -456,7 +455,7 @@ def _add_column(
     if table.parent is not None:
         raise WrongObjectType("cannot add column to a partition")
     known = changes.columns(scope, table)
-    if new.name in names(known):
+    if new.name in known.names:
         message = f'column "{new.name}" of relation "{table.name}" already exists'
         if not command.missing_ok:
             raise DuplicateObject(message, sqlstate=DUPLICATE_COLUMN)
@@ -484,7 +483,7 @@ def _set_identity(
     if command.index is not None:
         return _by_index(transaction, table, command.index)
     known = changes.columns(scope, table)
-    check_columns(table, command.key, names(known))
+    check_columns(table, command.key, known.names)
     check_not_virtual(command.key, known, "indexes")
     for position, name in enumerate(command.key):
         if name in command.key[:position]:
@@ -661,20 +660,19 @@ def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> 
     """Check that a table has the parent's columns (MergeAttributesIntoExisting) and no others."""
     theirs, own = table_columns(scope, parent), table_columns(scope, child)
     for column in own:
-        if column.name not in names(theirs):
+        if column.name not in theirs.names:
             raise PenstockError(
                 f'table "{child.name}" contains column "{column.name}" not found in parent '
                 f'"{parent.name}"',
                 detail="The new partition may contain only the columns present in parent.",
                 sqlstate=_MISMATCH,
             )
-    found = {column.name: column for column in own}
     for column in theirs:
-        if column.name not in found:
+        if column.name not in own.by_name:
             raise PenstockError(
                 f'child table is missing column "{column.name}"', sqlstate=_MISMATCH
             )
-        mine = found[column.name]
+        mine = own.by_name[column.name]
         if (mine.type_oid, mine.typmod) != (column.type_oid, column.typmod):
             raise PenstockError(
                 f'child table "{child.name}" has different type for column "{column.name}"',
@@ -790,7 +788,7 @@ def drop_column(
 
     Raises UndefinedObject (42703), InvalidParameterValue (42P16), NotInPrerequisiteState (2BP01).
     """
-    gone = command.name not in names(changes.columns(scope, table))
+    gone = command.name not in changes.columns(scope, table).names
     if gone and not _is_left(transaction, table, command.name):
         message = f'column "{command.name}" of relation "{table.name}" does not exist'
         if not command.missing_ok:
@@ -1130,10 +1128,10 @@ class ColumnChanges:
     def __bool__(self) -> bool:
         return bool(self.dropped or self.added or self.key is not None or self.not_null)
 
-    def columns(self, scope: CommandScope, table: LakeTable) -> list[Attribute]:
+    def columns(self, scope: CommandScope, table: LakeTable) -> TupleDesc:
         """Return the columns of a table after these changes."""
         kept = [c for c in table_columns(scope, table) if c.name not in self.dropped]
-        return [*kept, *self.added]
+        return TupleDesc((*kept, *self.added))
 
     def drop(self, name: str) -> None:
         """Note that a column which the table has is dropped."""
