@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg.pq import ExecStatus
 
-from penstock.attribute import AttGenerated
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.executor.skipping import wanted_keys
 from penstock.lakehouse.data_file import DataFile
@@ -37,7 +37,7 @@ from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compi
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sql.typed.change_analysis import ChangePlan, analyze_change
 from penstock.sql.typed.primnodes import Node
-from penstock.sql.typed.query_nodes import OutputColumn, Query
+from penstock.sql.typed.query_nodes import Query
 from penstock.sql.typed.select_analysis import analyze_select
 from penstock.walsender.lake_columns import LakeColumn
 from server_rows import arrow_arrays
@@ -73,7 +73,7 @@ class LakeOracle:
         self._duckdb = duckdb.connect(config={"threads": 1, "autoload_known_extensions": False})
         self._duckdb.execute("SET TimeZone = 'UTC'")
         numeric_functions.register(self._duckdb)
-        self._columns: dict[str, tuple[OutputColumn, ...]] = {}
+        self._columns: dict[str, tuple[Attribute, ...]] = {}
         self._tables: dict[str, pa.Table] = {}
         self._files: dict[str, list[DataFile]] = {}
         self._session: SessionValues | None = None
@@ -108,7 +108,7 @@ class LakeOracle:
             " WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
             [name],
         ).fetchall()
-        known = tuple(OutputColumn(str(n), int(o), int(m)) for n, o, m in found)  # type: ignore[call-overload]
+        known = tuple(Attribute(str(n), int(o), int(m)) for n, o, m in found)  # type: ignore[call-overload]
         self._columns[name] = known
         self._tables[name] = self._arrow(name, known)
         self._files[name] = [
@@ -116,8 +116,8 @@ class LakeOracle:
             for number in range(self._tables[name].num_rows)
         ]
 
-    def _arrow(self, name: str, columns: Sequence[OutputColumn]) -> pa.Table:
-        types = [(column.type, column.typmod) for column in columns]
+    def _arrow(self, name: str, columns: Sequence[Attribute]) -> pa.Table:
+        types = [(column.type_oid, column.typmod) for column in columns]
         arrays = arrow_arrays(self._connection, f"SELECT * FROM {name}", types)
         return pa.table(arrays, [f"c{number}" for number in range(1, len(columns) + 1)])
 
@@ -183,7 +183,7 @@ class LakeOracle:
             return Result(sqlstate="0A000", message=error.message)
         except PenstockError as error:
             return Result(sqlstate=error.sqlstate, message=error.message)
-        return Result(tuple((c.name, c.type) for c in analyzed.columns), rows)
+        return Result(tuple((c.name, c.type_oid) for c in analyzed.columns), rows)
 
     def analyzed(self, query: str) -> Query:
         """Typed."""
@@ -191,7 +191,7 @@ class LakeOracle:
         assert isinstance(raw, SelectStmt)
         return analyze_select(raw, self.find)
 
-    def find(self, name: RangeVar) -> tuple[OutputColumn, ...]:
+    def find(self, name: RangeVar) -> tuple[Attribute, ...]:
         """The columns of a table."""
         if name.schema not in (None, "public") or name.name not in self._columns:
             raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
@@ -228,7 +228,7 @@ class LakeOracle:
         stored = self._tables[name].schema
         columns = [
             LakeColumn(
-                column.name, column.name, field.name, field.type, column.type, column.typmod,
+                column.name, column.name, field.name, field.type, column.type_oid, column.typmod,
                 not_null=False, generated=AttGenerated.NOT,
             )
             for column, field in zip(self._columns[name], stored, strict=True)
@@ -270,7 +270,7 @@ class LakeOracle:
         self,
         plan: ChangePlan,
         node: Node,
-        column: OutputColumn | None,
+        column: Attribute | None,
         rows: pa.Table,
         skipping: bool,
     ) -> pa.Array:

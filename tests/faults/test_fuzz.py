@@ -45,7 +45,6 @@ from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.to_duckdb.duckdb_change import compile_expression, compile_insert
 from penstock.sql.to_duckdb.duckdb_query import compile_query
 from penstock.sql.typed.change_analysis import analyze_change, analyze_insert
-from penstock.sql.typed.query_nodes import OutputColumn
 from penstock.sql.typed.select_analysis import analyze_select
 from pg_catalog import objects, subscriber_queries
 from pg_catalog.test_queries import QUERIES
@@ -247,10 +246,10 @@ LAKE: Final = [
 ]  # fmt: skip
 
 
-TABLE: Final = (OutputColumn("a", 23), OutputColumn("b", 25))
+TABLE: Final = (Attribute("a", 23), Attribute("b", 25))
 
 
-def find_table(name: RangeVar) -> tuple[OutputColumn, ...]:
+def find_table(name: RangeVar) -> tuple[Attribute, ...]:
     if name.schema not in (None, "public") or name.name != "t":
         raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
     return TABLE

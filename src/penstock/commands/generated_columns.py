@@ -23,7 +23,6 @@ from penstock.sql.to_duckdb.duckdb_change import compile_generation
 from penstock.sql.typed.deparse import deparse
 from penstock.sql.typed.generated_column import analyze_generation
 from penstock.sql.typed.primnodes import Node, children, column_names
-from penstock.sql.typed.query_nodes import OutputColumn
 
 _INVALID_COLUMN_DEFINITION = "42611"
 _INVALID_OBJECT_DEFINITION = "42P17"
@@ -55,15 +54,13 @@ def with_expression(column: Attribute, columns: Sequence[Attribute], table: str)
     ``with_expressions`` raises."""
     if column.generation is None:
         return column
-    known = [OutputColumn(c.name, c.type_oid, c.typmod, generation=c.generation) for c in columns]
-    own = known[columns.index(column)]
     virtual = column.generated is AttGenerated.VIRTUAL
     if virtual and is_enum(column.type_oid):
         raise _user_defined_error(f'virtual generated column "{column.name}" cannot have a')
-    node = analyze_generation(own, known, table)
+    node = analyze_generation(column, columns, table)
     if virtual and _uses_enum(node):
         raise _user_defined_error("generation expression uses")
-    compile_generation(own, known, table)
+    compile_generation(column, columns, table)
     return replace(column, generation=deparse(node))
 
 
@@ -92,12 +89,11 @@ def check_not_virtual(names: Collection[str], columns: Sequence[Attribute], what
 
 def generated_from(name: str, columns: Sequence[Attribute], table: str) -> tuple[str, ...]:
     """Return the generated columns that are computed from a column."""
-    known = [OutputColumn(c.name, c.type_oid, c.typmod, generation=c.generation) for c in columns]
     return tuple(
         column.name
-        for column in known
+        for column in columns
         if column.generation is not None
-        and name in column_names(analyze_generation(column, known, table))
+        and name in column_names(analyze_generation(column, columns, table))
     )
 
 

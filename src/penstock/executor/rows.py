@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
+from penstock.attribute import Attribute
 from penstock.catalog import LakeTable
 from penstock.catalog import Sequence as OwnedSequence
 from penstock.catalog.sequences import no_sequence
@@ -46,13 +47,12 @@ from penstock.sql.to_duckdb.duckdb_change import (
 from penstock.sql.to_duckdb.duckdb_query import compile_input
 from penstock.sql.typed.change_analysis import InsertPlan, analyze_change, analyze_insert
 from penstock.sql.typed.primnodes import Node
-from penstock.sql.typed.query_nodes import OutputColumn
 from penstock.sqlstate import (
     ProgramLimitExceeded,
     SerializationFailure,
     StatementCompletionUnknown,
 )
-from penstock.walsender.lake_columns import LakeColumn, output_column, spark_type
+from penstock.walsender.lake_columns import LakeColumn, spark_type, table_column
 from penstock.walsender.sequencer import Position
 
 _MAX_SHIPPED: Final = 64 << 20
@@ -286,7 +286,7 @@ class LakeRows:
         )
 
         def computed(node: Node, column: LakeColumn | None) -> Computed:
-            output = None if column is None else output_column(column)
+            output = None if column is None else table_column(column)
             compiled = compile_expression(plan, node, output, writer.values)
             tables = self._ship(compiled, at, writer)
             type_ = pa.bool_() if column is None else column.type
@@ -410,15 +410,15 @@ def serialization_failure(
 
 def _output(
     columns: Iterable[LakeColumn], sequences: Mapping[str, OwnedSequence], now: datetime
-) -> tuple[OutputColumn, ...]:
+) -> tuple[Attribute, ...]:
     """Return the columns as statements see them: defaults are constants, except for sequences."""
     found = []
-    for column in map(output_column, columns):
+    for column in map(table_column, columns):
         if column.default in TIMES:
             now_text = simple_quote_literal(default_text(column.default, now))
             column = replace(column, default=now_text)
         sequence = sequences.get(column.name)
-        if sequence is not None and sequence.type == column.type:  # else others altered it
+        if sequence is not None and sequence.type == column.type_oid:  # else others altered it
             column = replace(column, default=NEXTVAL, identity=sequence.identity)
         found.append(column)
     return tuple(found)

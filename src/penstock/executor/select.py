@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from penstock.attribute import Attribute
 from penstock.catalog import Role
 from penstock.errors import FeatureNotSupported
 from penstock.executor.skipping import wanted_keys
@@ -28,10 +29,10 @@ from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compile_query
 from penstock.sql.to_duckdb.session_values import SessionValues
-from penstock.sql.typed.query_nodes import OutputColumn, Query
+from penstock.sql.typed.query_nodes import Query
 from penstock.sql.typed.select_analysis import analyze_select
 from penstock.sql.typed.statement import FindTable
-from penstock.walsender.lake_columns import output_column
+from penstock.walsender.lake_columns import table_column
 from penstock.walsender.sequencer import Position
 
 
@@ -72,9 +73,9 @@ class LakeSelect:
     def find_table(self, at: Position, role: Role) -> FindTable:
         """Return a function that finds the columns of a table as they are at ``at``."""
 
-        def columns(name: RangeVar) -> tuple[OutputColumn, ...]:
+        def columns(name: RangeVar) -> tuple[Attribute, ...]:
             table = self._tables.find(name, role)
-            return tuple(map(output_column, self._tables.columns_at(table, at)))
+            return tuple(map(table_column, self._tables.columns_at(table, at)))
 
         return columns
 
@@ -117,7 +118,7 @@ class LakeSelect:
 
 
 def _fields(query: Query) -> tuple[FieldDescription, ...]:
-    return tuple(FieldDescription(c.name, c.type, typmod=c.typmod) for c in query.columns)
+    return tuple(FieldDescription(c.name, c.type_oid, typmod=c.typmod) for c in query.columns)
 
 
 def _cells(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[list[bytes | None]]:

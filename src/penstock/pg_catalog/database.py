@@ -24,6 +24,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
+from penstock.attribute import Attribute
 from penstock.civil import print_timestamp
 from penstock.errors import (
     FeatureNotSupported,
@@ -95,7 +96,6 @@ from penstock.sql.to_duckdb.text_functions import (
     string_to_array,
 )
 from penstock.sql.typed.literals import canonical
-from penstock.sql.typed.query_nodes import OutputColumn
 from penstock.sql.typed.select_analysis import analyze_select
 from penstock.sql.typed.statement import Surroundings
 from penstock.sqlstate import (
@@ -225,7 +225,9 @@ class CatalogDatabase:
             for value, oid in zip(parameters, translation.parameters, strict=True)
         ]
         kinds = [
-            INT2_FROM_0 if zero and column.type == INT2_ARRAY else pg_types()[column.type].name
+            INT2_FROM_0
+            if zero and column.type_oid == INT2_ARRAY
+            else pg_types()[column.type_oid].name
             for column, zero in zip(translation.columns, translation.from_zero, strict=True)
         ]
         fields = _fields(translation)
@@ -431,9 +433,9 @@ def _fields(translation: Translation) -> tuple[Field, ...]:
     return tuple(
         Field(
             column.name,
-            column.type,
-            pg_types()[column.type].length,
-            -1 if column.type == RECORD else column.typmod,
+            column.type_oid,
+            pg_types()[column.type_oid].length,
+            -1 if column.type_oid == RECORD else column.typmod,
         )
         for column in translation.columns
     )
@@ -629,7 +631,7 @@ class Translation:
     from functions."""
 
     sql: str
-    columns: tuple[OutputColumn, ...]
+    columns: tuple[Attribute, ...]
     from_zero: tuple[bool, ...]
     parameters: tuple[int, ...]
     tables: frozenset[str]
@@ -654,7 +656,7 @@ def translate(
         raise SqlSyntaxError("a SELECT was expected")
     parameters = {number: oid for number, oid in enumerate(said, 1) if oid}
 
-    def find_table(relation: RangeVar) -> tuple[OutputColumn, ...]:
+    def find_table(relation: RangeVar) -> tuple[Attribute, ...]:
         schema = "" if relation.schema in (None, _CATALOG) else str(relation.schema)
         columns = lookup(schema, relation.name)
         if columns is None:
@@ -695,6 +697,6 @@ def _oids() -> Mapping[str, int]:
     return {row.name: oid for oid, row in types().items()}
 
 
-def output_columns(columns: Columns) -> tuple[OutputColumn, ...]:
+def output_columns(columns: Columns) -> tuple[Attribute, ...]:
     """Return columns with the oids of their types."""
-    return tuple(OutputColumn(name, _oids()[kind]) for name, kind in columns)
+    return tuple(Attribute(name, _oids()[kind]) for name, kind in columns)

@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.attribute import Attribute
 from penstock.errors import (
     FeatureNotSupported,
     PenstockError,
@@ -25,7 +26,6 @@ from penstock.pgtypes.registry import type_of_arrow
 from penstock.pgtypes.variant import VARIANT
 from penstock.pipeline.evaluate import Evaluation
 from penstock.sql.to_duckdb.duckdb_change import compile_generation
-from penstock.sql.typed.query_nodes import OutputColumn
 
 _TABLES: Final = 256
 """The number of tables whose compiled expressions are kept, since every batch asks."""
@@ -82,8 +82,8 @@ def generated_columns(schema: TableSchema, table: str) -> GeneratedColumns:
 
 def _generated_column(
     column: Column,
-    own: OutputColumn,
-    known: tuple[OutputColumn, ...],
+    own: Attribute,
+    known: tuple[Attribute, ...],
     schema: TableSchema,
     table: str,
 ) -> GeneratedColumn:
@@ -108,9 +108,9 @@ def _generated_column(
     return GeneratedColumn(column.name, arguments, evaluation)
 
 
-def _output(column: Column) -> OutputColumn:
+def _output(column: Column) -> Attribute:
     if column.type_oid or column.type == VARIANT:
         pair = (column.type_oid or JSONB, column.typmod)
     else:
         pair = type_of_arrow(column.type)
-    return OutputColumn(column.source, *pair, generation=column.generated)
+    return Attribute(column.source, *pair, generation=column.generated)

@@ -32,7 +32,6 @@ from penstock.sql.typed.primnodes import (
     column_names,
     substituted,
 )
-from penstock.sql.typed.query_nodes import OutputColumn
 from penstock.sql.typed.volatility import calls_mutable_function
 
 FIRST_NORMAL_OBJECT_ID: Final = 16384
@@ -91,12 +90,11 @@ def _expanded(node: Node, columns: Sequence[Attribute], table: str) -> Node:
     virtual = {column.name for column in columns if column.generated is AttGenerated.VIRTUAL}
     if not virtual & column_names(node):
         return node
-    known = [OutputColumn(c.name, c.type_oid, c.typmod, generation=c.generation) for c in columns]
     values = {
-        column.name: analyze_generation(column, known, table)
+        column.name: analyze_generation(column, columns, table)
         if column.name in virtual
-        else Var(column.type, column.name, column.typmod)
-        for column in known
+        else Var(column.type_oid, column.name, column.typmod)
+        for column in columns
     }
     return substituted(node, values)
 

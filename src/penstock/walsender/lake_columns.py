@@ -36,7 +36,6 @@ from penstock.lsn import Lsn
 from penstock.pgtypes.pg_type import TEXT
 from penstock.pgtypes.registry import type_of_arrow
 from penstock.sql.builtin.type_cache import is_enum
-from penstock.sql.typed.query_nodes import OutputColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ def spark_type(kind: pa.DataType) -> str:
 
 
 def table_column(column: LakeColumn) -> Attribute:
-    """Return a column as PostgreSQL's catalogs, row filters and column lists see it."""
+    """Return a column as PostgreSQL's catalogs, queries and row filters see it."""
     return Attribute(
         column.name,
         *column_type(column),
@@ -165,14 +164,3 @@ def sent_type(column: LakeColumn) -> tuple[int, int]:
     """Return the type whose output and send functions print the values, text for an enum."""
     oid, typmod = column_type(column)
     return (TEXT, -1) if is_enum(oid) else (oid, typmod)
-
-
-def output_column(column: LakeColumn) -> OutputColumn:
-    """Return a column as queries and changes see it."""
-    return OutputColumn(
-        column.name,
-        *column_type(column),
-        column.default,
-        column.generation,
-        virtual=column.generated is AttGenerated.VIRTUAL,
-    )

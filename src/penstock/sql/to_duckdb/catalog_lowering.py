@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
+from penstock.attribute import Attribute
 from penstock.pgtypes.pg_type import (
     ACLITEM,
     ANYARRAY,
@@ -65,7 +66,7 @@ from penstock.sql.typed.primnodes import (
     RelabelType,
     SubscriptingRef,
 )
-from penstock.sql.typed.query_nodes import OutputColumn, TableScan
+from penstock.sql.typed.query_nodes import TableScan
 from penstock.sqlstate import IndeterminateDatatype
 
 _VECTORS: Final = frozenset({INT2VECTOR, OIDVECTOR})
@@ -145,9 +146,9 @@ def lowered(item: _T) -> _T:
     if isinstance(item, tuple):
         parts: Any = tuple(lowered(each) for each in item)
         return parts  # type: ignore[no-any-return]
-    if isinstance(item, OutputColumn):
-        typmod = _LSN_TYPMOD if item.type == PG_LSN else item.typmod
-        return replace(item, type=held(item.type), typmod=typmod)
+    if isinstance(item, Attribute):
+        typmod = _LSN_TYPMOD if item.type_oid == PG_LSN else item.typmod
+        return replace(item, type_oid=held(item.type_oid), typmod=typmod)
     if isinstance(item, Node):
         return _node(item)  # type: ignore[no-any-return]
     if not hasattr(item, "__dataclass_fields__") or type(item).__module__.endswith("parsenodes"):

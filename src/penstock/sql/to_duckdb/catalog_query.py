@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, Protocol
 
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.pg_type import (
     BOOL,
@@ -45,10 +46,10 @@ from penstock.sql.to_duckdb.catalog_templates import (
     LONGEST_SERIES,
     SERIES_TOO_LONG,
     THROUGH_TEXT,
-    output_column,
     regexp_replace,
     series,
     shown,
+    table_column,
     template,
     texts,
 )
@@ -97,7 +98,6 @@ from penstock.sql.typed.query_nodes import (
     FromNode,
     FunctionScan,
     Join,
-    OutputColumn,
     Query,
     Relation,
     SeriesScan,
@@ -144,7 +144,7 @@ def compile_catalog_query(
         compiler = CatalogCompiler(functions_, table_functions)
         sql, values = compiler.query(lowered(query))
         check_once(query, sql, functions_)
-    shown = [output_column(value, f"q.c{n}") for n, value in enumerate(values, 1)]
+    shown = [table_column(value, f"q.c{n}") for n, value in enumerate(values, 1)]
     if any(shown):
         columns = [f"{text or f'q.c{n}'} AS c{n}" for n, text in enumerate(shown, 1)]
         sql = f"SELECT {', '.join(columns)} FROM ({sql}) AS q"
@@ -359,7 +359,9 @@ class CatalogCompiler(QueryCompiler):
         self.read.add(name)
         for number, item in enumerate(node.columns, 1):
             quoted = f'{node.name}."{item.name}"'
-            self._columns[node.name, f"c{number}"] = Value(quoted, item.type, _column_shape(item))
+            self._columns[node.name, f"c{number}"] = Value(
+                quoted, item.type_oid, _column_shape(item)
+            )
         return f'cat."{name}" AS {node.name}'
 
     def _recursive(self, cte: Cte) -> str:
@@ -392,7 +394,8 @@ class CatalogCompiler(QueryCompiler):
                 raise refused("WITH ORDINALITY of this function")
             sql += f", unnest(generate_series(1, len({arguments[0].sql})))"
         self._expose(
-            node.name, [Value("", column.type, _column_shape(column)) for column in node.columns]
+            node.name,
+            [Value("", column.type_oid, _column_shape(column)) for column in node.columns],
         )
         return f"LATERAL ({sql}) AS {node.name}({names})"
 
@@ -401,8 +404,8 @@ def _shape(oid: int) -> tuple[int, int] | None:
     return (38, 6) if NUMERIC in (oid, element(oid)) else None
 
 
-def _column_shape(column: OutputColumn) -> tuple[int, int] | None:
-    return _LSN if column.type == NUMERIC and column.typmod >= 0 else _shape(column.type)
+def _column_shape(column: Attribute) -> tuple[int, int] | None:
+    return _LSN if column.type_oid == NUMERIC and column.typmod >= 0 else _shape(column.type_oid)
 
 
 __all__ = ["NAME", "SERIES_TOO_LONG", "CatalogSql", "array", "compile_catalog_query"]
@@ -558,7 +561,7 @@ class _Effects:
             case CteScan(cte=name):
                 return ctes.get(name, set())
             case SetOperationScan(operation=operation, left=left, right=right):
-                if not item.all and any(column.type == VOID for column in item.columns):
+                if not item.all and any(column.type_oid == VOID for column in item.columns):
                     raise _incomparable("equality")
                 if operation is not SetOperation.UNION:
                     _check_none((left, right), f"in {operation.value}")
@@ -848,7 +851,7 @@ def postponed(query: Query) -> Query:
         return _changed(item, held_below)
 
     targets = tuple(held_below(t) if t in late else held(t) for t in query.targets)
-    columns = tuple(OutputColumn("", node.type, typmod_of(node)) for node in inner)
+    columns = tuple(Attribute("", node.type, typmod_of(node)) for node in inner)
     limited = replace(query, columns=columns, targets=tuple(inner), ctes=())
     from_ = (SubqueryScan(scan, columns, limited),)
     return Query(query.columns, targets, from_, ctes=query.ctes)

@@ -124,7 +124,7 @@ def template(name: str, values: Sequence[Value], type_: int) -> Value | None:
     return Value(found.format(*(value.sql for value in values)), type_, values[0].shape)
 
 
-def output_column(value: Value, column: str) -> str:
+def table_column(value: Value, column: str) -> str:
     """Return SQL that prints a column of the result, or "" if Python can hold its values."""
     text = _CALENDAR.get(element(value.type) or value.type)
     if text is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.pgtypes.pg_type import INT2, INT4, INT8, TEXT, VARCHAR
 from penstock.sql.grammar.expressions import BoolOp
 from penstock.sql.grammar.parsenodes import JoinType
@@ -21,7 +22,7 @@ from penstock.sql.typed.primnodes import (
     Var,
     children,
 )
-from penstock.sql.typed.query_nodes import FromNode, Join, OutputColumn, SubLink, TableScan
+from penstock.sql.typed.query_nodes import FromNode, Join, SubLink, TableScan
 
 _COMPARED: Final = ({INT2, INT4, INT8}, {TEXT, VARCHAR})
 """Types whose values are equal exactly if their texts are."""
@@ -59,7 +60,7 @@ def relations(node: Node) -> set[str] | None:
 
 
 def equal_to(
-    columns: Sequence[OutputColumn], conditions: Iterable[Node]
+    columns: Sequence[Attribute], conditions: Iterable[Node]
 ) -> tuple[tuple[str, str], ...]:
     """Return the columns, c1 and so on, that conditions compare with a constant: (name, text)."""
     found: dict[str, str] = {}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.pgtypes.pg_type import NUMERIC
 from penstock.sql.text.limits import limited_depth
@@ -30,7 +31,7 @@ from penstock.sql.typed.change_analysis import ChangePlan, InsertPlan
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.generated_column import analyze_generation
 from penstock.sql.typed.primnodes import Node, substituted
-from penstock.sql.typed.query_nodes import OutputColumn, TableScan
+from penstock.sql.typed.query_nodes import TableScan
 
 _ROWS: Final = "r1"
 
@@ -47,7 +48,7 @@ def compile_insert(plan: InsertPlan, session: SessionValues | None = None) -> Co
     return replace(compiled, sql=f"SELECT {shown} FROM ({compiled.sql})")
 
 
-def stored(value: Value, column: OutputColumn) -> str:
+def stored(value: Value, column: Attribute) -> str:
     """Return a value as its column is kept (``penstock.pgtypes.arrow_type``)."""
     item = element(value.type)
     if NUMERIC not in (value.type, item):
@@ -69,14 +70,14 @@ class CompiledExpression:
 
     sql: str
     relation: str
-    columns: tuple[tuple[str, OutputColumn], ...]
+    columns: tuple[tuple[str, Attribute], ...]
     inputs: tuple[TableInput, ...]
 
 
 def compile_expression(
     plan: ChangePlan,
     node: Node,
-    column: OutputColumn | None = None,
+    column: Attribute | None = None,
     session: SessionValues | None = None,
 ) -> CompiledExpression:
     """Compile an expression. ``column``: the column that it sets; None: it is the condition.
@@ -94,7 +95,7 @@ def compile_expression(
 
 
 def compile_generation(
-    column: OutputColumn, columns: Sequence[OutputColumn], table: str
+    column: Attribute, columns: Sequence[Attribute], table: str
 ) -> CompiledExpression:
     """Compile a generated column, for rows with known other columns.
 

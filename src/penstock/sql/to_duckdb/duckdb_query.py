@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final, TypeVar
 
+from penstock.attribute import Attribute
 from penstock.errors import PenstockError
 from penstock.identifiers import simple_quote_literal
 from penstock.pgtypes.pg_type import (
@@ -69,7 +70,6 @@ from penstock.sql.typed.query_nodes import (
     FromNode,
     FunctionScan,
     Join,
-    OutputColumn,
     Query,
     SeriesScan,
     SessionValue,
@@ -94,7 +94,7 @@ class TableInput:
     """
 
     scan: TableScan
-    columns: tuple[tuple[str, OutputColumn], ...]
+    columns: tuple[tuple[str, Attribute], ...]
     predicate: str | None
     equal: tuple[tuple[str, str], ...] = ()
 
@@ -298,7 +298,7 @@ class QueryCompiler(NumericCompiler):
         qualified = dict(self._columns)
         for number, item in _numbered(scan.columns):
             name = f"c{number}"
-            self._columns[scan.name, name] = column(name, item.type, item.typmod)
+            self._columns[scan.name, name] = column(name, item.type_oid, item.typmod)
         try:
             return self.value(condition)
         finally:
@@ -446,7 +446,7 @@ class QueryCompiler(NumericCompiler):
         self.tables.append(node)
         for number, item in _numbered(node.columns):
             name = f"c{number}"
-            self._columns[node.name, name] = column(name, item.type, item.typmod, node.name)
+            self._columns[node.name, name] = column(name, item.type_oid, item.typmod, node.name)
         return node.name
 
     def _expose(self, relation: str, values: Sequence[Value]) -> None:
@@ -459,7 +459,7 @@ class QueryCompiler(NumericCompiler):
             )
 
     def _series(self, node: SeriesScan) -> str:
-        type_ = node.columns[0].type
+        type_ = node.columns[0].type_oid
         self._expose(node.name, [Value("", type_)])
         number = f"CAST(n AS {duckdb_type(type_, None)})"
         series = f"generate_series({node.start}, {node.stop}, {node.step})"
@@ -471,7 +471,7 @@ class QueryCompiler(NumericCompiler):
         exposed = []
         for (values, shape), shown in zip(columns, node.columns, strict=True):
             fails = any(value.fails for value in values)
-            exposed.append(Value("", shown.type, shape, fails, values[0].printed))
+            exposed.append(Value("", shown.type_oid, shape, fails, values[0].printed))
         beside = self._texts(exposed)
         self._expose(node.name, exposed)
         texts = []

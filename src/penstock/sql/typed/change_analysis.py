@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from penstock.attribute import Attribute
 from penstock.errors import (
     FeatureNotSupported,
     SqlSyntaxError,
@@ -45,7 +46,7 @@ from penstock.sql.typed.primnodes import (
     Node,
 )
 from penstock.sql.typed.query_expression import QueryExpressions
-from penstock.sql.typed.query_nodes import OutputColumn, Query, SubqueryScan, TableScan, ValuesScan
+from penstock.sql.typed.query_nodes import Query, SubqueryScan, TableScan, ValuesScan
 from penstock.sql.typed.scope import NamedRelation, ParseNamespace, Scope
 from penstock.sql.typed.select_analysis import SelectAnalysis
 from penstock.sql.typed.set_returning import as_select
@@ -80,7 +81,7 @@ class ChangePlan:
 
 
 def analyze_insert(
-    raw: InsertStmt, target: Sequence[OutputColumn], around: FindTable | Surroundings
+    raw: InsertStmt, target: Sequence[Attribute], around: FindTable | Surroundings
 ) -> InsertPlan:
     """Return the plan. Raises PenstockError (42601, 42703, 42804, ...), FeatureNotSupported."""
     if raw.query is None and not target:
@@ -102,7 +103,7 @@ def analyze_insert(
         return plan if made is None else InsertPlan(tuple(c.name for c in made.columns), made)
 
 
-def _given(raw: InsertStmt, wanted: list[OutputColumn], analysis: SelectAnalysis) -> InsertPlan:
+def _given(raw: InsertStmt, wanted: list[Attribute], analysis: SelectAnalysis) -> InsertPlan:
     assert raw.query is not None
     sets = as_select(raw.query)
     if sets is not None:
@@ -115,7 +116,7 @@ def _given(raw: InsertStmt, wanted: list[OutputColumn], analysis: SelectAnalysis
 
 
 def analyze_change(
-    raw: UpdateStmt | DeleteStmt, target: Sequence[OutputColumn], around: FindTable | Surroundings
+    raw: UpdateStmt | DeleteStmt, target: Sequence[Attribute], around: FindTable | Surroundings
 ) -> ChangePlan:
     """Return the plan. Raises as ``analyze_insert``."""
     analysis = SelectAnalysis(around)
@@ -145,7 +146,7 @@ def _names(scan: TableScan, alias: Alias | None) -> ParseNamespace:
 # INSERT
 
 
-def _wanted(raw: InsertStmt, target: Sequence[OutputColumn]) -> list[OutputColumn]:
+def _wanted(raw: InsertStmt, target: Sequence[Attribute]) -> list[Attribute]:
     if raw.columns is None:
         return list(target)
     known = {column.name: column for column in target}
@@ -169,7 +170,7 @@ def _check_width(width: int, wanted: int, named: bool) -> None:
 
 
 def _values(
-    raw: SelectStmt, wanted: list[OutputColumn], analysis: SelectAnalysis, *, named: bool
+    raw: SelectStmt, wanted: list[Attribute], analysis: SelectAnalysis, *, named: bool
 ) -> Query:
     """Analyze VALUES: each value takes the type of its column at once."""
     if len({len(row) for row in raw.values}) > 1:
@@ -192,7 +193,7 @@ def _values(
 
 
 def _rows(
-    raw: SelectStmt, wanted: list[OutputColumn], analysis: SelectAnalysis, *, named: bool
+    raw: SelectStmt, wanted: list[Attribute], analysis: SelectAnalysis, *, named: bool
 ) -> Query:
     _type_parameters(raw, wanted, analysis.relations.around.parameters)
     query = analysis.query(raw)
@@ -207,14 +208,14 @@ def _rows(
 
 
 def _type_parameters(
-    raw: SelectStmt, wanted: list[OutputColumn], types: dict[int, int] | None
+    raw: SelectStmt, wanted: list[Attribute], types: dict[int, int] | None
 ) -> None:
     """Give each parameter of the SELECT list the type of its column, as a string gets it."""
     if types is None or raw.operation is not None:
         return
     for target, column in zip(raw.targets, wanted, strict=False):
         if isinstance(target.value, ParamRef):
-            types.setdefault(target.value.number, column.type)
+            types.setdefault(target.value.number, column.type_oid)
 
 
 def _literal(raw: SelectStmt, position: int) -> Const | None:
@@ -231,7 +232,7 @@ def _literal(raw: SelectStmt, position: int) -> Const | None:
     return Const(UNKNOWN, value.value if value.kind is ConstKind.STRING else None)
 
 
-def _with_defaults(plan: InsertPlan, target: Sequence[OutputColumn]) -> InsertPlan:
+def _with_defaults(plan: InsertPlan, target: Sequence[Attribute]) -> InsertPlan:
     """Give columns that are left out their default (rewriteTargetListIU)."""
     more = [c for c in target if c.default is not None and c.name not in plan.columns]
     if not more:
@@ -256,8 +257,8 @@ def _with_defaults(plan: InsertPlan, target: Sequence[OutputColumn]) -> InsertPl
 def _with_sequences(
     plan: InsertPlan,
     raw: InsertStmt,
-    given: Sequence[OutputColumn],
-    target: Sequence[OutputColumn],
+    given: Sequence[Attribute],
+    target: Sequence[Attribute],
 ) -> InsertPlan:
     """Find the rows that take values from sequences.
 
@@ -283,7 +284,7 @@ def _with_marks(plan: InsertPlan, column: str, marks: Sequence[bool]) -> InsertP
     """Add a boolean for each row of VALUES: whether the row takes the next value of the column."""
     (scan,) = plan.query.from_
     assert isinstance(scan, ValuesScan)
-    mark = OutputColumn("", BOOL)
+    mark = Attribute("", BOOL)
     scan = replace(
         scan,
         columns=(*scan.columns, mark),
@@ -302,12 +303,12 @@ def _with_marks(plan: InsertPlan, column: str, marks: Sequence[bool]) -> InsertP
     return InsertPlan(plan.columns, query, drawn)
 
 
-def _default(column: OutputColumn) -> Node:
+def _default(column: Attribute) -> Node:
     if column.default in (None, NEXTVAL):
         return assigned(Const(UNKNOWN, None), column)
     assert column.default is not None
-    value = coerced_default(column.name, column.default, column.type, column.typmod)
-    return Const(column.type, value, column.typmod)
+    value = coerced_default(column.name, column.default, column.type_oid, column.typmod)
+    return Const(column.type_oid, value, column.typmod)
 
 
 # UPDATE
@@ -333,18 +334,18 @@ def _settings(
     return tuple(with_generated_settings(settings, scan, raw.relation.name).items())
 
 
-def _assigned_raw(raw: Expression, column: OutputColumn, expressions: QueryExpressions) -> Node:
+def _assigned_raw(raw: Expression, column: Attribute, expressions: QueryExpressions) -> Node:
     if isinstance(raw, Default):
         return _default(column)
     return assigned(expressions.transform(raw), column)
 
 
-def assigned(node: Node, column: OutputColumn) -> Node:
+def assigned(node: Node, column: Attribute) -> Node:
     """Coerce a value to its column (transformAssignedExpr). Raises PenstockError (42804)."""
-    found = to_target(node, column.type, column.typmod, "a", Form.IMPLICIT)
+    found = to_target(node, column.type_oid, column.typmod, "a", Form.IMPLICIT)
     if found is None:
         raise DatatypeMismatch(
-            f'column "{column.name}" is of type {type_name(column.type)} but expression is of '
+            f'column "{column.name}" is of type {type_name(column.type_oid)} but expression is of '
             f"type {type_name(node.type)}",
             hint=_CAST_HINT,
         )

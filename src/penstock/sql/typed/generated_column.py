@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.grammar.expressions import ColumnRef, Default, Expression
 from penstock.sql.grammar.parse_expression import parse_expression
@@ -25,7 +26,7 @@ from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import to_target
 from penstock.sql.typed.expression_analysis import SYSTEM_COLUMNS, ExpressionAnalysis
 from penstock.sql.typed.primnodes import Const, Form, Node, Var, children, column_names, substituted
-from penstock.sql.typed.query_nodes import OutputColumn, Query, SubqueryScan, TableScan
+from penstock.sql.typed.query_nodes import Query, SubqueryScan, TableScan
 from penstock.sql.typed.volatility import contains_mutable
 from penstock.sqlstate import GeneratedAlways
 
@@ -37,13 +38,13 @@ _ALWAYS = "a"
 _OVERRIDE = "Use OVERRIDING SYSTEM VALUE to override."
 
 
-def analyze_generation(column: OutputColumn, columns: Sequence[OutputColumn], table: str) -> Node:
+def analyze_generation(column: Attribute, columns: Sequence[Attribute], table: str) -> Node:
     """Return the value of a generated column, over the columns of its table by their names.
 
     ``table``: ``[schema.]name``. Raises PenstockError (42P17, 42703, 42804, ...).
     """
     assert column.generation is not None
-    known = {each.name: (each.type, each.typmod) for each in columns}
+    known = {each.name: (each.type_oid, each.typmod) for each in columns}
     with limited_depth():
         node = _Generation(known, table).transform(parse_expression(column.generation))
         _check_not_nested(node, {each.name for each in columns if each.generation is not None})
@@ -51,11 +52,11 @@ def analyze_generation(column: OutputColumn, columns: Sequence[OutputColumn], ta
             raise PenstockError(
                 "generation expression is not immutable", sqlstate=_INVALID_OBJECT_DEFINITION
             )
-        found = to_target(node, column.type, column.typmod, "a", Form.IMPLICIT)
+        found = to_target(node, column.type_oid, column.typmod, "a", Form.IMPLICIT)
     if found is None:
         raise PenstockError(
-            f'column "{column.name}" is of type {type_name(column.type)} but default expression is '
-            f"of type {type_name(node.type)}",
+            f'column "{column.name}" is of type {type_name(column.type_oid)} but default expression'
+            f" is of type {type_name(node.type)}",
             hint="You will need to rewrite or cast the expression.",
             sqlstate=_DATATYPE_MISMATCH,
         )
@@ -69,7 +70,7 @@ def expanded(scan: TableScan) -> tuple[Node, ...]:
     values: dict[str, Node] = dict(zip(names, scan.variables(), strict=True))
     return tuple(
         substituted(analyze_generation(column, scan.columns, scan.table.name), values)
-        if column.virtual
+        if column.generated is AttGenerated.VIRTUAL
         else values[column.name]
         for column in scan.columns
     )
@@ -121,7 +122,7 @@ def is_values_list(raw: SelectStmt) -> bool:
     return bool(raw.values) and not (raw.order or raw.limit or raw.offset)
 
 
-def check_inserted(raw: InsertStmt, written: Sequence[OutputColumn]) -> None:
+def check_inserted(raw: InsertStmt, written: Sequence[Attribute]) -> None:
     """Check the columns that an INSERT writes (rewriteTargetListIU). Raises 428C9.
 
     Generated columns, and identity columns GENERATED ALWAYS, take only the word DEFAULT; for the
@@ -139,7 +140,7 @@ def check_inserted(raw: InsertStmt, written: Sequence[OutputColumn]) -> None:
             raise _not_by_default(message, column, _OVERRIDE if always else None)
 
 
-def check_updated(raw: UpdateStmt, known: Mapping[str, OutputColumn]) -> None:
+def check_updated(raw: UpdateStmt, known: Mapping[str, Attribute]) -> None:
     """Check the columns that SET writes in the same way. ``known``: the table's columns by name."""
     for target in raw.targets:
         column = known[target.name or ""]
@@ -148,7 +149,7 @@ def check_updated(raw: UpdateStmt, known: Mapping[str, OutputColumn]) -> None:
             raise _not_by_default(f'column "{column.name}" can only be updated to DEFAULT', column)
 
 
-def _not_by_default(message: str, column: OutputColumn, hint: str | None = None) -> PenstockError:
+def _not_by_default(message: str, column: Attribute, hint: str | None = None) -> PenstockError:
     is_what = "a generated column"
     if column.identity:
         is_what = "an identity column defined as GENERATED ALWAYS"
@@ -156,7 +157,7 @@ def _not_by_default(message: str, column: OutputColumn, hint: str | None = None)
 
 
 def with_generated_rows(
-    written: Sequence[str], rows: SubqueryScan, target: Sequence[OutputColumn], table: str
+    written: Sequence[str], rows: SubqueryScan, target: Sequence[Attribute], table: str
 ) -> Query | None:
     """Return the rows with all generated columns of the table; None if it has none.
 
@@ -166,7 +167,7 @@ def with_generated_rows(
     if not made:
         return None
     given = dict(zip(written, rows.variables(), strict=True))
-    values: dict[str, Node] = {c.name: Const(c.type, None) for c in target}
+    values: dict[str, Node] = {c.name: Const(c.type_oid, None) for c in target}
     values |= given
     kept = [c for c in target if c.name in given and c.generation is None]
     targets = [

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.identifiers import simple_quote_literal
 from penstock.pgtypes.pg_type import BPCHAR, INT8, NAME, TEXT, UNKNOWN, VARCHAR
@@ -22,7 +23,6 @@ from penstock.sql.text.limits import MAX_PARAMETERS
 from penstock.sql.text.object_names import RangeVar
 from penstock.sql.typed.change_analysis import analyze_change, analyze_insert
 from penstock.sql.typed.literals import canonical
-from penstock.sql.typed.query_nodes import OutputColumn
 from penstock.sql.typed.select_analysis import analyze_select
 from penstock.sql.typed.statement import Surroundings
 from penstock.sqlstate import UndefinedParameter, UndefinedTable
@@ -111,11 +111,11 @@ def parameter_types(
 
 
 def _analyze(text: str, found: dict[int, int], columns: ColumnTypes) -> None:
-    def find_table(relation: RangeVar) -> tuple[OutputColumn, ...]:
+    def find_table(relation: RangeVar) -> tuple[Attribute, ...]:
         known = columns(relation.schema, relation.name)
         if not known:
             raise UndefinedTable(f'relation "{relation.name}" does not exist')
-        return tuple(OutputColumn(name, oid) for name, oid in known.items())
+        return tuple(Attribute(name, oid) for name, oid in known.items())
 
     raw = parse_query(text)
     around = Surroundings(find_table, parameters=found)

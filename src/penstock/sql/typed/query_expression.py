@@ -219,11 +219,11 @@ class QueryExpressions(ExpressionAnalysis):
             raise SqlSyntaxError("subquery must return only one column")
         (column,) = query.columns
         if raw.kind is SubLinkKind.EXPR:
-            return SubLink(column.type, raw.kind, query)
+            return SubLink(column.type_oid, raw.kind, query)
         if raw.kind is SubLinkKind.ARRAY:
-            return SubLink(array_of(column.type), raw.kind, query)
+            return SubLink(array_of(column.type_oid), raw.kind, query)
         assert raw.test is not None
-        value = Var(column.type, "c1", column.typmod, relation=SUBLINK_COLUMN)
+        value = Var(column.type_oid, "c1", column.typmod, relation=SUBLINK_COLUMN)
         test = make_operator(raw.operator, self.transform(raw.test), value)
         if test.type != BOOL:
             raise DatatypeMismatch("operator must return type boolean, not another one")

@@ -6,30 +6,12 @@ and numbers its columns (``c1``), so that whoever runs the nodes needs no rules 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from penstock.attribute import Attribute
 from penstock.sql.grammar.parsenodes import JoinType, SetOperation, SubLinkKind
 from penstock.sql.text.object_names import RangeVar
 from penstock.sql.typed.primnodes import Node, Var
-
-
-@dataclass(frozen=True, slots=True)
-class OutputColumn:
-    """A column of a relation. ``type``: oid of pg_type, ``typmod``: its modifier or -1.
-
-    These fields are for a table's columns. ``default``: a constant as SQL writes it.
-    ``generation``: the expression over the table's columns that makes the values of a generated
-    column. ``virtual``: the value is made when it is read. ``identity``: as
-    pg_attribute.attidentity.
-    """
-
-    name: str
-    type: int
-    typmod: int = -1
-    default: str | None = field(default=None, compare=False)
-    generation: str | None = field(default=None, compare=False)
-    virtual: bool = field(default=False, compare=False)
-    identity: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +79,12 @@ class Relation:
     """Anything in FROM that has columns. ``name``: its own, such as ``r1``."""
 
     name: str
-    columns: tuple[OutputColumn, ...]
+    columns: tuple[Attribute, ...]
 
     def variables(self) -> tuple[Var, ...]:
         """Return its columns, as expressions name them."""
         return tuple(
-            Var(column.type, f"c{number}", column.typmod, relation=self.name)
+            Var(column.type_oid, f"c{number}", column.typmod, relation=self.name)
             for number, column in enumerate(self.columns, 1)
         )
 
@@ -199,7 +181,7 @@ class Query:
     values alike. ``limit`` None: all rows. ``limit`` and ``offset`` may be a parameter.
     """
 
-    columns: tuple[OutputColumn, ...]
+    columns: tuple[Attribute, ...]
     targets: tuple[Node, ...]
     from_: tuple[FromNode, ...] = ()
     where: Node | None = None

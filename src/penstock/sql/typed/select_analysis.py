@@ -11,6 +11,7 @@ from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
 
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import (
     FeatureNotSupported,
     InvalidParameterValue,
@@ -83,7 +84,6 @@ from penstock.sql.typed.query_nodes import (
     FromNode,
     FunctionScan,
     Join,
-    OutputColumn,
     Query,
     Relation,
     SeriesScan,
@@ -182,11 +182,11 @@ class SelectAnalysis:
             raise SqlSyntaxError("each UNION query must have the same number of columns")
         for number, (mine, other) in enumerate(zip(first.columns, again.columns, strict=True), 1):
             common = select_common_type([_var(mine), _var(other)], "UNION")
-            if common != mine.type:
+            if common != mine.type_oid:
                 raise DatatypeMismatch(
                     f'recursive query "{item.name}" column {number} has type '
-                    f"{type_name(mine.type)} in non-recursive term but type {type_name(common)} "
-                    "overall",
+                    f"{type_name(mine.type_oid)} in non-recursive term but type"
+                    f" {type_name(common)} overall",
                     hint="Cast the output of the non-recursive term to the correct type.",
                 )
         return Cte(name, first, self._converted(again, list(first.columns), "UNION"), raw.all)
@@ -256,7 +256,7 @@ class SelectAnalysis:
         self,
         raw: SelectStmt,
         scope: Scope,
-        columns: tuple[OutputColumn, ...],
+        columns: tuple[Attribute, ...],
         targets: tuple[Node, ...],
     ) -> tuple[Node, ...]:
         """Analyze GROUP BY: a number or alias means a target, but a column's name wins (SQL:99)."""
@@ -322,7 +322,7 @@ class SelectAnalysis:
             for row in rows
         )
         columns = tuple(
-            OutputColumn(f"column{number}", type_) for number, type_ in enumerate(types, 1)
+            Attribute(f"column{number}", type_) for number, type_ in enumerate(types, 1)
         )
         return self._of_one(ValuesScan(self.relations.name(), columns, common), raw)
 
@@ -337,9 +337,11 @@ class SelectAnalysis:
         for first, second in zip(left.columns, right.columns, strict=True):
             type_ = select_common_type([_var(first), _var(second)], word)
             typmod = (
-                first.typmod if (first.type, first.typmod) == (second.type, second.typmod) else -1
+                first.typmod
+                if (first.type_oid, first.typmod) == (second.type_oid, second.typmod)
+                else -1
             )
-            columns.append(OutputColumn(first.name, type_, typmod))
+            columns.append(Attribute(first.name, type_, typmod))
         scan = SetOperationScan(
             self.relations.name(),
             tuple(columns),
@@ -350,11 +352,11 @@ class SelectAnalysis:
         )
         return self._of_one(scan, raw)
 
-    def _converted(self, query: Query, columns: list[OutputColumn], word: str) -> Query:
-        wanted = [column.type for column in columns]
-        if any(column.type == UNKNOWN for column in query.columns):
+    def _converted(self, query: Query, columns: list[Attribute], word: str) -> Query:
+        wanted = [column.type_oid for column in columns]
+        if any(column.type_oid == UNKNOWN for column in query.columns):
             query = _typed(query, wanted, word)
-        if [column.type for column in query.columns] == wanted:
+        if [column.type_oid for column in query.columns] == wanted:
             return query
         scan = SubqueryScan(self.relations.name(), query.columns, query)
         targets = tuple(
@@ -385,18 +387,19 @@ def _typed(query: Query, wanted: list[int], word: str) -> Query:
         for node, type_ in zip(query.targets, wanted, strict=True)
     )
     columns = tuple(
-        replace(column, type=node.type) for column, node in zip(query.columns, targets, strict=True)
+        replace(column, type_oid=node.type)
+        for column, node in zip(query.columns, targets, strict=True)
     )
     return replace(query, targets=targets, columns=columns)
 
 
-def _var(column: OutputColumn) -> Node:
-    return Var(column.type, column.name, column.typmod)
+def _var(column: Attribute) -> Node:
+    return Var(column.type_oid, column.name, column.typmod)
 
 
 def _target_list(
     raw: tuple[ResTarget, ...], scope: Scope, expressions: QueryExpressions, resolve: bool
-) -> tuple[tuple[OutputColumn, ...], tuple[Node, ...]]:
+) -> tuple[tuple[Attribute, ...], tuple[Node, ...]]:
     columns, targets = [], []
     for target in raw:
         if isinstance(target.value, Star):
@@ -407,7 +410,7 @@ def _target_list(
                 node = to_common_type(node, TEXT, "SELECT")
             name = result_name(target.value) if target.name is None else target.name
             found = [(name, node)]
-        columns += [OutputColumn(name, node.type, typmod_of(node)) for name, node in found]
+        columns += [Attribute(name, node.type, typmod_of(node)) for name, node in found]
         targets += [node for _, node in found]
     return tuple(columns), tuple(targets)
 
@@ -456,7 +459,7 @@ class FromClause:
         schema = None if cte is not None else (name.schema or "public")
         return relation, _named(relation, raw.alias, name.name, schema)
 
-    def _view(self, text: str, columns: tuple[OutputColumn, ...]) -> Relation:
+    def _view(self, text: str, columns: tuple[Attribute, ...]) -> Relation:
         """Return the view's query, with NULL for columns that it leaves out."""
         given: dict[str, Node] = {}
         from_: tuple[FromNode, ...] = ()
@@ -468,7 +471,8 @@ class FromClause:
             names = [column.name for column in query.columns]
             given, from_ = dict(zip(names, scan.variables(), strict=True)), (scan,)
         targets = tuple(
-            _cast(given.get(column.name, Const(UNKNOWN, None)), column.type) for column in columns
+            _cast(given.get(column.name, Const(UNKNOWN, None)), column.type_oid)
+            for column in columns
         )
         where = None if text else Const(BOOL, "f")
         made = Query(columns, targets, from_, where)
@@ -476,7 +480,7 @@ class FromClause:
 
     def _with_virtual(self, scan: TableScan) -> Relation:
         """Return a query that computes virtual columns: an outer join can then make them NULL."""
-        if not any(column.virtual for column in scan.columns):
+        if not any(column.generated is AttGenerated.VIRTUAL for column in scan.columns):
             return scan
         query = Query(scan.columns, expanded(scan), (scan,))
         return SubqueryScan(self._relations.name(), scan.columns, query)
@@ -504,13 +508,13 @@ class FromClause:
             bounds = _bounds([expressions.transform(argument) for argument in call.arguments])
             if bounds is not None:
                 type_, start, stop, step = bounds
-                column = OutputColumn(raw.alias.name if raw.alias else SERIES, type_)
+                column = Attribute(raw.alias.name if raw.alias else SERIES, type_)
                 series = SeriesScan(self._relations.name(), (column,), start, stop, step)
                 return series, _named(series, raw.alias, SERIES, None)
         node = expressions.transform(raw.call)
-        columns = known or (OutputColumn(raw.alias.name if raw.alias else name, node.type),)
+        columns = known or (Attribute(raw.alias.name if raw.alias else name, node.type),)
         if raw.ordinality:
-            columns = (*columns, OutputColumn("ordinality", INT8))
+            columns = (*columns, Attribute("ordinality", INT8))
         scan = FunctionScan(self._relations.name(), columns, name, node, raw.ordinality)
         return scan, _named(scan, raw.alias, name, None)
 
@@ -719,7 +723,7 @@ def _subquery(raw: ASubLink) -> tuple[str, int]:
 
 def sort_clause(
     order: tuple[SortBy, ...],
-    columns: tuple[OutputColumn, ...],
+    columns: tuple[Attribute, ...],
     targets: tuple[Node, ...],
     expressions: QueryExpressions,
 ) -> tuple[SortKey, ...]:
@@ -732,7 +736,7 @@ def sort_clause(
 def _sql92(
     raw: Expression,
     clause: str,
-    columns: tuple[OutputColumn, ...],
+    columns: tuple[Attribute, ...],
     targets: tuple[Node, ...],
     expressions: QueryExpressions,
 ) -> Node:
@@ -750,7 +754,7 @@ def _sql92(
 
 def distinct_keys(
     raw: tuple[Expression, ...],
-    columns: tuple[OutputColumn, ...],
+    columns: tuple[Attribute, ...],
     targets: tuple[Node, ...],
     sort: tuple[SortKey, ...],
     expressions: QueryExpressions,
@@ -788,8 +792,8 @@ def sort_of_set(key: SortBy, scan: SetOperationScan, targets: tuple[Node, ...]) 
 
 
 def compared_as_text(
-    raw: SelectStmt, columns: tuple[OutputColumn, ...], targets: tuple[Node, ...]
-) -> tuple[tuple[OutputColumn, ...], tuple[Node, ...]]:
+    raw: SelectStmt, columns: tuple[Attribute, ...], targets: tuple[Node, ...]
+) -> tuple[tuple[Attribute, ...], tuple[Node, ...]]:
     """Make untyped targets text if rows are grouped or sorted by them.
 
     This holds even if a UNION would have given them another type (addTargetToGroupList,
@@ -812,7 +816,7 @@ def compared_as_text(
         for index, node in enumerate(targets)
     )
     shown = zip(columns, new, strict=True)
-    return tuple(replace(column, type=node.type) for column, node in shown), new
+    return tuple(replace(column, type_oid=node.type) for column, node in shown), new
 
 
 def target_position(raw: Expression, clause: str, length: int) -> int | None:
@@ -826,7 +830,7 @@ def target_position(raw: Expression, clause: str, length: int) -> int | None:
 
 
 def target_by_name(
-    raw: ColumnRef, columns: tuple[OutputColumn, ...], targets: tuple[Node, ...], clause: str
+    raw: ColumnRef, columns: tuple[Attribute, ...], targets: tuple[Node, ...], clause: str
 ) -> Node | None:
     if len(raw.fields) > 1:
         return None

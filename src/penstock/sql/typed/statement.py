@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
+from penstock.attribute import Attribute
 from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.text.object_names import RangeVar
-from penstock.sql.typed.query_nodes import OutputColumn, Query
+from penstock.sql.typed.query_nodes import Query
 from penstock.sql.typed.scope import Scope
 
-FindTable = Callable[[RangeVar], tuple[OutputColumn, ...]]
+FindTable = Callable[[RangeVar], tuple[Attribute, ...]]
 """Returns the columns of a table. Raises UndefinedObject (42P01), PenstockError (42501)."""
 
 
@@ -37,7 +38,7 @@ class Surroundings:
 
     find_table: FindTable
     find_view: Callable[[RangeVar], str | None] = lambda relation: None
-    functions: Mapping[str, tuple[OutputColumn, ...]] = field(default_factory=dict)
+    functions: Mapping[str, tuple[Attribute, ...]] = field(default_factory=dict)
     parameters: dict[int, int] | None = None
 
 
