@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import penstock.pgtypes as pgtypes
+from penstock.attribute import Attribute
 from penstock.backend.runner import copy_of_rows
 from penstock.identifiers import quoted
 from penstock.pgtypes.text_output import text_cast
@@ -90,7 +91,7 @@ def test_rows_are_drawn_while_they_are_taken() -> None:
             drawn += 1
             yield [b"x" * 100_000, None]
 
-    fields = (FieldDescription("a", 25), FieldDescription("b", 25))
+    fields = (FieldDescription(Attribute("a", 25)), FieldDescription(Attribute("b", 25)))
     statement = parse("COPY (SELECT 1) TO STDOUT")
     assert isinstance(statement, Copy)
     chunks = iter(copy_of_rows(Rows(fields, rows()), statement).chunks)

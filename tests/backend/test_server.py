@@ -21,6 +21,7 @@ import pytest
 from psycopg import pq
 
 from faults.heavy import part_of_make_faults
+from penstock.attribute import Attribute
 from penstock.backend.backend import BackendOptions, Services, SessionContext
 from penstock.backend.hba import DEFAULT, parse_rules
 from penstock.backend.server import ListenOptions, Server
@@ -72,7 +73,7 @@ class Runner:
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
         if not text.startswith("SELECT"):
             return Prepared(text, Description((), None))
-        fields = (FieldDescription("n", INT4, 4),)
+        fields = (FieldDescription(Attribute("n", INT4), 4),)
         return Prepared(text, Description((TEXT,) if "$1" in text else (), fields))
 
     @property
@@ -91,10 +92,10 @@ class Runner:
             case []:
                 return Empty()
             case ["SELECT", "$1"]:
-                return Rows((FieldDescription("n", INT4, 4),), [[parameters[0]]])
+                return Rows((FieldDescription(Attribute("n", INT4), 4),), [[parameters[0]]])
             case ["SELECT", number]:
                 rows = ([str(i).encode()] for i in range(int(number)))
-                return Rows((FieldDescription("n", INT4, 4),), rows)
+                return Rows((FieldDescription(Attribute("n", INT4), 4),), rows)
             case ["WAIT"]:
                 self.waiting.set()
                 if self.cancelled.wait(20):

@@ -34,7 +34,6 @@ from penstock.protocol.session import ServerSession
 from penstock.protocol.startup import read_startup
 from penstock.protocol.startup_packets import SslRequest, StartupMessage
 from pg_catalog import objects
-from pg_catalog.catalog_server import field_descriptions
 
 pytestmark = pytest.mark.faults
 
@@ -243,14 +242,14 @@ class Catalogs:
     def describe(self, text: str, _: object, said: Sequence[int]) -> Description:
         database = CatalogDatabase(objects.snapshot(), objects.session())
         types = database.parameter_types(text)
-        return Description(types, field_descriptions(database.describe(text)))
+        return Description(types, database.describe(text))
 
     def query(
         self, text: str, parameters: Sequence[bytes | None], _: object, said: Sequence[int] = ()
     ) -> Rows:
         with contextlib.closing(CatalogDatabase(objects.snapshot(), objects.session())) as database:
             fields, rows = database.query(text, parameters)
-        return Rows(field_descriptions(fields), rows)
+        return Rows(fields, rows)
 
 
 @pytest.fixture

@@ -12,13 +12,9 @@ from penstock.backend.hba import parse_rules
 from penstock.backend.server import ListenOptions, Server
 from penstock.catalog import Role
 from penstock.errors import PenstockError
-from penstock.pg_catalog import CatalogDatabase, Field, reads_catalog_only
+from penstock.pg_catalog import CatalogDatabase, reads_catalog_only
 from penstock.protocol.answers import Answer, Description, Prepared, Rows
-from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
-
-
-def field_descriptions(fields: Iterable[Field]) -> tuple[FieldDescription, ...]:
-    return tuple(FieldDescription(f.name, f.type_oid, f.type_size, typmod=f.typmod) for f in fields)
+from penstock.protocol.backend_messages import TransactionStatus
 
 
 class CatalogRunner:
@@ -35,7 +31,7 @@ class CatalogRunner:
         if not reads_catalog_only(text):
             raise PenstockError(f"no catalog query: {text}", sqlstate="0A000")
         parameters = self.database.parameter_types(text, types)
-        fields = field_descriptions(self.database.describe(text, types))
+        fields = self.database.describe(text, types)
         return Prepared(text, Description(parameters, fields))
 
     @property
@@ -48,7 +44,7 @@ class CatalogRunner:
     def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         types = statement.description.parameters
         fields, rows = self.database.query(statement.text, parameters, types)
-        return [Rows(field_descriptions(fields), rows)]
+        return [Rows(fields, rows)]
 
     def cancel(self) -> None:
         pass

@@ -49,7 +49,7 @@ def _answer(database: CatalogDatabase, query: str) -> object:
         fields, rows = database.query(query)
     except PenstockError as error:
         return error.sqlstate, error.message
-    return [(f.name, f.type_oid, f.typmod) for f in fields], rows
+    return [(f.attribute.name, f.attribute.type_oid, f.attribute.typmod) for f in fields], rows
 
 
 @pytest.mark.postgres
@@ -114,7 +114,7 @@ def test_a_small_text_costs_little(ours: CatalogDatabase, query: str, sqlstate: 
 def test_each_query_has_its_own_budget(ours: CatalogDatabase) -> None:
     for _ in range(3):
         fields, rows = ours.query("SELECT length(repeat('x', 100000000))")
-        assert (fields[0].name, rows) == ("length", [[b"100000000"]])
+        assert (fields[0].attribute.name, rows) == ("length", [[b"100000000"]])
 
 
 @pytest.mark.parametrize(

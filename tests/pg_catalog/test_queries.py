@@ -391,7 +391,9 @@ def test_settings_are_changed_by_the_session() -> None:
     session = dataclasses.replace(objects.session(), set_config=set_config)
     database = CatalogDatabase(objects.snapshot(), session)
     fields, rows = database.query("SELECT pg_catalog.set_config('search_path', '', false);")
-    assert rows == [[b""]] and [(f.name, f.type_oid) for f in fields] == [("set_config", 25)]
+    assert rows == [[b""]] and [(f.attribute.name, f.attribute.type_oid) for f in fields] == [
+        ("set_config", 25)
+    ]
     assert changed == [("search_path", "", False)]
     database.close()
 

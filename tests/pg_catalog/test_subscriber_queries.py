@@ -241,9 +241,11 @@ def compare(
         ((result.fname(n) or b"").decode(), result.ftype(n), result.fsize(n))
         for n in range(result.nfields)
     ]
-    assert [(f.name, f.type_oid, f.type_size) for f in fields] == theirs, sql
+    assert [(f.attribute.name, f.attribute.type_oid, f.type_size) for f in fields] == theirs, sql
     if lengths:
-        assert [f.typmod for f in fields] == [result.fmod(n) for n in range(result.nfields)], sql
+        assert [f.attribute.typmod for f in fields] == [
+            result.fmod(n) for n in range(result.nfields)
+        ], sql
     expected = [
         [result.get_value(row, n) for n in range(result.nfields)] for row in range(result.ntuples)
     ]

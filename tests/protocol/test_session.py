@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.attribute import Attribute
 from penstock.errors import PenstockError, ProtocolViolation
 from penstock.protocol import authentication as auth
 from penstock.protocol import frontend_messages as m
@@ -414,7 +415,7 @@ def answer(one: ServerSession, event: object, choice: int) -> None:
         case m.Execute():
             one.command_complete("X")
         case m.Describe():
-            one.row_description([FieldDescription("a", 25)])
+            one.row_description([FieldDescription(Attribute("a", 25))])
         case m.Query() | m.Sync():
             one.ready_for_query()
         case m.Parse() | m.Bind() | m.Close() | m.CopyFail():

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from penstock.attribute import Attribute
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.protocol import authentication as auth
@@ -42,7 +43,10 @@ from protocol.client_messages import binary_messages, text_messages
 TEXT_OID = 25
 INT4_OID = 23
 ROWS = [(b"1", b"a\tb"), (None, b"c\\d\n"), (b"3", b"")]
-COLUMNS = [FieldDescription("id", INT4_OID, 4), FieldDescription("note", TEXT_OID)]
+COLUMNS = [
+    FieldDescription(Attribute("id", INT4_OID), 4),
+    FieldDescription(Attribute("note", TEXT_OID)),
+]
 SEND_TIME = 1_700_000_000_000_000
 STREAM = [(Lsn(100), b"B"), (Lsn(0), b"R"), (Lsn(140), b"C")]
 
@@ -202,12 +206,12 @@ class Connection:
         self.heard.append(command)
         if isinstance(command, IdentifySystem):
             names = ("systemid", "timeline", "xlogpos", "dbname")
-            fields = [FieldDescription(name, TEXT_OID) for name in names]
+            fields = [FieldDescription(Attribute(name, TEXT_OID)) for name in names]
             self._send(s.row_description(fields))
             self._send(backend.data_row((b"7", b"1", b"0/64", b"lake")))
             self._send(s.command_complete("IDENTIFY_SYSTEM"), s.ready_for_query())
         elif isinstance(command, Show):
-            self._send(s.row_description([FieldDescription(command.name, TEXT_OID)]))
+            self._send(s.row_description([FieldDescription(Attribute(command.name, TEXT_OID))]))
             self._send(backend.data_row((b"0700",)), s.command_complete("SHOW"))
             self._send(s.ready_for_query())
         elif isinstance(command, StartReplication):

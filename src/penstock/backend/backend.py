@@ -631,7 +631,7 @@ def _with_formats(
 
 
 def _same_types(found: Sequence[FieldDescription], described: Sequence[FieldDescription]) -> bool:
-    return [f.type_oid for f in found] == [f.type_oid for f in described]
+    return [f.attribute.type_oid for f in found] == [f.attribute.type_oid for f in described]
 
 
 def _text(value: bytes, type_oid: int, code: int, number: int, encoding: ClientEncoding) -> bytes:

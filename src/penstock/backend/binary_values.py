@@ -98,16 +98,16 @@ def _batches(rows: Iterator[Cells], fields: Sequence[FieldDescription]) -> Itera
 
 
 def _binary(cells: Sequence[bytes | None], field: FieldDescription) -> Sequence[bytes | None]:
-    send = _send(field.type_oid)
+    send = _send(field.attribute.type_oid)
     if send is not None:
         return [None if cell is None else send(cell) for cell in cells]
-    family = find(field.type_oid)
-    if field.type_oid in family.oids:
-        read = family.text_column(_column(cells), field.typmod)
-        return binary_output(read, field.type_oid, field.typmod).to_pylist()  # type: ignore[no-any-return]
+    family = find(field.attribute.type_oid)
+    if field.attribute.type_oid in family.oids:
+        read = family.text_column(_column(cells), field.attribute.typmod)
+        return binary_output(read, field.attribute.type_oid, field.attribute.typmod).to_pylist()  # type: ignore[no-any-return]
     if all(cell is None for cell in cells):
         return cells
-    raise no_function("output", field.type_oid)
+    raise no_function("output", field.attribute.type_oid)
 
 
 def _send(type_oid: int) -> _Send | None:
@@ -166,7 +166,7 @@ def in_encoding(
     (22P05)."""
     if encoding.codec == UTF8.codec:
         return rows
-    text = [f.format != BINARY_FORMAT or f.type_oid in CHARACTER_TYPES for f in fields]
+    text = [f.format != BINARY_FORMAT or f.attribute.type_oid in CHARACTER_TYPES for f in fields]
     return (
         [
             encoding.encode(cell.decode()) if cell is not None and is_text else cell

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.backend.authentication import role_now
 from penstock.backend.backend import SessionContext
 from penstock.backend.cancellation import Cancellation
@@ -287,7 +288,7 @@ class ReplicationCommands:
 
 
 def _row(tag: str, cells: list[tuple[str, int, str | None]]) -> Rows:
-    fields = tuple(FieldDescription(name, oid) for name, oid, _ in cells)
+    fields = tuple(FieldDescription(Attribute(name, oid)) for name, oid, _ in cells)
     return Rows(
         fields, [[None if v is None else v.encode() for _, _, v in cells]], tag, counted=False
     )

@@ -15,6 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.attribute import Attribute
 from penstock.backend.authentication import role_now
 from penstock.backend.backend import SessionContext
 from penstock.backend.binary_values import in_formats
@@ -691,7 +692,7 @@ class Variables:
         """Return the columns of SHOW, or of SHOW ALL if ``name`` is None."""
         title = ("name", "setting", "description")
         names = title if name is None else (self._settings.title(name),)
-        return tuple(FieldDescription(column, TEXT) for column in names)
+        return tuple(FieldDescription(Attribute(column, TEXT)) for column in names)
 
     def settle(self) -> list[ParameterChange]:
         """Show others the session's name once a statement has ended, with or without an error.
@@ -906,9 +907,9 @@ def create_table_as(
     fields = describe(statement.query)
     if len(statement.columns) > len(fields):
         raise SqlSyntaxError("too many column names were specified")
-    names = [*statement.columns, *(f.name for f in fields[len(statement.columns) :])]
+    names = [*statement.columns, *(f.attribute.name for f in fields[len(statement.columns) :])]
     columns = ", ".join(
-        f"{quote_identifier(name)} {type_text(field.type_oid, field.typmod)}"
+        f"{quote_identifier(name)} {type_text(field.attribute.type_oid, field.attribute.typmod)}"
         for name, field in zip(names, fields, strict=True)
     )
     table = _text(statement.relation)

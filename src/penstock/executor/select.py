@@ -118,7 +118,7 @@ class LakeSelect:
 
 
 def _fields(query: Query) -> tuple[FieldDescription, ...]:
-    return tuple(FieldDescription(c.name, c.type_oid, typmod=c.typmod) for c in query.columns)
+    return tuple(FieldDescription(c) for c in query.columns)
 
 
 def _cells(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[list[bytes | None]]:

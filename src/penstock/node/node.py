@@ -664,8 +664,8 @@ def _table(rows: Rows) -> pa.Table:
     arrays = {}
     for field, values in zip(rows.fields, cells, strict=True):
         texts = pa.array([None if v is None else bytes(v) for v in values], pa.binary())
-        family = find(INT8 if field.type_oid in _NUMBERS else field.type_oid)
-        arrays[field.name] = family.text_column(cells_of(texts), field.typmod)
+        family = find(INT8 if field.attribute.type_oid in _NUMBERS else field.attribute.type_oid)
+        arrays[field.attribute.name] = family.text_column(cells_of(texts), field.attribute.typmod)
     return pa.table(arrays)
 
 
@@ -730,7 +730,7 @@ class NodeQueries:
     def query(self, text: str) -> CommandResult:
         """Run one SELECT as ``rows`` does, with Python values in the result."""
         found = self.rows(text)
-        readers = [_PYTHON.get(field.type_oid, str) for field in found.fields]
+        readers = [_PYTHON.get(field.attribute.type_oid, str) for field in found.fields]
         rows = tuple(
             tuple(
                 None if cell is None else read(bytes(cell).decode())
@@ -740,7 +740,9 @@ class NodeQueries:
         )
         self._slots.answered(_PID)
         return CommandResult(
-            f"SELECT {len(rows)}", columns=tuple(field.name for field in found.fields), rows=rows
+            f"SELECT {len(rows)}",
+            columns=tuple(field.attribute.name for field in found.fields),
+            rows=rows,
         )
 
     def heard(self) -> None:

@@ -6,7 +6,7 @@ time. ``node_catalogs`` fills the snapshot; ``reads_catalog_only`` tells which s
 here.
 """
 
-from penstock.pg_catalog.database import CatalogDatabase, Field, reads_catalog_only
+from penstock.pg_catalog.database import CatalogDatabase, reads_catalog_only
 from penstock.pg_catalog.functions import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
@@ -15,7 +15,6 @@ __all__ = [
     "CatalogDatabase",
     "CatalogSnapshot",
     "CatalogTable",
-    "Field",
     "PythonFunction",
     "SessionFacts",
     "reads_catalog_only",

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -68,6 +68,7 @@ from penstock.pgtypes.pg_type import (
     types,
 )
 from penstock.pgtypes.pg_type import types as pg_types
+from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.grammar.raw_names import names_in
 from penstock.sql.grammar.raw_statements import parse_query
@@ -143,16 +144,6 @@ class _Watch(threading.Thread):
         self.join()
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A column of a result, as in RowDescription. ``type_size``: typlen."""
-
-    name: str
-    type_oid: int
-    type_size: int
-    typmod: int = -1
-
-
 class CatalogDatabase:
     """Answer queries on the catalogs of one snapshot, for one session; threads wait for one
     another.
@@ -194,7 +185,7 @@ class CatalogDatabase:
         self._errors: list[Exception] = []
         self._lock = threading.Lock()
 
-    def describe(self, sql: str, said: Sequence[int] = ()) -> tuple[Field, ...]:
+    def describe(self, sql: str, said: Sequence[int] = ()) -> tuple[FieldDescription, ...]:
         """Return the fields of a SELECT, without running it. Raises PostgreSQL's errors.
 
         ``said``: oids of the parameters' types that the client has given, 0 for the others.
@@ -207,7 +198,7 @@ class CatalogDatabase:
 
     def query(
         self, sql: str, parameters: Sequence[bytes | None] = (), said: Sequence[int] = ()
-    ) -> tuple[tuple[Field, ...], Iterable[list[bytes | None]]]:
+    ) -> tuple[tuple[FieldDescription, ...], Iterable[list[bytes | None]]]:
         """Return the fields and rows of a SELECT. ``parameters``: in text format. Raises
         PostgreSQL's errors.
 
@@ -429,13 +420,11 @@ def _callable(function: PythonFunction, count: int, errors: list[Exception]) -> 
     return call
 
 
-def _fields(translation: Translation) -> tuple[Field, ...]:
+def _fields(translation: Translation) -> tuple[FieldDescription, ...]:
     return tuple(
-        Field(
-            column.name,
-            column.type_oid,
+        FieldDescription(
+            replace(column, typmod=-1) if column.type_oid == RECORD else column,
             pg_types()[column.type_oid].length,
-            -1 if column.type_oid == RECORD else column.typmod,
         )
         for column in translation.columns
     )

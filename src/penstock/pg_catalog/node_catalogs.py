@@ -49,7 +49,6 @@ from penstock.pg_catalog.wal_functions import (
     WalFunctions,
 )
 from penstock.protocol.answers import Cells, Description, Rows
-from penstock.protocol.backend_messages import FieldDescription
 from penstock.relation import TableName
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from penstock.sqlstate import QueryCanceled, UndefinedTable
@@ -436,7 +435,7 @@ class NodeCatalogs:
         """Return the parameters and fields of a SELECT. Raises PostgreSQL's errors."""
         database = self._database(facts)
         try:
-            fields = _fields(database.describe(text, said))
+            fields = database.describe(text, said)
             return Description(database.parameter_types(text, said), fields)
         finally:
             database.close()
@@ -457,8 +456,8 @@ class NodeCatalogs:
             raise
         if isinstance(rows, list):
             database.close()
-            return Rows(_fields(fields), rows)
-        return Rows(_fields(fields), _closing(database, rows))
+            return Rows(fields, rows)
+        return Rows(fields, _closing(database, rows))
 
     def column_types(self, schema: str, table: str) -> Mapping[str, int]:
         """Return the type oids of a table's columns, in its order; empty if there is no such
@@ -659,10 +658,6 @@ def _slot(state: SlotState, database: str) -> Mapping[str, object]:
         "failover": slot.failover,
         "synced": False,
     }
-
-
-def _fields(fields: Sequence[pg_catalog.Field]) -> tuple[FieldDescription, ...]:
-    return tuple(FieldDescription(f.name, f.type_oid, f.type_size, typmod=f.typmod) for f in fields)
 
 
 # Rows of the views about sessions (pgstatfuncs.c, walsender.c).

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.protocol.encoding import UTF8, ClientEncoding
 from penstock.protocol.framing import LENGTH_SIZE, frame
 
@@ -34,12 +35,10 @@ class TransactionStatus(Enum):
 class FieldDescription:
     """One column of RowDescription; the defaults are those of an expression (printtup.c)."""
 
-    name: str
-    type_oid: int
+    attribute: Attribute
     type_size: int = -1
     table_oid: int = 0
     attribute_number: int = 0
-    typmod: int = -1
     format: int = TEXT_FORMAT
 
 
@@ -81,14 +80,14 @@ def row_description(fields: Sequence[FieldDescription], encoding: ClientEncoding
     """Describe the columns of the rows that follow."""
     out = bytearray(struct.pack("!H", len(fields)))
     for field in fields:
-        out += cstring(field.name, encoding)
+        out += cstring(field.attribute.name, encoding)
         out += struct.pack(
             "!IhIhih",
             field.table_oid,
             field.attribute_number,
-            field.type_oid,
+            field.attribute.type_oid,
             field.type_size,
-            field.typmod,
+            field.attribute.typmod,
             field.format,
         )
     return frame(b"T", bytes(out))
