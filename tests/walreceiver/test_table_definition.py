@@ -13,6 +13,7 @@ import pytest
 
 from faults.heavy import part_of_make_faults
 from fix_postgres import Database
+from penstock.attribute import Attribute
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.embedded.account import as_account, server_account
 from penstock.embedded.installation import find_installation
@@ -69,12 +70,12 @@ def look(database: Database, *tables: str) -> list[TableDefinition]:
 def test_a_table_is_read_whole(database: Database) -> None:
     (table,) = look(database, "t")
     columns = table.by_name
-    assert [(a.number, a.name) for a in table.attributes] == [
+    assert [(a.number, a.attribute.name) for a in table.attributes] == [
         *[(1, "id"), (2, "n"), (4, "m"), (5, "s"), (6, "g")],
         *[(7, "five"), (8, "words"), (9, "shape")],
     ]
-    assert (columns["n"].type_oid, columns["n"].typmod) == (1700, (10 << 16 | 2) + 4)
-    assert columns["g"].generated == "s" and len(columns["g"].expression) == 32
+    assert columns["n"].attribute == Attribute("n", 1700, (10 << 16 | 2) + 4)
+    assert columns["g"].attribute.generated == "s" and len(columns["g"].expression) == 32
     assert [(columns[n].has_missing, columns[n].missing) for n in ("five", "words", "shape")] == [
         (True, "5"),
         (True, '{a,"b,c"}'),

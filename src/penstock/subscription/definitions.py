@@ -40,6 +40,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
+from penstock.attribute import AttGenerated, Attribute
 from penstock.catalog.pg_subscription import FOLLOWING, KEEP, WIDEN, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import PublisherUpgrade, alter
@@ -189,7 +190,7 @@ class Known:
 
     def text(self) -> str:
         """Return the text that the state store keeps."""
-        kept = {name: _fields(origin) for name, origin in self.origins.items()}
+        kept = {name: origin.row() for name, origin in self.origins.items()}
         fills = {str(n): [fill.kind.value, fill.value] for n, fill in self.fills.items()}
         stored = {
             "lsn": str(self.lsn),
@@ -214,7 +215,7 @@ class Known:
             Lsn.parse(stored["lsn"]),
             stored["xid"],
             stored["raw"],
-            {name: AttributeDefinition(*each) for name, each in stored["origins"].items()},
+            {name: AttributeDefinition.of_row(each) for name, each in stored["origins"].items()},
             {int(n): Fill(FillKind(kind), value) for n, (kind, value) in stored["fills"].items()},
             stored["left"],
             tuple(Labels(Lsn.parse(until), xid, each) for until, xid, each in stored["labels"]),
@@ -225,7 +226,7 @@ class Known:
         )
 
 
-def _fields(value: AttributeDefinition | Membership | PartitionLink) -> list[object]:
+def _fields(value: Membership | PartitionLink) -> list[object]:
     return [getattr(value, name) for name in value.__dataclass_fields__]
 
 
@@ -412,15 +413,15 @@ def _changed_columns(
             continue  # the next Relation message tells of a column that is gone
         if origin.number != column.number:
             yield f'Column "{name}" is another one: the former was dropped or renamed'
-        elif column.generated and origin.expression != column.expression:
+        elif column.attribute.generated and origin.expression != column.expression:
             yield f'Column "{name}" has another generation expression'
         elif _prints_otherwise(_base_of(origin, before), _base_of(column, now)):
             yield f'ALTER TABLE has given column "{name}" a type that prints values otherwise'
         elif (
             rewritten
             and origin.changed != column.changed
-            and not (widens and _other_type(origin, column))
-            and (name in held.local or _keeps_type(origin, column))
+            and not (widens and _other_type(origin.attribute, column.attribute))
+            and (name in held.local or _keeps_type(origin.attribute, column.attribute))
         ):
             yield f'ALTER TABLE has computed new values for column "{name}"'
 
@@ -435,13 +436,17 @@ def _retyped(
         origin, column = known.origins.get(name), columns.get(name)
         if not rewritten or origin is None or column is None or origin.number != column.number:
             continue
-        if origin.changed != column.changed and not widens and not _keeps_type(origin, column):
+        if (
+            origin.changed != column.changed
+            and not widens
+            and not _keeps_type(origin.attribute, column.attribute)
+        ):
             yield f'ALTER TABLE has given column "{name}" another type'
 
 
 def _base_of(column: AttributeDefinition, table: TableDefinition) -> int:
     """Return a column's type, or that under its domains, whose values have the same texts."""
-    return _under_domains(column.type_oid, {each.oid: each for each in table.types})
+    return _under_domains(column.attribute.type_oid, {each.oid: each for each in table.types})
 
 
 def _under_domains(oid: int, types: Mapping[int, TypeDefinition]) -> int:
@@ -459,11 +464,11 @@ def _prints_otherwise(before: int, now: int) -> bool:
     return before != now and numbers and {before, now} != {OID, INT4}
 
 
-def _other_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
+def _other_type(origin: Attribute, column: Attribute) -> bool:
     return (origin.type_oid, origin.typmod) != (column.type_oid, column.typmod)
 
 
-def _keeps_type(origin: AttributeDefinition, column: AttributeDefinition) -> bool:
+def _keeps_type(origin: Attribute, column: Attribute) -> bool:
     """Tell whether Delta's type is the same. If it is not, the Relation message tells so."""
     before = arrow_type(origin.type_oid, origin.typmod)
     return bool(before.equals(arrow_type(column.type_oid, column.typmod)))
@@ -497,7 +502,7 @@ def _as_of_now(
 ) -> Fill:
     """Return a fill as of now: the text of a constant may be another one if its type changed."""
     types = {each.oid: each for each in now.types}
-    changed = _TypeChanges.between(before, now).oids & _reached(column.type_oid, types)
+    changed = _TypeChanges.between(before, now).oids & _reached(column.attribute.type_oid, types)
     if fill.kind is not FillKind.CONSTANT or not changed:
         return fill
     return UNKNOWN if column.missing is None else Fill(FillKind.CONSTANT, column.missing)
@@ -511,10 +516,11 @@ def _unsent_columns(
     lists = [m for m in now.memberships if m.columns is None]
     stored = any(m.generated == "s" for m in lists)
     for column in now.attributes:
-        published = lists and (not column.generated or (stored and column.generated == "s"))
-        new = published and column.name not in held.names and held.any_rows
+        generated = column.attribute.generated
+        published = lists and (not generated or (stored and generated is AttGenerated.STORED))
+        new = published and column.attribute.name not in held.names and held.any_rows
         if new and fills.get(column.number) == UNKNOWN:
-            yield f'Added column "{column.name}" has values that were not sent'
+            yield f'Added column "{column.attribute.name}" has values that were not sent'
 
 
 def _fill_of_new(
@@ -522,8 +528,8 @@ def _fill_of_new(
 ) -> Fill:
     """Return the fill of a new column. ``whole``: all columns are published, so that the column got
     no values before it was published."""
-    in_leaves = any(column.name in leaf.missing for leaf in now.leaves)
-    if rewritten or not whole or column.generated or in_leaves:
+    in_leaves = any(column.attribute.name in leaf.missing for leaf in now.leaves)
+    if rewritten or not whole or column.attribute.generated or in_leaves:
         return UNKNOWN
     if not column.has_missing:
         return NO_VALUE
@@ -588,8 +594,8 @@ def _changed_types(
     known = {column.number for column in before.attributes}
     whole = any(m.columns is None for m in now.memberships)
     for column in now.attributes:
-        name, here = column.name, column.name in held.names
-        uses = _reached(column.type_oid, types)
+        name, here = column.attribute.name, column.attribute.name in held.names
+        uses = _reached(column.attribute.type_oid, types)
         if not here and not whole:
             continue
         if column.number not in known:
@@ -605,7 +611,7 @@ def _changed_types(
             )
         for oid in sorted(uses & changes.renamed.keys()):
             renamed = changes.renamed[oid]
-            plain = _enum_of(column.type_oid, types) == oid
+            plain = _enum_of(column.attribute.type_oid, types) == oid
             again = {label for _, label in types[oid].labels}.intersection(renamed)
             if plain and not again and name not in held.local:
                 found.coming[name] = renamed
@@ -630,7 +636,7 @@ def _later(
         0 < (xid - column.changed) % _XIDS < _XIDS // 2
         for each in uses
         for xid in each.written
-        if not (each.labels and _enum_of(column.type_oid, types) == each.oid)
+        if not (each.labels and _enum_of(column.attribute.type_oid, types) == each.oid)
     )
 
 
@@ -896,7 +902,7 @@ def carried_over(
 
     raw_now = {
         **known.raw,
-        "attributes": [_fields(attribute(each)) for each in before.attributes],
+        "attributes": [attribute(each).row() for each in before.attributes],
         "links": [_fields(place(each)) for each in before.links],
         "types": _carried_types(known.raw.get("types", ()), now, since),
         "memberships": [

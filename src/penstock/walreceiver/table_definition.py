@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import PenstockError
 from penstock.identifiers import quote_literal, quoted
 from penstock.lsn import INVALID, Lsn
@@ -42,15 +43,25 @@ class AttributeDefinition:
     """
 
     number: int
-    name: str
-    type_oid: int
-    typmod: int
+    attribute: Attribute
     collation: int
-    generated: str
     expression: str
     has_missing: bool
     missing: str | None
     changed: int
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> AttributeDefinition:
+        """Read one of the lists of a definition's attributes."""
+        number, name, type_oid, typmod, collation, generated, *rest = row
+        attribute = Attribute(name, type_oid, typmod, generated=AttGenerated(generated))
+        return cls(number, attribute, collation, *rest)
+
+    def row(self) -> list[object]:
+        """Return the list that ``of_row`` reads."""
+        of = self.attribute
+        head = [self.number, of.name, of.type_oid, of.typmod, self.collation, of.generated.value]
+        return [*head, self.expression, self.has_missing, self.missing, self.changed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +184,7 @@ class TableDefinition:
     @property
     def by_name(self) -> dict[str, AttributeDefinition]:
         """The columns by their names."""
-        return {attribute.name: attribute for attribute in self.attributes}
+        return {each.attribute.name: each for each in self.attributes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +268,7 @@ def parse_definition(raw: Raw) -> TableDefinition:
         int(filenode),
         int(toast),
         int(columns),
-        tuple(AttributeDefinition(*each) for each in raw.get("attributes", ())),
+        tuple(map(AttributeDefinition.of_row, raw.get("attributes", ()))),
         tuple(
             TypeDefinition(
                 *(oid, kind, tuple(parts or ()), _pairs(labels), _pairs(attributes)),
