@@ -9,27 +9,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from penstock.attribute import AttGenerated
+from penstock.attribute import AttGenerated, Attribute
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql.text.quoting import quote_identifier, type_name, type_text
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeData:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributeData(Attribute):
     """A column. ``type_name`` is as format_type_be prints it, without a modifier; ``type_text`` is
-    as format_type_with_typemod does. ``position`` is attnum. ``key``: the column is part of the
-    replica identity."""
+    as format_type_with_typemod does. ``position`` is attnum."""
 
-    name: str
-    type_oid: int
-    typmod: int
     type_name: str
     type_text: str
     position: int
-    key: bool = False
-    not_null: bool = False
     primary_key: bool = False
-    generated: AttGenerated = AttGenerated.NOT
 
     @property
     def quoted_name(self) -> str:
@@ -69,13 +62,13 @@ class RelationData:
                 a.name,
                 a.type_oid,
                 a.typmod,
-                own.get(a.type_oid) or type_name(a.type_oid),
-                own.get(a.type_oid) or type_text(a.type_oid, a.typmod),
-                numbers.get(a.name, number),
-                a.key,
-                a.name in not_null or a.name in primary_key,
-                a.name in primary_key,
-                kinds.get(a.name, AttGenerated.NOT),
+                key=a.key,
+                not_null=a.name in not_null or a.name in primary_key,
+                generated=kinds.get(a.name, AttGenerated.NOT),
+                type_name=own.get(a.type_oid) or type_name(a.type_oid),
+                type_text=own.get(a.type_oid) or type_text(a.type_oid, a.typmod),
+                position=numbers.get(a.name, number),
+                primary_key=a.name in primary_key,
             )
             for number, a in enumerate(relation.attributes, 1)
         )
