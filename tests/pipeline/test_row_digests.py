@@ -12,6 +12,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.attribute import Attribute
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline import compare_tables
 from penstock.pipeline.compare_tables import DigestColumn, DigestItem, HeldRows, TableDifference
@@ -28,7 +29,8 @@ VALUES = st.tuples(
 
 def columns(*, key: bool) -> tuple[DigestColumn, ...]:
     return tuple(
-        DigestColumn(field.name, field.type, 0, -1, key and field.name == "a") for field in SCHEMA
+        DigestColumn(Attribute(field.name, 0, key=key and field.name == "a"), field.type)
+        for field in SCHEMA
     )
 
 

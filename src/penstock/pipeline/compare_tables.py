@@ -118,14 +118,11 @@ Hashes = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class DigestColumn:
-    """A column that is compared. ``name``: at the publisher, and in the batches. ``key``: it is one
-    of those that identify a row."""
+    """A column that is compared, with the publisher's name in the batches. Its ``key`` tells
+    whether it is one of those that identify a row."""
 
-    name: str
+    attribute: Attribute
     type: pa.DataType
-    type_oid: int
-    typmod: int
-    key: bool
 
 
 @dataclass(frozen=True)
@@ -274,7 +271,8 @@ def _told(item: DigestItem, interrupt: _Interrupt) -> Iterator[ToldRow]:
     found: dict[tuple[int, tuple[int, ...]], tuple[tuple[str | None, ...], int]] = {}
     keys = f"SELECT {_key_hash(columns)} AS k FROM digested"
     hashes = ", ".join(f"{_hash([n], [c])} AS h{n}" for n, c in enumerate(columns))
-    shown = [n for n, column in enumerate(columns) if column.key] or list(range(len(columns)))
+    shown = [n for n, column in enumerate(columns) if column.attribute.key]
+    shown = shown or list(range(len(columns)))
     with closing(_batches(item, interrupt)) as batches:
         for batch in batches:
             rows = pa.Table.from_batches([batch])
@@ -296,7 +294,7 @@ def _told(item: DigestItem, interrupt: _Interrupt) -> Iterator[ToldRow]:
 
 def _texts(rows: pa.Table, number: int, column: DigestColumn) -> list[str | None]:
     array = rows.column(number).combine_chunks()
-    printed = text_output(array, column.type_oid, column.typmod).to_pylist()
+    printed = text_output(array, column.attribute.type_oid, column.attribute.typmod).to_pylist()
     return [None if value is None else _shortened(value.decode()) for value in printed]
 
 
@@ -315,7 +313,7 @@ def _ask(query: str, rows: pa.Table, columns: Sequence[DigestColumn]) -> pa.Tabl
 
 
 def _key_hash(columns: Sequence[DigestColumn]) -> str:
-    keys = [n for n, column in enumerate(columns) if column.key] or range(len(columns))
+    keys = [n for n, column in enumerate(columns) if column.attribute.key] or range(len(columns))
     return _hash(keys, [columns[n] for n in keys])
 
 
@@ -413,7 +411,9 @@ class Comparison:
     def _table(self, number: int, source: CopySource) -> _Compared:
         """Return both sides of a table in parts, with the columns that they share."""
         columns = [
-            DigestColumn(c.source, c.type, c.type_oid, c.typmod, c.source in _key(source))
+            DigestColumn(
+                Attribute(c.source, c.type_oid, c.typmod, key=c.source in _key(source)), c.type
+            )
             for c in compared_columns(source)
         ]
         items = [*self._published(source, number), *_stored(source, number)]
@@ -570,7 +570,7 @@ def _integer_bounds(
     file: DataFile, rows: KeyRange, columns: Sequence[ScanColumn]
 ) -> tuple[int, int] | None:
     (column,) = (column for column in columns if column.name == rows.column)
-    return integer_bounds(file, column.delta, pa.schema([(column.delta, column.type)]))
+    return integer_bounds(file, column.stored, pa.schema([(column.stored, column.type)]))
 
 
 def _scanned(table: DeltaTable, compared: Sequence[Column]) -> tuple[ScanColumn, ...]:
@@ -622,7 +622,8 @@ def _difference(table: _Compared, examples: int) -> TableDifference:
 
 def _row_differences(table: _Compared) -> Iterator[RowDifference]:
     """Pair rows with the same key; rows left on one side are missing, extra or doubled."""
-    keys = [c.name for c in table.columns if c.key] or [c.name for c in table.columns]
+    compared = [column.attribute for column in table.columns]
+    keys = [a.name for a in compared if a.key] or [a.name for a in compared]
     known = {row.key_hash for row in table.published}
     by_key: dict[int, tuple[Counter[ToldRow], Counter[ToldRow]]] = {}
     sides = (table.published - table.held, table.held - table.published)
@@ -644,7 +645,7 @@ def _row_differences(table: _Compared) -> Iterator[RowDifference]:
 
 def _unequal(columns: Sequence[DigestColumn], one: ToldRow, other: ToldRow) -> tuple[str, ...]:
     pairs = zip(columns, one.hashes, other.hashes, strict=True)
-    return tuple(column.name for column, theirs, ours in pairs if theirs != ours)
+    return tuple(column.attribute.name for column, theirs, ours in pairs if theirs != ours)
 
 
 def _order(rows: tuple[Counter[ToldRow], Counter[ToldRow]]) -> tuple[tuple[float, str], ...]:

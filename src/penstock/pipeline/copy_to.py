@@ -215,7 +215,7 @@ def _files(storage: Storage, table: CopyTable) -> Iterable[ScanFile]:
         return map(ScanFile.of, found)
     # Most tables begin with their key, and an index that gets its keys in order is built faster.
     first = table.columns[0].scanned
-    return map(ScanFile.of, in_order(found, first.delta, first.type))
+    return map(ScanFile.of, in_order(found, first.stored, first.type))
 
 
 def _messages_of(items: Iterable[CopyItem]) -> Iterator[tuple[int, bytes]]:

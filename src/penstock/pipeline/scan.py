@@ -40,11 +40,11 @@ _CLASSES: Final = {
 
 @dataclass(frozen=True)
 class ScanColumn:
-    """A column that is read. ``name``: in PostgreSQL. ``delta``: in the files. ``type``: the
+    """A column that is read. ``name``: in PostgreSQL. ``stored``: in the files. ``type``: the
     table's Arrow type."""
 
     name: str
-    delta: str
+    stored: str
     type: pa.DataType
 
 
@@ -118,7 +118,7 @@ def _scan(
     only = _positions(storage, table_uri, file.only)
     with open_parquet(table_uri, file.path) as parquet:
         held = set(parquet.schema_arrow.names)
-        read = [column.delta for column in columns if column.delta in held]
+        read = [column.stored for column in columns if column.stored in held]
 
         def wanted(start: int, end: int) -> bool:
             asked = end > file.start and (file.stop is None or start < file.stop)
@@ -168,12 +168,12 @@ def _rename_columns(
     values = file.partition_values or {}
     arrays = []
     for column in columns:
-        if column.delta in values:
+        if column.stored in values:
             # The log's value wins: Spark also writes these columns to files, with '' for NULL.
-            value = partition_scalar(values[column.delta], column.type)
+            value = partition_scalar(values[column.stored], column.type)
             arrays.append(pa.repeat(value, batch.num_rows))
-        elif column.delta in names:
-            array = batch.column(column.delta)
+        elif column.stored in names:
+            array = batch.column(column.stored)
             arrays.append(array if array.type == column.type else _convert(array, column))
         else:
             arrays.append(pa.nulls(batch.num_rows, column.type))
