@@ -263,6 +263,16 @@ def test_a_table_of_a_foreign_writer_is_known_from_its_first_mention(node: Ours)
     refused(node, "CREATE TABLE sales.orders (a int)", "42P07")
 
 
+def test_like_takes_over_not_null_of_a_foreign_writer(node: Ours) -> None:
+    kinds = [pa.field("id", pa.int32(), nullable=False), pa.field("note", pa.string())]
+    rows = pa.table({"id": [1], "note": ["a"]}, schema=pa.schema(kinds))
+    write_deltalake(local_path(warehouse(node).table_uri("public", "theirs")), rows)
+    done(node, "CREATE TABLE liked (LIKE theirs)")
+    for name in ("theirs", "liked"):
+        columns = table_columns(node.scope, lake_table(node, name))
+        assert [column.name for column in columns if column.not_null] == ["id"]
+
+
 def test_a_key_that_a_subscription_has_left_is_the_primary_key(node: Ours) -> None:
     columns = (Column("a_b", "a b", pa.int64(), 20), Column("c", "c", pa.string(), 1043, 9))
     warehouse(node).create("public", "copied", TableSchema(columns, ("a_b",)))

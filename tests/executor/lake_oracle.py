@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg.pq import ExecStatus
 
-from penstock.attribute import AttGenerated, Attribute
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.executor.skipping import wanted_keys
 from penstock.lakehouse.data_file import DataFile
@@ -227,12 +227,9 @@ class LakeOracle:
         """Rows of the files that may have what a statement asks for."""
         stored = self._tables[name].schema
         columns = [
-            LakeColumn(
-                column.name, column.name, field.name, field.type, column.type_oid, column.typmod,
-                not_null=False, generated=AttGenerated.NOT,
-            )
+            LakeColumn(column, column.name, field.name, field.type)
             for column, field in zip(self._columns[name], stored, strict=True)
-        ]  # fmt: skip
+        ]
         keys = wanted_keys(columns, equal)
         files = self._files[name]
         return [int(file.path) for file in (files if keys is None else candidates(files, keys))]

@@ -258,7 +258,7 @@ def test_nobody_sees_the_column_of_a_table_without_columns(tmp_path: Path) -> No
     described = describe(warehouse, table.uri)
     assert described is not None
     assert [field["name"] for field in described.fields] == ["id"]
-    assert [column.name for column in columns_of(table.state)] == ["id"]
+    assert [column.attribute.name for column in columns_of(table.state)] == ["id"]
     assert [column.name for column in table.schema.taken().columns if column.local] == []
     wanted = TableSchema.of_relation(relation(ID), ())
     assert columns_added(table.schema, wanted, table="t") == ()

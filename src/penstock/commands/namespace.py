@@ -12,18 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.attribute import Attribute, TupleDesc
+from penstock.attribute import TupleDesc
 from penstock.catalog import CatalogTransaction, LakeTable, Namespace
 from penstock.commands.scope import CommandScope, warning
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
-from penstock.lakehouse.describe import TableDescription, describe, source_name, table_names
+from penstock.lakehouse.describe import TableDescription, describe, table_names
 from penstock.lakehouse.log import list_log
 from penstock.lakehouse.schema import (
-    DEFAULT,
-    GENERATED,
-    NOT_NULL,
     arrow_type,
-    attgenerated,
+    attribute_of,
     recorded_type,
 )
 from penstock.lakehouse.table import DeltaTable
@@ -187,16 +184,7 @@ def columns_of(description: TableDescription) -> TupleDesc:
         pair = recorded_type(metadata)
         if not pair[0]:
             pair = _type_of(field["type"])
-        columns.append(
-            Attribute(
-                source_name(field),
-                *pair,
-                generated=attgenerated(metadata),
-                default=metadata.get(DEFAULT),
-                generation=metadata.get(GENERATED),
-                not_null=metadata.get(NOT_NULL) == "true",
-            )
-        )
+        columns.append(attribute_of(field, pair))
     return TupleDesc(columns)
 
 

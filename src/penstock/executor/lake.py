@@ -121,7 +121,9 @@ class SparkLake:
         leaves = () if request.only and table.partition_key else self._tables.leaves(table)
         sources = [(leaf, self._tables.version(leaf, at)) for leaf in leaves]
         columns = self._tables.columns(*sources[0]) if sources else self._tables.columns(table)
-        targets = request.columns or tuple(CopyTarget(c.name) for c in columns if not c.generated)
+        targets = request.columns or tuple(
+            CopyTarget(c.name) for c in columns if not c.attribute.generated
+        )
         _check_names(targets, columns, request)
         predicate, used = self._predicate(request, columns, table)
         tables = [
@@ -248,7 +250,7 @@ def _check_names(
     for target in targets:
         if target.name not in known:
             raise UndefinedColumn(f'column "{target.name}" does not exist')
-        if known[target.name].generated and not request.query:
+        if known[target.name].attribute.generated and not request.query:
             raise InvalidColumnReference(
                 f'column "{target.name}" is a generated column',
                 detail="Generated columns cannot be used in COPY.",

@@ -639,7 +639,11 @@ def staying(
     functions that its condition calls exist in ``session`` while inside. ``tree``: the topmost
     table and all its partitions, root first. Raises FeatureNotSupported."""
     schema = TableSchema(
-        tuple(Column(c.delta, c.name, c.type, c.type_oid, c.typmod) for c in columns), ()
+        tuple(
+            Column(c.delta, c.name, c.type, c.attribute.type_oid, c.attribute.typmod)
+            for c in columns
+        ),
+        (),
     )
     routing, leaves = routing_of(tree, schema)
     numbers = {leaf.oid: number for number, leaf in enumerate(leaves)}

@@ -112,7 +112,7 @@ class PartitionRules:
             )
         key = self.key(parent)
         for column in key:
-            oid = column.type_oid or type_of_arrow(column.type)[0]
+            oid = column.attribute.type_oid or type_of_arrow(column.type)[0]
             check_comparable(column.name, oid, column.type)
         if bound.strategy is Strategy.LIST:
             return _in_list(key[0], bound.values)

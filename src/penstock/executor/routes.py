@@ -94,7 +94,10 @@ def route(
 def schema_of(columns: Sequence[LakeColumn]) -> TableSchema:
     """Return the schema that rows of sessions have."""
     return TableSchema(
-        tuple(Column(c.delta, c.name, c.type, c.type_oid, c.typmod) for c in columns)
+        tuple(
+            Column(c.delta, c.name, c.type, c.attribute.type_oid, c.attribute.typmod)
+            for c in columns
+        )
     )
 
 

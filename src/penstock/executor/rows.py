@@ -344,7 +344,9 @@ def _required(
     table: LakeTable, columns: Iterable[LakeColumn], sequences: Iterable[str]
 ) -> frozenset[str]:
     """Return the columns of a table that hold no NULL."""
-    return frozenset({*table.primary_key, *sequences, *(c.name for c in columns if c.not_null)})
+    return frozenset(
+        {*table.primary_key, *sequences, *(c.name for c in columns if c.attribute.not_null)}
+    )
 
 
 def _write(uri: str, rows: NewRows, table: LakeTable) -> int:
@@ -428,7 +430,14 @@ def complete_schema(columns: Iterable[LakeColumn]) -> TableSchema:
     """Return the schema of complete rows, with the expressions of generated columns."""
     return TableSchema(
         tuple(
-            Column(c.delta, c.name, c.type, c.type_oid, c.typmod, generated=c.generation)
+            Column(
+                c.delta,
+                c.name,
+                c.type,
+                c.attribute.type_oid,
+                c.attribute.typmod,
+                generated=c.attribute.generation,
+            )
             for c in columns
         )
     )

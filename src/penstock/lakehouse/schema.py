@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 import penstock.pgtypes as pgtypes
-from penstock.attribute import AttGenerated
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lakehouse.names import column_names
 from penstock.pgtypes.variant import VARIANT
@@ -300,7 +300,24 @@ def check_lengths(schema_json: str) -> None:
         raise FeatureNotSupported("Spark keeps texts of the table to a length")
 
 
-def attgenerated(metadata: Mapping[str, Any]) -> AttGenerated:
+def attribute_of(field: Mapping[str, Any], pair: tuple[int, int]) -> Attribute:
+    """Return a field of Delta's schema as PostgreSQL has the column. ``pair``: (type oid, typmod).
+
+    Its ``generation`` is known only if the node generates it: Delta's own expressions are not
+    PostgreSQL's.
+    """
+    metadata = field.get("metadata") or {}
+    return Attribute(
+        metadata.get(SOURCE, field["name"]),
+        *pair,
+        not_null=field.get("nullable") is False or metadata.get(NOT_NULL) == "true",
+        generated=_attgenerated(metadata),
+        default=metadata.get(DEFAULT),
+        generation=metadata.get(GENERATED),
+    )
+
+
+def _attgenerated(metadata: Mapping[str, Any]) -> AttGenerated:
     """Return how a column is generated, by the node or by Delta's writers, if it is."""
     if metadata.get(VIRTUAL) == "true":
         return AttGenerated.VIRTUAL

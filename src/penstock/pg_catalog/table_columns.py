@@ -8,10 +8,10 @@ others. Columns are read again when a table has another version, or another log.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.attribute import Attribute, TupleDesc
+from penstock.attribute import TupleDesc
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported
 from penstock.lakehouse.identity import EntryMark, entry_mark
@@ -19,7 +19,7 @@ from penstock.lakehouse.state import TableState, load
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pg_catalog import CatalogTable
 from penstock.walsender.commits import newest_version
-from penstock.walsender.lake_columns import column_type, columns_of
+from penstock.walsender.lake_columns import columns_of, table_column
 from penstock.walsender.troubles import Troubles
 
 
@@ -79,16 +79,7 @@ def _columns(state: TableState) -> _Columns:
     publish."""
     try:
         return _Columns(
-            TupleDesc(
-                Attribute(
-                    column.name,
-                    *column_type(column),
-                    not_null=column.not_null,
-                    generated=column.generated,
-                    generation=column.generation,
-                )
-                for column in columns_of(state)
-            )
+            TupleDesc(replace(table_column(column), default=None) for column in columns_of(state))
         )
     except FeatureNotSupported as error:
         return _Columns(TupleDesc(), error.message)

@@ -76,9 +76,9 @@ def relation_data(
     return RelationData.of(
         relation,
         type_names={oid: _type_text(types[oid]) for oid in used},
-        not_null=[column.name for column in columns if column.not_null],
+        not_null=[column.name for column in columns if column.attribute.not_null],
         primary_key=table.primary_key,
-        generated={column.name: column.generated for column in columns},
+        generated={column.name: column.attribute.generated for column in columns},
     )
 
 

@@ -15,18 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.attribute import AttGenerated, Attribute
+from penstock.attribute import Attribute
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.lakehouse.protocol import check_readable
 from penstock.lakehouse.schema import (
-    DEFAULT,
-    GENERATED,
-    NOT_NULL,
     PHYSICAL_NAME,
-    SOURCE,
     arrow_type,
-    attgenerated,
+    attribute_of,
     delta_type,
     recorded_type,
     type_text,
@@ -40,21 +36,18 @@ from penstock.sql.builtin.type_cache import is_enum
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A column of a lake table. ``name`` is its name in PostgreSQL, ``delta`` that in the Delta
-    table, and ``stored`` that in the files, which differs if columns have been renamed. A
-    ``type_oid`` of 0 follows from ``type``. ``generation`` is set only if the node generates the
-    column, since Delta's own expressions are not PostgreSQL's."""
+    """A column of a lake table. ``delta`` is its name in the Delta table, and ``stored`` that in
+    the files, which differs if columns have been renamed. ``type`` is its Arrow type."""
 
-    name: str
+    attribute: Attribute
     delta: str
     stored: str
     type: pa.DataType
-    type_oid: int
-    typmod: int
-    not_null: bool
-    generated: AttGenerated
-    default: str | None = None
-    generation: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in PostgreSQL."""
+        return self.attribute.name
 
 
 def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
@@ -67,18 +60,11 @@ def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
 
 def _column(field: Mapping[str, Any]) -> LakeColumn:
     metadata = field.get("metadata") or {}
-    oid, typmod = recorded_type(metadata)
     return LakeColumn(
-        name=metadata.get(SOURCE, field["name"]),
+        attribute_of(field, recorded_type(metadata)),
         delta=field["name"],
         stored=metadata.get(PHYSICAL_NAME, field["name"]),
         type=arrow_type(field["type"]),
-        type_oid=oid,
-        typmod=typmod,
-        not_null=field.get("nullable") is False or metadata.get(NOT_NULL) == "true",
-        generated=attgenerated(metadata),
-        default=metadata.get(DEFAULT),
-        generation=metadata.get(GENERATED),
     )
 
 
@@ -146,18 +132,14 @@ def spark_type(kind: pa.DataType) -> str:
 
 def table_column(column: LakeColumn) -> Attribute:
     """Return a column as PostgreSQL's catalogs, queries and row filters see it."""
-    return Attribute(
-        column.name,
-        *column_type(column),
-        generated=column.generated,
-        default=column.default,
-        generation=column.generation,
-    )
+    type_oid, typmod = column_type(column)
+    return replace(column.attribute, type_oid=type_oid, typmod=typmod)
 
 
 def column_type(column: LakeColumn) -> tuple[int, int]:
     """Return a column's (oid, typmod), as recorded, or else by its Arrow type."""
-    return (column.type_oid, column.typmod) if column.type_oid else type_of_arrow(column.type)
+    own = column.attribute
+    return (own.type_oid, own.typmod) if own.type_oid else type_of_arrow(column.type)
 
 
 def sent_type(column: LakeColumn) -> tuple[int, int]:
