@@ -18,6 +18,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from penstock.attribute import Attribute
 from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.session import build_session
@@ -30,7 +31,8 @@ from penstock.pipeline.table_work import ApplyOptions, TableWork
 BATCH = 10_000
 TIMES = 7
 SCHEMA = TableSchema(
-    (Column("id", "id", pa.string(), 2950), Column("v", "v", pa.int64(), 20)), ("id",)
+    (Column("id", Attribute("id", 2950), pa.string()), Column("v", Attribute("v", 20), pa.int64())),
+    ("id",),
 )
 
 

@@ -104,7 +104,11 @@ def _compaction(options: argparse.Namespace, folder: Path, meter: Meter) -> None
     """Equal wide values: they compress, so that many rows are in small files."""
     warehouse = Warehouse(str(folder), fsync=False)
     columns = TableSchema(
-        (Column("id", "id", pa.int64(), 20), Column("v", "v", pa.string(), 25)), ("id",)
+        (
+            Column("id", Attribute("id", 20), pa.int64()),
+            Column("v", Attribute("v", 25), pa.string()),
+        ),
+        ("id",),
     )
     table = warehouse.create("public", "wide", columns)
     rows = options.wide_rows // 8

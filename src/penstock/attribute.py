@@ -8,7 +8,7 @@ form makes an ``Attribute`` of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -42,6 +42,14 @@ class Attribute:
     generation: str | None = None
     collation: str = "default"
     key: bool = False
+
+    def has_type_of(self, other: Attribute) -> bool:
+        """Tell whether both have the same type and modifier."""
+        return (self.type_oid, self.typmod) == (other.type_oid, other.typmod)
+
+    def of_type(self, other: Attribute) -> Attribute:
+        """Return this column with the type and the modifier of another one."""
+        return replace(self, type_oid=other.type_oid, typmod=other.typmod)
 
 
 class TupleDesc(tuple[Attribute, ...]):

@@ -274,14 +274,17 @@ def test_like_takes_over_not_null_of_a_foreign_writer(node: Ours) -> None:
 
 
 def test_a_key_that_a_subscription_has_left_is_the_primary_key(node: Ours) -> None:
-    columns = (Column("a_b", "a b", pa.int64(), 20), Column("c", "c", pa.string(), 1043, 9))
+    columns = (
+        Column("a_b", Attribute("a b", 20), pa.int64()),
+        Column("c", Attribute("c", 1043, 9), pa.string()),
+    )
     warehouse(node).create("public", "copied", TableSchema(columns, ("a_b",)))
     done(node, 'CREATE PUBLICATION p FOR TABLE copied ("a b")')
     assert lake_table(node, "copied").primary_key == ("a b",)
 
 
 def test_all_tables_are_registered_under_their_own_names(node: Ours) -> None:
-    schema = TableSchema((Column("a", "a", pa.int64(), 20),), ())
+    schema = TableSchema((Column("a", Attribute("a", 20), pa.int64()),), ())
     names = [("public", "t"), ("public", "My t"), ("a.b", "c.d"), ("Ünï", "x-1")]
     for name in names:
         warehouse(node).create(*name, schema)

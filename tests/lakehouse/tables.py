@@ -10,6 +10,7 @@ from deltalake import DeltaTable as DeltaRs
 from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
+from penstock.attribute import Attribute
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
@@ -19,8 +20,8 @@ from penstock.lakehouse.warehouse import Warehouse
 APP = "pg_16384"
 ACCOUNTS = TableSchema(
     (
-        Column("id", "id", pa.int64(), 20),
-        Column("owner", "owner", pa.string(), 25),
+        Column("id", Attribute("id", 20), pa.int64()),
+        Column("owner", Attribute("owner", 25), pa.string()),
     ),
     key=("id",),
 )

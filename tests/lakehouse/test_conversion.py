@@ -244,7 +244,7 @@ def _ours(array: pa.Array, sent: Attribute, column: Column) -> str | tuple[str, 
             return "unfit"
         return error.sqlstate, error.message
     assert found.type == column.type
-    (text,) = text_output(found, column.type_oid, column.typmod).to_pylist()
+    (text,) = text_output(found, column.attribute.type_oid, column.attribute.typmod).to_pylist()
     return str(text.decode())
 
 
@@ -276,7 +276,9 @@ def test_every_pair_is_converted_as_a_server_does(server: psycopg.Connection[Any
     columns = {}
     for number, name in enumerate(_TARGETS):
         oid, typmod = _type(server, name)
-        columns[name] = Column("c", "c", arrow_type(oid, typmod), oid, typmod, local=True)
+        columns[name] = Column(
+            "c", Attribute("c", oid, typmod), arrow_type(oid, typmod), local=True
+        )
         server.execute(f"CREATE TEMP TABLE target{number} (c {name})")
     with known_enums((_enum(server),)):
         for source, value in ((s, value) for s, values in _SOURCES.items() for value in values):
@@ -308,7 +310,7 @@ def test_types_that_take_values_of_their_own_type_alone(server: psycopg.Connecti
     text = Attribute("c", TEXT, -1)
     for name in _ONLY_THEMSELVES:
         oid, typmod = _type(server, name)
-        column = Column("c", "c", arrow_type(oid, typmod), oid, typmod, local=True)
+        column = Column("c", Attribute("c", oid, typmod), arrow_type(oid, typmod), local=True)
         assert takes(column, Attribute("c", oid, typmod))
         assert not takes(column, text)
         assert refusal(column, text).endswith("which has no conversion from text here.")

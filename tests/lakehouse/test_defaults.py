@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.attribute import Attribute
 from penstock.lakehouse.defaults import drawn, draws, filled
 from penstock.lakehouse.schema import Column
 from penstock.pgtypes.pg_type import DATE, INT4
@@ -26,7 +27,7 @@ _NOW = datetime(2024, 2, 29, 23, 30, tzinfo=UTC)
     ],
 )
 def test_rows_that_take_values_of_a_sequence(which: list[bool], wanted: list[int | None]) -> None:
-    column = Column("id", "id", pa.int32(), INT4, local=True, default=NEXTVAL)
+    column = Column("id", Attribute("id", INT4, default=NEXTVAL), pa.int32(), local=True)
     assert draws(column)
     asked: list[tuple[str, int]] = []
 
@@ -41,5 +42,5 @@ def test_rows_that_take_values_of_a_sequence(which: list[bool], wanted: list[int
 
 
 def test_the_date_of_a_batch() -> None:
-    column = Column("d", "d", pa.date32(), DATE, local=True, default=CURRENT_DATE)
+    column = Column("d", Attribute("d", DATE, default=CURRENT_DATE), pa.date32(), local=True)
     assert filled(column, 2, _NOW).to_pylist() == [_NOW.date()] * 2

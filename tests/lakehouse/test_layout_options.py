@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from penstock.attribute import Attribute
 from penstock.errors import InvalidParameterValue
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.table_layout import NewTableLayouts, TableLayout, column_lists
@@ -41,7 +42,9 @@ def test_a_table_is_laid_out_one_way() -> None:
 
 
 def test_columns_are_found_by_the_names_of_the_publisher() -> None:
-    schema = TableSchema((Column("a_b", "a b", pa.int32()), Column("c", "c", pa.int32())))
+    schema = TableSchema(
+        (Column("a_b", Attribute("a b", 0), pa.int32()), Column("c", Attribute("c", 0), pa.int32()))
+    )
     layouts = NewTableLayouts.of('t ("a b")', "u (c)")
     assert layouts.layout_of(("public", "t"), schema) == TableLayout(("a_b",))
     assert layouts.layout_of(("public", "u"), schema) == TableLayout((), ("c",))

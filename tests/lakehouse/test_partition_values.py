@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from end_to_end.compare import delta_rows
 from faults.heavy import HEAVY
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, RelationChanged, ValueNotRepresentable
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.partition_values import partition_scalar, partition_text
@@ -68,9 +69,9 @@ VALUES: dict[str, tuple[pa.DataType, str, list[Any]]] = {
 }
 _SCHEMA = TableSchema(
     (
-        Column("id", "id", pa.int32(), 23),
-        *(Column(name, name, kind) for name, (kind, _, _) in VALUES.items()),
-        Column("v", "v", pa.string(), 25),
+        Column("id", Attribute("id", 23), pa.int32()),
+        *(Column(name, Attribute(name, 0), kind) for name, (kind, _, _) in VALUES.items()),
+        Column("v", Attribute("v", 25), pa.string()),
     ),
     ("id",),
 )
@@ -163,7 +164,10 @@ def test_texts_are_read_back() -> None:
 
 
 def _parts(folder: Path) -> DeltaTable:
-    columns = (Column("id", "id", pa.int32(), 23), Column("part", "part", pa.string(), 25))
+    columns = (
+        Column("id", Attribute("id", 23), pa.int32()),
+        Column("part", Attribute("part", 25), pa.string()),
+    )
     schema = TableSchema(columns, ("id",))
     return Warehouse(str(folder), fsync=False).create("public", "t", schema, TableLayout(("part",)))
 
@@ -184,7 +188,9 @@ def test_what_has_no_place_is_refused(tmp_path: Path) -> None:
             table.replace(lost)
     with pytest.raises(FeatureNotSupported, match="cannot be without"):
         table.drop_columns({"part"})
-    bytea = TableSchema((Column("id", "id", pa.int32()), Column("b", "b", pa.binary())))
+    bytea = TableSchema(
+        (Column("id", Attribute("id", 0), pa.int32()), Column("b", Attribute("b", 0), pa.binary()))
+    )
     for layout in (TableLayout(("b",)), TableLayout((), ("b",)), TableLayout(("id", "b"))):
         with pytest.raises(FeatureNotSupported):
             Warehouse(str(tmp_path)).create("public", "other", bytea, layout)
@@ -226,7 +232,7 @@ def test_small_files_are_merged_with_those_of_their_partition() -> None:
 def test_clustering_is_kept(tmp_path: Path) -> None:
     """Through a checkpoint that is all that is left of the log; columns that a table is clustered
     by have statistics wherever they stand."""
-    columns = tuple(Column(f"c{i}", f"c{i}", pa.int32(), 23) for i in range(40))
+    columns = tuple(Column(f"c{i}", Attribute(f"c{i}", 23), pa.int32()) for i in range(40))
     warehouse = Warehouse(str(tmp_path), fsync=False)
     layout = TableLayout((), ("c39", "c0"))
     table = warehouse.create("public", "t", TableSchema(columns, ("c0",)), layout)

@@ -68,10 +68,13 @@ def test_a_column_made_here_keeps_its_type_when_it_is_copied_again() -> None:
     made = TableSchema.of_relation(
         relation(ID, Attribute("mood", 16390), Attribute("n", INT8), Attribute("own", TEXT))
     )
-    own = TableSchema(tuple(replace(c, local=True, default="'x'") for c in made.columns), made.key)
+    columns = (
+        replace(c, local=True, attribute=replace(c.attribute, default="'x'")) for c in made.columns
+    )
+    own = TableSchema(tuple(columns), made.key)
     published = relation(ID, Attribute("mood", 16777), Attribute("n", TEXT))
     again = copied_again(own, TableSchema.of_relation(published), table="public.t")
-    types = {c.name: (c.type_oid, c.local, c.default) for c in again.columns}
+    types = {c.name: (c.attribute.type_oid, c.local, c.attribute.default) for c in again.columns}
     assert types == {
         "id": (INT8, True, "'x'"),
         "mood": (16390, True, "'x'"),
@@ -81,13 +84,13 @@ def test_a_column_made_here_keeps_its_type_when_it_is_copied_again() -> None:
 
 
 def test_a_type_that_was_chosen_here_is_not_replaced_by_a_copy() -> None:
-    point = replace(Column("c", "c", pa.string(), 600), local=True)
-    own = TableSchema((Column("id", "id", pa.int64(), INT8, local=True), point), ("id",))
+    point = replace(Column("c", Attribute("c", 600), pa.string()), local=True)
+    own = TableSchema((Column("id", Attribute("id", INT8), pa.int64(), local=True), point), ("id",))
     wanted = TableSchema.of_relation(relation(ID, Attribute("c", TEXT)))
     with pytest.raises(FeatureNotSupported, match="cannot be converted to the type"):
         copied_again(own, wanted, table="public.t")
     same = TableSchema.of_relation(relation(ID, Attribute("c", 600)))
-    assert copied_again(own, same, table="public.t").columns[1].type_oid == 600
+    assert copied_again(own, same, table="public.t").columns[1].attribute.type_oid == 600
 
 
 def test_full_and_nothing_have_no_key_unless_one_is_named() -> None:
@@ -152,7 +155,7 @@ def test_added_columns_get_names_that_are_free() -> None:
 
 def test_a_column_that_another_writer_has_added() -> None:
     wanted = TableSchema.of_relation(relation(ID))
-    have = wanted.with_columns([Column("note", "note", pa.string())])
+    have = wanted.with_columns([Column("note", Attribute("note", 0), pa.string())])
     with pytest.raises(RelationChanged, match="is not published") as caught:
         columns_added(have, wanted, table="public.orders")
     assert "Another writer has made it" in str(caught.value.detail)
@@ -230,7 +233,9 @@ def test_columns_that_spark_maintains_are_refused() -> None:
 
 def test_columns_of_others_keep_their_names() -> None:
     foreign = '{"fields": [{"name": "a", "type": "long", "nullable": true, "metadata": {}}]}'
-    assert TableSchema.of_delta(foreign, {}).columns == (Column("a", "a", pa.int64()),)
+    assert TableSchema.of_delta(foreign, {}).columns == (
+        Column("a", Attribute("a", 0), pa.int64()),
+    )
     with pytest.raises(FeatureNotSupported, match="NOT NULL") as caught:
         TableSchema.of_delta(foreign.replace("true", "false"), {})
     assert "DROP NOT NULL" in caught.value.report()
@@ -240,8 +245,8 @@ def test_appended_columns_leave_the_others_alone() -> None:
     commented = '{"type": "long", "name": "a", "nullable": true, "metadata": {"comment": "x"}}'
     longer = alter_schema_json(
         f'{{"fields": [{commented}]}}',
-        [Column("a", "a", pa.int64())],
-        [Column("b", "b", pa.string(), TEXT)],
+        [Column("a", Attribute("a", 0), pa.int64())],
+        [Column("b", Attribute("b", TEXT), pa.string())],
     )
     first, second = json.loads(longer)["fields"]
     assert first == json.loads(commented)
@@ -268,7 +273,7 @@ def test_columns_as_text_where_a_type_does_not_hold_all_values() -> None:
     plain = TableSchema.of_relation(relation(ID, Attribute("d", DATE), Attribute("n", NUMERIC)))
     new = NewColumns(as_text=True)
     made = new.schema(plain)
-    assert [(c.type_oid, c.as_text) for c in made.columns] == [
+    assert [(c.attribute.type_oid, c.as_text) for c in made.columns] == [
         (ID.type_oid, False),
         (TEXT, True),
         (NUMERIC, False),
@@ -280,14 +285,14 @@ def test_columns_as_text_where_a_type_does_not_hold_all_values() -> None:
         relation(ID, Attribute("d", DATE), Attribute("n", NUMERIC), Attribute("e", DATE))
     )
     (added,) = columns_added(made, more, table="t", new=new)
-    assert (added.source, added.type_oid, added.as_text) == ("e", TEXT, True)
+    assert (added.source, added.attribute.type_oid, added.as_text) == ("e", TEXT, True)
     assert columns_added(plain, plain, table="t", new=new) == ()
     assert columns_added(made, plain, table="t") == ()
     assert copied_again(plain, plain, table="t", new=new) == made
     assert copied_again(made, plain, table="t") == plain
     own = TableSchema((*plain.columns[:1], replace(plain.columns[1], local=True)), plain.key)
     wanted = TableSchema(plain.columns[:2], plain.key)
-    assert copied_again(own, wanted, table="t", new=new).columns[1].type_oid == DATE
+    assert copied_again(own, wanted, table="t", new=new).columns[1].attribute.type_oid == DATE
 
 
 JSONB, JSON, JSONB_ARRAY = 3802, 114, 3807
@@ -315,7 +320,10 @@ def test_jsonb_as_variants() -> None:
 
 
 def test_a_column_that_spark_has_made_takes_jsonb_only() -> None:
-    have = TableSchema((Column("id", "id", pa.int64()), Column("v", "v", VARIANT)), ("id",)).taken()
+    have = TableSchema(
+        (Column("id", Attribute("id", 0), pa.int64()), Column("v", Attribute("v", 0), VARIANT)),
+        ("id",),
+    ).taken()
     wanted = TableSchema.of_relation(relation(ID, Attribute("v", JSONB)))
     assert columns_added(have, wanted, table="t") == ()
     assert copied_again(have, wanted, table="t").columns[1].type == VARIANT
@@ -325,12 +333,21 @@ def test_a_column_that_spark_has_made_takes_jsonb_only() -> None:
 
 def test_a_partition_copied_again_has_the_types_of_its_root() -> None:
     """In columns that a subscription has made; those of CREATE TABLE are the node's."""
-    own = Column("id", "id", pa.int64(), INT8, local=True)
+    own = Column("id", Attribute("id", INT8), pa.int64(), local=True)
     leaf = TableSchema(
-        (own, Column("v1", "v", pa.string(), JSONB), Column("n", "n", pa.int64(), INT8)), ("id",)
+        (
+            own,
+            Column("v1", Attribute("v", JSONB), pa.string()),
+            Column("n", Attribute("n", INT8), pa.int64()),
+        ),
+        ("id",),
     )
-    root = TableSchema((replace(own, type=pa.int32()), Column("v", "v", VARIANT, JSONB)), ("id",))
-    assert leaf.as_leaf_of(root) == TableSchema((own, Column("v1", "v", VARIANT, JSONB)), ("id",))
+    root = TableSchema(
+        (replace(own, type=pa.int32()), Column("v", Attribute("v", JSONB), VARIANT)), ("id",)
+    )
+    assert leaf.as_leaf_of(root) == TableSchema(
+        (own, Column("v1", Attribute("v", JSONB), VARIANT)), ("id",)
+    )
 
 
 def test_a_variant_is_no_key() -> None:

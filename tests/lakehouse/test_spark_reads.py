@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from faults.heavy import part_of_make_faults
 from lakehouse.tables import ACCOUNTS, APP, accounts, again, commit, delta_rs_ids, spark_ids, write
+from penstock.attribute import Attribute
 from penstock.errors import CommitConflict
 from penstock.lakehouse import statistics
 from penstock.lakehouse.files import FileWriter
@@ -88,7 +89,9 @@ def test_spark_skips_files_by_our_statistics(spark: SparkSession, tmp_path: Path
 
 
 def test_every_type_comes_back_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    columns = tuple(Column(name, name, arrow) for name, (arrow, _) in ALL_TYPES.items())
+    columns = tuple(
+        Column(name, Attribute(name, 0), arrow) for name, (arrow, _) in ALL_TYPES.items()
+    )
     table = Warehouse(str(tmp_path), False).create("public", "types", TableSchema(columns))
     arrays = [pa.array(values, arrow) for arrow, values in ALL_TYPES.values()]
     rows = pa.Table.from_arrays(arrays, schema=table.schema.arrow())
@@ -181,7 +184,7 @@ def test_added_column_is_null_before(spark: SparkSession, tmp_path: Path) -> Non
     table = accounts(tmp_path)
     table.stage(written=write(table, [1]))
     commit(table, 1)
-    table.add_columns([Column("at", "at", pa.timestamp("us"), 1114)])
+    table.add_columns([Column("at", Attribute("at", 1114), pa.timestamp("us"))])
     rows = pa.table(
         [pa.array([2]), pa.array(["b"]), pa.array([datetime(2026, 1, 1)], pa.timestamp("us"))],
         schema=table.schema.arrow(),

@@ -22,6 +22,7 @@ from lakehouse.tables import (
     delta_rs_ids,
     write,
 )
+from penstock.attribute import Attribute
 from penstock.errors import (
     CommitConflict,
     DuplicateObject,
@@ -134,7 +135,7 @@ def test_discard_goes_back_and_removes_the_files(tmp_path: Path) -> None:
     commit(table, 1)
     (new,) = write(table, [5])
     table.stage(written=[new], deleted={old.path: BitMap([0])})
-    table.add_columns([Column("x", "x", pa.int64())])
+    table.add_columns([Column("x", Attribute("x", 0), pa.int64())])
     assert table.has_staged
     table.discard()
     assert not table.has_staged and table.schema == ACCOUNTS

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fix_postgres import Database
+from penstock.attribute import Attribute
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.schema_changes import followed_types
 from penstock.pgtypes import arrow_type, find
@@ -70,7 +71,7 @@ def _column(connection: psycopg.Connection, name: str) -> Column:
     row = connection.execute(f"{query} AND attnum = 1").fetchone()
     connection.execute("DROP TABLE one")
     assert row is not None
-    return Column("v", "v", arrow_type(*row), *row)
+    return Column("v", Attribute("v", *row), arrow_type(*row))
 
 
 def _follows(old: Column, new: Column) -> bool:
@@ -101,4 +102,4 @@ def _check(
 def _rows(connection: psycopg.Connection, column: Column) -> pa.Array:
     found = connection.execute("SELECT v::text FROM one ORDER BY n").fetchall()
     cells = cells_of(pa.array([text for (text,) in found], pa.string()))
-    return find(column.type_oid).text_column(cells, column.typmod)
+    return find(column.attribute.type_oid).text_column(cells, column.attribute.typmod)

@@ -12,6 +12,7 @@ from deltalake import DeltaTable as DeltaRs
 from deltalake import QueryBuilder
 
 from lakehouse.tables import commit
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported, RelationChanged
 from penstock.lakehouse.batches import slices
 from penstock.lakehouse.files import FileWriter
@@ -29,7 +30,8 @@ from penstock.walsender.lake_columns import columns_of
 
 _TEXTS = ['{"a": {"b": 1.50}}', None, '[1, "x"]', "null"]
 _SCHEMA = TableSchema(
-    (Column("id", "id", pa.int64(), INT8), Column("v", "v", VARIANT, JSONB)), ("id",)
+    (Column("id", Attribute("id", INT8), pa.int64()), Column("v", Attribute("v", JSONB), VARIANT)),
+    ("id",),
 )
 
 
@@ -95,7 +97,9 @@ def test_null_has_no_parts(tmp_path: Path) -> None:
 
 def test_no_table_is_clustered_by_one(tmp_path: Path) -> None:
     """Nor becomes one that was clustered by its text."""
-    text = TableSchema((_SCHEMA.columns[0], Column("v", "v", pa.string(), JSONB)), ("id",))
+    text = TableSchema(
+        (_SCHEMA.columns[0], Column("v", Attribute("v", JSONB), pa.string())), ("id",)
+    )
     warehouse, layout = Warehouse(str(tmp_path), fsync=False), TableLayout(cluster_by=("v",))
     with pytest.raises(FeatureNotSupported, match="cannot be clustered"):
         warehouse.create("public", "t", _SCHEMA, layout)
@@ -106,7 +110,15 @@ def test_no_table_is_clustered_by_one(tmp_path: Path) -> None:
 
 def test_no_column_is_generated_of_one() -> None:
     def made(expression: str) -> TableSchema:
-        return _SCHEMA.with_columns([Column("g", "g", pa.string(), TEXT, generated=expression)])
+        return _SCHEMA.with_columns(
+            [
+                Column(
+                    "g",
+                    Attribute("g", TEXT, generated=AttGenerated.STORED, generation=expression),
+                    pa.string(),
+                )
+            ]
+        )
 
     generated_columns(made("upper('a'::text)"), "t")
     with pytest.raises(RelationChanged, match='"g" of table "t" cannot be made of a variant'):

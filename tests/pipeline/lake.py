@@ -10,6 +10,7 @@ from deltalake import DeltaTable as DeltaRs
 from pyspark.sql import SparkSession
 
 from end_to_end.compare import query
+from penstock.attribute import Attribute
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
@@ -35,7 +36,7 @@ class Lake:
         self.warehouse = Warehouse(str(self.folder), fsync=False)
 
     def create(self, publisher: Publisher, name: str = "t") -> DeltaTable:
-        columns = tuple(Column(n, n, type, TEXT, -1) for n, type in publisher.types.items())
+        columns = tuple(Column(n, Attribute(n, TEXT), type) for n, type in publisher.types.items())
         return self.warehouse.create("public", name, TableSchema(columns, publisher.key))
 
     def stage(

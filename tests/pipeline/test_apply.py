@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import (
     CommitConflict,
     PenstockError,
@@ -202,7 +203,7 @@ def test_columns_added_later_are_null_in_old_files(lake: Lake) -> None:
     for table, owner in pairs:
         lake.commit(table)
         owner.add_column("later", pa.string())
-        table.add_columns([Column("later", "later", pa.string())])
+        table.add_columns([Column("later", Attribute("later", 0), pa.string())])
         owner.update(0, {"n": 5}, frozenset({"big", "later"}))
     lake.stage(*pairs)
     for table, owner in pairs:
@@ -465,11 +466,17 @@ def test_column_named_like_duckdbs_own(lake: Lake) -> None:
 
 def test_generated_columns_that_cannot_be_made_fail_alone(lake: Lake) -> None:
     good, bad = publisher(row(1), row(2)), publisher(row(1), row(2))
-    made = Column("len", "len", pa.int32(), 23, -1, local=True, generated="length(b)")
+    made = Column(
+        "len",
+        Attribute("len", 23, generated=AttGenerated.STORED, generation="length(b)"),
+        pa.int32(),
+        local=True,
+    )
+    unmade = replace(made, attribute=replace(made.attribute, generation="length(gone)"))
     tables = [lake.create(good, "good"), lake.create(bad, "bad")]
     works = []
     for table, source in zip(tables, (good, bad), strict=True):
-        table.add_columns([made if source is good else replace(made, generated="length(gone)")])
+        table.add_columns([made if source is good else unmade])
         changes, _ = batches(source.take_messages(), source.types)
         works.append(TableWork(table, fold(changes, table.schema)))
     failed: list[tuple[TableWork, PenstockError]] = []

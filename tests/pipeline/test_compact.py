@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from penstock.attribute import Attribute
 from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.schema import Column
@@ -139,7 +140,7 @@ def test_dead_rows_go_and_added_columns_are_filled(lake: Lake, spark: SparkSessi
     table = lake.create(source)
     lake.follow(table, source)
     source.add_column("later", pa.int64())
-    table.add_columns([Column("later", "later", pa.int64())])
+    table.add_columns([Column("later", Attribute("later", 0), pa.int64())])
     for _ in range(2000):
         source.delete(1000)
     source.update(0, {"later": 1})

@@ -16,6 +16,7 @@ from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
 from end_to_end.compare import query
+from penstock.attribute import Attribute
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.schema import Column
@@ -150,7 +151,7 @@ def _empty_files(lake: Lake, source: Publisher, table: DeltaTable) -> None:
 
 def _add_column(lake: Lake, source: Publisher, table: DeltaTable) -> None:
     source.add_column("later", pa.int64())
-    table.add_columns([Column("later", "later", pa.int64())])
+    table.add_columns([Column("later", Attribute("later", 0), pa.int64())])
     source.update(3, {"later": 5})
     lake.follow(table, source)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.attribute import Attribute
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import Storage, local_path
 from penstock.lakehouse.table_layout import TableLayout
@@ -68,7 +69,7 @@ def test_random_work(
     if not local:
         monkeypatch.setattr("penstock.pipeline.locate.is_local", lambda uri: False)
     source = Publisher({name: kind for name, (kind, _) in VALUES.items()}, key, identity)
-    columns = tuple(Column(n, n, kind, TEXT, -1) for n, kind in source.types.items())
+    columns = tuple(Column(n, Attribute(n, TEXT), kind) for n, kind in source.types.items())
     schema, layout = TableSchema(columns, key), TableLayout(partition_by)
     table = lake.warehouse.create("public", "t", schema, layout)
     dice = random.Random(repr((key, partition_by)))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.attribute import Attribute
 from penstock.errors import ProtocolViolation, RelationChanged, ReplicationConflict
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pipeline.fold import fold
@@ -26,7 +27,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=ZoneInfo("UTC"))
 
 
 def schema_of(types: dict[str, pa.DataType], key: tuple[str, ...]) -> TableSchema:
-    columns = (Column(name, name, type, TEXT, -1) for name, type in types.items())
+    columns = (Column(name, Attribute(name, TEXT), type) for name, type in types.items())
     return TableSchema(tuple(columns), key)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from penstock.attribute import Attribute
+from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import RelationChanged, ValueNotRepresentable
 from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.generated import generated_columns
@@ -20,10 +20,13 @@ _INT4, _TEXT = 23, 25
 def schema(**expressions: str) -> TableSchema:
     """Of (twice, "A b", t), in which PostgreSQL's names are not Delta's."""
     attributes = tuple(
-        Attribute(name, oid) for name, oid in (("twice", _INT4), ("A b;", _INT4), ("t", _TEXT))
+        Attribute(name, oid, generated=AttGenerated.STORED, generation=expressions[name])
+        if name in expressions
+        else Attribute(name, oid)
+        for name, oid in (("twice", _INT4), ("A b;", _INT4), ("t", _TEXT))
     )
     made = TableSchema.of_relation(Relation(1, "public", "g", ReplicaIdentity.FULL, attributes))
-    columns = (replace(c, local=True, generated=expressions.get(c.source)) for c in made.columns)
+    columns = (replace(c, local=True) for c in made.columns)
     return TableSchema(tuple(columns))
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from penstock.attribute import Attribute
 from penstock.errors import InsertExists, ReplicationConflict, UpdateExists
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pipeline.fold import fold
@@ -38,7 +39,7 @@ _MOST_SEARCHES = 2
 
 
 def _schema(key: tuple[str, ...]) -> TableSchema:
-    return TableSchema(tuple(Column(n, n, type, 20, -1) for n, type in TYPES.items()), key)
+    return TableSchema(tuple(Column(n, Attribute(n, 20), type) for n, type in TYPES.items()), key)
 
 
 def _carry_out(net: NetChange, table: Rows) -> NetChange:

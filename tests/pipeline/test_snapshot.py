@@ -123,7 +123,9 @@ def _with_sequence(copier: Copier, table: str, *, most: int) -> CopySource:
     """``table`` with a column ``n`` of the target's own."""
     source = copier.source("p", table)
     schema, values = source.table.schema, iter(range(1, most + 1))
-    own = replace(schema.columns[0], source="n", name="n", default=NEXTVAL, local=True)
+    first = schema.columns[0]
+    attribute = replace(first.attribute, name="n", default=NEXTVAL)
+    own = replace(first, name="n", attribute=attribute, local=True)
     copier.tables[table] = copier.warehouse.create(
         "public", f"{table}_n", TableSchema((*schema.columns, own), ())
     )

@@ -30,7 +30,7 @@ def task(folder: Path) -> CopyTask:
         queries=(),
         columns=(Attribute("v", 25),),
         schema=_SCHEMA,
-        targets=(Column("v", "v", pa.string()),),
+        targets=(Column("v", Attribute("v", 0), pa.string()),),
         generated=GeneratedColumns("public.t"),
         storage=Storage(str(folder), fsync=False),
         table_uri=str(folder),

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -209,12 +208,17 @@ def test_a_table_that_was_created_and_never_filled_takes_any_columns(
 
 
 @pytest.mark.parametrize("mode", COPY_TARGETS)
-@pytest.mark.parametrize("made_by", [{"type_oid": 0}, {"local": True}])
+@pytest.mark.parametrize("local", [False, True])
 def test_the_types_of_an_empty_table_that_others_have_made_stay(
-    world: World, mode: str, made_by: dict[str, Any]
+    world: World, mode: str, local: bool
 ) -> None:
     schema = TableSchema.of_relation(published().relation, ("id",))
-    columns = tuple(replace(column, **made_by) for column in schema.columns)
+    columns = tuple(
+        replace(column, local=True)
+        if local
+        else replace(column, attribute=replace(column.attribute, type_oid=0))
+        for column in schema.columns
+    )
     created_before_a_crash(world, replace(schema, columns=columns))
     assert owner_of(world, mode) == pa.string()
 

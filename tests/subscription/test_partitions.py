@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.attribute import Attribute
 from penstock.catalog import LakeTable
 from penstock.errors import (
     FeatureNotSupported,
@@ -68,7 +69,7 @@ class World:
             self.make(name, columns, ())
 
     def make(self, name: str, columns: Sequence[str], key: tuple[str, ...]) -> None:
-        made = tuple(Column(n, n, TYPES[n], OIDS[n]) for n in columns)
+        made = tuple(Column(n, Attribute(n, OIDS[n]), TYPES[n]) for n in columns)
         self.lake.warehouse.create("public", name, TableSchema(made, key))
 
     def table(self, name: str) -> DeltaTable:

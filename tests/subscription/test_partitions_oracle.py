@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from fix_postgres import Database
+from penstock.attribute import Attribute
 from penstock.catalog import LakeTable
 from penstock.errors import ReplicationConflict
 from penstock.lakehouse.schema import Column, TableSchema
@@ -167,7 +168,7 @@ def test_leaves_and_errors(database: Database, name: str) -> None:
 
 def column(name: str, kind: str) -> Column:
     oid, typmod = TYPES[kind], NUMERIC_6_2 if kind.startswith("numeric") else -1
-    return Column(name, name, arrow_type(oid, typmod), oid, typmod)
+    return Column(name, Attribute(name, oid, typmod), arrow_type(oid, typmod))
 
 
 def rows_of(types: Sequence[str]) -> list[tuple[Any, ...]]:

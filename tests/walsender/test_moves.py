@@ -13,6 +13,7 @@ from deltalake import QueryBuilder
 from pyroaring import BitMap
 
 from end_to_end.compare import delta_rows
+from penstock.attribute import Attribute
 from penstock.catalog import Catalog, LakeTable, LakeTransaction
 from penstock.commands import execute
 from penstock.commands.scope import CommandScope, PublisherSession
@@ -28,7 +29,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.sql import parse_script
 from penstock.walsender.sequencer import Sequencer
 
-_SCHEMA = TableSchema((Column("id", "id", pa.int64(), 20),), ("id",))
+_SCHEMA = TableSchema((Column("id", Attribute("id", 20), pa.int64()),), ("id",))
 
 
 class World:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.attribute import AttGenerated, Attribute, TupleDesc
+from penstock.attribute import Attribute, TupleDesc
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace, PublicationRel, Slot
 from penstock.commands.aclchk import (
     check_can_set_role,
@@ -246,18 +246,8 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
     """Return the Delta table's columns, as a subscription would make them for such a relation."""
     relation = Relation(0, schema, name, ReplicaIdentity.DEFAULT, definition.columns)
     made = TableSchema.of_relation(relation, key=definition.primary_key)
-    defined = definition.columns.by_name
     columns = [
-        replace(
-            c,
-            local=True,
-            primary=c.source in definition.primary_key,
-            default=defined[c.source].default,
-            generated=defined[c.source].generation,
-            virtual=defined[c.source].generated is AttGenerated.VIRTUAL,
-            not_null=defined[c.source].not_null,
-        )
-        for c in made.columns
+        replace(c, local=True, primary=c.source in definition.primary_key) for c in made.columns
     ]
     return TableSchema(tuple(columns), made.key)
 
@@ -673,7 +663,7 @@ def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> 
                 f'child table is missing column "{column.name}"', sqlstate=_MISMATCH
             )
         mine = own.by_name[column.name]
-        if (mine.type_oid, mine.typmod) != (column.type_oid, column.typmod):
+        if not mine.has_type_of(column):
             raise PenstockError(
                 f'child table "{child.name}" has different type for column "{column.name}"',
                 sqlstate=_MISMATCH,
@@ -1278,18 +1268,7 @@ def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
     taken = {source: column.name for source, column in known.items()}
     new_names = column_names([c.name for c in changes.added], taken)
     return [
-        Column(
-            new_names[c.name],
-            c.name,
-            arrow_type(c.type_oid, c.typmod),
-            c.type_oid,
-            c.typmod,
-            local=True,
-            default=c.default,
-            generated=c.generation,
-            virtual=c.generated is AttGenerated.VIRTUAL,
-            not_null=c.not_null,
-        )
+        Column(new_names[c.name], c, arrow_type(c.type_oid, c.typmod), local=True)
         for c in changes.added
         if c.name not in known
     ]

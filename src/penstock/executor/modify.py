@@ -35,7 +35,6 @@ from penstock.executor.routes import (
     not_of_replication,
     required_columns,
     route,
-    schema_of,
 )
 from penstock.executor.row_moves import APP_ID, RowMoves, moves_of_filled
 from penstock.executor.row_pairs import paired_columns, write_pairs
@@ -62,7 +61,6 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.protocol import ENABLE_VECTORS
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
-from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.staged_change import INSERT, MOVE
 from penstock.lakehouse.state import load
@@ -81,7 +79,7 @@ from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sqlstate import NotNullViolation
 from penstock.walsender.commits import newest_version
-from penstock.walsender.lake_columns import LakeColumn, table_column
+from penstock.walsender.lake_columns import LakeColumn, schema_of, table_column
 from penstock.walsender.sequencer import Position, Sequencer
 
 
@@ -638,14 +636,7 @@ def staying(
     """Yield a function that restricts the change of a leaf to rows that stay in it. The Spark
     functions that its condition calls exist in ``session`` while inside. ``tree``: the topmost
     table and all its partitions, root first. Raises FeatureNotSupported."""
-    schema = TableSchema(
-        tuple(
-            Column(c.delta, c.name, c.type, c.attribute.type_oid, c.attribute.typmod)
-            for c in columns
-        ),
-        (),
-    )
-    routing, leaves = routing_of(tree, schema)
+    routing, leaves = routing_of(tree, schema_of(columns))
     numbers = {leaf.oid: number for number, leaf in enumerate(leaves)}
     keys = sorted(routing.columns)
     name = f"penstock_{uuid.uuid4().hex}"

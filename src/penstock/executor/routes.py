@@ -21,7 +21,7 @@ from penstock.executor.partitions import PartitionRules
 from penstock.executor.rows import altered_error
 from penstock.executor.shown_rows import show_values
 from penstock.executor.tables import LakeTables
-from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.columns import Integers, Mask
@@ -29,7 +29,7 @@ from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.routing import Level
 from penstock.pipeline.write import Destination
-from penstock.walsender.lake_columns import LakeColumn, columns_of
+from penstock.walsender.lake_columns import LakeColumn, columns_of, schema_of
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,6 @@ def route(
     return Route(table, routing, leaves, anywhere(above), tuple(within))
 
 
-def schema_of(columns: Sequence[LakeColumn]) -> TableSchema:
-    """Return the schema that rows of sessions have."""
-    return TableSchema(
-        tuple(
-            Column(c.delta, c.name, c.type, c.attribute.type_oid, c.attribute.typmod)
-            for c in columns
-        )
-    )
-
-
 class OpenTable(Protocol):
     """A table that rows are written to."""
 
@@ -122,7 +112,8 @@ def required_columns(
     """Return for each leaf the columns that hold no NULL. ``required``: those of the named
     table."""
     return [
-        required | {*leaf.primary_key, *(c.source for c in table.schema.columns if c.not_null)}
+        required
+        | {*leaf.primary_key, *(c.source for c in table.schema.columns if c.attribute.not_null)}
         for leaf, table in zip(routed.leaves, opened, strict=True)
     ]
 

@@ -21,7 +21,6 @@ from penstock.executor.routes import (
     destination,
     not_of_replication,
     required_columns,
-    schema_of,
 )
 from penstock.executor.row_pairs import distinct_rows, pair_schema, paired_columns
 from penstock.executor.rows import Computed, RowChange
@@ -37,7 +36,7 @@ from penstock.pipeline.prune import candidates
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan_positions
-from penstock.walsender.lake_columns import LakeColumn, columns_of
+from penstock.walsender.lake_columns import LakeColumn, columns_of, schema_of
 
 _ROWS: Final = 10_000
 """Rows whose values are computed at a time, as many as Spark takes. The number is limited as new

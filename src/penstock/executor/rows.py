@@ -31,7 +31,7 @@ from penstock.executor.shown_rows import first_null, null_error
 from penstock.executor.tables import LakeTables
 from penstock.executor.writer import Writer
 from penstock.identifiers import simple_quote_literal
-from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import make_folder, resolve, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.evaluate import Evaluation, as_kept
@@ -52,7 +52,7 @@ from penstock.sqlstate import (
     SerializationFailure,
     StatementCompletionUnknown,
 )
-from penstock.walsender.lake_columns import LakeColumn, spark_type, table_column
+from penstock.walsender.lake_columns import LakeColumn, schema_of, spark_type, table_column
 from penstock.walsender.sequencer import Position
 
 _MAX_SHIPPED: Final = 64 << 20
@@ -249,7 +249,7 @@ class LakeRows:
             if name in plan.columns
         ]
         written = tuple(delta[name] for name in plan.columns)
-        return DrawnRows(table.name, complete_schema(columns), written, tuple(drawn))
+        return DrawnRows(table.name, schema_of(columns), written, tuple(drawn))
 
     @contextmanager
     def staged(self, rows: NewRows, table: LakeTable) -> Iterator[Change]:
@@ -354,7 +354,7 @@ def _write(uri: str, rows: NewRows, table: LakeTable) -> int:
     NotNullViolation."""
     names = [f"c{number}" for number, _ in enumerate(rows.columns, 1)]
     places = [rows.known.index(column) for column in rows.columns]
-    whole = complete_schema(rows.known).arrow()
+    whole = schema_of(rows.known).arrow()
     schema = pa.schema([(f"c{number}", c.type) for number, c in enumerate(rows.columns, 1)])
     count = 0
     make_folder(uri.rpartition("/")[0])
@@ -426,23 +426,6 @@ def _output(
     return tuple(found)
 
 
-def complete_schema(columns: Iterable[LakeColumn]) -> TableSchema:
-    """Return the schema of complete rows, with the expressions of generated columns."""
-    return TableSchema(
-        tuple(
-            Column(
-                c.delta,
-                c.name,
-                c.type,
-                c.attribute.type_oid,
-                c.attribute.typmod,
-                generated=c.attribute.generation,
-            )
-            for c in columns
-        )
-    )
-
-
 def quoted(name: str) -> str:
     """Quote a name for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
@@ -502,7 +485,7 @@ class DrawnRows:
         return tuple(
             number
             for number, column in enumerate(self.schema.columns)
-            if column.name in self.written or column.generated is not None
+            if column.name in self.written or column.attribute.generation is not None
         )
 
     def complete(self, rows: pa.RecordBatch, kept: Sequence[pa.Array]) -> pa.RecordBatch:

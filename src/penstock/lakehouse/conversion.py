@@ -88,7 +88,7 @@ def refusal(column: Column, sent: Attribute) -> str:
     mine = str(column.type) if own is None else type_text(*own)
     return (
         f'The target table\'s column "{column.name}" is {mine}, which has no conversion from '
-        f"{_published_name(sent)} here."
+        f"{published_type(sent)} here."
     )
 
 
@@ -124,8 +124,8 @@ def converted(array: pa.Array, sent: Attribute, column: Column, *, table: str) -
 def _own_type(column: Column) -> tuple[int, int] | None:
     """Return a column's OID and modifier, by its Arrow type if another writer has made it; None if
     PostgreSQL has no such type."""
-    if column.type_oid:
-        return column.type_oid, column.typmod
+    if column.attribute.type_oid:
+        return column.attribute.type_oid, column.attribute.typmod
     try:
         return None if column.type == pa.int8() else type_of_arrow(column.type)
     except FeatureNotSupported:
@@ -243,7 +243,7 @@ def _told(error: Exception, column: Column, table: str) -> ValueNotRepresentable
     )
 
 
-def _published_name(sent: Attribute) -> str:
-    """Return the type's name; for the publisher's own types the OID, as no more is known."""
+def published_type(sent: Attribute) -> str:
+    """Return the name of a column's type; of the publisher's own types only the OID is known."""
     own = sent.type_oid >= FIRST_NORMAL_OID
     return f"type {sent.type_oid}" if own else type_text(sent.type_oid, sent.typmod)

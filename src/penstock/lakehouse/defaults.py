@@ -33,17 +33,17 @@ def no_draw(column: str, count: int) -> Sequence[int]:
 
 def draws(column: Column) -> bool:
     """Tell whether a column's default is a sequence's next value."""
-    return column.default == NEXTVAL
+    return column.attribute.default == NEXTVAL
 
 
 def default_value(column: Column, now: datetime) -> pa.Scalar:
     """Return a column's default, NULL if there is none; the column is none that ``draws``. Raises
     ValueNotRepresentable, with PostgreSQL's SQLSTATE, if the default is no value of the column."""
-    if column.default is None:
+    if column.attribute.default is None:
         return pa.scalar(None, column.type)
-    oid, typmod = column.type_oid, column.typmod
+    oid, typmod = column.attribute.type_oid, column.attribute.typmod
     try:
-        text = coerced_default(column.source, column.default, oid, typmod, now)
+        text = coerced_default(column.source, column.attribute.default, oid, typmod, now)
         return stored_value(text, oid, typmod, column.type)
     except PenstockError as error:
         raise ValueNotRepresentable(

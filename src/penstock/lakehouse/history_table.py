@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, HistoryMismatch
 from penstock.lakehouse.schema import ROW, TIMESTAMP, Column, TableSchema, delta_type, type_text
 from penstock.lakehouse.table import DeltaTable
@@ -35,11 +36,11 @@ CHANGE_TYPES: Final = (
 INSERT, PREIMAGE, POSTIMAGE, DELETE, TRUNCATE, COPY = range(len(CHANGE_TYPES))
 
 _ABOUT: Final = (
-    Column(CHANGE_TYPE, CHANGE_TYPE, pa.string(), TEXT),
-    Column(COMMIT_LSN, COMMIT_LSN, pa.int64(), INT8),
-    Column(COMMIT_TIMESTAMP, COMMIT_TIMESTAMP, TIMESTAMP, TIMESTAMPTZ),
-    Column(XID, XID, pa.int64(), INT8),
-    Column(POSITION, POSITION, pa.int64(), INT8),
+    Column(CHANGE_TYPE, Attribute(CHANGE_TYPE, TEXT), pa.string()),
+    Column(COMMIT_LSN, Attribute(COMMIT_LSN, INT8), pa.int64()),
+    Column(COMMIT_TIMESTAMP, Attribute(COMMIT_TIMESTAMP, TIMESTAMPTZ), TIMESTAMP),
+    Column(XID, Attribute(XID, INT8), pa.int64()),
+    Column(POSITION, Attribute(POSITION, INT8), pa.int64()),
 )
 ABOUT: Final = tuple(column.name for column in _ABOUT)
 """The columns that describe the change."""
@@ -55,9 +56,9 @@ def history_schema(table: str, schema: TableSchema) -> TableSchema:
     """Return the columns of a table's history. Raises FeatureNotSupported if the table has a column
     with the name of one that describes the change."""
     kept = tuple(
-        Column(c.name, c.source, c.type, c.type_oid, c.typmod)
+        Column(c.name, Attribute(c.source, c.attribute.type_oid, c.attribute.typmod), c.type)
         for c in schema.columns
-        if c.generated is None and not c.stamp and c != ROW
+        if c.attribute.generation is None and not c.stamp and c != ROW
     )
     taken = sorted({c.name.lower() for c in kept} & set(ABOUT))
     if taken:

@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported
 from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP
 from penstock.lakehouse.schema import DELETED_AT, TIMESTAMP, Column
@@ -21,10 +22,18 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes.pg_type import INT8, TIMESTAMPTZ
 
 _METADATA: Final = (
-    Column(COMMIT_LSN, COMMIT_LSN, pa.int64(), INT8, local=True, stamp=True),
-    Column(COMMIT_TIMESTAMP, COMMIT_TIMESTAMP, TIMESTAMP, TIMESTAMPTZ, local=True, stamp=True),
+    Column(COMMIT_LSN, Attribute(COMMIT_LSN, INT8), pa.int64(), local=True, stamp=True),
+    Column(
+        COMMIT_TIMESTAMP,
+        Attribute(COMMIT_TIMESTAMP, TIMESTAMPTZ),
+        TIMESTAMP,
+        local=True,
+        stamp=True,
+    ),
 )
-DELETED: Final = Column(DELETED_AT, DELETED_AT, TIMESTAMP, TIMESTAMPTZ, local=True, stamp=True)
+DELETED: Final = Column(
+    DELETED_AT, Attribute(DELETED_AT, TIMESTAMPTZ), TIMESTAMP, local=True, stamp=True
+)
 
 
 def add_metadata_columns(

@@ -43,10 +43,11 @@ class NewColumns:
         return tuple(map(self._column, wanted))
 
     def _column(self, column: Column) -> Column:
-        if self.variants and column.type_oid == JSONB:
+        if self.variants and column.attribute.type_oid == JSONB:
             return replace(column, type=VARIANT)
-        if self.as_text and may_not_fit(column.type_oid, column.typmod):
-            return replace(column, type=pa.string(), type_oid=TEXT, typmod=-1, as_text=True)
+        if self.as_text and may_not_fit(column.attribute.type_oid, column.attribute.typmod):
+            text = replace(column.attribute, type_oid=TEXT, typmod=-1)
+            return replace(column, attribute=text, type=pa.string(), as_text=True)
         return column
 
 

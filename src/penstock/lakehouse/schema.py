@@ -75,31 +75,28 @@ _FOREIGN_METADATA: Final = (
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name in Delta, its name and type at the publisher, its Arrow type.
+    """A column: its name in Delta, the column that PostgreSQL has, its Arrow type.
 
-    ``type_oid``: 0 if another writer has made the column. ``local``: CREATE TABLE on the node has
-    made it, so a publication may lack it; ``primary``: it is part of the PRIMARY KEY there;
-    ``published``: a publication has sent it; ``default``: the value of rows that come without one.
-    ``generated``: the expression that computes its values, in PostgreSQL's syntax and names;
-    ``virtual``: it is VIRTUAL to PostgreSQL. ``stamp``: it tells which change wrote its row.
-    ``as_text``: a subscription has made it for the texts of values that their own type here might
-    not hold. ``not_null``: it is NOT NULL on the node.
+    ``attribute``: as it is at the publisher, or as CREATE TABLE on the node has made it; its type
+    is 0 if another writer has made the column. ``local``: CREATE TABLE on the node has made it, so
+    a publication may lack it; ``primary``: it is part of the PRIMARY KEY there; ``published``: a
+    publication has sent it. ``stamp``: it tells which change wrote its row. ``as_text``: a
+    subscription has made it for the texts of values that their own type here might not hold.
     """
 
     name: str
-    source: str
+    attribute: Attribute
     type: pa.DataType
-    type_oid: int = 0
-    typmod: int = -1
     local: bool = False
     published: bool = False
-    default: str | None = None
-    generated: str | None = None
-    virtual: bool = False
     primary: bool = False
     stamp: bool = False
     as_text: bool = False
-    not_null: bool = False
+
+    @property
+    def source(self) -> str:
+        """Its name in PostgreSQL."""
+        return self.attribute.name
 
     @property
     def converts(self) -> bool:
@@ -110,10 +107,10 @@ class Column:
     @property
     def own(self) -> bool:
         """Tell whether the column's type was chosen by its maker, who is no subscription."""
-        return self.local or (not self.type_oid and self != ROW)
+        return self.local or (not self.attribute.type_oid and self != ROW)
 
 
-ROW: Final = Column("penstock_row", "", pa.bool_())
+ROW: Final = Column("penstock_row", Attribute("", 0), pa.bool_())
 """The column of tables without columns, which must have one to have rows: it is always NULL. Its
 PostgreSQL name is empty, which no column has, so nobody sends or sees it."""
 
@@ -134,13 +131,7 @@ class TableSchema:
         """
         names = column_names(a.name for a in relation.attributes)
         columns = tuple(
-            Column(
-                name=names[a.name],
-                source=a.name,
-                type=pgtypes.arrow_type(a.type_oid, a.typmod),
-                type_oid=a.type_oid,
-                typmod=a.typmod,
-            )
+            Column(names[a.name], replace(a, key=False), pgtypes.arrow_type(a.type_oid, a.typmod))
             for a in relation.attributes
         )
         if key is None:
@@ -186,7 +177,7 @@ class TableSchema:
         """Delta names of the columns that identify rows: the key, or without one all columns except
         generated ones, which follow from the others (tuples_equal), and stamps."""
         return self.key or tuple(
-            c.name for c in self.columns if c.generated is None and not c.stamp
+            c.name for c in self.columns if c.attribute.generation is None and not c.stamp
         )
 
     @property
@@ -256,7 +247,7 @@ class TableSchema:
         subscription has made get the root's types, or go if the root has lost them."""
         made = {column.source: column for column in root.columns if not column.own}
         columns = tuple(
-            replace(c, type=m.type, type_oid=m.type_oid, typmod=m.typmod, as_text=m.as_text)
+            replace(c, attribute=c.attribute.of_type(m.attribute), type=m.type, as_text=m.as_text)
             if (m := made.get(c.source)) is not None
             else c
             for c in self.columns
@@ -267,7 +258,12 @@ class TableSchema:
 
     def with_not_null(self, not_null: Mapping[str, bool]) -> TableSchema:
         """Return this schema with NOT NULL set or cleared, by columns' names at the publisher."""
-        columns = (replace(c, not_null=not_null.get(c.source, c.not_null)) for c in self.columns)
+        columns = (
+            replace(c, attribute=replace(c.attribute, not_null=not_null[c.source]))
+            if c.source in not_null
+            else c
+            for c in self.columns
+        )
         return TableSchema(tuple(columns), self.key)
 
     def with_primary_key(self, sources: Collection[str]) -> TableSchema:
@@ -283,7 +279,9 @@ class TableSchema:
         names = column_names([c.source for c in wanted], taken)
         return tuple(
             Column(
-                *(names[c.source], c.source, c.type, c.type_oid, c.typmod),
+                names[c.source],
+                Attribute(c.source, c.attribute.type_oid, c.attribute.typmod),
+                c.type,
                 local=c.stamp,
                 stamp=c.stamp,
                 as_text=c.as_text,
@@ -331,9 +329,14 @@ def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
     Oids from 16384 on are the node's own types in columns that CREATE TABLE has made. In all others
     they are the publisher's, and FOREIGN_TYPES is added.
     """
+    oid, typmod = _stored_type(metadata)
+    foreign = oid >= FIRST_NORMAL_OID and metadata.get(LOCAL) != "true"
+    return oid | (FOREIGN_TYPES if foreign else 0), typmod
+
+
+def _stored_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
     oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
-    foreign = int(oid) >= FIRST_NORMAL_OID and metadata.get(LOCAL) != "true"
-    return int(oid) | (FOREIGN_TYPES if foreign else 0), int(typmod or -1)
+    return int(oid), int(typmod or -1)
 
 
 def own_types(schema_json: str) -> set[int]:
@@ -360,7 +363,7 @@ def _marked(field: dict[str, Any], column: Column) -> dict[str, Any]:
         field["metadata"][PUBLISHED] = "true"
     if column.local:
         field["metadata"][LOCAL] = "true"
-    for name, said in ((PRIMARY, column.primary), (NOT_NULL, column.not_null)):
+    for name, said in ((PRIMARY, column.primary), (NOT_NULL, column.attribute.not_null)):
         field["metadata"].pop(name, None)
         if said:
             field["metadata"][name] = "true"
@@ -368,26 +371,27 @@ def _marked(field: dict[str, Any], column: Column) -> dict[str, Any]:
 
 
 def _field(column: Column) -> dict[str, Any]:
-    metadata = {SOURCE: column.source}
-    if column.type_oid:
-        metadata[TYPE] = f"{column.type_oid},{column.typmod}"
+    own = column.attribute
+    metadata = {SOURCE: own.name}
+    if own.type_oid:
+        metadata[TYPE] = f"{own.type_oid},{own.typmod}"
     if column.local:
         metadata[LOCAL] = "true"
     if column.published:
         metadata[PUBLISHED] = "true"
     if column.primary:
         metadata[PRIMARY] = "true"
-    if column.default is not None:
-        metadata[DEFAULT] = column.default
-    if column.generated is not None:
-        metadata[GENERATED] = column.generated
-    if column.virtual:
+    if own.default is not None:
+        metadata[DEFAULT] = own.default
+    if own.generation is not None:
+        metadata[GENERATED] = own.generation
+    if own.generated is AttGenerated.VIRTUAL:
         metadata[VIRTUAL] = "true"
     if column.stamp:
         metadata[STAMP] = "true"
     if column.as_text:
         metadata[AS_TEXT] = "true"
-    if column.not_null:
+    if own.not_null:
         metadata[NOT_NULL] = "true"
     return {
         "name": column.name,
@@ -409,22 +413,15 @@ def _column(field: Mapping[str, Any]) -> Column:
             f'column "{field["name"]}" is NOT NULL, which replication does not check',
             hint=f"ALTER TABLE ... ALTER COLUMN {field['name']} DROP NOT NULL",
         )
-    oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
     return Column(
-        name=field["name"],
-        source=metadata.get(SOURCE, field["name"]),
-        type=arrow_type(field["type"]),
-        type_oid=int(oid),
-        typmod=int(typmod or -1),
+        field["name"],
+        attribute_of(field, _stored_type(metadata)),
+        arrow_type(field["type"]),
         local=metadata.get(LOCAL) == "true",
         published=metadata.get(PUBLISHED) == "true",
-        default=metadata.get(DEFAULT),
-        generated=metadata.get(GENERATED),
-        virtual=metadata.get(VIRTUAL) == "true",
         primary=metadata.get(PRIMARY) == "true",
         stamp=metadata.get(STAMP) == "true",
         as_text=metadata.get(AS_TEXT) == "true",
-        not_null=metadata.get(NOT_NULL) == "true",
     )
 
 

@@ -114,7 +114,7 @@ def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> 
     both = [
         f'"{column.source}"'
         for column in have.columns
-        if column.generated is not None and column.source in wanted.by_source
+        if column.attribute.generation is not None and column.source in wanted.by_source
     ]
     if both:
         columns = "column" if len(both) == 1 else "columns"
@@ -129,15 +129,13 @@ def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> 
 def _keep_own_type(own: Column, wanted: Column, table: str) -> Column:
     """Return a column that CREATE TABLE has made, with the type chosen there. Raises
     FeatureNotSupported if published values do not go into it."""
-    _check_taken(own, _sent(wanted), table)
+    _check_taken(own, wanted.attribute, table)
     return replace(
         wanted,
+        attribute=replace(wanted.attribute.of_type(own.attribute), default=own.attribute.default),
         type=own.type,
-        type_oid=own.type_oid,
-        typmod=own.typmod,
         local=True,
         published=True,
-        default=own.default,
         primary=own.primary,
     )
 
@@ -147,14 +145,16 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
     missing = [column.source for column in wanted.columns if column.source not in have.by_source]
     for column in have.columns:
         other = wanted.by_source.get(column.source)
-        if column.source == ROW.source or (other is None and column.generated is not None):
+        if column.source == ROW.source or (
+            other is None and column.attribute.generation is not None
+        ):
             continue  # ROW has no values; a generated column follows from the others
         if other is None and column.published and missing:
             raise _may_be_renamed(column, missing, table)
         if other is None and column.local and (own or column.stamp or not column.published):
             continue  # the column keeps its own values, as on a PostgreSQL subscriber
         mine = type_text(delta_type(column.type))
-        if other is None and not column.type_oid:
+        if other is None and not column.attribute.type_oid:
             raise RelationChanged(
                 f'column "{column.name}" of target table "{table}" is not published',
                 detail=f"Another writer has made it there, of type {mine}; the publication has no "
@@ -173,8 +173,8 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
             )
         theirs = type_text(delta_type(other.type))
         if column.own:
-            _check_taken(column, _sent(other), table)
-        elif mine != theirs and not (column.converts and takes(column, _sent(other))):
+            _check_taken(column, other.attribute, table)
+        elif mine != theirs and not (column.converts and takes(column, other.attribute)):
             raise SchemaChanged(
                 f'column "{column.source}" of relation "{table}" has changed its type',
                 detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "
@@ -192,11 +192,6 @@ def _check_taken(column: Column, sent: Attribute, table: str) -> None:
             detail=refusal(column, sent),
             hint=f"Give the column the publisher's type on the node, or text: {MAKE_AGAIN}",
         )
-
-
-def _sent(column: Column) -> Attribute:
-    """Return a published column of the same type."""
-    return Attribute(column.source, column.type_oid, column.typmod)
 
 
 def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> SchemaChanged:
@@ -247,9 +242,10 @@ def followed_types(
         if other is None or column.own or not _keeps_values(column, other):
             return column
         wider = widen and is_wider(column.type, other.type)
-        if column.type != other.type and (not wider or (clamped and other.type_oid == TIMESTAMP)):
+        was_date = clamped and other.attribute.type_oid == TIMESTAMP
+        if column.type != other.type and (not wider or was_date):
             return column
-        return replace(column, type=other.type, type_oid=other.type_oid, typmod=other.typmod)
+        return replace(column, attribute=column.attribute.of_type(other.attribute), type=other.type)
 
     return TableSchema(tuple(map(followed, have.columns)), have.key)
 
@@ -262,7 +258,7 @@ def retyped(have: TableSchema, wanted: TableSchema) -> Column | None:
         other = wanted.by_source.get(column.source)
         if other is None or column.own:
             continue
-        if (column.type_oid, column.typmod) != (other.type_oid, other.typmod):
+        if not column.attribute.has_type_of(other.attribute):
             return column
     return None
 
@@ -292,8 +288,8 @@ def with_types(schema_json: str, columns: Sequence[Column]) -> str:
         column = by_name.get(field["name"])
         if column is None:
             continue
-        if column.type_oid:
-            field["metadata"][TYPE] = f"{column.type_oid},{column.typmod}"
+        if column.attribute.type_oid:
+            field["metadata"][TYPE] = f"{column.attribute.type_oid},{column.attribute.typmod}"
         if arrow_type(field["type"]) != column.type:
             change = {"toType": delta_type(column.type), "fromType": field["type"]}
             field["metadata"][_CHANGES] = [*field["metadata"].get(_CHANGES, ()), change]
@@ -304,8 +300,8 @@ def with_types(schema_json: str, columns: Sequence[Column]) -> str:
 def _keeps_values(column: Column, other: Column) -> bool:
     """Tell whether ALTER TYPE without USING keeps the values, and their text if the column holds
     texts."""
-    old, new = column.typmod, other.typmod
-    types = (column.type_oid, other.type_oid)
+    old, new = column.attribute.typmod, other.attribute.typmod
+    types = (column.attribute.type_oid, other.attribute.type_oid)
     if types in _SAME_VALUES:
         return True
     if _OF_ANY_LENGTH.issuperset(types):  # a shorter type would cut blanks at the end
@@ -318,7 +314,7 @@ def _keeps_values(column: Column, other: Column) -> bool:
 
 
 def _keeps_digits(column: Column, other: Column) -> bool:
-    old, new = numeric_modifiers(column.typmod), numeric_modifiers(other.typmod)
+    old, new = numeric_modifiers(column.attribute.typmod), numeric_modifiers(other.attribute.typmod)
     if old is None or new is None:
         return new is None
     if pa.types.is_string(column.type) and old[1] != new[1]:

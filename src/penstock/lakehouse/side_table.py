@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from penstock.attribute import Attribute
 from penstock.errors import CommitConflict, DuplicateObject
 from penstock.lakehouse import statistics
 from penstock.lakehouse.batches import read_batches
@@ -234,7 +235,7 @@ class SideTable:
 
     def _open(self) -> DeltaTable:
         found = DeltaTable.load(self._storage, self._store, self.uri, self._name)
-        columns = tuple(Column(name=f.name, source=f.name, type=f.type) for f in self._schema)
+        columns = tuple(Column(f.name, Attribute(f.name, 0), f.type) for f in self._schema)
         if found is not None:
             # a table of an older version may lack columns
             found.add_columns(found.schema.lacking(columns))

@@ -251,7 +251,7 @@ def _map(
             if values is not None:
                 new = new.set_column(position, new.schema.field(position), values)
             continue
-        if column.generated is not None:
+        if column.attribute.generation is not None:
             continue  # made when the row is whole
         if column.local and column.source not in sent:
             kept = batch.operation[first:] == UPDATE

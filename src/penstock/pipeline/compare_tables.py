@@ -411,9 +411,7 @@ class Comparison:
     def _table(self, number: int, source: CopySource) -> _Compared:
         """Return both sides of a table in parts, with the columns that they share."""
         columns = [
-            DigestColumn(
-                Attribute(c.source, c.type_oid, c.typmod, key=c.source in _key(source)), c.type
-            )
+            DigestColumn(replace(c.attribute, key=c.source in _key(source)), c.type)
             for c in compared_columns(source)
         ]
         items = [*self._published(source, number), *_stored(source, number)]

@@ -7,7 +7,7 @@ when the column was made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -69,13 +69,13 @@ class GeneratedColumns:
 def generated_columns(schema: TableSchema, table: str) -> GeneratedColumns:
     """Return the generated columns of a target. Raises RelationChanged if an expression no longer
     fits the table."""
-    if all(column.generated is None for column in schema.columns):
+    if all(column.attribute.generation is None for column in schema.columns):
         return GeneratedColumns(table)
     known = tuple(_output(column) for column in schema.columns)
     made = [
         _generated_column(column, own, known, schema, table)
         for column, own in zip(schema.columns, known, strict=True)
-        if column.generated is not None
+        if column.attribute.generation is not None
     ]
     return GeneratedColumns(table, tuple(made))
 
@@ -92,7 +92,7 @@ def _generated_column(
     except PenstockError as error:
         raise RelationChanged(
             f'generated column "{column.name}" of table "{table}" cannot be made: {error.message}',
-            detail=f"Its expression is {column.generated}.",
+            detail=f"Its expression is {column.attribute.generation}.",
         ) from None
     used = [schema.by_source[item.name] for _, item in compiled.columns]
     for argument in used:
@@ -109,8 +109,7 @@ def _generated_column(
 
 
 def _output(column: Column) -> Attribute:
-    if column.type_oid or column.type == VARIANT:
-        pair = (column.type_oid or JSONB, column.typmod)
-    else:
-        pair = type_of_arrow(column.type)
-    return Attribute(column.source, *pair, generation=column.generated)
+    if column.attribute.type_oid:
+        return column.attribute
+    type_oid, typmod = (JSONB, -1) if column.type == VARIANT else type_of_arrow(column.type)
+    return replace(column.attribute, type_oid=type_oid, typmod=typmod)

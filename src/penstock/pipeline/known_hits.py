@@ -132,7 +132,7 @@ def prepare(
 
 def _kinds(schema: TableSchema, names: Sequence[str]) -> tuple[str, ...] | None:
     by_name = {column.name: column for column in schema.columns}
-    return kinds([(by_name[name].type, by_name[name].type_oid) for name in names])
+    return kinds([(by_name[name].type, by_name[name].attribute.type_oid) for name in names])
 
 
 def _live(hits: Hits, file: DataFile) -> Hits:

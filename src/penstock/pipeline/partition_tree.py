@@ -139,7 +139,7 @@ def _constant(column: Column, text: str) -> pa.Scalar:
     oid = _type_oid(column)
     try:
         raw = text[:1] if oid == BOOL else text
-        value = pgtypes.find(oid).text_value(raw.encode(), column.typmod)
+        value = pgtypes.find(oid).text_value(raw.encode(), column.attribute.typmod)
         return pa.scalar(value, column.type)
     except (PenstockError, pa.ArrowException, ValueError):
         try:
@@ -151,4 +151,4 @@ def _constant(column: Column, text: str) -> pa.Scalar:
 
 
 def _type_oid(column: Column) -> int:
-    return column.type_oid or type_of_arrow(column.type)[0]
+    return column.attribute.type_oid or type_of_arrow(column.type)[0]

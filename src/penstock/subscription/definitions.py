@@ -420,7 +420,7 @@ def _changed_columns(
         elif (
             rewritten
             and origin.changed != column.changed
-            and not (widens and _other_type(origin.attribute, column.attribute))
+            and not (widens and not origin.attribute.has_type_of(column.attribute))
             and (name in held.local or _keeps_type(origin.attribute, column.attribute))
         ):
             yield f'ALTER TABLE has computed new values for column "{name}"'
@@ -462,10 +462,6 @@ def _prints_otherwise(before: int, now: int) -> bool:
         return True
     numbers = {before, now} <= {*REG_TYPES, OID, INT4}
     return before != now and numbers and {before, now} != {OID, INT4}
-
-
-def _other_type(origin: Attribute, column: Attribute) -> bool:
-    return (origin.type_oid, origin.typmod) != (column.type_oid, column.typmod)
 
 
 def _keeps_type(origin: Attribute, column: Attribute) -> bool:

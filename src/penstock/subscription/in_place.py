@@ -38,7 +38,7 @@ def constant_of(column: Column, text: str) -> pa.Scalar | None:
     if column.as_text:
         return pa.scalar(text, column.type)
     try:
-        return stored_value(text, column.type_oid, column.typmod, column.type)
+        return stored_value(text, column.attribute.type_oid, column.attribute.typmod, column.type)
     except PenstockError:
         return None
 

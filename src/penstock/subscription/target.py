@@ -56,7 +56,7 @@ class Target:
         columns = [
             c
             for c in self.table.schema.columns
-            if c.generated is None and not c.stamp and (c.published or not c.local)
+            if c.attribute.generation is None and not c.stamp and (c.published or not c.local)
         ]
         own = frozenset(column.source for column in columns if column.converts)
         names = frozenset(column.source for column in columns)
@@ -78,7 +78,9 @@ class Target:
         """The node's types, if columns that CREATE TABLE has made may be of some of them; else
         ()."""
         columns = self.table.schema.columns
-        own = any(column.local and column.type_oid >= FIRST_NORMAL_OID for column in columns)
+        own = any(
+            column.local and column.attribute.type_oid >= FIRST_NORMAL_OID for column in columns
+        )
         return self.enum_types() if own else ()
 
     @property

@@ -11,7 +11,8 @@ from penstock.catalog.pg_subscription import FOLLOWING, WIDEN
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import PenstockError, RelationChanged, SchemaChanged, StateMismatch
-from penstock.lakehouse.schema import FIRST_NORMAL_OID, Column, TableSchema
+from penstock.lakehouse.conversion import published_type
+from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.schema_changes import followed_types, retyped
 from penstock.lakehouse.table import DeltaTable
 from penstock.relation import Relation
@@ -80,7 +81,7 @@ def is_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None
     No other subscription fills it then, and no generated column here is computed from its columns.
     """
     others = living(table, app_id, name_of)
-    return not others and all(c.generated is None for c in table.schema.columns)
+    return not others and all(c.attribute.generation is None for c in table.schema.columns)
 
 
 def check_types(schema: TableSchema, wanted: TableSchema, relation: Relation) -> None:
@@ -92,15 +93,10 @@ def check_types(schema: TableSchema, wanted: TableSchema, relation: Relation) ->
         raise SchemaChanged(
             f'column "{column.source}" of relation "{relation.qualified_name}" has changed its '
             "type",
-            detail=f"It was {_type_of(column)} and is {_type_of(other)}: rows from before may have "
+            detail=f"It was {published_type(column.attribute)} and is "
+            f"{published_type(other.attribute)}: rows from before may have "
             "other values.",
         )
-
-
-def _type_of(column: Column) -> str:
-    """Return the name of a column's type; of the publisher's own types only the OID is known."""
-    own = column.type_oid >= FIRST_NORMAL_OID
-    return f"type {column.type_oid}" if own else type_text(column.type_oid, column.typmod)
 
 
 def widened_notice(subscription: str, rel: SubscriptionRel, columns: Sequence[str]) -> str:

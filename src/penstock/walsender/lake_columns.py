@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.lakehouse.protocol import check_readable
 from penstock.lakehouse.schema import (
     PHYSICAL_NAME,
+    Column,
+    TableSchema,
     arrow_type,
     attribute_of,
     delta_type,
@@ -123,6 +125,11 @@ def columns_at(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:
                 "and copy the table again.",
             )
     return columns
+
+
+def schema_of(columns: Iterable[LakeColumn]) -> TableSchema:
+    """Return the schema that rows of sessions have."""
+    return TableSchema(tuple(Column(c.delta, c.attribute, c.type) for c in columns))
 
 
 def spark_type(kind: pa.DataType) -> str:

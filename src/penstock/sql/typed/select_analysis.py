@@ -336,11 +336,7 @@ class SelectAnalysis:
         columns = []
         for first, second in zip(left.columns, right.columns, strict=True):
             type_ = select_common_type([_var(first), _var(second)], word)
-            typmod = (
-                first.typmod
-                if (first.type_oid, first.typmod) == (second.type_oid, second.typmod)
-                else -1
-            )
+            typmod = first.typmod if first.has_type_of(second) else -1
             columns.append(Attribute(first.name, type_, typmod))
         scan = SetOperationScan(
             self.relations.name(),
