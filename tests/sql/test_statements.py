@@ -19,6 +19,7 @@ from penstock.sql import (
     ChangeOwner,
     ColumnDef,
     ColumnType,
+    ConstrType,
     Copy,
     CreatePublication,
     CreateRole,
@@ -168,8 +169,12 @@ TABLES: list[tuple[str, Statement]] = [
         CreateTable(
             RangeVar("t", "s"),
             (
-                ColumnDef("a", INT, primary_key=True),
-                ColumnDef("b", ColumnType("varchar", modifiers=(5,), array=True), not_null=True),
+                ColumnDef("a", INT, frozenset({ConstrType.PRIMARY})),
+                ColumnDef(
+                    "b",
+                    ColumnType("varchar", modifiers=(5,), array=True),
+                    frozenset({ConstrType.NOTNULL}),
+                ),
             ),
             missing_ok=True,
         ),

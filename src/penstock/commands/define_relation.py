@@ -41,7 +41,7 @@ from penstock.errors import (
 from penstock.lakehouse.defaults import stored_value
 from penstock.pgtypes import arrow_type
 from penstock.protocol.answers import Notice
-from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
+from penstock.sql import ColumnDef, ConstrType, CreateTable, PartitionBound, PartitionSpec, Unique
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.grammar.default_grammar import NEXTVAL
 from penstock.sql.text.quoting import type_name
@@ -108,7 +108,7 @@ def check_declarations(table: str, item: ColumnDef) -> None:
     SqlSyntaxError."""
     check_sequence(item, table)
     check_generations(item, table)
-    if item.null and (item.not_null or item.primary_key):
+    if ConstrType.NULL in item.constraints and len(item.constraints) > 1:
         raise SqlSyntaxError(
             f'conflicting NULL/NOT NULL declarations for column "{item.name}" of table "{table}"'
         )
@@ -131,7 +131,7 @@ def build_column(
         generated=AttGenerated.NOT if generation is None else generation.kind,
         default=NEXTVAL if has_sequence(item) else item.default,
         generation=None if generation is None else generation.expression,
-        not_null=item.not_null or has_sequence(item),
+        not_null=ConstrType.NOTNULL in item.constraints or has_sequence(item),
     )
 
 
@@ -201,7 +201,9 @@ def _own_and_liked(
 
 def _primary_key(statement: CreateTable, columns: TupleDesc) -> tuple[str, ...]:
     """Return the columns of the one PRIMARY KEY, () without one."""
-    keys: list[tuple[str, ...]] = [(c.name,) for c in statement.columns if c.primary_key]
+    keys: list[tuple[str, ...]] = [
+        (c.name,) for c in statement.columns if ConstrType.PRIMARY in c.constraints
+    ]
     keys += statement.primary_keys
     if len(keys) > 1:
         raise multiple_primary_keys(statement.relation.name)

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.catalog import SequenceParameters
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
 from penstock.pgtypes.pg_type import INT2, INT4, INT8
-from penstock.sql import ColumnDef, ColumnType
+from penstock.sql import ColumnDef, ColumnType, ConstrType
 from penstock.sql.grammar.sequence import SequenceOption
 from penstock.sql.text.quoting import type_name
 
@@ -73,7 +73,7 @@ def check_sequence(item: ColumnDef, table: str) -> None:
         raise SqlSyntaxError(f"both default and generation expression {of}")
     if item.generations and item.identities:
         raise SqlSyntaxError(f"both identity and generation expression {of}")
-    if item.null and has_sequence(item):
+    if ConstrType.NULL in item.constraints and has_sequence(item):
         raise SqlSyntaxError(
             f'conflicting NULL/NOT NULL declarations for column "{item.name}" of table "{table}"'
         )

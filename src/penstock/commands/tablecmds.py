@@ -132,6 +132,7 @@ from penstock.sql import (
     AlterTableCommand,
     AttachPartition,
     ChangeOwner,
+    ConstrType,
     CreateSchema,
     CreateTable,
     DetachPartition,
@@ -451,14 +452,15 @@ def _add_column(
             raise DuplicateObject(message, sqlstate=DUPLICATE_COLUMN)
         notices.append(notice(f"{message}, skipping", sqlstate=DUPLICATE_COLUMN))
         return table
-    if command.column.primary_key and table.primary_key:
+    keyed = ConstrType.PRIMARY in command.column.constraints
+    if keyed and table.primary_key:
         raise multiple_primary_keys(table.name)
     changes.added.append(with_expression(new, [*known, new], table.name))
-    if command.column.primary_key:
+    if keyed:
         check_not_virtual((new.name,), [new], "primary keys")
     if command.column.unique is not None:
         check_not_virtual((new.name,), [new], "unique constraints")
-    return replace(table, primary_key=(new.name,)) if command.column.primary_key else table
+    return replace(table, primary_key=(new.name,)) if keyed else table
 
 
 def _set_identity(

@@ -23,7 +23,7 @@ from penstock.sql.grammar.alter_table import (
     SetReplicaIdentity,
     SetSchema,
 )
-from penstock.sql.grammar.column import ColumnDef, ColumnType, Unique
+from penstock.sql.grammar.column import ColumnDef, ColumnType, ConstrType, Unique
 from penstock.sql.grammar.copy import Copy, QueryStatement, Truncate
 from penstock.sql.grammar.parser import parse, parse_script, parse_table_name
 from penstock.sql.grammar.partition_bound import (
@@ -115,6 +115,7 @@ __all__ = [
     "CloseCursor",
     "ColumnDef",
     "ColumnType",
+    "ConstrType",
     "Copy",
     "CreateEnum",
     "CreateIndex",

@@ -8,6 +8,7 @@ table cannot keep (checks, storage) are refused by name (0A000).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from penstock.attribute import AttGenerated
@@ -50,6 +51,14 @@ class Generation:
     kind: AttGenerated
 
 
+class ConstrType(Enum):
+    """Constraints of a column that have nothing but their kind, by PostgreSQL's names."""
+
+    NULL = "NULL"
+    NOTNULL = "NOTNULL"
+    PRIMARY = "PRIMARY"
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnDef:
     """A column with the constraints that were written behind it.
@@ -60,9 +69,7 @@ class ColumnDef:
 
     name: str
     type: ColumnType
-    not_null: bool = False
-    null: bool = False
-    primary_key: bool = False
+    constraints: frozenset[ConstrType] = frozenset()
     default: str | None = None
     generations: tuple[Generation, ...] = ()
     identities: tuple[Identity, ...] = ()
@@ -114,7 +121,7 @@ def column_def(raw: RawNode, source: Source) -> ColumnDef:
     """Read a ColumnDef with a type. Raises SqlSyntaxError, FeatureNotSupported."""
     name, type_ = raw.take("colname"), column_type(raw.take("typeName"))
     raw.ignore("is_local")
-    found: set[str] = set()
+    constraints: set[ConstrType] = set()
     defaults: list[str | None] = []
     generations: list[Generation] = []
     identities: list[Identity] = []
@@ -126,7 +133,7 @@ def column_def(raw: RawNode, source: Source) -> ColumnDef:
         match kind:
             case "NOTNULL" | "NULL" | "PRIMARY":
                 _key_options(constraint, "PRIMARY KEY")
-                found.add(kind)
+                constraints.add(ConstrType(kind))
             case "UNIQUE":
                 unique = unique or _unique(constraint, (name,))
             case "DEFAULT":
@@ -147,9 +154,7 @@ def column_def(raw: RawNode, source: Source) -> ColumnDef:
     return ColumnDef(
         name,
         type_,
-        not_null="NOTNULL" in found,
-        null="NULL" in found,
-        primary_key="PRIMARY" in found,
+        constraints=frozenset(constraints),
         default=defaults[0] if defaults else None,
         generations=tuple(generations),
         identities=tuple(identities),
