@@ -99,8 +99,8 @@ def _fields(payload: bytes) -> Iterator[Said]:
     at = 2
     for _ in range(struct.unpack_from("!H", payload)[0]):
         end = payload.index(b"\0", at)
-        _, _, oid, _, typmod, code = _FIELD.unpack_from(payload, end + 1)
-        yield payload[at:end].decode(), oid, typmod, code
+        _, _, oid, size, typmod, code = _FIELD.unpack_from(payload, end + 1)
+        yield payload[at:end].decode(), oid, size, typmod, code
         at = end + 1 + _FIELD.size
 
 

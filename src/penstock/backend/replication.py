@@ -34,13 +34,13 @@ from penstock.pgoutput.parameters import parse_parameters
 from penstock.pgtypes.pg_type import INT4, INT8, TEXT
 from penstock.protocol import replication_commands as c
 from penstock.protocol.answers import Answer, Done, Duplex, Rows, Streaming
-from penstock.protocol.backend_messages import FieldDescription
 from penstock.protocol.replication_commands import ReplicationCommand, ReplicationKind
 from penstock.protocol.replication_grammar import (
     SnapshotAction,
     alter_slot_options,
     create_slot_options,
 )
+from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sqlstate import UndefinedFile
 from penstock.walsender.feed import ChangeSource, Feed
 from penstock.walsender.logical_reading import PluginStream
@@ -288,7 +288,7 @@ class ReplicationCommands:
 
 
 def _row(tag: str, cells: list[tuple[str, int, str | None]]) -> Rows:
-    fields = tuple(FieldDescription(Attribute(name, oid)) for name, oid, _ in cells)
+    fields = field_descriptions(Attribute(name, oid) for name, oid, _ in cells)
     return Rows(
         fields, [[None if v is None else v.encode() for _, _, v in cells]], tag, counted=False
     )

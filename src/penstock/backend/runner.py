@@ -82,6 +82,7 @@ from penstock.sql import (
     parse_script,
 )
 from penstock.sql.builtin.enum_types import remember_enums
+from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.command_tag import command_tag, reads
 from penstock.sql.grammar.copy_query import CopyTarget, parse_copy_query
 from penstock.sql.grammar.session import TransactionModes
@@ -692,7 +693,7 @@ class Variables:
         """Return the columns of SHOW, or of SHOW ALL if ``name`` is None."""
         title = ("name", "setting", "description")
         names = title if name is None else (self._settings.title(name),)
-        return tuple(FieldDescription(Attribute(column, TEXT)) for column in names)
+        return field_descriptions(Attribute(column, TEXT) for column in names)
 
     def settle(self) -> list[ParameterChange]:
         """Show others the session's name once a statement has ended, with or without an error.

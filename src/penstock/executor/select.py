@@ -25,6 +25,7 @@ from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.answers import Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar
+from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compile_query
@@ -46,7 +47,7 @@ class LakeSelect:
 
     def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
         """Return the columns of a query at ``at``. Raises PenstockError."""
-        return _fields(self._analyze(text, at, role))
+        return field_descriptions(self._analyze(text, at, role).columns)
 
     def query(
         self,
@@ -59,7 +60,7 @@ class LakeSelect:
         """Return the rows of a query at ``at``. Raises PenstockError."""
         query = self._analyze(text, at, role)
         batches = self.batches(compile_query(query, session), at, role, interrupts)
-        return Rows(_fields(query), _cells(batches, len(query.columns)))
+        return Rows(field_descriptions(query.columns), _cells(batches, len(query.columns)))
 
     def batches(
         self, compiled: CompiledQuery, at: Position, role: Role, interrupts: Interrupts
@@ -115,10 +116,6 @@ class LakeSelect:
         types = {column.name: column.type for column in self._tables.columns_at(table, at)}
         columns = [(name, types[column.name]) for name, column in item.columns]
         return pa.schema(columns or [(ROW.name, ROW.type)])
-
-
-def _fields(query: Query) -> tuple[FieldDescription, ...]:
-    return tuple(FieldDescription(c) for c in query.columns)
 
 
 def _cells(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[list[bytes | None]]:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -62,13 +62,13 @@ from penstock.pgtypes.pg_type import (
     FLOATS,
     INT2_ARRAY,
     NUMERIC,
-    RECORD,
     TIMESTAMP,
     TIMESTAMPTZ,
     types,
 )
 from penstock.pgtypes.pg_type import types as pg_types
 from penstock.protocol.backend_messages import FieldDescription
+from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.grammar.raw_names import names_in
 from penstock.sql.grammar.raw_statements import parse_query
@@ -190,7 +190,7 @@ class CatalogDatabase:
 
         ``said``: oids of the parameters' types that the client has given, 0 for the others.
         """
-        return _fields(self._translate(sql, said))
+        return field_descriptions(self._translate(sql, said).columns)
 
     def parameter_types(self, sql: str, said: Sequence[int] = ()) -> tuple[int, ...]:
         """Return the type oids of ``$1``, ``$2`` ... of a SELECT."""
@@ -221,7 +221,7 @@ class CatalogDatabase:
             else pg_types()[column.type_oid].name
             for column, zero in zip(translation.columns, translation.from_zero, strict=True)
         ]
-        fields = _fields(translation)
+        fields = field_descriptions(translation.columns)
         if translation.sources:
             return fields, self._drawn(translation, values, kinds)
         with self._lock:
@@ -418,16 +418,6 @@ def _callable(function: PythonFunction, count: int, errors: list[Exception]) -> 
         [inspect.Parameter(f"a{n}", kind) for n in range(count)]
     )
     return call
-
-
-def _fields(translation: Translation) -> tuple[FieldDescription, ...]:
-    return tuple(
-        FieldDescription(
-            replace(column, typmod=-1) if column.type_oid == RECORD else column,
-            pg_types()[column.type_oid].length,
-        )
-        for column in translation.columns
-    )
 
 
 # The choice of statements that the catalogs answer. In: SQL. Out: True if the statement is for the

@@ -7,13 +7,16 @@ do, so that the analysis of a statement need not hand them through every functio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
+from penstock.attribute import Attribute
+from penstock.pgtypes.pg_type import RECORD
+from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import builtin
 from penstock.sql.builtin import Type
 
@@ -21,6 +24,8 @@ SEARCH_PATH: Final = ("public",)
 """Schemas that are searched for names without one, after PostgreSQL's own."""
 ENUM: Final = "e"
 """pg_type.typtype"""
+_VARIABLE: Final = -1
+"""pg_type.typlen of values whose lengths differ"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +78,15 @@ def is_enum(oid: int) -> bool:
     """Tell whether the type is one of the node's enum types."""
     type_ = types().get(oid)
     return type_ is not None and type_.kind == ENUM
+
+
+def field_descriptions(columns: Iterable[Attribute]) -> tuple[FieldDescription, ...]:
+    """Return the fields of RowDescription for columns of a result (printtup.c,
+    SendRowDescriptionMessage). The modifier of a record is known to the analysis alone."""
+    return tuple(
+        FieldDescription(
+            replace(column, typmod=-1) if column.type_oid == RECORD else column,
+            _VARIABLE if (known := types().get(column.type_oid)) is None else known.length,
+        )
+        for column in columns
+    )
