@@ -54,6 +54,16 @@ def test_the_package_has_no_surprising_top_level_names() -> None:
     assert all((ROOT / "src" / "penstock" / room / "__init__.py").is_file() for room in rooms)
 
 
+def test_there_is_one_record_of_a_column() -> None:
+    """Others hold an attribute, and add what is their own."""
+    measure = [sys.executable, str(ROOT / "tools" / "measure_house.py"), str(ROOT)]
+    done = subprocess.run(
+        [*measure, "--list", "records of a column"], capture_output=True, text=True, check=True
+    )
+    (found,) = done.stdout.splitlines()
+    assert found.startswith("penstock.attribute:") and found.endswith("Attribute")
+
+
 def test_the_public_surface() -> None:
     """``import penstock`` gives Node and the errors' root, and starts neither Spark nor DuckDB."""
     program = (

@@ -23,7 +23,6 @@ from penstock.pipeline.routing import (
     Bound,
     End,
     HashBound,
-    KeyColumn,
     Level,
     ListBound,
     RangeBound,
@@ -96,7 +95,7 @@ def anywhere(level: Level) -> Level:
     return replace(level, partitions=partitions, default=default)
 
 
-def _key(table: LakeTable, root: TableSchema) -> tuple[KeyColumn, ...]:
+def _key(table: LakeTable, root: TableSchema) -> tuple[Column, ...]:
     assert table.partition_key is not None
     hashed = strategy_of(table.partition_key) is Strategy.HASH
     found = []
@@ -112,7 +111,7 @@ def _key(table: LakeTable, root: TableSchema) -> tuple[KeyColumn, ...]:
                 detail="The hash function of its type is not known here.",
                 hint="Partition by RANGE or LIST.",
             )
-        found.append(KeyColumn(name, column.name, oid))
+        found.append(replace(column, attribute=replace(column.attribute, type_oid=oid)))
     return tuple(found)
 
 

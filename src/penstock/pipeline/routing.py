@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import FeatureNotSupported, ReplicationConflict
+from penstock.lakehouse.schema import Column
 from penstock.pgtypes.hash_functions import Hashes, row_hashes
 from penstock.pgtypes.pg_type import NAME, TEXT, UUID, VARCHAR
 from penstock.pgtypes.text_output import text_output
@@ -63,28 +64,20 @@ Bound = ListBound | RangeBound | HashBound
 
 
 @dataclass(frozen=True)
-class KeyColumn:
-    """A column of a partition key: its name, its name in the rows, its type in PostgreSQL."""
-
-    name: str
-    delta: str
-    type_oid: int
-
-
-@dataclass(frozen=True)
 class Level:
-    """A partitioned table. ``partitions``: bounds with leaves' numbers or further levels;
-    ``default``: the leaf or level for rows that none of them takes; None if there is none."""
+    """A partitioned table. ``key``: the columns of its partition key, whose types are known.
+    ``partitions``: bounds with leaves' numbers or further levels; ``default``: the leaf or level
+    for rows that none of them takes; None if there is none."""
 
     relation: str
-    key: tuple[KeyColumn, ...]
+    key: tuple[Column, ...]
     partitions: tuple[tuple[Bound, int | Level], ...]
     default: int | Level | None = None
 
     @property
     def columns(self) -> frozenset[str]:
         """The names, in the rows, of all columns that routing looks at, here and below."""
-        found = {column.delta for column in self.key}
+        found = {column.name for column in self.key}
         for below in (*(to for _, to in self.partitions), self.default):
             if isinstance(below, Level):
                 found |= below.columns
@@ -112,7 +105,7 @@ class Level:
             _go(self.default, rows, left, found)
 
     def _hashes(self, rows: _Rows) -> Hashes:
-        return row_hashes([(rows.plain(column), column.type_oid) for column in self.key])
+        return row_hashes([(rows.plain(column), column.attribute.type_oid) for column in self.key])
 
     def _takes(self, rows: _Rows, bound: Bound, hashes: Hashes | None) -> Mask:
         match bound:
@@ -134,7 +127,7 @@ class Level:
     def _nowhere(self, rows: _Rows, row: int) -> ReplicationConflict:
         cells = [text_output(rows.plain(column).slice(row, 1))[0].as_py() for column in self.key]
         values = ["null" if cell is None else cell.decode() for cell in cells]
-        message, detail = no_partition(self.relation, [c.name for c in self.key], values)
+        message, detail = no_partition(self.relation, [c.source for c in self.key], values)
         return ReplicationConflict(
             message,
             detail=detail,
@@ -152,21 +145,21 @@ class _Rows:
         self._plain: dict[str, pa.Array] = {}
         self._comparable: dict[str, pa.Array] = {}
 
-    def plain(self, column: KeyColumn) -> pa.Array:
-        if column.delta not in self._plain:
-            found = self._rows.column(column.delta)
+    def plain(self, column: Column) -> pa.Array:
+        if column.name not in self._plain:
+            found = self._rows.column(column.name)
             joined = found.combine_chunks()
             if isinstance(joined, pa.ChunkedArray):  # older Arrow, and no chunk at all
                 joined = pa.concat_arrays(joined.chunks or [pa.array([], found.type)])
-            self._plain[column.delta] = joined
-        return self._plain[column.delta]
+            self._plain[column.name] = joined
+        return self._plain[column.name]
 
-    def comparable(self, column: KeyColumn) -> pa.Array:
-        if column.delta not in self._comparable:
-            self._comparable[column.delta] = comparable(self.plain(column))
-        return self._comparable[column.delta]
+    def comparable(self, column: Column) -> pa.Array:
+        if column.name not in self._comparable:
+            self._comparable[column.name] = comparable(self.plain(column))
+        return self._comparable[column.name]
 
-    def valid(self, column: KeyColumn) -> Mask:
+    def valid(self, column: Column) -> Mask:
         return _mask(pc.is_valid(self.plain(column)))
 
 
