@@ -58,6 +58,46 @@ def target_of(database: Database, table: str) -> Target:
     return Target(rel, HeldColumns(frozenset(("id",))))
 
 
+@pytest.mark.parametrize(
+    ("statements", "reason"),
+    [
+        (
+            "ALTER TABLE t ALTER b TYPE int USING id",
+            'ALTER TABLE has computed new values for column "b"',
+        ),
+        (
+            "ALTER TABLE t DROP b; ALTER TABLE t ADD b int",
+            'Column "b" is another one: the former was dropped or renamed',
+        ),
+    ],
+)
+def test_a_column_that_was_added_here_since_the_last_look(
+    database: Database, connection: Connection, statements: str, reason: str
+) -> None:
+    """Its rows have what that look has found, and not what the publisher has made of them since."""
+    database.execute("CREATE TABLE t (id int, v text); CREATE PUBLICATION p FOR TABLE t")
+    oid = int(database.value("SELECT 't'::regclass::oid::bigint"))
+
+    def read() -> Definitions:
+        found = read_definitions(connection, ["p"], [oid])
+        assert found is not None
+        return found
+
+    def look(known: Known, *names: str) -> Difference:
+        return compare(
+            known, read(), oid, HeldColumns(frozenset(names)), ["p"], questions(connection)
+        )
+
+    known = first_known(read(), oid, ["id", "v"])
+    database.execute("ALTER TABLE t ADD b int")
+    known = look(known, "id", "v").known
+    assert [fill.kind for fill in known.fills.values()] == [FillKind.NULL]
+    for statement in statements.split(";"):
+        database.execute(statement)
+    found = look(known, "id", "v", "b")
+    assert found.reasons == (reason,)
+
+
 def test_a_look_is_written_down_again_after_a_time(
     database: Database, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

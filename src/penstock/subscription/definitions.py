@@ -305,6 +305,7 @@ def compare(
     an ALTER TYPE that gives another type is trusted to have had no USING clause."""
     raw = found.tables[oid]
     before, now = known.definition, parse_definition(raw)
+    known = replace(known, origins={**_added_since(before, held), **known.origins})
     reasons = list(_changed_columns(known, before, now, held, widens=widens))
     of_types = _changed_types(before, now, held)
     reasons += of_types.reasons
@@ -354,6 +355,12 @@ def _labels(
         replace(each, until=found.until) if each.xid >= known.xid else each for each in known.labels
     )
     return (*earlier, *([Labels(found.until, found.seen.next_xid, renamed)] if renamed else []))
+
+
+def _added_since(before: TableDefinition, held: HeldColumns) -> dict[str, AttributeDefinition]:
+    """Return the publisher's columns of those that were added here since the last look. The fill of
+    their rows is what that look has found."""
+    return {name: column for name, column in before.by_name.items() if name in held.names}
 
 
 def _origins(
