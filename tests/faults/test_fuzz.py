@@ -22,7 +22,7 @@ from penstock.pg_catalog import (
     SessionFacts,
     reads_catalog_only,
 )
-from penstock.pgoutput.parameters import parse_parameters
+from penstock.pgoutput.options import parse_parameters
 from penstock.protocol.replication_commands import (
     AlterReplicationSlot,
     CreateReplicationSlot,

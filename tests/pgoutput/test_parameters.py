@@ -11,8 +11,7 @@ import pytest
 from fix_postgres import Database
 from penstock.embedded import VERSIONS
 from penstock.errors import PenstockError
-from penstock.pgoutput.options import PgoutputOptions
-from penstock.pgoutput.parameters import parse_parameters
+from penstock.pgoutput.options import PgoutputOptions, parse_parameters
 
 PROTO, NAMES = ("proto_version", "1"), ("publication_names", "p")
 EMPTY = [[PROTO, ("publication_names", text)] for text in ("", " ")]

@@ -29,8 +29,7 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.lsn import Lsn
-from penstock.pgoutput.options import PgoutputOptions
-from penstock.pgoutput.parameters import parse_parameters
+from penstock.pgoutput.options import PgoutputOptions, parse_parameters
 from penstock.pgtypes.pg_type import INT4, INT8, TEXT
 from penstock.protocol import replication_commands as c
 from penstock.protocol.answers import Answer, Done, Duplex, Rows, Streaming

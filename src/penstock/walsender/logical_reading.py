@@ -23,8 +23,7 @@ from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectIn
 from penstock.failpoint import AFTER_COMMIT_SENT, INSIDE_TRANSACTION, failpoint
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar_encoder import HEADER, XLogDataHeader, xlog_data_messages
-from penstock.pgoutput.options import PgoutputOptions
-from penstock.pgoutput.parameters import parse_parameters
+from penstock.pgoutput.options import PgoutputOptions, parse_parameters
 from penstock.protocol.answers import Duplex
 from penstock.protocol.frontend_messages import FrontendMessage
 from penstock.sqlstate import NullValueNotAllowed

@@ -28,8 +28,7 @@ from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Delete, Insert, OldTuple, Update
-from penstock.pgoutput.options import PgoutputOptions
-from penstock.pgoutput.parameters import parse_parameters
+from penstock.pgoutput.options import PgoutputOptions, parse_parameters
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.relation import Relation, ReplicaIdentity
 
