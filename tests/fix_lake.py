@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,23 @@ from penstock.backend.server import ListenOptions, Server
 from penstock.backend.services import SessionServices
 from penstock.backend.startup_report import ALWAYS_REPORTED
 from penstock.catalog import Catalog, LakeTransaction, Role
+from penstock.decoding import find_plugin
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Insert
-from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.tuple_data import Text
 from penstock.protocol.copy_both import xlog_data
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
-from penstock.walsender.feed import Begun, Changes, Ended, Piece
+from penstock.walsender.feed import Begun, Changes, ChangeSource, Ended, Piece
+from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer, SequencerThread
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
+from penstock.walsender.wanted import Wanted
 
 _DATABASE_OID = 16384
 RELATION = Relation(
@@ -44,11 +46,11 @@ RELATION = Relation(
 class VersionsAsRows:
     """One inserted row a member, with the version that it led to."""
 
-    def __init__(self, options: PgoutputOptions, two_phase_at: Lsn | None = None) -> None:
-        self.options = options
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
-        streamed = self.options.streaming is not None
+        streamed = self._wanted.streaming
         for transaction in transactions:
             yield Begun(transaction, streamed)
             for member in transaction.members:
@@ -56,6 +58,22 @@ class VersionsAsRows:
                 row = Insert(RELATION.oid, cells, transaction.xid if streamed else None)
                 yield Piece((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
             yield Ended(transaction)
+
+
+def slot_reading(
+    catalog: Catalog,
+    sequencer: Sequencer,
+    slots: Slots,
+    decoding: Callable[[Wanted], ChangeSource],
+) -> LogicalReading:
+    """The reading of slots of pgoutput, by SQL functions and streams."""
+
+    def no_catalogs() -> Any:
+        raise AssertionError("pgoutput looks up nothing")
+
+    return LogicalReading(
+        catalog, sequencer, slots, find_plugin, 18, lambda: 1 << 20, decoding, no_catalogs
+    )
 
 
 class NoJobs:
@@ -69,10 +87,19 @@ class NoJobs:
 
 
 class LakeServer:
-    """``stop`` and ``start`` again with the same catalog: a restart."""
+    """``stop`` and ``start`` again with the same catalog: a restart. ``decoding``: what streams of
+    pgoutput send."""
 
-    def __init__(self, folder: Path, *, max_wal_senders: int = 10, **services: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_wal_senders: int = 10,
+        decoding: Callable[[Wanted], ChangeSource] = VersionsAsRows,
+        **services: Any,
+    ) -> None:
         self.max_wal_senders = max_wal_senders
+        self.decoding = decoding
         self.catalog = Catalog.create(f"sqlite:///{folder / 'state.db'}")
         self.warehouse = Warehouse(str(folder / "warehouse"))
         self.settings = {"server_version": "18.0", "server_version_num": "180000"}
@@ -101,7 +128,7 @@ class LakeServer:
                 "lake": None,
                 "jobs": NoJobs(),
                 "run_command": None,
-                "make_source": VersionsAsRows,
+                "reading": slot_reading(self.catalog, self.sequencer, self.slots, self.decoding),
                 "settings": self.settings,
                 "version": 18,
                 "system_identifier": "7",

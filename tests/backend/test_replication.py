@@ -302,7 +302,7 @@ def test_positions_pass_where_nothing_is_published(tmp_path: Path) -> None:
                 yield Begun(transaction)
                 yield Ended(transaction)
 
-    lake = LakeServer(tmp_path, make_source=lambda options, at: Nothing())
+    lake = LakeServer(tmp_path, decoding=lambda wanted: Nothing())
     try:
         lake.write()
         with lake.connect() as connection:
@@ -329,7 +329,7 @@ def test_a_slot_whose_changes_are_gone_is_lost(tmp_path: Path) -> None:
             yield from ()
             raise RequiredChangesRemoved("the files are gone")
 
-    lake = LakeServer(tmp_path, make_source=lambda options, at: Gone())
+    lake = LakeServer(tmp_path, decoding=lambda wanted: Gone())
     try:
         lake.write()
         with lake.connect() as connection:

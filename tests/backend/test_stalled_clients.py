@@ -19,12 +19,12 @@ from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Commit, Insert
-from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.tuple_data import Text
 from penstock.protocol.copy_both import xlog_data
 from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.slots import Slots
+from penstock.walsender.wanted import Wanted
 
 _PIECES = 60
 _PATIENCE_S = 1.5
@@ -34,7 +34,7 @@ _WIDE = b"x" * (1 << 20)
 class Large:
     """More in a transaction than the buffers between a server and its client hold."""
 
-    def __init__(self, options: PgoutputOptions, two_phase_at: Lsn | None) -> None:
+    def __init__(self, wanted: Wanted) -> None:
         pass
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
@@ -48,7 +48,7 @@ class Large:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[LakeServer]:
-    lake = LakeServer(tmp_path, make_source=Large, wal_sender_timeout_s=lambda: _PATIENCE_S)
+    lake = LakeServer(tmp_path, decoding=Large, wal_sender_timeout_s=lambda: _PATIENCE_S)
     lake.write()
     with lake.connect() as connection:
         connection.execute(CREATE)
@@ -89,7 +89,7 @@ def test_a_client_that_is_busy_but_answers_stays(lake: LakeServer) -> None:
 
 
 def test_a_stalled_stream_stops_nobody_else(tmp_path: Path) -> None:
-    lake = LakeServer(tmp_path, make_source=Large, wal_sender_timeout_s=lambda: 0.0)
+    lake = LakeServer(tmp_path, decoding=Large, wal_sender_timeout_s=lambda: 0.0)
     lake.write()
     with lake.connect() as connection:
         connection.execute(CREATE)

@@ -28,8 +28,11 @@ from penstock.decoding import (
 )
 from penstock.decoding.plugins.test_decoding import TestDecoding
 from penstock.decoding.plugins.wal2json import read_options
+from penstock.decoding.publication_rules import AsPublished
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
+from penstock.pgoutput import messages as m
+from penstock.pgoutput.decoder import Decoder
 from penstock.relation import Relation, ReplicaIdentity
 
 _TYPES = (16, 20, 21, 23, 25, 26, 700, 701, 1043, 1082, 1184, 1560, 1562, 1700, 2950, 3802, 1007)
@@ -279,3 +282,28 @@ def test_pgoutput_says_what_it_lacks() -> None:
     assert raised.value.sqlstate == "0A000"
     with pytest.raises(PenstockError, match='option "proto_version" missing'):
         texts(find_plugin("pgoutput"), [])
+
+
+def pgoutput(*items: Any, **options: str) -> list[m.Message]:
+    given = {"proto_version": "4", "publication_names": "p", "streaming": "on", **options}
+    fields = {"publications": lambda names: AsPublished(lambda oid: None)}
+    found = texts(find_plugin("pgoutput"), items, options=list(given.items()), **fields)
+    decoder = Decoder(4)
+    return [decoder.decode(bytes(data)) for data in found if isinstance(data, bytes)]
+
+
+def test_pgoutput_knows_no_position_at_the_origin_while_it_streams() -> None:
+    """send_repl_origin of pgoutput_stream_start: InvalidXLogRecPtr"""
+    came: dict[str, Any] = {"origin": "east", "origin_lsn": Lsn(77)}
+    begun = pgoutput(transaction(inserts(1), **came))
+    assert begun[1] == m.Origin(Lsn(77), "east")
+    streamed = pgoutput(transaction(inserts(1), streamed=True, **came))
+    assert streamed[:2] == [m.StreamStart(7, True), m.Origin(Lsn(0), "east")]
+    assert isinstance(streamed[-1], m.StreamCommit)
+
+
+def test_a_streamed_transaction_of_which_nothing_is_left() -> None:
+    assert pgoutput(transaction(streamed=True)) == []
+    stream = [("stream-changes", "1")]
+    got = texts(TestDecoding(), [transaction(streamed=True)], options=stream)
+    assert got == ["BEGIN 7", "COMMIT 7"]

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("docs/architecture.md", "docs/rules.md", "CONTRIBUTING.md")
 _FILE = re.compile(r"`([\w./]+\.py)`")
 _MODULE = re.compile(
-    r"(?<![\w.])((?:backend|commands|executor|lakehouse|pg_catalog|pgoutput|pipeline|sql|"
+    r"(?<![\w./])((?:backend|commands|executor|lakehouse|pg_catalog|pgoutput|pipeline|sql|"
     r"subscription|walsender)(?:\.[a-z_]+)+)(?![\w*.])"
 )
 

@@ -32,6 +32,7 @@ REASONS = {
     "commands.publicationcmds": POSTGRES + "publicationcmds.c",
     "commands.tablecmds": POSTGRES + "tablecmds.c",
     "commands.user": POSTGRES + "user.c",
+    "decoding.plugins.pgoutput": POSTGRES + "pgoutput.c",
     "decoding.replay": POSTGRES + "reorderbuffer.c",
     "demo.story": ROOM,
     "embedded.node_process": FACE,

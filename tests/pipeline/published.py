@@ -218,7 +218,7 @@ class Subscriber:
             lake.warehouse,
             lake.catalog,
             RelationSyncCache(lake.catalog, self._options.publication_names, 18),
-            Wanted.by(self._options),
+            Wanted(self._options),
             lambda: lake.work_mem,
         )
         sent: list[str] = []

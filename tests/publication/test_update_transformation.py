@@ -8,7 +8,7 @@ import duckdb
 
 from fix_postgres import Database
 from penstock.attribute import Attribute
-from penstock.publication.members import Operation
+from penstock.pgoutput.messages import Delete, Insert, Update
 from penstock.publication.row_filter import compile_row_filter, matches, published_as
 
 VALUES = (True, False, None)
@@ -44,8 +44,7 @@ def test_an_update_becomes_what_the_server_makes_of_it(database: Database) -> No
     duck.executemany("INSERT INTO rows VALUES (?)", [[value] for value in VALUES])
     duck.execute(f"CREATE VIEW sides AS SELECT f, {match} AS matches FROM rows")
     conditions = ", ".join(
-        published_as(action, "o.matches", "n.matches")
-        for action in (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
+        published_as(action, "o.matches", "n.matches") for action in (Insert, Update, Delete)
     )
     found = duck.execute(f"SELECT o.f, n.f, {conditions} FROM sides o, sides n").fetchall()
     ours = {

@@ -18,6 +18,7 @@ from penstock.errors import FeatureNotSupported, RequiredChangesRemoved
 from penstock.lakehouse.actions import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pgoutput.options import PgoutputOptions
 from penstock.walsender.decoding import Decoding, RelationSyncCache
 from penstock.walsender.every_table import EveryTable
 from penstock.walsender.sequencer import Sequencer
@@ -73,10 +74,10 @@ class Lake:
 
     def stream(self, publication: str) -> Stream:
         published = RelationSyncCache(self.catalog, (publication,), 18)
-        return Stream(self, published, Wanted())
+        return Stream(self, published, Wanted(PgoutputOptions(1, (publication,))))
 
     def plugin_stream(self) -> Stream:
-        return Stream(self, EveryTable(), Wanted(as_rows=True))
+        return Stream(self, EveryTable(), Wanted())
 
 
 class Stream:

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from fix_lake import LakeServer
+from fix_lake import LakeServer, slot_reading
 from penstock.catalog import EmittedMessage, LakeTransaction
-from penstock.decoding import find_plugin
 from penstock.errors import NotInPrerequisiteState, RequiredChangesRemoved, StorageError
 from penstock.lsn import Lsn
 from penstock.sqlstate import QueryCanceled
 from penstock.walsender.feed import Begun, Changes, ChangeSource, Ended
-from penstock.walsender.logical_reading import LogicalReading, SlotChanges, SlotRequest
+from penstock.walsender.logical_reading import SlotChanges, SlotRequest
 from penstock.walsender.slots import Slots
 
 _OPTIONS = (("proto_version", "1"), ("publication_names", "p"))
@@ -108,15 +107,8 @@ def opened(
     confirm: bool = True,
 ) -> SlotChanges:
     """pg_logical_slot_get_binary_changes"""
-    reading = LogicalReading(
-        server.catalog,
-        server.sequencer,
-        slots,
-        lambda at: pytest.fail("of no other plugin"),
-        find_plugin,
-        18,
-        lambda: 1 << 20,
-        lambda options, at: source or _Nothing(),
+    reading = slot_reading(
+        server.catalog, server.sequencer, slots, lambda wanted: source or _Nothing()
     )
     request = SlotRequest("f", True, confirm, "s", upto, None, _OPTIONS)
     return reading.open(request, 1, cancelled)

@@ -10,18 +10,19 @@ from penstock.catalog import EmittedMessage, LakeTransaction
 from penstock.decoding import (
     Change,
     LogicalDecodingContext,
+    MessageChange,
     OutputPlugin,
     RelationData,
     ReorderBufferTXN,
     find_plugin,
 )
+from penstock.decoding.publication_rules import AsPublished
 from penstock.lsn import Lsn
-from penstock.pgoutput.messages import LogicalMessage
+from penstock.pgoutput.columnar_encoder import HEADER
 from penstock.protocol.frontend_messages import CopyData, FrontendMessage
 from penstock.walsender.feed import Begun, Ended, Feed, Item, Piece
 from penstock.walsender.lake_transactions import LakeTransactions
-from penstock.walsender.logical_reading import PluginStream
-from penstock.walsender.stream import TICK_S, SenderState
+from penstock.walsender.stream import TICK_S, SenderState, Stream
 
 
 class _Client:
@@ -52,7 +53,7 @@ def _told(place: int, origin: str | None, content: bytes) -> list[Item]:
     lsns = Lsn(place), Lsn(place + 40), Lsn(place + 48)
     message = EmittedMessage(True, "p")
     transaction = LakeTransaction(place, *lsns, 0, (), origin=origin, message=message)
-    told = LogicalMessage(True, lsns[1], "p", content)
+    told = MessageChange(True, "p", content, lsns[1], place)
     return [Begun(transaction), Piece((), b"", 1, message=told), Ended(transaction)]
 
 
@@ -87,9 +88,14 @@ def _stream(
 ) -> SenderState:
     state = SenderState("s", Lsn(1000))
     with LogicalDecodingContext(
-        plugin, plugin_name="p", slot_name="s", options=options, as_bytes=True
+        plugin,
+        plugin_name="p",
+        slot_name="s",
+        options=options,
+        as_bytes=True,
+        publications=lambda names: AsPublished(lambda oid: None),
     ) as context:
-        stream = PluginStream(
+        stream = Stream(
             context,
             LakeTransactions(None),  # type: ignore[arg-type]  # the feed has a list
             client,
@@ -110,6 +116,30 @@ def test_a_transaction_that_a_filter_passes_by() -> None:
     assert b"content:local" in client.data
     assert b"not local" not in client.data
     assert (state.sent, state.transactions) == (Lsn(1096), 1)
+
+
+_PGOUTPUT = [("proto_version", "4"), ("publication_names", "p"), ("messages", "on")]
+
+
+def test_a_begin_stands_where_the_change_stands_that_it_comes_with() -> None:
+    """pgoutput_send_begin writes at the position of the callback in which it is called."""
+    client = _Client()
+    _stream(find_plugin("pgoutput"), client, _Items(_told(1000, None, b"")), _PGOUTPUT)
+    sent, at = [], 0
+    while at < len(client.data):
+        _, length, _, lsn, _, _ = HEADER.unpack_from(client.data, at)
+        sent.append((client.data[at + HEADER.size :][:1], lsn))
+        at += 1 + length
+    assert sent == [(b"B", 1040), (b"M", 1040), (b"C", 1048)]
+
+
+def test_origin_none_leaves_out_messages_as_well() -> None:
+    """FilterByOrigin is asked of the whole transaction."""
+    feed = _Items([*_told(1000, "east", b"not local"), *_told(1048, None, b"local")])
+    client = _Client()
+    state = _stream(find_plugin("pgoutput"), client, feed, [*_PGOUTPUT, ("origin", "none")])
+    assert b"not local" not in client.data
+    assert (client.data.count(b"local"), state.transactions) == (1, 1)
 
 
 def test_a_client_is_answered_while_a_plugin_works() -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from penstock.attribute import Attribute
@@ -28,8 +27,6 @@ from penstock.errors import (
     PenstockError,
     UndefinedObject,
 )
-from penstock.lsn import Lsn
-from penstock.pgoutput.options import PgoutputOptions, parse_parameters
 from penstock.pgtypes.pg_type import INT4, INT8, TEXT
 from penstock.protocol import replication_commands as c
 from penstock.protocol.answers import Answer, Done, Duplex, Rows, Streaming
@@ -41,9 +38,8 @@ from penstock.protocol.replication_grammar import (
 )
 from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sqlstate import UndefinedFile
-from penstock.walsender.feed import ChangeSource, Feed
-from penstock.walsender.logical_reading import PluginStream
-from penstock.walsender.slot_checks import PGOUTPUT, check_replication
+from penstock.walsender.feed import Feed
+from penstock.walsender.slot_checks import check_replication
 from penstock.walsender.stream import SenderState, Stream
 
 _TIMELINE: Final = "1"
@@ -202,13 +198,12 @@ class ReplicationCommands:
         name = command.slot_name
         # Whatever can be refused is refused before the stream begins. The slot is taken again, for
         # the whole stream, when the stream begins.
-        version, options = self._services.version, None
-        with self._services.slots.held(name, self._context.pid, version=version) as slot:
-            if slot.plugin == PGOUTPUT:
-                options = parse_parameters(command.options, version)
-            else:
-                with self._plugin(slot, command.options):
-                    pass  # the plugin has started, so it accepts the options
+        version = self._services.version
+        with (
+            self._services.slots.held(name, self._context.pid, version=version) as slot,
+            self._plugin(slot, command.options),
+        ):
+            pass  # the plugin has started, so it accepts the options
         end = self._services.sequencer.position().lsn
         if command.start > end:
             # The subscriber has changes that this log lacks, so it would skip new changes that get
@@ -219,44 +214,24 @@ class ReplicationCommands:
                 hint="The node's state store may be an older copy of itself: drop the slot and "
                 "the subscription and subscribe again.",
             )
-        return Streaming(lambda wire: self._stream(wire, command, options))
+        return Streaming(lambda wire: self._stream(wire, command))
 
     def _plugin(self, slot: Slot, options: Options) -> LogicalDecodingContext:
         """Start the slot's output plugin. Raises PenstockError if it is not there or refuses."""
-        reading = self._services.reading
-        if reading is None:
-            raise FeatureNotSupported(f"output plugin {slot.plugin} needs a node with Spark")
-        return reading.context(slot, options, binary=True, interrupt=self._cancellation.check)
+        return self._services.reading.context(
+            slot, options, binary=True, interrupt=self._cancellation.check
+        )
 
-    @contextmanager
-    def _sending(
-        self, slot: Slot, command: c.StartReplication, options: PgoutputOptions | None
-    ) -> Iterator[tuple[Lsn, ChangeSource, Callable[..., Stream]]]:
-        """Yield where a stream begins, the source that decodes for it, and the function that makes
-        it. ``options``: of pgoutput, None for another plugin."""
-        slots = self._services.slots
-        with self._services.catalog.read() as t:
-            start = t.transactions.boundary(max(command.start, slot.confirmed_flush_lsn))
-        if options is not None:
-            wanted = options.two_phase or slot.two_phase
-            at = slots.two_phase_at(slot, start, wanted=wanted)
-            yield start, self._services.make_source(options, at), partial(Stream, two_phase_at=at)
-            return
-        with self._plugin(slot, command.options) as context:
-            assert self._services.reading is not None
-            at = slots.two_phase_at(slot, start, wanted=context.twophase)
-            lake = self._services.reading.transactions(at)
-            yield start, lake.source, partial(PluginStream, context, lake)
-
-    def _stream(
-        self, wire: Duplex, command: c.StartReplication, options: PgoutputOptions | None
-    ) -> None:
+    def _stream(self, wire: Duplex, command: c.StartReplication) -> None:
         services, context = self._services, self._context
         name = command.slot_name or ""
         with (
             services.slots.held(name, context.pid, version=services.version) as slot,
-            self._sending(slot, command, options) as (start, source, make_stream),
+            self._plugin(slot, command.options) as plugin,
         ):
+            with services.catalog.read() as t:
+                start = t.transactions.boundary(max(command.start, slot.confirmed_flush_lsn))
+            lake = services.reading.transactions(plugin, slot, start)
             state = SenderState(slot=name, sent=start)
             with services.senders.running(
                 context.pid,
@@ -269,11 +244,13 @@ class ReplicationCommands:
                 log.info(
                     'starting logical decoding for slot "%s": transactions after %s', name, start
                 )
-                feed = Feed(services.catalog, services.sequencer, source, start)
+                feed = Feed(services.catalog, services.sequencer, lake.source, start)
                 feed.start()
                 try:
                     with services.slots.decoded(name):
-                        make_stream(
+                        Stream(
+                            plugin,
+                            lake,
                             wire,
                             feed,
                             state,

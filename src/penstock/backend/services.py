@@ -15,16 +15,13 @@ from penstock.executor.block import LakeBlock
 from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.lsn import Lsn
 from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.query import Interrupts
 from penstock.protocol.answers import CommandOutcome, CopyOut, Description, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar, Statement
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.stats.backend_status import Sessions
-from penstock.walsender.feed import ChangeSource
 from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Position, Sequencer
@@ -129,11 +126,6 @@ class BlockCommands(Protocol):
         """Execute a statement about such tables. Raises PenstockError (0A000, 42P07, ...)."""
 
 
-MakeSource = Callable[[PgoutputOptions, Lsn | None], ChangeSource]
-"""A function that makes the source which decodes for one stream. The second argument: the position
-from which on the stream gets prepared transactions; None if it gets none."""
-
-
 @dataclass(frozen=True, slots=True)
 class SessionServices:
     """Services that a session is given. ``system_identifier``: the one that IDENTIFY_SYSTEM
@@ -152,7 +144,7 @@ class SessionServices:
     lake: Lake
     jobs: Jobs
     run_command: RunCommand
-    make_source: MakeSource
+    reading: LogicalReading
     settings: MutableMapping[str, str]
     version: int
     system_identifier: str
@@ -161,8 +153,6 @@ class SessionServices:
     wal_sender_timeout_s: Callable[[], float]
     blocks: BlockCommands | None = None
     """Commands of blocks; None if a block may have none."""
-    reading: LogicalReading | None = None
-    """The reading of slots with output plugins; None if nothing decodes for them."""
     sessions: Sessions = field(default_factory=Sessions)
     sync_rep: SyncRep = field(default_factory=lambda: SyncRep(Senders(), lambda: ""))
     """The rule of which commits wait for which streams; by default none waits."""

@@ -8,7 +8,7 @@ generator, so that memory is bounded by ``piece_bytes`` and by the writes of one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -62,7 +62,7 @@ class LogicalDecodingContext:
     Call ``startup``, ``process`` at least once, and ``shutdown``; ``with`` calls the first and the
     last. Plugins use ``options``, ``slot_name``, ``streaming``, ``twophase``, ``two_phase_given``,
     ``catalogs``, ``major_version``, ``prepare_write``, ``out``, ``write``, ``write_batch``,
-    ``update_progress``, ``move_to`` and ``warning``.
+    ``write_messages``, ``update_progress``, ``move_to`` and ``warning``.
     """
 
     def __init__(
@@ -137,16 +137,31 @@ class LogicalDecodingContext:
         self.twophase = self.twophase and (self._slot_two_phase or self.two_phase_given)
         self._writes.binary = self._as_bytes or self.output_type is OutputType.BINARY
 
+    @property
+    def blocks(self) -> int:
+        """The number of blocks of streamed transactions that have begun."""
+        return self._replay.blocks
+
     def process(self, items: Iterable[Item]) -> Generator[Output, None, None]:
         """Yield the plugin's writes for these items; none waits when the generator ends.
 
         Raises PenstockError: the source's own, and any error of a callback, with its context.
         """
+        for _ in self._replayed(items):
+            yield from self._writes.take()
+
+    def copy_data(self, items: Iterable[Item]) -> Generator[bytes, None, None]:
+        """Yield the same writes as CopyData messages with XLogData, for a client."""
+        for _ in self._replayed(items):
+            yield from self._writes.take_copy_data()
+
+    def _replayed(self, items: Iterable[Item]) -> Iterator[None]:
+        """Call the callbacks of items; yield when the writes are to be taken."""
         for item in items:
             for _ in self._replay.item(item):
                 if self._writes.nbytes >= self._piece_bytes:
-                    yield from self._writes.take()
-        yield from self._writes.take()
+                    yield
+        yield
 
     def shutdown(self) -> None:
         """Call the plugin's ``shutdown``; later calls do nothing. Raises as ``process``."""
@@ -207,6 +222,13 @@ class LogicalDecodingContext:
         if not isinstance(places, Lsn) and len(places) != len(data):
             places = Lsn(int(places[0]))
         self._writes.add_batch(places, self._xid, data)
+        self._check_limit()
+
+    def write_messages(self, data: bytes) -> None:
+        """Take CopyData messages with XLogData that the source has made (``RowBatch.messages``)."""
+        self.prepare_write()
+        self._prepared_write = False
+        self._writes.add_messages(data, self._xid)
         self._check_limit()
 
     def update_progress(self, skipped_xact: bool = False) -> None:

@@ -1,11 +1,14 @@
-"""The writes of plugins, as batches (logicalfuncs.c, LogicalOutputWrite).
+"""The writes of plugins, as batches (logicalfuncs.c, LogicalOutputWrite; walsender.c,
+WalSndWriteData).
 
-In: pieces of text or bytes, each with its LSN and xid, or columns of them. Out: ``Output``: Arrow
-columns. The bytes that wait here are counted, so that the caller can hand them on in time.
+In: pieces of text or bytes, each with its LSN and xid, columns of them, or messages that are ready
+to be sent. Out: Arrow columns (``Output``) for SQL functions, CopyData messages with XLogData for
+clients. The bytes that wait here are counted, so that the caller can hand them on in time.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,8 +19,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.lsn import Lsn
+from penstock.pgoutput.columnar_encoder import HEADER, XLogDataHeader, xlog_data_messages
+from penstock.protocol.copy_both import xlog_data
 from penstock.sqlstate import CharacterNotInRepertoire
-from penstock.wire_rows import bytes_of
+from penstock.wire_rows import bytes_of, data_of, lengths
 
 MAX_ALLOC_SIZE: Final = 0x3FFFFFFF
 """Bytes that one callback may write (memutils.h)."""
@@ -43,6 +48,59 @@ class Output:
         columns = (self.lsns, self.xids, self.data)
         return zip(*(column.to_pylist() for column in columns), strict=True)
 
+    def copy_data(self) -> bytes:
+        """Return a CopyData message with XLogData for each write."""
+        data, at, sent = self.data.cast(pa.binary()), np.asarray(self.lsns), _now()
+        starts = np.flatnonzero(np.diff(at, prepend=at[:1] + np.uint64(1)))
+        out = bytearray()
+        for start, stop in zip(starts, [*starts[1:], len(at)], strict=True):
+            part = data.slice(start, stop - start)
+            header = XLogDataHeader(Lsn(int(at[start])), sent)
+            out += data_of(xlog_data_messages([part], lengths(part), header))
+        return bytes(out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Writes that were made one by one."""
+
+    lsns: list[Lsn]
+    xids: list[int]
+    data: list[bytes]
+
+    def output(self, type_: pa.DataType) -> Output:
+        data = pa.array(self.data, pa.binary()).cast(type_)
+        return Output(pa.array(self.lsns, pa.uint64()), pa.array(self.xids, pa.uint32()), data)
+
+    def copy_data(self) -> bytes:
+        sent = _now()
+        pairs = zip(self.lsns, self.data, strict=True)
+        return b"".join(xlog_data(lsn, sent, data) for lsn, data in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """Writes that are CopyData messages with XLogData already, all of one xid."""
+
+    data: bytes
+    xid: int
+
+    def output(self, type_: pa.DataType) -> Output:
+        lsns: list[int] = []
+        data: list[bytes] = []
+        at = 0
+        while at < len(self.data):
+            _, length, _, lsn, _, _ = HEADER.unpack_from(self.data, at)
+            end = at + 1 + length
+            lsns.append(lsn)
+            data.append(self.data[at + HEADER.size : end])
+            at = end
+        xids = pa.array([self.xid] * len(lsns), pa.uint32())
+        return Output(pa.array(lsns, pa.uint64()), xids, pa.array(data, type_))
+
+    def copy_data(self) -> bytes:
+        return self.data
+
 
 class Writes:
     """Hold writes that have not been handed on; ``nbytes`` counts their bytes."""
@@ -50,19 +108,17 @@ class Writes:
     def __init__(self) -> None:
         self.binary = False
         self.nbytes = 0
-        self._ready: list[Output] = []
-        self._lsns: list[int] = []
-        self._xids: list[int] = []
-        self._data: list[str] | list[bytes] = []
+        self._parts: list[Output | _Rows | _Messages] = []
+        self._rows = _Rows([], [], [])
 
     def add(self, lsn: Lsn, xid: int, pieces: list[str | bytes]) -> None:
         """Add one write. Raises CharacterNotInRepertoire (22021) for bytes that are not text."""
         raw = b"".join(p if isinstance(p, bytes) else p.encode() for p in pieces)
         if not self.binary:
             _check_text(raw)
-        self._lsns.append(lsn)
-        self._xids.append(xid)
-        self._data.append(raw)  # type: ignore[arg-type]
+        self._rows.lsns.append(lsn)
+        self._rows.xids.append(xid)
+        self._rows.data.append(raw)
         self.nbytes += len(raw) + _ROW_BYTES
 
     def add_batch(self, lsns: Lsn | NDArray[np.uint64], xid: int, data: pa.Array) -> None:
@@ -75,26 +131,37 @@ class Writes:
         count = len(data)
         places = np.full(count, lsns, np.uint64) if isinstance(lsns, Lsn) else lsns
         columns = (pa.array(places, pa.uint64()), pa.array(np.full(count, xid, np.uint32)))
-        self._ready.append(Output(*columns, self._typed(data)))
+        self._parts.append(Output(*columns, self._typed(data)))
         self.nbytes += data.nbytes + _ROW_BYTES * count
+
+    def add_messages(self, data: bytes, xid: int) -> None:
+        """Add CopyData messages with XLogData, which go to a client as they are."""
+        self._close_rows()
+        self._parts.append(_Messages(data, xid))
+        self.nbytes += len(data)
 
     def take(self) -> list[Output]:
         """Take out all writes."""
-        self._close_rows()
-        ready, self._ready, self.nbytes = self._ready, [], 0
-        return ready
+        type_ = pa.binary() if self.binary else pa.string()
+        return [p if isinstance(p, Output) else p.output(type_) for p in self._taken()]
+
+    def take_copy_data(self) -> list[bytes]:
+        """Take out all writes as CopyData messages with XLogData."""
+        return [part.copy_data() for part in self._taken()]
 
     def drop(self) -> None:
         """Discard all writes."""
-        self.take()
+        self._taken()
+
+    def _taken(self) -> list[Output | _Rows | _Messages]:
+        self._close_rows()
+        parts, self._parts, self.nbytes = self._parts, [], 0
+        return parts
 
     def _close_rows(self) -> None:
-        if not self._data:
-            return
-        data = pa.array(self._data, pa.binary()).cast(pa.binary() if self.binary else pa.string())
-        lsns, xids = pa.array(self._lsns, pa.uint64()), pa.array(self._xids, pa.uint32())
-        self._ready.append(Output(lsns, xids, data))
-        self._lsns, self._xids, self._data = [], [], []
+        if self._rows.data:
+            self._parts.append(self._rows)
+            self._rows = _Rows([], [], [])
 
     def _typed(self, data: pa.Array) -> pa.Array:
         if self.binary:
@@ -108,6 +175,11 @@ class Writes:
         if (bytes_of(text) == 0).any():
             raise _no_text("0x00")
         return text
+
+
+def _now() -> int:
+    """Return the time of sending, in microseconds since the Unix epoch."""
+    return time.time_ns() // 1000
 
 
 def _check_text(raw: bytes) -> None:

@@ -40,6 +40,9 @@ class RowBatch:
     With REPLICA IDENTITY FULL, an old tuple has all columns; otherwise those outside the replica
     identity's key are not sent. ``lsn`` is one LSN for all rows, or an array (n,). ``xid`` is that
     of the subtransaction that made the changes, if it is not the transaction's.
+
+    ``messages`` is set by a source that has encoded the rows for pgoutput, as CopyData messages
+    with XLogData. It hands on no tuples then.
     """
 
     relation: RelationData
@@ -49,7 +52,9 @@ class RowBatch:
     lsn: Lsn | NDArray[np.uint64]
     xid: int | None = None
     rows: int = -1
-    """The count of rows without tuples: those deleted from a table without replica identity."""
+    """The count of rows without tuples: those deleted from a table without replica identity, and
+    those of ``messages``."""
+    messages: bytes | None = None
 
     def __len__(self) -> int:
         for side in (self.new, self.old):
@@ -81,7 +86,9 @@ class RowBatch:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of both tuples, roughly."""
+        """The bytes of both tuples, roughly, or of the messages."""
+        if self.messages is not None:
+            return len(self.messages)
         return sum(side.nbytes for side in (self.new, self.old) if side is not None)
 
 

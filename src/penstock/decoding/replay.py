@@ -6,7 +6,7 @@ after calls, so that their writes can be handed on before the next call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
 from penstock.decoding.output_plugin import registered
@@ -46,6 +46,8 @@ class Replay:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._streamed: dict[int, ReorderBufferTXN] = {}
+        self.blocks = 0
+        """The number of blocks of streamed transactions that have begun (streamCount)."""
 
     def item(self, item: Item) -> Iterator[None]:
         """Call all callbacks of one item."""
@@ -93,9 +95,11 @@ class Replay:
 
     def _whole(self, item: Transaction, txn: ReorderBufferTXN, *, prepared: bool) -> Iterator[None]:
         """Send a transaction's changes with their begin and end (ReorderBufferReplay)."""
+        streamed = False
         if self._ctx.streaming and (item.streamed or item.xid in self._streamed):
-            yield from self._blocks(txn, item.changes)
-            self._streamed.pop(item.xid, None)
+            streamed = yield from self._blocks(txn, item.changes)
+            streamed |= self._streamed.pop(item.xid, None) is not None
+        if streamed:
             end = "stream_prepare" if prepared else "stream_commit"
             name = self._ctx.require(
                 [end], _STREAMING_PREPARED if prepared else _STREAMING, txn.final_lsn
@@ -125,9 +129,10 @@ class Replay:
         self._ctx.require([callback], _AT_PREPARE, txn.final_lsn)
         self._ctx.call(callback, txn, *arguments, at=txn.end_lsn, xid=txn.xid, report=txn.final_lsn)
 
-    def _blocks(self, txn: ReorderBufferTXN, changes: Changes) -> Iterator[None]:
-        """Send changes of a streamed transaction in blocks of about ``work_mem`` bytes."""
-        sent, last = 0, INVALID
+    def _blocks(self, txn: ReorderBufferTXN, changes: Changes) -> Generator[None, None, bool]:
+        """Send changes of a streamed transaction in blocks of about ``work_mem`` bytes. Return
+        whether there were any."""
+        before, sent, last = self.blocks, 0, INVALID
         for change in changes:
             for part in _parts(change):
                 if sent == 0:
@@ -141,8 +146,10 @@ class Replay:
         if sent:
             self._stream_edge("stream_stop", txn, last)
         yield
+        return self.blocks > before
 
     def _stream_edge(self, callback: str, txn: ReorderBufferTXN, lsn: Lsn) -> None:
+        self.blocks += callback == "stream_start"
         self._ctx.require([callback], _STREAMING, lsn)
         self._ctx.call(callback, txn, at=lsn, xid=txn.xid)
 
@@ -196,7 +203,7 @@ class Replay:
     def _rows(self, txn: ReorderBufferTXN, batch: RowBatch, stream: str) -> Iterator[None]:
         ctx = self._ctx
         names = [f"{stream}change_batch", f"{stream}change"]
-        if len(batch) < _FEW_ROWS:
+        if len(batch) < _FEW_ROWS and batch.messages is None:
             names.reverse()
         name = ctx.require(names, _STREAMING, batch.first_lsn) if len(batch) else ""
         for part in _pieces(batch):
@@ -266,8 +273,12 @@ def _as_prepared(item: Transaction, txn: ReorderBufferTXN) -> ReorderBufferTXN:
 
 
 def _pieces(batch: RowBatch) -> Iterator[RowBatch]:
-    """Yield parts of a batch, each small enough for a plugin to get at once."""
+    """Yield parts of a batch, each small enough for a plugin to get at once. Encoded messages have
+    been divided by their source."""
     count = len(batch)
+    if batch.messages is not None:
+        yield batch
+        return
     size = max(1, min(_PIECE_ROWS, _PIECE_BYTES * count // max(batch.nbytes, 1)))
     if count <= size:
         if count:

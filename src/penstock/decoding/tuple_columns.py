@@ -222,3 +222,27 @@ class Tuple:
             if not isinstance(text, Unsent):
                 found[attribute.name] = text
         return found
+
+
+class Detoasted(Tuple):
+    """A new row with the values of the old one where TOAST was not changed and the old one has
+    them."""
+
+    __slots__ = ("_old",)
+
+    def __init__(self, new: Tuple, old: Tuple) -> None:
+        super().__init__(new._columns, new._row)
+        self._old = old
+
+    def text(self, index: int) -> str | Unsent | None:
+        return self._old.text(index) if self._is_old(index) else super().text(index)
+
+    def binary(self, index: int) -> bytes | None:
+        return self._old.binary(index) if self._is_old(index) else super().binary(index)
+
+    def value(self, index: int) -> Any:
+        return self._old.value(index) if self._is_old(index) else super().value(index)
+
+    def _is_old(self, index: int) -> bool:
+        unchanged = super().text(index) is Unsent.UNCHANGED_TOAST
+        return unchanged and isinstance(self._old.text(index), str)

@@ -212,7 +212,6 @@ class ServingNode:
             jobs=spark,
             run_command=commands,
             blocks=commands,
-            make_source=self.reading.subscriber,
             settings=self._shown,
             version=parameters.server_version,
             system_identifier=_system_identifier(catalog.node_info.node_id),

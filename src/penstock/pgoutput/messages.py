@@ -8,12 +8,14 @@ within a streamed block (version 2 on). The meaning of a message is left to the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from penstock.lsn import Lsn
 from penstock.pgoutput.tuple_data import TupleData
-from penstock.relation import Relation
+from penstock.relation import Relation, ReplicaIdentity
 
 
 class OldTuple(Enum):
@@ -21,6 +23,11 @@ class OldTuple(Enum):
 
     KEY = "K"
     ROW = "O"
+
+    @classmethod
+    def of(cls, identity: ReplicaIdentity) -> OldTuple:
+        """Return the kind that a table with this replica identity sends."""
+        return cls.ROW if identity is ReplicaIdentity.FULL else cls.KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,19 @@ class Delete:
     old: TupleData
     old_kind: OldTuple
     xid: int | None = None
+
+
+RowMessage = Insert | Update | Delete
+"""The change of one row."""
+
+TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], type[RowMessage] | None]] = {
+    (False, False): None,
+    (False, True): Insert,
+    (True, False): Delete,
+    (True, True): Update,
+}
+"""The message by which an UPDATE is published (pgoutput_row_filter), None for none. The keys tell
+whether the old and the new row match the row filter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ _TWO_PHASE_SINCE = 3
 _PROTO_VERSIONS: Final = {160000: 4, 150000: 3, 140000: 2}
 """The publisher's version -> the newest protocol that it knows."""
 _ORIGIN_SINCE: Final = 160000
+_ORIGIN_NONE: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ class PgoutputOptions:
             raise self._too_old(mode, since)
         if self.two_phase and self.proto_version < _TWO_PHASE_SINCE:
             raise self._too_old("two-phase commit", _TWO_PHASE_SINCE)
+
+    def filters_origin(self, origin: str | None) -> bool:
+        """Tell whether changes are left out by their origin, which is None for local ones
+        (pgoutput_origin_filter)."""
+        return self.origin == _ORIGIN_NONE and origin is not None
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """Return names and values, as they arrive at the plugin."""

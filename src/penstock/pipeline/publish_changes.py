@@ -37,7 +37,7 @@ from penstock.pgoutput.columnar_encoder import (
     insert_messages,
     update_messages,
 )
-from penstock.pgoutput.messages import OldTuple
+from penstock.pgoutput.messages import Delete, Insert, OldTuple, RowMessage, Update
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.change_columns import row_stream
@@ -493,8 +493,8 @@ def _from(work: DivideItem, *, told: bool) -> str:
 # tasks.
 #
 # In: parts of files whose rows went or came, and how the table is published. Out: pgoutput
-# messages. DuckDB pairs old and new rows and applies row filters. The table in
-# ``publication.row_filter`` tells as which operation an update is sent.
+# messages. DuckDB pairs old and new rows and applies row filters. ``pgoutput.messages`` tells by
+# which message an update is sent (``TRANSFORMATIONS``).
 
 _ROWS_AT_A_TIME: Final = 1 << 14
 _MESSAGES_BYTES: Final = 8 << 20
@@ -575,7 +575,7 @@ def _deletes(
     if Operation.DELETE in table.published:
         yield from _run(loaded, Operation.DELETE, _where(gone, table, Operation.DELETE))
     if pairs is not None and _filtered(table):
-        query = f"SELECT o.* {pairs} WHERE {_updates_as(Operation.DELETE)}"
+        query = f"SELECT o.* {pairs} WHERE {_updates_as(Delete)}"
         yield from _run(loaded, Operation.DELETE, query)
 
 
@@ -585,7 +585,7 @@ def _updates(loaded: _Loaded, pairs: str) -> Iterator[tuple[Operation, int, byte
     table, moved = loaded.item.table, loaded.pairing.moved
     if Operation.UPDATE not in table.published:
         return
-    where = _updates_as(Operation.UPDATE) if _filtered(table) else "true"
+    where = _updates_as(Update) if _filtered(table) else "true"
     if table.relation.replica_identity is ReplicaIdentity.FULL:
         old = _old_columns(a.name for a in table.relation.attributes)
         yield from _run(loaded, Operation.UPDATE, f"SELECT n.*{old} {pairs} WHERE {where}")
@@ -607,7 +607,7 @@ def _inserts(
 ) -> Iterator[tuple[Operation, int, bytes]]:
     table = loaded.item.table
     if pairs is not None and _filtered(table):
-        query = f"SELECT n.* {pairs} WHERE {_updates_as(Operation.INSERT)}"
+        query = f"SELECT n.* {pairs} WHERE {_updates_as(Insert)}"
         yield from _run(loaded, Operation.INSERT, query)
     if Operation.INSERT in table.published:
         yield from _run(loaded, Operation.INSERT, _where(new, table, Operation.INSERT))
@@ -618,8 +618,8 @@ def _filtered(table: PublishedTable) -> bool:
     return has_filter and Operation.UPDATE in table.published
 
 
-def _updates_as(operation: Operation) -> str:
-    return published_as(operation, f"o.{MATCHES}", f"n.{MATCHES}")
+def _updates_as(message: type[RowMessage]) -> str:
+    return published_as(message, f"o.{MATCHES}", f"n.{MATCHES}")
 
 
 def _where(query: str, table: PublishedTable, operation: Operation) -> str:
@@ -648,7 +648,7 @@ def _encoded(
 ) -> tuple[Operation, int, bytes]:
     relation, table, count = item.table.relation, item.table, rows.num_rows
     full = relation.replica_identity is ReplicaIdentity.FULL
-    kind = OldTuple.ROW if full else OldTuple.KEY
+    kind = OldTuple.of(relation.replica_identity)
     identity = None if full else frozenset(table.identity or ())
     told = any(name.startswith(_OLD) for name in rows.column_names)
     if item.as_rows:

@@ -7,13 +7,13 @@ PostgreSQL refuses raise its errors; those that only Penstock does not support r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported
-from penstock.publication.members import Operation
+from penstock.pgoutput.messages import TRANSFORMATIONS, RowMessage
 from penstock.sql.grammar.parse_expression import parse_expression
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.duckdb_predicate import predicate
@@ -39,15 +39,6 @@ _ONLY_SIMPLE: Final = (
     "Only columns, constants, built-in operators, built-in data types, built-in collations, and"
     " immutable built-in functions are allowed."
 )
-
-TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], Operation | None]] = {
-    (False, False): None,
-    (False, True): Operation.INSERT,
-    (True, False): Operation.DELETE,
-    (True, True): Operation.UPDATE,
-}
-"""The operation that an UPDATE is published as (pgoutput_row_filter), None for none. The keys say
-whether the old and the new row match the filter."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +119,12 @@ def matches(predicate: str | None) -> str:
     return "true" if predicate is None else f"coalesce(({predicate}), false)"
 
 
-def published_as(operation: Operation, old: str, new: str) -> str:
-    """Return SQL for DuckDB that tells whether an UPDATE is published as ``operation``. ``old`` and
+def published_as(message: type[RowMessage], old: str, new: str) -> str:
+    """Return SQL for DuckDB that tells whether an UPDATE is published by ``message``. ``old`` and
     ``new`` are SQL that tells whether its old and its new row match."""
     cases = (
         f"{old if was else f'NOT {old}'} AND {new if is_ else f'NOT {new}'}"
         for (was, is_), becomes in TRANSFORMATIONS.items()
-        if becomes is operation
+        if becomes is message
     )
     return " OR ".join(f"({case})" for case in cases)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.attribute import Attribute
 from penstock.catalog import (
     Catalog,
     CatalogTransaction,
@@ -27,7 +26,7 @@ from penstock.catalog import (
     PublicationsThen,
     TwoPhaseKind,
 )
-from penstock.decoding import RelationData
+from penstock.decoding import MessageChange, RelationData
 from penstock.errors import (
     FeatureNotSupported,
     NotInPrerequisiteState,
@@ -48,23 +47,20 @@ from penstock.lakehouse.table_changes import (
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
-from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.messages import LogicalMessage, Truncate
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
-from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.pipeline.scan import ScanFile
 from penstock.pipeline.tasks import Failed
-from penstock.protocol.copy_both import xlog_data
 from penstock.publication.members import Members, Operation
-from penstock.publication.relation_sync import RelationSyncEntry, relation_sync_entry
-from penstock.relation import Relation, ReplicaIdentity
+from penstock.publication.relation_sync import relation_sync_entry
+from penstock.relation import Relation
 from penstock.walsender.every_table import relation_data
-from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
+from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.lake_columns import (
     LakeColumn,
     as_then,
-    column_type,
     columns_at,
+    published_table,
     table_column,
 )
 from penstock.walsender.lost_changes import lost, removed
@@ -100,8 +96,8 @@ class _Work:
 @dataclass(frozen=True)
 class _Plan:
     """The plan to send one transaction. ``relations`` and ``leaves`` are by number of the work;
-    ``leaves`` are oids of the tables that have the rows. ``header`` is that of its messages, None
-    if they are not sent. ``described`` is by oid, for output plugins."""
+    ``leaves`` are oids of the tables that have the rows. ``messages`` tells whether messages of
+    sessions are sent. ``described`` is by oid, for output plugins."""
 
     transaction: LakeTransaction
     xid: int | None
@@ -109,8 +105,7 @@ class _Plan:
     relations: Mapping[int, Relation]
     leaves: Mapping[int, int]
     items: Sequence[ChangeItem]
-    types: Mapping[int, TypeName]
-    header: XLogDataHeader | None
+    messages: bool
     described: Mapping[int, RelationData]
 
 
@@ -155,21 +150,19 @@ class Decoding:
             for plan in plans:
                 yield Begun(plan.transaction, plan.xid is not None)
                 if plan.emptied is not None:
-                    yield replace(plan.emptied, described=plan.described)
+                    yield plan.emptied
                 messages = self._messages(plan)
                 while waiting is not None and waiting.work in plan.relations:
                     if isinstance(waiting, Failed):
                         raise self._translated(waiting.error)
                     while messages and messages[0][0] < plan.leaves[waiting.work]:
                         yield messages.popleft()[1]
-                    relation = plan.relations[waiting.work]
-                    operation = waiting.operation
                     yield Piece(
-                        (relation,),
+                        (plan.relations[waiting.work],),
                         waiting.data,
                         waiting.changes,
-                        plan.types,
-                        operation,
+                        waiting.operation,
+                        as_rows=self._wanted.as_rows,
                         described=plan.described,
                     )
                     waiting = next(portions, None)
@@ -200,7 +193,7 @@ class Decoding:
 
     def _plan(self, transaction: LakeTransaction, numbers: Iterator[int]) -> _Plan:
         works = []
-        local = transaction.origin is None or not self._wanted.local_only
+        local = not self._wanted.filters_origin(transaction.origin)
         sent = self._wanted.sends_changes(transaction)
         if local and sent:
             staged = self._staged(transaction)
@@ -208,20 +201,18 @@ class Decoding:
             published = self._published.at(transaction.place)
             found = (self._work(m, staged.get(m.relation), published) for m in members)
             works = [work for work in found if work is not None]
-        told = transaction.message is not None or (sent and transaction.messages)
-        message = told and self._wanted.messages
-        whole = (works or message) and transaction.is_transaction
+        told = transaction.message is not None or (sent and bool(transaction.messages))
+        messages = local and told and self._wanted.messages
+        whole = (works or messages) and transaction.is_transaction
         xid = transaction.xid if whole and self._streams(transaction) else None
-        sent_at = time.time_ns() // 1000
-        header = XLogDataHeader(transaction.begin, sent_at)
+        header = XLogDataHeader(transaction.begin, time.time_ns() // 1000)
         numbered = {next(numbers): work for work in works}
-        types = self._types() if works else {}
+        described = self._described(works)
+        emptied = [work.table.relation for work in works if work.truncated]
         return _Plan(
             transaction,
             xid,
-            _truncates(
-                [work.table.relation for work in works if work.truncated], header, xid, types
-            ),
+            _truncate(emptied, described),
             {number: work.table.relation for number, work in numbered.items()},
             {number: work.seen.oid for number, work in numbered.items()},
             [
@@ -229,9 +220,8 @@ class Decoding:
                 for number, work in numbered.items()
                 for item in self._items(number, work, header, xid)
             ],
-            types,
-            header if message else None,
-            self._described(works, types),
+            messages,
+            described,
         )
 
     def _staged(self, transaction: LakeTransaction) -> Mapping[int, StagedChange]:
@@ -243,11 +233,11 @@ class Decoding:
             content = t.transactions.content(transaction)
         return {change.relation: change for change in changes_in(content)}
 
-    def _described(
-        self, works: Sequence[_Work], types: Mapping[int, TypeName]
-    ) -> Mapping[int, RelationData]:
-        if not self._wanted.as_rows:
+    def _described(self, works: Sequence[_Work]) -> Mapping[int, RelationData]:
+        if not works or not self._wanted.as_rows:
             return {}
+        with self._catalog.read() as t:
+            types = {type_.oid: (type_.schema, type_.name) for type_ in t.types.all()}
         return {
             work.table.relation.oid: relation_data(
                 work.table.relation, work.seen, work.columns, types
@@ -256,16 +246,10 @@ class Decoding:
         }
 
     def _messages(self, plan: _Plan) -> deque[tuple[int, Piece]]:
-        if plan.header is None:
+        if not plan.messages:
             return deque()
-        return message_pieces(
-            self._catalog, plan.transaction, plan.header, plan.xid, as_rows=self._wanted.as_rows
-        )
-
-    def _types(self) -> dict[int, TypeName]:
-        """Return the names of the node's own types; a type that is gone has none any more."""
-        with self._catalog.read() as t:
-            return {type_.oid: (type_.schema, type_.name) for type_ in t.types.all()}
+        found = session_messages(self._catalog, plan.transaction)
+        return deque((after, Piece((), b"", 1, message=message)) for after, message in found)
 
     def _streams(self, transaction: LakeTransaction) -> bool:
         """Tell whether it is large and the subscriber wants large transactions in blocks."""
@@ -391,18 +375,11 @@ class Decoding:
             yield from (replace(item, added=(file,)) for file in added)
 
 
-def _truncates(
-    relations: Sequence[Relation],
-    header: XLogDataHeader,
-    xid: int | None,
-    types: Mapping[int, TypeName],
-) -> Piece | None:
+def _truncate(relations: Sequence[Relation], described: Mapping[int, RelationData]) -> Piece | None:
     if not relations:
         return None
-    relations = list({relation.oid: relation for relation in relations}.values())  # several leaves
-    message = Truncate(tuple(relation.oid for relation in relations), xid=xid)
-    data = xlog_data(header.lsn, header.send_time, encode(message))
-    return Piece(tuple(relations), data, len(relations), types, Operation.TRUNCATE)
+    by_oid = {relation.oid: relation for relation in relations}  # several leaves have one root
+    return Piece(tuple(by_oid.values()), b"", len(by_oid), Operation.TRUNCATE, described=described)
 
 
 def _publishable(table: LakeTable, state: TableState) -> bool:
@@ -420,43 +397,27 @@ def _publishable(table: LakeTable, state: TableState) -> bool:
 
 # The messages of sessions in a stream (pgoutput.c, pgoutput_message).
 #
-# In: an entry of the log with messages. Out: pieces, each with the oid of the table whose rows it
-# follows, in the order of these oids.
+# In: an entry of the log with messages. Out: the messages, each with the oid of the table whose
+# rows it follows, in the order of these oids.
 
 
-def message_pieces(
-    catalog: Catalog,
-    transaction: LakeTransaction,
-    header: XLogDataHeader,
-    xid: int | None,
-    *,
-    as_rows: bool,
-) -> deque[tuple[int, Piece]]:
-    """Return an entry's messages as pieces, whatever publications say. Each stands at the end of
-    its own record. ``as_rows``: they are for an output plugin."""
-    found = _messages(catalog, transaction, xid)
-    return deque((after, _piece(message, header, as_rows=as_rows)) for after, message in found)
-
-
-def _messages(
-    catalog: Catalog, transaction: LakeTransaction, xid: int | None
-) -> list[tuple[int, LogicalMessage]]:
-    one = transaction.message
+def session_messages(
+    catalog: Catalog, transaction: LakeTransaction
+) -> list[tuple[int, MessageChange]]:
+    """Return an entry's messages, whatever publications say. Each stands at the end of its own
+    record."""
+    one, xid = transaction.message, transaction.xid
     with catalog.read() as t:
         if one is not None:
             content, at = t.transactions.content(transaction), transaction.message_end
-            return [(0, LogicalMessage(one.transactional, at, one.prefix, content, xid))]
+            told = xid if one.transactional else None
+            return [(0, MessageChange(one.transactional, one.prefix, content, at, told))]
         contents = t.transactions.contents(transaction)
     parts = zip(transaction.messages, transaction.message_ends, contents, strict=True)
     return [
-        (head.after, LogicalMessage(True, at, head.prefix, content, xid))
+        (head.after, MessageChange(True, head.prefix, content, at, xid))
         for head, at, content in parts
     ]
-
-
-def _piece(message: LogicalMessage, header: XLogDataHeader, *, as_rows: bool) -> Piece:
-    data = b"" if as_rows else xlog_data(message.lsn, header.send_time, encode(message))
-    return Piece((), data, 1, message=message)
 
 
 # The publications of one stream (pgoutput.c, RelationSyncCache).
@@ -562,7 +523,7 @@ class _Epoch:
 
     def _look_up(self, table: LakeTable, columns: tuple[LakeColumn, ...]) -> PublishedTable | None:
         entry = relation_sync_entry(self._members(table), table, tuple(map(table_column, columns)))
-        return None if entry is None else _published_table(table, entry, columns)
+        return None if entry is None else published_table(table, columns, entry)
 
     def _members(self, table: LakeTable) -> Members:
         publications = self._publications()
@@ -597,30 +558,3 @@ def _with_ancestors(t: CatalogTransaction, table: LakeTable) -> list[LakeTable]:
             break
         found.append(parent)
     return found
-
-
-def _published_table(
-    table: LakeTable, entry: RelationSyncEntry, columns: Sequence[LakeColumn]
-) -> PublishedTable:
-    full = table.replica_identity is ReplicaIdentity.FULL
-    wanted = [c for c in columns if entry.columns is None or c.name in entry.columns]
-    attributes = tuple(
-        Attribute(c.name, *column_type(c), key=full or c.name in (table.identity or ()))
-        for c in wanted
-    )
-    return PublishedTable(
-        relation=Relation(
-            entry.target.oid,
-            entry.target.schema,
-            entry.target.name,
-            table.replica_identity,
-            attributes,
-        ),
-        name=table.qualified_name,
-        columns=tuple(ScanColumn(c.name, c.stored, c.type) for c in columns),
-        key=table.identity or table.primary_key,
-        identity=table.identity,
-        filters=entry.filters,
-        published=entry.operations,
-        refused=entry.refused,
-    )

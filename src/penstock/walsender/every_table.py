@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from penstock.attribute import Attribute
 from penstock.catalog import LakeTable
 from penstock.decoding import RelationData
 from penstock.lsn import Lsn
 from penstock.pipeline.change_item import PublishedTable
-from penstock.pipeline.scan import ScanColumn
 from penstock.publication.members import Operation
-from penstock.relation import Relation, ReplicaIdentity
+from penstock.publication.relation_sync import RelationSyncEntry
+from penstock.relation import Relation
 from penstock.sql.text.quoting import quote_identifier
-from penstock.walsender.feed import TypeName
-from penstock.walsender.lake_columns import LakeColumn, column_type
+from penstock.walsender.lake_columns import LakeColumn, published_table
 
 _VISIBLE: Final = "public"
 
@@ -48,30 +46,18 @@ class EveryTable:
         self, table: LakeTable, columns: tuple[LakeColumn, ...], *, rewrites: bool = False
     ) -> PublishedTable | None:
         """Return the table under its own name, even if it is a partition."""
-        full = table.replica_identity is ReplicaIdentity.FULL
-        attributes = tuple(
-            Attribute(c.name, *column_type(c), key=full or c.name in (table.identity or ()))
-            for c in columns
-        )
-        relation = Relation(table.oid, table.schema, table.name, table.replica_identity, attributes)
-        return PublishedTable(
-            relation=relation,
-            name=table.qualified_name,
-            columns=tuple(ScanColumn(c.name, c.stored, c.type) for c in columns),
-            key=table.identity or table.primary_key,
-            identity=table.identity,
-            filters={},
-            published=frozenset(Operation),
-        )
+        entry = RelationSyncEntry(table, None, {}, frozenset(Operation), {})
+        return published_table(table, columns, entry)
 
 
 def relation_data(
     relation: Relation,
     table: LakeTable,
     columns: Sequence[LakeColumn],
-    types: Mapping[int, TypeName],
+    types: Mapping[int, tuple[str, str]],
 ) -> RelationData:
-    """Return what plugins see of a table in one transaction; ``types`` are the node's own."""
+    """Return what plugins see of a table in one transaction. ``types``: schema and name of the
+    node's own types, by oid."""
     used = (a.type_oid for a in relation.attributes if a.type_oid in types)
     return RelationData.of(
         relation,
@@ -82,7 +68,7 @@ def relation_data(
     )
 
 
-def _type_text(name: TypeName) -> str:
+def _type_text(name: tuple[str, str]) -> str:
     """Return a type's name as format_type prints it with public in the search path."""
     schema, type_ = name
     shown = quote_identifier(type_)

@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from penstock.catalog import Catalog, LakeTransaction
-from penstock.decoding import RelationData
+from penstock.decoding import MessageChange, RelationData
 from penstock.lsn import Lsn
-from penstock.pgoutput.messages import LogicalMessage
 from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.bundles import Bundles
@@ -35,30 +34,31 @@ _BUNDLE_BYTES: Final = 4 << 20
 """Bytes of WAL that are decoded together, roughly."""
 _WAIT_S: Final = 0.5
 
-TypeName = tuple[str, str]
-"""Schema and name of a type."""
-
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Changes of ``relations`` that follow one another, as whole messages.
+    """Changes of ``relations`` that follow one another.
 
-    Each message is a CopyData message with its header. ``data`` goes to the client as it is; for an
-    output plugin it is a stream of ``pipeline.change_columns``. There is one relation, except for
-    TRUNCATE and messages of sessions. ``types`` has schema and name of the node's own types by oid,
-    at least those of the relations' columns. ``described`` has the relations by oid, for an output
-    plugin.
+    There is one relation, except for TRUNCATE and messages of sessions. ``data`` has the rows: for
+    pgoutput whole messages, each a CopyData message with its header; for another output plugin
+    (``as_rows``) a stream of ``pipeline.change_columns``. ``described`` has the relations by oid,
+    for plugins that need more than pgoutput.
     """
 
     relations: tuple[Relation, ...]
     data: bytes
     changes: int
-    types: Mapping[int, TypeName] = field(default_factory=dict)
     operation: Operation = Operation.INSERT
-    message: LogicalMessage | None = None
+    message: MessageChange | None = None
+    as_rows: bool = False
     described: Mapping[int, RelationData] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of rows and of a message."""
+        return len(self.data) + (0 if self.message is None else len(self.message.content))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,12 @@ class _Waiting(queue.Queue[Item]):
         return max(len(self.queue), self._bytes * _PIECES // _WAITING_BYTES)
 
     def _put(self, item: Item) -> None:
-        self._bytes += len(item.data) if isinstance(item, Piece) else 0
+        self._bytes += item.nbytes if isinstance(item, Piece) else 0
         super()._put(item)
 
     def _get(self) -> Item:
         item: Item = super()._get()
-        self._bytes -= len(item.data) if isinstance(item, Piece) else 0
+        self._bytes -= item.nbytes if isinstance(item, Piece) else 0
         return item
 
 
@@ -217,7 +217,7 @@ class Feed:
             for item in itertools.chain(started.first, started.rest):
                 self._put(item)
                 if isinstance(item, Piece):
-                    count, sent = count + item.changes, sent + len(item.data)
+                    count, sent = count + item.changes, sent + item.nbytes
                 elif isinstance(item, Ended):
                     self._at = item.transaction.end
                 if self._stopping.is_set():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,10 @@ from penstock.lakehouse.state import TableState
 from penstock.lsn import Lsn
 from penstock.pgtypes.pg_type import TEXT
 from penstock.pgtypes.registry import type_of_arrow
+from penstock.pipeline.change_item import PublishedTable
+from penstock.pipeline.scan import ScanColumn
+from penstock.publication.relation_sync import RelationSyncEntry
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql.builtin.type_cache import is_enum
 
 
@@ -153,3 +157,31 @@ def sent_type(column: LakeColumn) -> tuple[int, int]:
     """Return the type whose output and send functions print the values, text for an enum."""
     oid, typmod = column_type(column)
     return (TEXT, -1) if is_enum(oid) else (oid, typmod)
+
+
+def published_table(
+    table: LakeTable, columns: Sequence[LakeColumn], entry: RelationSyncEntry
+) -> PublishedTable:
+    """Return how a table goes out. ``columns`` are all of the table."""
+    full = table.replica_identity is ReplicaIdentity.FULL
+    wanted = [c for c in columns if entry.columns is None or c.name in entry.columns]
+    attributes = tuple(
+        Attribute(c.name, *column_type(c), key=full or c.name in (table.identity or ()))
+        for c in wanted
+    )
+    return PublishedTable(
+        relation=Relation(
+            entry.target.oid,
+            entry.target.schema,
+            entry.target.name,
+            table.replica_identity,
+            attributes,
+        ),
+        name=table.qualified_name,
+        columns=tuple(ScanColumn(c.name, c.stored, c.type) for c in columns),
+        key=table.identity or table.primary_key,
+        identity=table.identity,
+        filters=entry.filters,
+        published=entry.operations,
+        refused=entry.refused,
+    )

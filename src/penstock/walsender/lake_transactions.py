@@ -28,8 +28,9 @@ from penstock.decoding.reorder_buffer import Catalogs, Item, Prepared, Transacti
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.change_columns import read_row_stream
 from penstock.publication.members import Operation
+from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Change, ChangeSource, Ended, Piece
-from penstock.walsender.wanted import was_prepared
+from penstock.walsender.wanted import prepare_is_sent, was_prepared
 
 _ACTIONS: Final = {
     Operation.INSERT: Action.INSERT,
@@ -54,12 +55,13 @@ class LakeTransactions:
         two_phase_at: Lsn | None = None,
         catalogs: Callable[[LakeTransaction], Catalogs] | None = None,
     ) -> None:
-        """Take a source that gives rows and describes their tables. ``two_phase_at`` is as the
-        source has it. ``catalogs`` gives the catalogs as they were at a transaction; it is cheap,
-        as they read nothing until they are asked."""
+        """Take a source that gives rows and describes their tables, or gives messages of pgoutput.
+        ``two_phase_at`` is as the source has it. ``catalogs`` gives the catalogs as they were at a
+        transaction; it is cheap, as they read nothing until they are asked."""
         self.source: Final = source
         self._catalogs = catalogs
         self._two_phase_at = two_phase_at
+        self._bare: dict[Relation, RelationData] = {}
 
     def items(
         self, transactions: Sequence[LakeTransaction]
@@ -86,18 +88,28 @@ class LakeTransactions:
         """Decode a piece; its changes stand where the transaction begins. A message stands at the
         end of its record."""
         if piece.message is not None:
-            told = piece.message
-            xid = transaction.xid if told.transactional else None
-            return MessageChange(told.transactional, told.prefix, told.content, told.lsn, xid)
+            return piece.message
         lsn = transaction.begin
-        relations = tuple(piece.described[relation.oid] for relation in piece.relations)
+        relations = tuple(self._relation(piece, relation) for relation in piece.relations)
         if piece.operation is Operation.TRUNCATE:
             return TruncateChange(relations, lsn)
         (relation,) = relations
+        action = _ACTIONS[piece.operation]
+        if not piece.as_rows:
+            rows, data = piece.changes, piece.data
+            return RowBatch(relation, action, None, None, lsn, rows=rows, messages=data)
         columns = read_row_stream(piece.data, piece.changes)
         new, old = (_tuples(relation, side, columns.count) for side in (columns.new, columns.old))
-        action = _ACTIONS[piece.operation]
         return RowBatch(relation, action, new, old, lsn, rows=columns.count)
+
+    def _relation(self, piece: Piece, relation: Relation) -> RelationData:
+        """Return what the plugin sees of a table; pgoutput needs the relation alone."""
+        described = piece.described.get(relation.oid)
+        if described is not None:
+            return described
+        if relation not in self._bare:
+            self._bare[relation] = RelationData.of(relation)
+        return self._bare[relation]
 
     def items_of(self, begun: Begun, changes: Iterator[Decoded]) -> Iterable[Item]:
         """Return an entry of the log as items: a transaction, or a message outside of one."""
@@ -122,13 +134,11 @@ class LakeTransactions:
         sent = was_prepared(record, self._two_phase_at)
         prepared = None if at is None else Prepared(at.lsn, at.end, at.time, sent)
         kind = _KINDS[record.kind]
-        if kind is TransactionKind.PREPARE and not self._is_sent(transaction):
+        if kind is TransactionKind.PREPARE and not prepare_is_sent(
+            transaction.commit, self._two_phase_at
+        ):
             return ()
         return (replace(whole, gid=record.gid, kind=kind, prepared=prepared),)
-
-    def _is_sent(self, prepare: LakeTransaction) -> bool:
-        at = self._two_phase_at
-        return at is not None and prepare.commit >= at
 
 
 def _tuples(

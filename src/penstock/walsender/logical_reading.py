@@ -2,39 +2,34 @@
 
 In: a slot's name, how far to read, the plugin's options. Out: the plugin's writes, as record
 batches that are made when they are drawn. The slot is held until the call is closed, and moves when
-the statement has succeeded. A peek leaves it where it is.
+the statement has succeeded. A peek leaves it where it is. Streams get their contexts and sources
+from ``LogicalReading``, too.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.catalog import Catalog, LakeTransaction, Slot
 from penstock.decoding import LogicalDecodingContext, Output, OutputPlugin, OutputType
 from penstock.decoding.logical import Options
+from penstock.decoding.plugins.pgoutput import Pgoutput
+from penstock.decoding.publication_rules import AsPublished
+from penstock.decoding.reorder_buffer import Catalogs
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectInUse
-from penstock.failpoint import AFTER_COMMIT_SENT, INSIDE_TRANSACTION, failpoint
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar_encoder import HEADER, XLogDataHeader, xlog_data_messages
-from penstock.pgoutput.options import PgoutputOptions, parse_parameters
-from penstock.protocol.answers import Duplex
-from penstock.protocol.frontend_messages import FrontendMessage
 from penstock.sqlstate import NullValueNotAllowed
 from penstock.walsender.bundles import Bundles
-from penstock.walsender.feed import Begun, ChangeSource, Ended, Feed, FeedFailure, Item, Piece
-from penstock.walsender.lake_transactions import Decoded, LakeTransactions
+from penstock.walsender.feed import ChangeSource
+from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.slot_checks import PGOUTPUT
 from penstock.walsender.slots import Slots
-from penstock.walsender.stream import TICK_S, SenderState, Stream
-from penstock.wire_rows import data_of, lengths
+from penstock.walsender.wanted import Wanted
 
 _BUNDLE_BYTES: Final = 16 << 20
 """Bytes of WAL that are decoded together, roughly."""
@@ -60,20 +55,19 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogicalReading:
-    """The parts of the node that calls need. ``transactions`` makes the source for one call, given
-    the position from which on PREPAREs are sent (``Wanted.two_phase_at``). ``plugin`` finds a
-    plugin by name or raises PenstockError. ``version`` is the major version that the node
-    reports."""
+    """The parts of the node that calls and streams need. ``plugin`` finds a plugin by name or
+    raises PenstockError. ``version`` is the major version that the node reports. ``catalogs`` gives
+    the function by which output plugins see the catalogs as they were at a transaction."""
 
     catalog: Catalog
     sequencer: Sequencer
     slots: Slots
-    transactions: Callable[[Lsn | None], LakeTransactions]
     plugin: Callable[[str], OutputPlugin]
     version: int
     work_mem: Callable[[], int]
-    subscriber: Callable[[PgoutputOptions, Lsn | None], ChangeSource]
-    """A function that makes the source for slots of pgoutput, as for a subscriber."""
+    decoding: Callable[[Wanted], ChangeSource]
+    """A function that makes the source for one call or one stream."""
+    catalogs: Callable[[], Callable[[LakeTransaction], Catalogs]]
 
     def context(
         self, slot: Slot, options: Options, *, binary: bool, interrupt: Callable[[], None]
@@ -87,10 +81,27 @@ class LogicalReading:
             options=options,
             two_phase=slot.two_phase,
             as_bytes=binary,
+            publications=lambda names: AsPublished(self._type_name),
             major_version=self.version,
             work_mem=self.work_mem(),
             interrupt=interrupt,
         )
+
+    def transactions(
+        self, context: LogicalDecodingContext, slot: Slot, start: Lsn
+    ) -> LakeTransactions:
+        """Return the source for a started context, which reads a held slot from ``start`` on."""
+        at = self.slots.two_phase_at(slot, start, wanted=context.twophase)
+        plugin = context.plugin
+        if isinstance(plugin, Pgoutput):
+            return LakeTransactions(self.decoding(Wanted(plugin.options, at)), at)
+        return LakeTransactions(self.decoding(Wanted(two_phase_at=at)), at, self.catalogs())
+
+    def _type_name(self, oid: int) -> tuple[str, str] | None:
+        """Return schema and name of a type of the node's own."""
+        with self.catalog.read() as t:
+            found = next((type_ for type_ in t.types.all() if type_.oid == oid), None)
+        return None if found is None else (found.schema, found.name)
 
     def open(
         self,
@@ -195,20 +206,12 @@ class SlotChanges:
     def _started(self, held: ExitStack, cancelled: Callable[[], None]) -> Process:
         """Start the plugin with the options, and return what processes transactions. Raises
         PenstockError, 0A000 if a function for text gets binary output."""
-        request, reading, plugin = self._request, self._reading, self._slot.plugin
-        if plugin == PGOUTPUT:
-            reading.plugin(plugin)  # raises if it is no longer allowed
-            options = parse_parameters(request.options, reading.version)
-            self._check_output(OutputType.BINARY)
-            wanted = options.two_phase or self._slot.two_phase
-            at = reading.slots.two_phase_at(self._slot, self._at, wanted=wanted)
-            return PgoutputReading(reading.subscriber(options, at), at).process
+        request, reading = self._request, self._reading
         context = held.enter_context(
             reading.context(self._slot, request.options, binary=request.binary, interrupt=cancelled)
         )
         self._check_output(context.output_type)
-        at = reading.slots.two_phase_at(self._slot, self._at, wanted=context.twophase)
-        source = reading.transactions(at)
+        source = reading.transactions(context, self._slot, self._at)
 
         def process(bundle: Sequence[LakeTransaction]) -> Generator[Output | Lsn, None, None]:
             with closing(source.items(bundle)) as transactions:
@@ -277,90 +280,6 @@ def slot_options(given: Sequence[str | None] | None) -> tuple[tuple[str, str], .
     return tuple(zip(texts[::2], texts[1::2], strict=True))
 
 
-# The stream of pgoutput as rows of the slot functions: the same messages, without a client.
-#
-# In: transactions of the log, decoded for a subscriber. Out: each message with its LSN and xid.
-# Only ``stream`` decides which messages there are, and in which order.
-
-_OUTPUT_BYTES: Final = 1 << 20
-
-
-class _Messages(Stream):
-    """A stream whose messages are kept until they are taken."""
-
-    def __init__(self, two_phase_at: Lsn | None) -> None:
-        self._kept = bytearray()
-        super().__init__(
-            _Kept(self._kept),
-            None,  # type: ignore[arg-type]  # no feed, as items are handed in
-            SenderState("", Lsn(0)),
-            confirm=lambda flush: flush,
-            timeout_s=lambda: 0.0,
-            two_phase_at=two_phase_at,
-        )
-
-    def take(self, xid: int) -> Output:
-        """Take out the messages since the last call."""
-        lsns: list[int] = []
-        data: list[bytes] = []
-        at, kept = 0, bytes(self._kept)
-        self._kept.clear()
-        while at < len(kept):
-            _, length, _, lsn, _, _ = HEADER.unpack_from(kept, at)
-            end = at + 1 + length
-            lsns.append(lsn)
-            data.append(kept[at + HEADER.size : end])
-            at = end
-        return Output(
-            pa.array(lsns, pa.uint64()),
-            pa.array([xid] * len(lsns), pa.uint32()),
-            pa.array(data, pa.binary()),
-        )
-
-    @property
-    def size(self) -> int:
-        """The bytes that are kept."""
-        return len(self._kept)
-
-
-class _Kept:
-    """A ``Duplex`` without a client, which keeps what is sent."""
-
-    def __init__(self, kept: bytearray) -> None:
-        self._kept = kept
-
-    def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
-        self._kept += data
-
-    def next_message(self, timeout_s: float) -> FrontendMessage | None:
-        return None
-
-
-class PgoutputReading:
-    """Process transactions for one call; ``source`` is as for a subscriber's stream."""
-
-    def __init__(self, source: ChangeSource, two_phase_at: Lsn | None) -> None:
-        """Take a source; ``two_phase_at`` is as the source has it."""
-        self._source = source
-        self._messages = _Messages(two_phase_at)
-
-    def process(
-        self, transactions: Sequence[LakeTransaction]
-    ) -> Generator[Output | Lsn, None, None]:
-        """Yield messages, and each transaction's end after them. Raises PenstockError."""
-        xid = 0
-        with closing(self._source.changes(transactions)) as found:
-            for item in found:
-                if isinstance(item, Begun):
-                    xid = item.transaction.xid
-                self._messages.handle(item)
-                ended = isinstance(item, Ended)
-                if self._messages.size >= _OUTPUT_BYTES or (ended and self._messages.size):
-                    yield self._messages.take(xid)
-                if isinstance(item, Ended):
-                    yield item.transaction.end
-
-
 # The calls of one query that read one slot, which they hold together.
 #
 # In: calls as they are opened, drawn and closed. Out: the position at which each begins to read. As
@@ -422,106 +341,3 @@ class SlotHold:
             )
         moved = (other.position for other in others if other.moves)
         return max((self.slot.confirmed_flush_lsn, *moved))
-
-
-# START_REPLICATION of a slot with an output plugin (walsender.c).
-#
-# In: a feed of rows (``Wanted.as_rows``), a context of the plugin. Out: each write of the plugin as
-# one XLogData message. The client gets earlier writes while the plugin works, and is heard between
-# writes, as in any stream.
-
-
-class _ClientDone(Exception):
-    """The client has ended the stream in the middle of a transaction."""
-
-
-class PluginStream(Stream):
-    """A ``Stream`` of one plugin's output."""
-
-    def __init__(
-        self,
-        context: LogicalDecodingContext,
-        lake: LakeTransactions,
-        wire: Duplex,
-        feed: Feed,
-        state: SenderState,
-        *,
-        confirm: Callable[[Lsn], Lsn],
-        timeout_s: Callable[[], float],
-        check: Callable[[], None] = lambda: None,
-        told: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Take a started ``context``, and the ``lake`` that the feed's source belongs to."""
-        super().__init__(
-            wire, feed, state, confirm=confirm, timeout_s=timeout_s, check=check, told=told
-        )
-        self._context, self._lake = context, lake
-        self._listened = time.monotonic()
-        context.tell_progress = self._progress
-
-    def run(self) -> None:
-        """Send until the client is done. Raises as ``Stream.run``, and the plugin's errors."""
-        try:
-            super().run()
-        except _ClientDone:
-            return
-
-    def handle(self, item: Item | None) -> None:
-        """Send the next item; at the begin of a transaction, all of it."""
-        if not isinstance(item, Begun):
-            super().handle(item)
-            return
-        transaction = item.transaction
-        self._transaction = transaction
-        changes = self._changes(item)
-        for output in self._context.process(self._lake.items_of(item, changes)):
-            messages = _copy_data(output)
-            self._put(messages)
-            self._begun = True
-            self.state.bytes += len(messages)
-        for _ in changes:  # the plugin's filter may have skipped the transaction
-            pass
-        if self._begun:
-            failpoint(AFTER_COMMIT_SENT)
-            self.state.transactions += 1
-        self._transaction, self._begun = None, False
-        self.state.sent = transaction.end
-
-    def _progress(self, lsn: Lsn, xid: int, skipped_xact: bool) -> None:
-        """Hear the client while the plugin works (WalSndUpdateProgress)."""
-        now = time.monotonic()
-        if now - self._listened >= TICK_S:
-            self._listened = now
-            self._client_done()
-            self._check_timeout()
-            self._check()
-
-    def _changes(self, begun: Begun) -> Iterator[Decoded]:
-        """Yield the feed's changes of the transaction that has begun."""
-        while True:
-            item = self._feed.next(TICK_S)
-            match item:
-                case Ended():
-                    return
-                case FeedFailure(error):
-                    raise error
-                case Piece():
-                    failpoint(INSIDE_TRANSACTION)
-                    yield self._lake.piece(item, begun.transaction)
-            if self._client_done():
-                raise _ClientDone
-            self._check_timeout()
-            self._check()
-
-
-def _copy_data(output: Output) -> bytes:
-    """Return CopyData messages with XLogData, one for each write."""
-    data, at = output.data.cast(pa.binary()), np.asarray(output.lsns)
-    send_time = time.time_ns() // 1000
-    starts = np.flatnonzero(np.diff(at, prepend=at[:1] + np.uint64(1)))
-    out = bytearray()
-    for start, stop in zip(starts, [*starts[1:], len(at)], strict=True):
-        part = data.slice(start, stop - start)
-        header = XLogDataHeader(Lsn(int(at[start])), send_time)
-        out += data_of(xlog_data_messages([part], lengths(part), header))
-    return bytes(out)

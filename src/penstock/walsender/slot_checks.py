@@ -14,7 +14,7 @@ from penstock.sqlstate import InvalidName, NameTooLong
 from penstock.walsender.lost_changes import MAKE_AGAIN
 
 PGOUTPUT: Final = "pgoutput"
-"""The plugin whose messages are made by columns, without the plugins' interface."""
+"""The plugin of subscriptions."""
 _VALID: Final = re.compile(r"[a-z0-9_]+")
 _NAME_SIZE: Final = 63  # NAMEDATALEN - 1, bytes
 _ONLY_WITH_DETAIL_SINCE: Final = 16

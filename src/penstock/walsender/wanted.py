@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from penstock.catalog import LakeTable, LakeTransaction, TwoPhaseKind, TwoPhaseRecord
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.change_item import PublishedTable
 from penstock.walsender.lake_columns import LakeColumn
-
-_ORIGIN_NONE: Final = "none"
 
 
 class PublishedAt(Protocol):
@@ -48,21 +46,38 @@ class Published(Protocol):
 class Wanted:
     """The form in which a stream wants changes.
 
-    - ``binary``: values in binary if their types have a send function.
-    - ``streaming``: large transactions in blocks.
-    - ``local_only``: no transaction with an origin.
-    - ``messages``: messages of sessions, too.
-    - ``as_rows``: pieces are streams of ``pipeline.change_columns``, for output plugins.
+    - ``options``: those of pgoutput, whose messages are encoded where the rows are read. None:
+      another output plugin, which gets everything as streams of ``pipeline.change_columns``.
     - ``two_phase_at``: what is prepared from there on goes out when it is prepared. None: it goes
       out when it is committed.
     """
 
-    binary: bool = False
-    streaming: bool = False
-    local_only: bool = False
-    messages: bool = False
-    as_rows: bool = False
+    options: PgoutputOptions | None = None
     two_phase_at: Lsn | None = None
+
+    @property
+    def as_rows(self) -> bool:
+        """True for an output plugin other than pgoutput."""
+        return self.options is None
+
+    @property
+    def binary(self) -> bool:
+        """True if values go out in binary if their types have a send function."""
+        return self.options is not None and self.options.binary
+
+    @property
+    def streaming(self) -> bool:
+        """True if large transactions go out in blocks."""
+        return self.options is None or self.options.streaming is not None
+
+    @property
+    def messages(self) -> bool:
+        """True if messages of sessions go out, too."""
+        return self.options is None or self.options.messages
+
+    def filters_origin(self, origin: str | None) -> bool:
+        """Tell whether what comes from an origin is left out."""
+        return self.options is not None and self.options.filters_origin(origin)
 
     def sends_changes(self, transaction: LakeTransaction) -> bool:
         """Tell whether a transaction's changes go out with this record of it."""
@@ -71,25 +86,19 @@ class Wanted:
             return True
         match record.kind:
             case TwoPhaseKind.PREPARE:
-                return self.two_phase_at is not None and transaction.commit >= self.two_phase_at
+                return prepare_is_sent(transaction.commit, self.two_phase_at)
             case TwoPhaseKind.ROLLBACK_PREPARED:
                 return False
         # An output plugin may have skipped the PREPARE (filter_prepare); it takes the changes now.
         return self.as_rows or not was_prepared(record, self.two_phase_at)
 
-    @classmethod
-    def by(cls, options: PgoutputOptions, two_phase_at: Lsn | None = None) -> Wanted:
-        """Return the form that a subscriber's options ask for."""
-        return cls(
-            options.binary,
-            options.streaming is not None,
-            options.origin == _ORIGIN_NONE,
-            options.messages,
-            two_phase_at=two_phase_at,
-        )
-
 
 def was_prepared(record: TwoPhaseRecord, two_phase_at: Lsn | None) -> bool:
     """Tell whether the PREPARE of a committed transaction was sent (SnapBuildXactNeedsSkip)."""
-    prepare = record.prepare
-    return two_phase_at is not None and prepare is not None and prepare.lsn >= two_phase_at
+    return record.prepare is not None and prepare_is_sent(record.prepare.lsn, two_phase_at)
+
+
+def prepare_is_sent(prepare: Lsn, two_phase_at: Lsn | None) -> bool:
+    """Tell whether a PREPARE at a position goes to a client that gets PREPAREs from
+    ``two_phase_at`` on."""
+    return two_phase_at is not None and prepare >= two_phase_at

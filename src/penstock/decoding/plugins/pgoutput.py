@@ -1,19 +1,33 @@
 """pgoutput: the messages of logical replication (pgoutput.c), for any source.
 
 In: transactions, and the rules of publications, which the node supplies. Out: messages of the
-protocol, binary. The options are proto_version, publication_names, binary, streaming, two_phase,
-messages and origin.
+protocol, binary. A source gives rows, which are filtered and encoded here one by one; the lake,
+which filters and encodes where it reads its files, gives whole messages (``RowBatch.messages``).
+Everything else is the same for both. The options are proto_version, publication_names, binary,
+streaming, two_phase, messages and origin.
+
+    callback                      messages
+    begin                         (up to version 14: Begin, Origin)
+    change, truncate, message     Begin, Origin if there was none yet; Type, Relation if the client
+                                  does not know the relation; the change
+    commit                        Commit, if there was a Begin
+    begin_prepare ... prepare     Begin Prepare, Origin ... Prepare, even if nothing is in between
+    commit_prepared               Commit Prepared; rollback_prepared: Rollback Prepared
+    stream_start ... stream_stop  Stream Start, Origin in the first block ... Stream Stop; Type and
+                                  Relation count for this transaction until it commits
+    stream_commit                 Stream Commit; likewise stream_prepare, stream_abort
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.decoding.logical import LogicalDecodingContext as Context
 from penstock.decoding.output_plugin import OutputPlugin, OutputPluginOptions, OutputType
-from penstock.decoding.publication_rules import PublicationRules, Published
+from penstock.decoding.publication_rules import PublicationRules, PublishedRelation
 from penstock.decoding.relation_data import RelationData
 from penstock.decoding.reorder_buffer import (
     Action,
@@ -22,19 +36,26 @@ from penstock.decoding.reorder_buffer import (
     RowBatch,
     TruncateChange,
 )
-from penstock.decoding.tuple_columns import Tuple, Unsent
+from penstock.decoding.tuple_columns import Detoasted, Tuple, Unsent
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, NotInPrerequisiteState
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.messages import Delete, Insert, OldTuple, Update
+from penstock.pgoutput.messages import (
+    TRANSFORMATIONS,
+    Delete,
+    Insert,
+    OldTuple,
+    RowMessage,
+    Update,
+)
 from penstock.pgoutput.options import PgoutputOptions, parse_parameters
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
-from penstock.relation import Relation, ReplicaIdentity
+from penstock.relation import Relation
 
-_ORIGIN_NONE: Final = "none"
 _EMPTY_NOT_SENT_SINCE: Final = 15
 _FIRST_GENBKI_OBJECT_ID: Final = 10_000
+_MESSAGES: Final = {Action.INSERT: Insert, Action.UPDATE: Update, Action.DELETE: Delete}
 
 
 @dataclass(slots=True)
@@ -74,7 +95,7 @@ class Pgoutput(OutputPlugin):
         self._rules = ctx.publications(given.publication_names)
 
     def filter_by_origin(self, ctx: Context, origin: str | None) -> bool:
-        return self._options.origin == _ORIGIN_NONE and origin is not None
+        return self.options.filters_origin(origin)
 
     def begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
         txn.output_plugin_private = _TxnData()
@@ -90,7 +111,7 @@ class Pgoutput(OutputPlugin):
     def begin_prepare(self, ctx: Context, txn: ReorderBufferTXN) -> None:
         txn.output_plugin_private = _TxnData(sent_begin=True)
         _write(ctx, m.BeginPrepare(*self._of_prepare(txn)))
-        self._origin(ctx, txn)
+        _origin(ctx, txn, txn.origin_lsn)
 
     def prepare(self, ctx: Context, txn: ReorderBufferTXN, prepare_lsn: Lsn) -> None:
         ctx.update_progress(False)
@@ -118,15 +139,19 @@ class Pgoutput(OutputPlugin):
         published = self._published(batch.relation)
         if published is None or batch.action not in published.actions:
             return
-        for passing in self._publications.rows(batch):
-            for change in passing.changes():
-                xid = self._xid(txn, change.xid)
-                message = row_message(published, change, xid, binary=self._options.binary)
-                if message is not None:
-                    ctx.move_to(change.lsn)
-                    self._begun(ctx, txn)
-                    self._schema(ctx, txn, published.relation, xid)
-                    _write(ctx, message)
+        if batch.messages is not None:
+            self._begun(ctx, txn)
+            self._schema(ctx, txn, published.relation, self._xid(txn, batch.xid))
+            ctx.write_messages(batch.messages)
+            return
+        for change in batch.changes():
+            xid = self._xid(txn, change.xid)
+            message = self._row_message(published, batch.relation, change, xid)
+            if message is not None:
+                ctx.move_to(change.lsn)
+                self._begun(ctx, txn)
+                self._schema(ctx, txn, published.relation, xid)
+                _write(ctx, message)
 
     def truncate(
         self,
@@ -154,7 +179,7 @@ class Pgoutput(OutputPlugin):
         prefix: str,
         content: bytes,
     ) -> None:
-        if not self._options.messages:
+        if not self.options.messages:
             return
         if transactional and txn is not None:
             self._begun(ctx, txn)
@@ -166,8 +191,8 @@ class Pgoutput(OutputPlugin):
             txn.output_plugin_private = _TxnData(sent_begin=True)
         data = _data(txn)
         _write(ctx, m.StreamStart(txn.xid, not data.streamed))
-        if not data.streamed:
-            self._origin(ctx, txn)
+        if not data.streamed:  # its position there is known at its end only
+            _origin(ctx, txn, INVALID)
         data.streamed = self._in_streaming = True
 
     def stream_stop(self, ctx: Context, txn: ReorderBufferTXN) -> None:
@@ -176,7 +201,7 @@ class Pgoutput(OutputPlugin):
 
     def stream_abort(self, ctx: Context, txn: ReorderBufferTXN, abort_lsn: Lsn) -> None:
         top = txn.toptxn or txn
-        if self._options.streaming == "parallel":
+        if self.options.streaming == "parallel":
             time = _time(txn.commit_time)
             _write(ctx, m.StreamAbort(top.xid, txn.xid, abort_lsn, time))
         else:
@@ -198,7 +223,8 @@ class Pgoutput(OutputPlugin):
     stream_truncate = truncate
 
     @property
-    def _options(self) -> PgoutputOptions:
+    def options(self) -> PgoutputOptions:
+        """The client's options."""
         if self._given is None:
             raise InvalidParameterValue('option "proto_version" missing')
         return self._given
@@ -209,8 +235,24 @@ class Pgoutput(OutputPlugin):
             raise FeatureNotSupported("pgoutput is not available: there are no publications here")
         return self._rules
 
-    def _published(self, relation: RelationData) -> Published | None:
+    def _published(self, relation: RelationData) -> PublishedRelation | None:
         return self._publications.published(relation)
+
+    def _row_message(
+        self, published: PublishedRelation, relation: RelationData, change: Change, xid: int | None
+    ) -> RowMessage | None:
+        """Return the message of a row, None if it is not sent: neither its old nor its new tuple
+        matches the row filters, or it is a DELETE without an old tuple (pgoutput_row_filter)."""
+        matches = partial(self._publications.matches, relation, change.action)
+        sent: type[RowMessage] | None = _MESSAGES[change.action]
+        old, new = change.old, change.new
+        if old is not None and new is not None:
+            whole = Detoasted(new, old)
+            sent = TRANSFORMATIONS[matches(old), matches(whole)]
+            new = whole if sent is Insert else new
+        elif not any(matches(row) for row in (old, new) if row is not None):
+            sent = None
+        return _row_message(published, sent, old, new, xid, binary=self.options.binary)
 
     def _xid(self, txn: ReorderBufferTXN, of_change: int | None) -> int | None:
         """Return the xid that messages within a block begin with, None outside of blocks."""
@@ -219,15 +261,11 @@ class Pgoutput(OutputPlugin):
     def _begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
         _data(txn).sent_begin = True
         _write(ctx, m.Begin(txn.final_lsn, _time(txn.commit_time), txn.xid))
-        self._origin(ctx, txn)
+        _origin(ctx, txn, txn.origin_lsn)
 
     def _begun(self, ctx: Context, txn: ReorderBufferTXN) -> None:
         if not _data(txn).sent_begin:
             self._begin(ctx, txn)
-
-    def _origin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
-        if txn.origin is not None:
-            _write(ctx, m.Origin(txn.origin_lsn, txn.origin))
 
     def _schema(
         self, ctx: Context, txn: ReorderBufferTXN, relation: Relation, xid: int | None
@@ -257,6 +295,12 @@ def _data(txn: ReorderBufferTXN) -> _TxnData:
     return data
 
 
+def _origin(ctx: Context, txn: ReorderBufferTXN, origin_lsn: Lsn) -> None:
+    """send_repl_origin."""
+    if txn.origin is not None:
+        _write(ctx, m.Origin(origin_lsn, txn.origin))
+
+
 def _write(ctx: Context, message: m.Message) -> None:
     ctx.prepare_write()
     ctx.out.append(encode(message))
@@ -270,32 +314,34 @@ def _time(microseconds: int) -> int:
 
 # Row messages of pgoutput (proto.c, logicalrep_write_tuple).
 #
-# In: one change, and how its table is published. Out: the message. Values are in binary if the
-# client wants it and the type has a binary form here, otherwise in text.
+# In: a row's old and new tuples, and how its table is published. Out: the message. Values are in
+# binary if the client wants it and the type has a binary form here, otherwise in text.
 
 
-def row_message(
-    published: Published, change: Change, xid: int | None, *, binary: bool
-) -> Insert | Update | Delete | None:
-    """Return the message of a row; ``xid`` is set in a block. Return None for a DELETE without an
-    old tuple, which is not sent."""
-    relation = published.relation
-    full = relation.replica_identity is ReplicaIdentity.FULL
-    kind = OldTuple.ROW if full else OldTuple.KEY
-    old = None if change.old is None else _cells(published, change.old, binary)
-    if change.action is Action.DELETE:
-        return None if old is None else Delete(relation.oid, old, kind, xid)
-    if change.new is None:
+def _row_message(
+    published: PublishedRelation,
+    sent: type[RowMessage] | None,
+    old: Tuple | None,
+    new: Tuple | None,
+    xid: int | None,
+    *,
+    binary: bool,
+) -> RowMessage | None:
+    """Return a row's message of the kind ``sent``; ``xid`` is set in a block."""
+    oid, kind = published.relation.oid, OldTuple.of(published.relation.replica_identity)
+    if sent is Delete:
+        return None if old is None else Delete(oid, _cells(published, old, binary), kind, xid)
+    if sent is None or new is None:
         return None
-    new = _cells(published, change.new, binary)
-    if change.action is Action.INSERT:
-        return Insert(relation.oid, new, xid)
+    cells = _cells(published, new, binary)
+    if sent is Insert:
+        return Insert(oid, cells, xid)
     if old is None:
-        return Update(relation.oid, new, xid=xid)
-    return Update(relation.oid, new, old, kind, xid)
+        return Update(oid, cells, xid=xid)
+    return Update(oid, cells, _cells(published, old, binary), kind, xid)
 
 
-def _cells(published: Published, row: Tuple, binary: bool) -> TupleData:
+def _cells(published: PublishedRelation, row: Tuple, binary: bool) -> TupleData:
     return tuple(_cell(row, index, binary) for index in published.columns)
 
 
