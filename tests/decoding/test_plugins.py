@@ -20,6 +20,7 @@ from penstock.decoding import (
     OutputPlugin,
     RelationData,
     RowBatch,
+    Transaction,
     TransactionKind,
     TruncateChange,
     TupleColumn,
@@ -28,7 +29,7 @@ from penstock.decoding import (
 )
 from penstock.decoding.plugins.test_decoding import TestDecoding
 from penstock.decoding.plugins.wal2json import read_options
-from penstock.decoding.publication_rules import AsPublished
+from penstock.decoding.publication_rules import AsPublished, PublishedRelation
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
@@ -284,10 +285,10 @@ def test_pgoutput_says_what_it_lacks() -> None:
         texts(find_plugin("pgoutput"), [])
 
 
-def pgoutput(*items: Any, **options: str) -> list[m.Message]:
-    given = {"proto_version": "4", "publication_names": "p", "streaming": "on", **options}
-    fields = {"publications": lambda names: AsPublished(lambda oid: None)}
-    found = texts(find_plugin("pgoutput"), items, options=list(given.items()), **fields)
+def pgoutput(item: Transaction, rules: type[AsPublished] = AsPublished) -> list[m.Message]:
+    options = [("proto_version", "4"), ("publication_names", "p"), ("streaming", "on")]
+    fields = {"publications": lambda names: rules(lambda oid: None), "options": options}
+    found = texts(find_plugin("pgoutput"), [item], **fields)
     decoder = Decoder(4)
     return [decoder.decode(bytes(data)) for data in found if isinstance(data, bytes)]
 
@@ -307,3 +308,17 @@ def test_a_streamed_transaction_of_which_nothing_is_left() -> None:
     stream = [("stream-changes", "1")]
     got = texts(TestDecoding(), [transaction(streamed=True)], options=stream)
     assert got == ["BEGIN 7", "COMMIT 7"]
+
+
+def test_truncate_of_a_partition_is_none_of_its_root() -> None:
+    class AsItem(AsPublished):
+        """Everything goes out under the name of ``ITEM``."""
+
+        def published(self, relation: RelationData) -> PublishedRelation | None:
+            return super().published(ITEM)
+
+    alone, whole = TruncateChange((BARE,), Lsn(1)), TruncateChange((ITEM, BARE), Lsn(1))
+    assert pgoutput(transaction(alone), rules=AsItem) == []
+    sent = pgoutput(transaction(whole), rules=AsItem)
+    assert [type(message) for message in sent][1:-1] == [m.RelationMessage, m.Truncate]
+    assert sent[-2] == m.Truncate((ITEM.oid,))
