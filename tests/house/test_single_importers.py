@@ -57,7 +57,6 @@ REASONS = {
     "sql.command_tag": "sessions alone need it, and it reads parse trees",
     "sql.grammar.parser": FACE,
     "sql.to_duckdb.catalog_query": "queries of the catalogs, beside those of tables",
-    "sql.typed.input_functions": "columns of other types alone need it, and it reads literals",
     "sql.typed.parameters": "sessions alone need it, and it reads typed trees",
     "subscription.conflicts": POSTGRES + "conflict.c",
     "subscription.launcher": POSTGRES + "launcher.c",

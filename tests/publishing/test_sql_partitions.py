@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from faults.heavy import part_of_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from penstock.executor.row_moves import RowMoves
 from publishing.psql_pair import Pair
 
@@ -217,5 +217,79 @@ INSERT INTO att VALUES (29, 'r', 29);
 INSERT INTO att_t VALUES (31, 'r', 29);
 SELECT * FROM att ORDER BY c;
 SELECT * FROM att_t25;
+"""
+    )
+
+
+@pytest.mark.parametrize("way", ["by_files", in_make_faults("by_spark")])
+def test_bounds_of_other_types(pair: Pair, way: str, request: pytest.FixtureRequest) -> None:
+    """Both ways of writing and a server agree on bytes, times without end, uuids in capitals, words
+    for booleans and hashes, whatever a DEFAULT partition would take in silence."""
+    if way == "by_spark":
+        request.getfixturevalue(way)
+    pair.both(
+        r"""
+CREATE TABLE ob (a bytea, d date, n int) PARTITION BY RANGE (a, d);
+CREATE TABLE ob1 PARTITION OF ob FOR VALUES FROM ('\x00', '-infinity') TO ('\x41', 'infinity');
+CREATE TABLE ob2 PARTITION OF ob FOR VALUES FROM ('B', MINVALUE) TO ('\xff', MINVALUE)
+  PARTITION BY LIST (a);
+CREATE TABLE ob2_b PARTITION OF ob2 FOR VALUES IN ('\x42', 'C');
+CREATE TABLE obd PARTITION OF ob DEFAULT;
+INSERT INTO ob VALUES ('\x00', '2024-01-01', 1), ('A', '9999-12-31', 2), ('\x4100', NULL, 3),
+  ('\x42', '2024-01-01', 4), ('C', '2024-01-01', 5), (NULL, '2024-01-01', 6);
+INSERT INTO ob2 VALUES ('D', '2024-01-01', 7);
+INSERT INTO ob2 VALUES ('A', '2024-01-01', 8);
+INSERT INTO ob2_b VALUES ('D', '2024-01-01', 7);
+INSERT INTO obd VALUES ('C', '2024-01-01', 8);
+SELECT n FROM ob1 ORDER BY n;
+SELECT n FROM ob2_b ORDER BY n;
+SELECT n FROM obd ORDER BY n;
+UPDATE ob SET a = '\x43' WHERE n = 1;
+UPDATE ob2 SET a = 'D' WHERE n = 1;
+UPDATE ob2_b SET a = '\x00' WHERE n = 1;
+UPDATE ob SET a = '\x0a' WHERE n IN (1, 4, 6);
+SELECT n FROM ob1 ORDER BY n;
+SELECT n FROM ob2_b ORDER BY n;
+SELECT n FROM obd ORDER BY n;
+CREATE TABLE oh (a uuid, b boolean, c text) PARTITION BY LIST (b);
+CREATE TABLE oh1 PARTITION OF oh FOR VALUES IN ('yes', NULL) PARTITION BY HASH (a, c);
+CREATE TABLE oh1_0 PARTITION OF oh1 FOR VALUES WITH (MODULUS 3, REMAINDER 0);
+CREATE TABLE oh1_1 PARTITION OF oh1 FOR VALUES WITH (MODULUS 3, REMAINDER 1);
+CREATE TABLE oh2 PARTITION OF oh FOR VALUES IN ('off') PARTITION BY RANGE (a);
+CREATE TABLE oh2_1 PARTITION OF oh2
+  FOR VALUES FROM (MINVALUE) TO ('A0000000-0000-4000-8000-00000000000B');
+INSERT INTO oh VALUES ('a0000000-0000-4000-8000-00000000000b', false, 'x');
+INSERT INTO oh VALUES ('a0000000-0000-4000-8000-00000000000a', false, 'x');
+INSERT INTO oh VALUES (NULL, true, 'a');
+INSERT INTO oh VALUES (NULL, NULL, 'b');
+INSERT INTO oh1 VALUES (NULL, true, 'c');
+INSERT INTO oh1 VALUES ('a0000000-0000-4000-8000-00000000000a', true, 'd');
+INSERT INTO oh1_0 VALUES (NULL, true, 'e');
+SELECT * FROM oh1_0 ORDER BY c;
+SELECT * FROM oh1_1 ORDER BY c;
+SELECT * FROM oh2_1;
+UPDATE oh SET c = c || c WHERE c = 'a';
+UPDATE oh SET c = c || c WHERE c = 'b';
+UPDATE oh SET b = NOT b, c = 'd' WHERE a IS NOT NULL;
+SELECT * FROM oh1_0 ORDER BY c;
+SELECT * FROM oh1_1 ORDER BY c;
+SELECT * FROM oh2_1;
+DROP TABLE ob, oh;
+"""
+    )
+
+
+def test_the_first_row_without_a_partition_is_reported(pair: Pair) -> None:
+    """In the order of the rows, whichever level refuses it: none of the table's, or its own."""
+    pair.both(
+        r"""
+CREATE TABLE fo (a int, b text) PARTITION BY RANGE (a);
+CREATE TABLE fo1 PARTITION OF fo FOR VALUES FROM (0) TO (10) PARTITION BY LIST (b);
+CREATE TABLE fo1_x PARTITION OF fo1 FOR VALUES IN ('x');
+INSERT INTO fo VALUES (1, 'x'), (20, 'x'), (1, 'y');
+INSERT INTO fo VALUES (1, 'x'), (1, 'y'), (20, 'x');
+INSERT INTO fo1 VALUES (1, 'x'), (20, 'x'), (1, 'y');
+INSERT INTO fo1 VALUES (1, 'x'), (1, 'y'), (20, 'x');
+SELECT * FROM fo;
 """
     )

@@ -1,28 +1,34 @@
 """Checks of a new partition's bound against the other partitions (partbounds.c).
 
-In: a partitioned table, the bound of a partition to be. Out: nothing, or PostgreSQL's error. Values
-are compared as numbers if the column holds numbers, else as text, which is the order of ISO dates
-and of collation C.
+In: a partitioned table, the bound of a partition to be. Out: nothing, or PostgreSQL's error.
+Constants are read and compared as ``pipeline.routing`` compares rows with them; those of types by
+which rows cannot be routed are compared as text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
-from typing import Final
+from decimal import Decimal
+from typing import Any, Final
 
+import pyarrow as pa
+
+import penstock.pgtypes as pgtypes
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.namespace import table_columns
 from penstock.commands.scope import CommandScope
 from penstock.errors import InvalidParameterValue
-from penstock.pgtypes.pg_type import FLOATS, INTEGERS, NUMERIC, OID
+from penstock.pgtypes.pg_type import NUMERIC, OID
+from penstock.pipeline.partition_tree import read_constant
+from penstock.pipeline.routing import comparable
 from penstock.sql import Limit, PartitionBound, Strategy, parse_partition_bound
 from penstock.sql.grammar.partition_bound import key_columns, strategy_of
-from penstock.sqlstate import InvalidTextRepresentation
+from penstock.sql.typed.input_functions import has_input
 
-Comparable = tuple[int, Decimal | str]
+Comparable = tuple[int, Any]
+"""A value, after -1 or 1 if it is below or above all values that rows can have, or after -2 or 2 if
+it is a limit."""
 
-_NUMBERS: Final = INTEGERS | FLOATS | {OID, NUMERIC}
 _INVALID_OBJECT: Final = "42P17"
 _INVALID_TABLE: Final = "42P16"
 
@@ -48,14 +54,40 @@ def check_new_partition(
             sqlstate=_INVALID_TABLE,
         )
     columns = key_columns(parent.partition_key)
-    types = {column.name: column.type_oid for column in table_columns(scope, parent)}
-    compared = _Comparison([types[column] in _NUMBERS for column in columns])
+    types = {c.name: (c.type_oid, c.typmod) for c in table_columns(scope, parent)}
+    compared = _Comparison([types[column] for column in columns])
     compared.check_shape(name, bound, len(columns))
-    for sibling in transaction.tables.all():
-        if sibling.parent == parent.oid and sibling.bound is not None:
-            other = parse_partition_bound(sibling.bound)
-            if compared.overlap(bound, other):
-                raise _overlap(name, sibling.name, bound)
+    siblings = [
+        (parse_partition_bound(each.bound), each.name)
+        for each in transaction.tables.all()
+        if each.parent == parent.oid and each.bound is not None
+    ]
+    if bound.strategy is Strategy.HASH:
+        _check_modulus(bound, siblings)
+    for other, sibling in siblings:
+        if compared.overlap(bound, other):
+            raise _overlap(name, sibling, bound)
+
+
+def _check_modulus(bound: PartitionBound, others: Sequence[tuple[PartitionBound, str]]) -> None:
+    """Check that of any two moduli one is a factor of the other, so that no row has two
+    partitions."""
+    ordered = sorted((other.modulus, other.remainder, name) for other, name in others)
+    modulus, remainder = bound.modulus, bound.remainder
+    smaller = [other for other in ordered if other[:2] <= (modulus, remainder)]
+    detail = None
+    if smaller and modulus % smaller[-1][0]:
+        detail = f"The new modulus {modulus} is not divisible by {smaller[-1][0]}"
+        name = smaller[-1][2]
+    elif len(smaller) < len(ordered) and ordered[len(smaller)][0] % modulus:
+        detail = f"The new modulus {modulus} is not a factor of {ordered[len(smaller)][0]}"
+        name = ordered[len(smaller)][2]
+    if detail is not None:
+        raise InvalidParameterValue(
+            "every hash partition modulus must be a factor of the next larger modulus",
+            detail=f'{detail}, the modulus of existing partition "{name}".',
+            sqlstate=_INVALID_OBJECT,
+        )
 
 
 def _overlap(name: str, other: str, bound: PartitionBound) -> InvalidParameterValue:
@@ -67,10 +99,10 @@ def _overlap(name: str, other: str, bound: PartitionBound) -> InvalidParameterVa
 
 
 class _Comparison:
-    """Compare bounds. It knows which columns of the key hold numbers."""
+    """Compare bounds. ``types``: (oid, typmod) of the columns of the key."""
 
-    def __init__(self, numbers: Sequence[bool]) -> None:
-        self._numbers = numbers
+    def __init__(self, types: Sequence[tuple[int, int]]) -> None:
+        self._types = types
 
     def check_shape(self, name: str, bound: PartitionBound, columns: int) -> None:
         """Check a bound's number of values (transformPartitionBound), and that a range is not
@@ -124,15 +156,18 @@ class _Comparison:
 
     def _value(self, position: int, value: str | Limit) -> Comparable:
         if isinstance(value, Limit):
-            return (-1 if value is Limit.MINVALUE else 1, "")
-        if not self._numbers[min(position, len(self._numbers) - 1)]:
+            return (-2 if value is Limit.MINVALUE else 2, "")
+        oid, typmod = self._types[position]
+        if not has_input(oid, typmod):
             return 0, value
-        try:
-            return 0, Decimal(value)
-        except InvalidOperation:
-            raise InvalidTextRepresentation(
-                f'invalid input syntax for type numeric: "{value}"'
-            ) from None
+        side, read = read_constant(oid, typmod, value)
+        if side == 0 and oid in (NUMERIC, OID) and isinstance(read, str):
+            return (1, read) if read == "NaN" else (0, Decimal(read))
+        if side == 0 and isinstance(read, list):
+            return 0, tuple((item is None, item) for item in read)  # NULL is above all others
+        if side == 0:
+            read = comparable(pa.array([read], pgtypes.arrow_type(oid, typmod)))[0].as_py()
+        return side, read
 
 
 def _check_hash(bound: PartitionBound) -> None:

@@ -116,7 +116,7 @@ from penstock.lsn import Lsn
 from penstock.pgtypes import arrow_type
 from penstock.pgtypes.variant import VARIANT, type_name
 from penstock.pipeline.generated import generated_columns
-from penstock.pipeline.partition_tree import anywhere, belonging, routing_of
+from penstock.pipeline.partition_tree import belonging, routing_of
 from penstock.pipeline.rewrite import DDL_APP_ID, ColumnChange, ColumnRewrites
 from penstock.pipeline.routing import Level, RangeBound
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
@@ -1395,7 +1395,7 @@ class Unread:
         """Read a file and check where its rows go. Raises InvalidParameterValue (23514),
         StorageError, VersionGone."""
         for rows in _keys(self, file):
-            if not self.allowed.issuperset(np.unique(self.routing.leaves(rows)).tolist()):
+            if not self.allowed.issuperset(np.unique(self.routing.find(rows)).tolist()):
                 raise InvalidParameterValue(self.error, sqlstate=_CHECK_VIOLATION)
 
 
@@ -1473,7 +1473,7 @@ class PartitionRows:
                 files = [file for file in table.files.values() if file.live_rows]
                 error = f'partition constraint of relation "{leaf.name}" is violated by some row'
                 own = frozenset((number,))
-                found.append(Unread(table, columns.schema, anywhere(level), own, files, error))
+                found.append(Unread(table, columns.schema, level, own, files, error))
         self._check_read(found)
 
     def read(self, tables: Sequence[Unread]) -> None:

@@ -16,23 +16,20 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Role
-from penstock.errors import CommitConflict, FeatureNotSupported, ReplicationConflict
+from penstock.errors import CommitConflict, FeatureNotSupported
 from penstock.executor.block import InsertTarget, LakeBlock, not_in_a_block
 from penstock.executor.block_commit import CommitBlocks
-from penstock.executor.constraints import ROUTE, check_found, check_partition
 from penstock.executor.held_rows import Held, HeldRows
-from penstock.executor.partitions import PartitionRules, Routing
 from penstock.executor.routes import (
+    ROUTE,
     OpenTable,
     Route,
     check_columns,
     destination,
-    not_of_replication,
     required_columns,
     route,
 )
@@ -67,10 +64,8 @@ from penstock.lakehouse.state import load
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lakehouse.xact import Commit
-from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.routed_writer import RoutedWriter
-from penstock.pipeline.routing import Level
 from penstock.protocol.answers import CommandOutcome
 from penstock.publication.members import Operation
 from penstock.publication.rules import check_identity
@@ -521,21 +516,18 @@ def write_rows(
     writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
     required = required_columns(routed, opened, rows.required)
     missing: NotNullViolation | None = None
-    try:
-        with writer:
-            for batch in rows.whole(schema):
-                leaves = routed.leaves_of(batch)
-                at = first_null_of_leaves(rows.known, required, batch, leaves)
-                if at is not None:
-                    number = 0 if leaves is None else int(leaves[at])
-                    row, leaf = batch.slice(at, 1), routed.leaves[number]
-                    missing = null_error(leaf, rows.known, required[number], row)
-                    batch, leaves = batch.slice(0, at), None if leaves is None else leaves[:at]
-                writer.add(batch, leaves)
-                if missing is not None:
-                    break
-    except ReplicationConflict as error:
-        raise not_of_replication(error) from None
+    with writer:
+        for batch in rows.whole(schema):
+            leaves = routed.leaves_of(batch)
+            at = first_null_of_leaves(rows.known, required, batch, leaves)
+            if at is not None:
+                number = int(leaves[at])
+                row, leaf = batch.slice(at, 1), routed.leaves[number]
+                missing = null_error(leaf, rows.known, required[number], row)
+                batch, leaves = batch.slice(0, at), leaves[:at]
+            writer.add(batch, leaves)
+            if missing is not None:
+                break
     try:
         check(writer.files)
         if missing is not None:
@@ -573,33 +565,26 @@ class InsertBySpark:
             session.sql(change.on(delta_table(table)))
             return change.count
         columns = self._tables.columns(table)
-        with self._catalog.read() as t:
-            partitions = PartitionRules(t.tables.all(), columns)
+        routed = route(self._catalog, self._tables, table, columns)
         frame = session.sql(change.rows)
         for column, kind in self._tables.spark_columns(table):
             if column not in change.columns:  # INSERT may leave out a partition key, which is NULL
                 frame = frame.selectExpr("*", f"CAST(NULL AS {kind}) AS `{column}`")
         frame = frame.select(*(f"`{column.delta}`" for column in columns))
-        constraint = partitions.constraint(table)
-        routing = Routing("0", (table,), ())
-        if table.partition_key is not None:
-            routing = partitions.routing(table)
         # Counting, checking and writing must see the same rows, whatever the query is.
-        rows = frame.selectExpr("*", f"{routing.expression} AS {ROUTE}").persist()
+        rows = routed.routed(frame).persist()
         try:
-            if constraint is not None:
-                check_partition(rows, constraint, table, columns)
-            return self._insert_routed(rows, routing, partitions)
+            return self._insert_routed(rows, routed, columns)
         finally:
             rows.unpersist()
 
-    def _insert_routed(self, rows: DataFrame, routing: Routing, partitions: PartitionRules) -> int:
+    def _insert_routed(self, rows: DataFrame, routed: Route, columns: Sequence[LakeColumn]) -> int:
         counts = {row[0]: row[1] for row in rows.groupBy(ROUTE).count().collect()}
-        check_found(rows, counts, routing, partitions)
-        for number, leaf in enumerate(routing.leaves):
+        routed.check(rows, counts, columns)
+        for number, leaf in enumerate(routed.leaves):
             if number in counts:
                 self._check(rows.where(f"{ROUTE} = {number}"), leaf)
-        for number, leaf in enumerate(routing.leaves):
+        for number, leaf in enumerate(routed.leaves):
             if number in counts:
                 part = rows.where(f"{ROUTE} = {number}").drop(ROUTE)
                 part.write.format("delta").mode("append").save(leaf.uri)
@@ -628,19 +613,14 @@ class InsertBySpark:
 
 @contextmanager
 def staying(
-    change: Change,
-    tree: Sequence[LakeTable],
-    columns: Sequence[LakeColumn],
-    session: SparkSession,
+    change: Change, routed: Route, session: SparkSession
 ) -> Iterator[Callable[[LakeTable], Change]]:
     """Yield a function that restricts the change of a leaf to rows that stay in it. The Spark
-    functions that its condition calls exist in ``session`` while inside. ``tree``: the topmost
-    table and all its partitions, root first. Raises FeatureNotSupported."""
-    routing, leaves = routing_of(tree, schema_of(columns))
-    numbers = {leaf.oid: number for number, leaf in enumerate(leaves)}
-    keys = sorted(routing.columns)
+    functions that its condition calls exist in ``session`` while inside."""
+    numbers = {leaf.oid: number for number, leaf in enumerate(routed.leaves)}
+    function, keys = routed.function()
     name = f"penstock_{uuid.uuid4().hex}"
-    session.udf.register(name, arrow_udf(_route_function(anywhere(routing), keys), "bigint"))
+    session.udf.register(name, arrow_udf(function, "bigint"))
     new = dict(change.tried)
     leaf_of_new = f"{name}({', '.join(new.get(key, quoted(key)) for key in keys)})"
     where = f"({change.where}) AND " if change.where else ""
@@ -652,13 +632,6 @@ def staying(
         yield of
     finally:
         session.sql(f"DROP TEMPORARY FUNCTION {name}")
-
-
-def _route_function(routing: Level, keys: Sequence[str]) -> Callable[..., pa.Array]:
-    def route(*arguments: pa.Array) -> pa.Array:
-        return pa.array(routing.leaves(pa.table(list(arguments), names=list(keys))), pa.int64())
-
-    return route
 
 
 USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -713,21 +686,15 @@ class Rewrites:
         change: Change,
         session: SparkSession,
     ) -> int:
-        with self._catalog.read() as t:
-            partitions = PartitionRules(t.tables.all(), columns)
-        filled = self.is_filled(table)
         changed = {name for name, _ in change.settings}
-        if any(changed & partitions.keys_above(leaf) for leaf in leaves):
-            constraint = partitions.constraint(table)
-            for leaf in leaves if constraint is not None else ():
-                check_partition(
-                    self._changed_rows(leaf, change, session), constraint or "", table, columns
-                )
-            if table.partition_key is not None:
-                count = self._moves.run(table, change, columns, partitions, session, filled=filled)
-                if count is not None:
-                    return count
-            with staying(change, partitions.tree_of(table), columns, session) as of:
+        keys = self._tables.partition_keys(table)
+        if any(column.name in keys and column.delta in changed for column in columns):
+            routed = route(self._catalog, self._tables, table, columns)
+            filled = self.is_filled(table)
+            count = self._moves.run(routed, change, columns, session, filled=filled)
+            if count is not None:
+                return count
+            with staying(change, routed, session) as of:
                 return self._run_each(leaves, of, session)
         return self._run_each(leaves, lambda _: change, session)
 

@@ -1,49 +1,52 @@
 """Routes of rows that sessions write: each row goes to a leaf of the table that is named.
 
-In: a table, the catalog, its columns. Out: ``Route``, for batches that have all of those columns by
-their names in Delta, and destinations for what is written. ``pipeline.routing`` compares a row with
-bounds.
+In: a table, the catalog, its columns. Out: ``Route``, for batches and Spark's frames that have all
+of those columns by their names in Delta, and destinations for what is written.
+``pipeline.routing`` compares a row with bounds, in this process and inside Spark's jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from penstock.catalog import Catalog, LakeTable
-from penstock.errors import PenstockError, ReplicationConflict
-from penstock.executor.constraints import partition_error
-from penstock.executor.partitions import PartitionRules
-from penstock.executor.rows import altered_error
+from penstock.errors import PenstockError
+from penstock.executor.rows import altered_error, quoted
 from penstock.executor.shown_rows import show_values
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.storage import Storage
-from penstock.pipeline.columns import Integers, Mask
+from penstock.pipeline.columns import Integers
 from penstock.pipeline.generated import GeneratedColumns
-from penstock.pipeline.partition_tree import anywhere, routing_of
-from penstock.pipeline.routing import Level
+from penstock.pipeline.partition_tree import membership, routing_of
+from penstock.pipeline.routing import CHECK_VIOLATION, Level
 from penstock.pipeline.write import Destination
 from penstock.walsender.lake_columns import LakeColumn, columns_of, schema_of
+
+ROUTE: Final = "_penstock_partition"
+"""The column that ``Route.routed`` adds to a frame."""
+_OUTSIDE: Final = -2
+"""The number of rows that do not belong to the named table."""
 
 
 @dataclass(frozen=True)
 class Route:
     """Route rows of ``table`` to its leaves. ``routing`` returns a row's index into ``leaves``, and
-    is None if the table has no partitions. ``above`` routes rows of the topmost table, and is None
-    if ``table`` is the topmost; of its leaves only those numbered ``within`` belong to ``table``.
-    """
+    is None if the table has no partitions. ``above`` returns 0 for rows that belong to the table,
+    and is None if the table is no partition."""
 
     table: LakeTable
-    routing: Level | None
     leaves: tuple[LakeTable, ...]
-    above: Level | None = None
-    within: tuple[int, ...] = ()
+    routing: Level | None
+    above: Level | None
 
     @property
     def keys(self) -> frozenset[str]:
@@ -51,24 +54,62 @@ class Route:
         levels = (level for level in (self.routing, self.above) if level is not None)
         return frozenset[str]().union(*(level.columns for level in levels))
 
-    def check(self, rows: pa.RecordBatch) -> None:
-        """Check that rows belong to the named table (ExecPartitionCheck). Raises PenstockError
-        (23514)."""
-        wrong = np.flatnonzero(~self._belong(rows))
+    def find(self, rows: pa.Table) -> Integers:
+        """Return the index of each row's leaf; a negative number for rows that ``error`` is
+        about."""
+        found: Integers = np.zeros(rows.num_rows, np.int64)
+        if self.routing is not None:
+            found = self.routing.find(rows)
+        if self.above is not None:
+            found[self.above.find(rows) != 0] = _OUTSIDE
+        return found
+
+    def leaves_of(self, rows: pa.RecordBatch) -> Integers:
+        """Return the index of each row's leaf. Raises what ``error`` returns, for the first row
+        that has none."""
+        found = self.find(pa.Table.from_batches([rows]))
+        wrong = np.flatnonzero(found < 0)
         if len(wrong):
-            row = rows.slice(int(wrong[0]), 1)
-            raise partition_error(self.table, show_values(row.columns))
+            at = int(wrong[0])
+            raise self.error(rows.slice(at, 1), int(found[at]))
+        return found
 
-    def leaves_of(self, rows: pa.RecordBatch) -> Integers | None:
-        """Return the number of each row's leaf, or None if there are no partitions. Raises what
-        ``check`` raises, and ReplicationConflict for a row that belongs nowhere."""
-        self.check(rows)
-        return None if self.routing is None else self.routing.leaves(pa.Table.from_batches([rows]))
+    def error(self, row: pa.RecordBatch, number: int) -> PenstockError:
+        """Return the error (23514) for a row for which ``find`` returns this negative number. The
+        row does not belong to the named table (ExecPartitionCheckEmitError), or to no partition of
+        it (ExecFindPartition)."""
+        if number == _OUTSIDE or self.routing is None:
+            return PenstockError(
+                f'new row for relation "{self.table.name}" violates partition constraint',
+                detail=f"Failing row contains ({', '.join(show_values(row.columns))}).",
+                sqlstate=CHECK_VIOLATION,
+            )
+        error = self.routing.nowhere(pa.Table.from_batches([row]))
+        return PenstockError(error.message, detail=error.detail, sqlstate=error.sqlstate)
 
-    def _belong(self, rows: pa.RecordBatch) -> Mask:
-        if self.above is None:
-            return np.ones(rows.num_rows, bool)
-        return np.isin(self.above.leaves(pa.Table.from_batches([rows])), self.within)
+    def function(self) -> tuple[Callable[..., pa.Array], tuple[str, ...]]:
+        """Return ``find`` as a function for ``arrow_udf``, and the columns that it takes."""
+        keys, find = tuple(sorted(self.keys)), replace(self, leaves=()).find
+
+        def route(*arguments: pa.Array) -> pa.Array:
+            return pa.array(find(pa.table(list(arguments), names=list(keys))), pa.int64())
+
+        return route, keys
+
+    def routed(self, rows: DataFrame) -> DataFrame:
+        """Return the rows of a frame with the numbers that ``find`` returns, as ``ROUTE``."""
+        function, keys = self.function()
+        call = arrow_udf(function, "bigint")(*(quoted(name) for name in keys))
+        return rows.withColumn(ROUTE, call)
+
+    def check(self, rows: DataFrame, numbers: Iterable[int], columns: Sequence[LakeColumn]) -> None:
+        """Check that the rows of a frame have their leaves. ``rows``: with ``ROUTE``; ``numbers``:
+        those that occur in it; ``columns``: the table's. Raises PenstockError (23514)."""
+        for number in numbers:
+            if number < 0:
+                names = [quoted(column.delta) for column in columns]
+                found = rows.where(f"{ROUTE} = {number}").select(*names).limit(1).toArrow()
+                raise self.error(found.combine_chunks().to_batches()[0], number)
 
 
 def route(
@@ -82,13 +123,9 @@ def route(
     if table.partition_key is not None:
         routing, leaves = routing_of(tables.tree(table), schema)
     if table.parent is None:
-        return Route(table, routing, leaves)
+        return Route(table, leaves, routing, None)
     with catalog.read() as t:
-        tree = PartitionRules(t.tables.all(), columns).tree_of(table)
-    above, all_leaves = routing_of(tree, schema)
-    mine = {leaf.oid for leaf in leaves}
-    within = [number for number, leaf in enumerate(all_leaves) if leaf.oid in mine]
-    return Route(table, routing, leaves, anywhere(above), tuple(within))
+        return Route(table, leaves, routing, membership(table, t.tables.all(), schema))
 
 
 class OpenTable(Protocol):
@@ -143,8 +180,3 @@ def destination(table: OpenTable, rows: pa.Schema) -> Destination:
     at = tuple(rows.get_field_index(name) for name in own.names)
     made = GeneratedColumns(table.name)
     return Destination(table.storage, table.uri, own, at, made, table.state.layout)
-
-
-def not_of_replication(error: ReplicationConflict) -> PenstockError:
-    """Turn a conflict, which is what a subscription would report, into the error of a statement."""
-    return PenstockError(error.message, detail=error.detail, sqlstate=error.sqlstate)

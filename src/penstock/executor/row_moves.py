@@ -22,8 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog import LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
-from penstock.executor.constraints import ROUTE, check_found
-from penstock.executor.partitions import PartitionRules
+from penstock.executor.routes import ROUTE, Route
 from penstock.executor.row_pairs import differ, old_values, pair_schema, paired_columns
 from penstock.executor.rows import Change, delta_table, quoted, serialization_failure
 from penstock.failpoint import BEFORE_ARRIVAL, failpoint
@@ -68,10 +67,9 @@ class RowMoves:
 
     def run(
         self,
-        table: LakeTable,
+        routed: Route,
         change: Change,
         columns: Sequence[LakeColumn],
-        partitions: PartitionRules,
         session: SparkSession,
         *,
         filled: bool,
@@ -82,16 +80,16 @@ class RowMoves:
 
         Raises PenstockError (23514, 40001), FeatureNotSupported, PySparkException.
         """
-        routing = partitions.routing(table)
-        if not routing.leaves:
+        leaves = routed.leaves
+        if not leaves:
             return None
         group = str(uuid.uuid4())
-        job = _Job(self._warehouse, routing.leaves, change, columns, group)
-        rows = job.rows(session).selectExpr("*", f"{routing.expression} AS {ROUTE}").persist()
+        job = _Job(self._warehouse, leaves, change, columns, group)
+        rows = routed.routed(job.rows(session)).persist()
         try:
             found = rows.groupBy(_SOURCE, ROUTE).count().collect()
             counts: dict[tuple[int, int], int] = {(row[0], row[1]): row[2] for row in found}
-            check_found(rows, (route for _, route in counts), routing, partitions)
+            routed.check(rows, (route for _, route in counts), columns)
             if not counts:
                 return 0
             if all(source == route for source, route in counts):
@@ -101,7 +99,7 @@ class RowMoves:
             departures = job.departures(rows, counts)
         finally:
             rows.unpersist()
-        self.commit(departures, routing.leaves, group)
+        self.commit(departures, leaves, group)
         return sum(counts.values())
 
     def commit(

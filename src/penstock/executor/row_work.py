@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from penstock.errors import PenstockError, ReplicationConflict
+from penstock.errors import PenstockError
 from penstock.executor.routes import (
     Route,
     destination,
-    not_of_replication,
     required_columns,
 )
 from penstock.executor.row_pairs import distinct_rows, pair_schema, paired_columns
@@ -96,12 +95,9 @@ class LeafWork:
         to = [destination(table, self._schema) for table in self.opened]
         places = to if routing is not None else [to[self.number]]
         writer = RoutedWriter(places, routing, TARGET_FILE_BYTES)
-        try:
-            with writer:
-                for new, leaves in self._new_rows():
-                    writer.add(new, leaves)
-        except ReplicationConflict as error:
-            raise not_of_replication(error) from None
+        with writer:
+            for new, leaves in self._new_rows():
+                writer.add(new, leaves)
         for at, file in writer.files:
             number = self.number if routing is None else at
             self.files.setdefault(number, []).append(file)

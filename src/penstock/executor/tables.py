@@ -17,6 +17,7 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.state import load, load_at
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.sql import RangeVar
+from penstock.sql.grammar.partition_bound import key_columns
 from penstock.sqlstate import UndefinedTable
 from penstock.walsender.lake_columns import LakeColumn, columns_of, spark_type
 from penstock.walsender.sequencer import Position, Sequencer
@@ -84,6 +85,16 @@ class LakeTables:
         with self._catalog.read() as t:
             children = [child for child in t.tables.all() if child.parent == table.oid]
         return [table, *(member for child in children for member in self.tree(child))]
+
+    def partition_keys(self, table: LakeTable) -> frozenset[str]:
+        """Return the names of the columns that decide in which partition a row of the table is:
+        the keys of the table, of those above it and of its partitions."""
+        with self._catalog.read() as t:
+            found, above = list(t.tables.family(table)), table
+            while (parent := t.tables.find_oid(above.parent or 0)) is not None:
+                found.append(above := parent)
+        keys = [each.partition_key for each in found if each.partition_key is not None]
+        return frozenset(name for key in keys for name in key_columns(key))
 
     def version(self, table: LakeTable, at: Position) -> int:
         """Return the version of a leaf at a consistent point. Raises UndefinedTable."""

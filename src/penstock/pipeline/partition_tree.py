@@ -6,9 +6,11 @@ the columns; or the error for columns by which rows cannot be routed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -16,8 +18,9 @@ import penstock.pgtypes as pgtypes
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.pgtypes.family import Unfit
 from penstock.pgtypes.hash_functions import hashable
-from penstock.pgtypes.pg_type import BOOL
+from penstock.pgtypes.pg_type import INTEGERS
 from penstock.pgtypes.registry import type_of_arrow
 from penstock.pipeline.routing import (
     Bound,
@@ -36,8 +39,11 @@ from penstock.sql.grammar.partition_bound import (
     parse_partition_bound,
     strategy_of,
 )
+from penstock.sql.typed.input_functions import input_function
 
-_NOWHERE: Final = -1
+_FRACTION: Final = re.compile(r"[-+]?\d*\.\d*")
+"""A number that an integer column rounds. Its text does not say whether it was in quotes, where
+PostgreSQL would refuse it."""
 
 
 def belonging(table: LakeTable, bound: PartitionBound, columns: TableSchema) -> Level:
@@ -46,8 +52,31 @@ def belonging(table: LakeTable, bound: PartitionBound, columns: TableSchema) -> 
     Raises FeatureNotSupported for columns whose values cannot be compared here.
     """
     key = _key(table, columns)
-    within = _convert_bound(bound, [columns.by_source[c.name] for c in key])
-    return Level(table.name, key, ((within, 0),), 1)
+    return Level(table.name, key, ((_convert_bound(bound, key), 0),), 1)
+
+
+def membership(table: LakeTable, tables: Sequence[LakeTable], root: TableSchema) -> Level | None:
+    """Return the level that gives 0 only to rows within the bounds of a partition and of all tables
+    above it (RelationGetPartitionQual); None for a table that is no partition. ``tables``: those
+    above it and their partitions, at least.
+
+    Raises FeatureNotSupported for columns whose values cannot be compared here.
+    """
+    known = {each.oid: each for each in tables}
+
+    def above(table: LakeTable, inside: int | Level) -> int | Level:
+        if table.parent is None:
+            return inside
+        parent = known[table.parent]
+        looked_at = tables if _bound(table).strategy is Strategy.DEFAULT else [table]
+
+        def to(child: LakeTable) -> int | Level:
+            return inside if child.oid == table.oid else 1
+
+        return above(parent, _level(parent, looked_at, root, to))
+
+    found = above(table, 0)
+    return found if isinstance(found, Level) else None
 
 
 def routing_of(tree: Sequence[LakeTable], root: TableSchema) -> tuple[Level, tuple[LakeTable, ...]]:
@@ -59,40 +88,36 @@ def routing_of(tree: Sequence[LakeTable], root: TableSchema) -> tuple[Level, tup
 
     def below(table: LakeTable) -> int | Level:
         if table.partition_key is not None:
-            return level(table)
+            return _level(table, tree, root, below)
         leaves.append(table)
         return len(leaves) - 1
 
-    def level(table: LakeTable) -> Level:
-        key = _key(table, root)
-        bounds = [
-            (child, parse_partition_bound(child.bound or "DEFAULT"))
-            for child in tree
-            if child.parent == table.oid
-        ]
-        default: int | Level | None = None
-        partitions: list[tuple[Bound, int | Level]] = []
-        for child, bound in bounds:
-            if bound.strategy is Strategy.DEFAULT:
-                default = below(child)
-            else:
-                partitions.append(
-                    (_convert_bound(bound, [root.by_source[c.name] for c in key]), below(child))
-                )
-        return Level(table.name, key, tuple(partitions), default)
-
-    return level(tree[0]), tuple(leaves)
+    return _level(tree[0], tree, root, below), tuple(leaves)
 
 
-def anywhere(level: Level) -> Level:
-    """Return the same level, but with the number -1 for rows that belong nowhere."""
+def _level(
+    table: LakeTable,
+    tables: Iterable[LakeTable],
+    root: TableSchema,
+    to: Callable[[LakeTable], int | Level],
+) -> Level:
+    """Return the level of a partitioned table. ``to``: where the rows of a partition go."""
+    key = _key(table, root)
+    default: int | Level | None = None
+    partitions: list[tuple[Bound, int | Level]] = []
+    for child in tables:
+        if child.parent != table.oid:
+            continue
+        bound = _bound(child)
+        if bound.strategy is Strategy.DEFAULT:
+            default = to(child)
+        else:
+            partitions.append((_convert_bound(bound, key), to(child)))
+    return Level(table.name, key, tuple(partitions), default)
 
-    def below(to: int | Level) -> int | Level:
-        return anywhere(to) if isinstance(to, Level) else to
 
-    partitions = tuple((bound, below(to)) for bound, to in level.partitions)
-    default = _NOWHERE if level.default is None else below(level.default)
-    return replace(level, partitions=partitions, default=default)
+def _bound(partition: LakeTable) -> PartitionBound:
+    return parse_partition_bound(partition.bound or "DEFAULT")
 
 
 def _key(table: LakeTable, root: TableSchema) -> tuple[Column, ...]:
@@ -101,7 +126,7 @@ def _key(table: LakeTable, root: TableSchema) -> tuple[Column, ...]:
     found = []
     for name in key_columns(table.partition_key):
         column = root.by_source[name]
-        oid = _type_oid(column)
+        oid, typmod = _type(column)
         if not hashed:
             check_comparable(name, oid, column.type)
         elif not hashable(oid):
@@ -111,7 +136,9 @@ def _key(table: LakeTable, root: TableSchema) -> tuple[Column, ...]:
                 detail="The hash function of its type is not known here.",
                 hint="Partition by RANGE or LIST.",
             )
-        found.append(replace(column, attribute=replace(column.attribute, type_oid=oid)))
+        found.append(
+            replace(column, attribute=replace(column.attribute, type_oid=oid, typmod=typmod))
+        )
     return tuple(found)
 
 
@@ -120,9 +147,9 @@ def _convert_bound(bound: PartitionBound, key: Sequence[Column]) -> Bound:
         case Strategy.HASH:
             return HashBound(bound.modulus, bound.remainder)
         case Strategy.LIST:
-            values = [_constant(key[0], value) for value in bound.values if value is not None]
-            array = pa.array([value.as_py() for value in values], key[0].type)
-            return ListBound(array, None in bound.values)
+            ends = [_constant(key[0], value) for value in bound.values if value is not None]
+            values = [end.as_py() for end in ends if not isinstance(end, Limit)]
+            return ListBound(pa.array(values, key[0].type), None in bound.values)
     return RangeBound(_side(key, bound.lower), _side(key, bound.upper))
 
 
@@ -133,21 +160,36 @@ def _side(key: Sequence[Column], side: Sequence[str | Limit | None]) -> tuple[En
     )
 
 
-def _constant(column: Column, text: str) -> pa.Scalar:
-    """Read a constant by the type's input function, or by Arrow if it was written shorter."""
-    oid = _type_oid(column)
+def _constant(column: Column, text: str) -> End:
     try:
-        raw = text[:1] if oid == BOOL else text
-        value = pgtypes.find(oid).text_value(raw.encode(), column.attribute.typmod)
-        return pa.scalar(value, column.type)
-    except (PenstockError, pa.ArrowException, ValueError):
-        try:
-            return pa.scalar(text, pa.string()).cast(column.type)
-        except pa.ArrowException:
-            raise FeatureNotSupported(
-                f'the bound "{text}" of a partition is not supported for column "{column.source}"'
-            ) from None
+        side, value = read_constant(*_type(column), text)
+        if side == 0:
+            return pa.scalar(value, column.type)
+    except (PenstockError, pa.ArrowException):
+        raise FeatureNotSupported(
+            f'the bound "{text}" of a partition is not supported for column "{column.source}"'
+        ) from None
+    return Limit.MINVALUE if side < 0 else Limit.MAXVALUE
 
 
-def _type_oid(column: Column) -> int:
-    return column.attribute.type_oid or type_of_arrow(column.type)[0]
+def read_constant(type_oid: int, typmod: int, text: str) -> tuple[int, Any]:
+    """Read a constant of a bound by its type's input function (transformPartitionBoundValue).
+
+    Return 0 and its value; or -1 or 1 and its text if it lies below or above all values that rows
+    can have, as infinity does in a date. Raises PenstockError (22P02 and the like).
+    """
+    if type_oid in INTEGERS and _FRACTION.fullmatch(text):
+        text = str(Decimal(text).quantize(Decimal(1), ROUND_HALF_UP))
+    text = input_function(type_oid, typmod)(text)
+    try:
+        return 0, pgtypes.find(type_oid).text_value(text.encode(), typmod)
+    except Unfit:
+        below = text.startswith("-") or text.endswith(" BC")
+        return -1 if below else 1, text
+
+
+def _type(column: Column) -> tuple[int, int]:
+    attribute = column.attribute
+    if attribute.type_oid:
+        return attribute.type_oid, attribute.typmod
+    return type_of_arrow(column.type)

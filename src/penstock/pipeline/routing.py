@@ -2,14 +2,15 @@
 
 In: rows as Arrow, a ``Level``: a partitioned table with the bounds of its partitions, which may be
 levels themselves. Out: for each row the number of its leaf, or an error with PostgreSQL's words.
-This runs in the driver and in tasks. Values compare as in PostgreSQL: NaN is the greatest number, 0
-equals -0, text is compared as bytes (collation C). The maker of the levels decides what may be a
-partition key.
+Whoever writes rows asks here: copies, batches of subscriptions and statements, in the driver, in
+tasks and as a function inside a Spark job. Values compare as in PostgreSQL: NaN is the greatest
+number, 0 equals -0, text is compared as bytes (collation C). The maker of the levels decides what
+may be a partition key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -28,6 +29,8 @@ from penstock.sql.grammar.partition_bound import Limit
 CHECK_VIOLATION: Final = "23514"
 _BY_TEXT: Final = frozenset({NAME, TEXT, VARCHAR, UUID})
 """The types that are kept as strings and compare as strings."""
+NOWHERE: Final = -1
+"""The number of rows that belong to no leaf."""
 _SHOWN: Final = 64
 """The number of characters of a value in a message (ExecBuildSlotPartitionKeyDescription)."""
 
@@ -83,26 +86,46 @@ class Level:
                 found |= below.columns
         return frozenset(found)
 
-    def leaves(self, rows: pa.Table) -> Integers:
-        """Return the number of each row's leaf. Raises ReplicationConflict (23514), in PostgreSQL's
-        words, for a row that belongs nowhere."""
-        found: Integers = np.full(rows.num_rows, -1, np.int64)
+    def find(self, rows: pa.Table) -> Integers:
+        """Return the number of each row's leaf, ``NOWHERE`` for a row that belongs to none."""
+        found: Integers = np.full(rows.num_rows, NOWHERE, np.int64)
         self._assign(_Rows(rows), np.ones(rows.num_rows, bool), found)
         return found
 
+    def leaves(self, rows: pa.Table) -> Integers:
+        """Return the number of each row's leaf. Raises ReplicationConflict (23514), in PostgreSQL's
+        words, for the first row that belongs nowhere."""
+        found = self.find(rows)
+        wrong = np.flatnonzero(found == NOWHERE)
+        if len(wrong):
+            raise self.nowhere(rows.slice(int(wrong[0]), 1))
+        return found
+
+    def nowhere(self, row: pa.Table) -> ReplicationConflict:
+        """Return the error for one row that belongs nowhere."""
+        return self._nowhere(_Rows(row))
+
     def _assign(self, rows: _Rows, mine: Mask, found: Integers) -> None:
+        for to, taken in self._divided(rows, mine):
+            if isinstance(to, Level):
+                to._assign(rows, taken, found)
+            elif to is not None:
+                found[taken] = to
+
+    def _divided(self, rows: _Rows, mine: Mask) -> Iterator[tuple[int | Level | None, Mask]]:
+        """Yield each partition that takes any of the rows ``mine``, with their mask; None for those
+        that no partition takes."""
         left = mine
         hashes = self._hashes(rows) if _hashed(self.partitions) else None
         for bound, to in self.partitions:
-            if not left.any():
-                return
             taken = left & self._takes(rows, bound, hashes)
-            left = left & ~taken
-            _go(to, rows, taken, found)
+            if taken.any():
+                yield to, taken
+                left = left & ~taken
+                if not left.any():
+                    return
         if left.any():
-            if self.default is None:
-                raise self._nowhere(rows, int(np.flatnonzero(left)[0]))
-            _go(self.default, rows, left, found)
+            yield self.default, left
 
     def _hashes(self, rows: _Rows) -> Hashes:
         return row_hashes([(rows.plain(column), column.attribute.type_oid) for column in self.key])
@@ -124,13 +147,17 @@ class Level:
         within: Mask = known & _at_least(columns, bound.lower)
         return within & ~_at_least(columns, bound.upper)
 
-    def _nowhere(self, rows: _Rows, row: int) -> ReplicationConflict:
-        cells = [text_output(rows.plain(column).slice(row, 1))[0].as_py() for column in self.key]
-        values = ["null" if cell is None else cell.decode() for cell in cells]
-        message, detail = no_partition(self.relation, [c.source for c in self.key], values)
+    def _nowhere(self, rows: _Rows) -> ReplicationConflict:
+        """Return the error for one row that belongs nowhere; it names the lowest level reached."""
+        for to, _ in self._divided(rows, np.ones(1, bool)):
+            if isinstance(to, Level):
+                return to._nowhere(rows)
+        cells = [text_output(rows.plain(column))[0].as_py() for column in self.key]
+        values = ["null" if cell is None else _shorten(cell.decode()) for cell in cells]
+        names = ", ".join(column.source for column in self.key)
         return ReplicationConflict(
-            message,
-            detail=detail,
+            f'no partition of relation "{self.relation}" found for row',
+            detail=f"Partition key of the failing row contains ({names}) = ({', '.join(values)}).",
             hint="Make a partition for it: CREATE TABLE ... PARTITION OF, or ALTER TABLE ... "
             "ATTACH PARTITION.",
             sqlstate=CHECK_VIOLATION,
@@ -163,22 +190,22 @@ class _Rows:
         return _mask(pc.is_valid(self.plain(column)))
 
 
-def no_partition(relation: str, columns: Sequence[str], values: Sequence[str]) -> tuple[str, str]:
-    """Return message and detail of the error for a row without a partition. ``values``: as text."""
-    shown = [value if len(value) <= _SHOWN else value[:_SHOWN] + "..." for value in values]
-    return (
-        f'no partition of relation "{relation}" found for row',
-        f"Partition key of the failing row contains ({', '.join(columns)}) = ({', '.join(shown)}).",
-    )
+def _shorten(value: str) -> str:
+    return value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
 
 
 def check_comparable(column: str, type_oid: int, kind: pa.DataType) -> None:
     """Raise FeatureNotSupported for a column whose values are not ordered as in PostgreSQL."""
-    if pa.types.is_string(kind) and type_oid not in _BY_TEXT:
-        raise FeatureNotSupported(
-            f'writing to tables that are partitioned by a column like "{column}" is not supported',
-            detail="Its type is kept as text, whose order is another one.",
-        )
+    if pa.types.is_list(kind):
+        detail = "Arrays are not compared here."
+    elif pa.types.is_string(kind) and type_oid not in _BY_TEXT:
+        detail = "Its type is kept as text, whose order is another one."
+    else:
+        return
+    raise FeatureNotSupported(
+        f'writing to tables that are partitioned by a column like "{column}" is not supported',
+        detail=detail,
+    )
 
 
 def comparable(array: pa.Array) -> pa.Array:
@@ -207,13 +234,6 @@ def _at_least(columns: Sequence[pa.Array], side: Sequence[End]) -> Mask:
         above = above | (equal & _mask(pc.greater(column, value)))
         equal = equal & _mask(pc.equal(column, value))
     return above | equal
-
-
-def _go(to: int | Level, rows: _Rows, taken: Mask, found: Integers) -> None:
-    if isinstance(to, Level):
-        to._assign(rows, taken, found)
-    else:
-        found[taken] = to
 
 
 def _hashed(partitions: Sequence[tuple[Bound, int | Level]]) -> bool:
