@@ -1,6 +1,6 @@
 """A node is killed when rows have left their partition and have not arrived in another one.
 
-Part of ``make faults`` only: ``make test`` has ``walsender/test_moves.py``.
+Part of ``make faults`` only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _TABLES = (
     "CREATE TABLE t (a int PRIMARY KEY, v text) PARTITION BY RANGE (a)",
     "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
     "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (20)",
-    "INSERT INTO t VALUES (1, 'one'), (2, 'two'), (15, 'fifteen')",
+    "INSERT INTO t VALUES (1, 'one'), (2, 'two')",
+    "INSERT INTO t VALUES (15, 'fifteen')",
     "CREATE PUBLICATION moves FOR TABLE t",
 )
 
@@ -45,7 +46,7 @@ def test_a_row_is_neither_lost_nor_in_both(tmp_path: Path, database: Database) -
     try:
         node.init({"port": port})
         node.sql(f"CREATE ROLE b LOGIN REPLICATION SUPERUSER PASSWORD '{_PASSWORD}'")
-        node.start(failpoint.BEFORE_ARRIVAL)
+        node.start(failpoint.BETWEEN_BLOCK_COMMITS)
         _run(conninfo, *_TABLES)
         for table in ("t1", "t2"):
             database.execute(f"CREATE TABLE {table} (a int PRIMARY KEY, v text)")

@@ -38,7 +38,7 @@ REASONS = {
     "embedded.node_process": FACE,
     "embedded.server": FACE,
     "executor.modify": POSTGRES + "nodeModifyTable.c",
-    "executor.row_moves": UNTIL_ONE_COMMIT,
+    "executor.row_moves": POSTGRES + "ExecCrossPartitionUpdate of nodeModifyTable.c, by Spark",
     "executor.two_phase": POSTGRES + "twophase.c",
     "executor.unique_by_spark": UNTIL_ONE_COMMIT,
     "node.monitoring": "the HTTP server",

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
 from faults.heavy import in_make_faults, part_of_make_faults
 from penstock.executor.row_moves import RowMoves
+from penstock.pipeline.write_frame import write_frame
 from publishing.psql_pair import Pair
+
+WRITE = "penstock.executor.row_moves.write_frame"
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -180,6 +184,48 @@ def test_a_row_that_comes_after_an_update_has_looked(
     lake.execute("UPDATE late SET a = a + 10 / b WHERE b > 0")
     assert sorted(lake.rows("SELECT a, b FROM late1")) == [(1, 0), (4, 5), (5, 5), (8, 5), (9, 0)]
     assert lake.rows("SELECT a, b FROM late2") == []
+
+
+@pytest.mark.usefixtures("by_spark")
+@pytest.mark.parametrize(
+    ("other", "refused", "rows"),
+    [
+        ("INSERT INTO race VALUES (16, 5)", False, {"race1": [4], "race2": [11, 16]}),
+        ("DELETE FROM race WHERE a = 15", True, {"race1": [1], "race2": []}),
+    ],
+    ids=["insert", "delete"],
+)
+def test_others_commit_while_rows_move(
+    pair: Pair,
+    monkeypatch: pytest.MonkeyPatch,
+    other: str,
+    refused: bool,
+    rows: dict[str, list[int]],
+) -> None:
+    """Rows that came meanwhile stay; where one that moves is gone, all stay where they were."""
+    lake = pair.lake
+    lake.execute(
+        "DROP TABLE IF EXISTS race",
+        "CREATE TABLE race (a int, b int) PARTITION BY RANGE (a)",
+        "CREATE TABLE race1 PARTITION OF race FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE race2 PARTITION OF race FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO race VALUES (1, 0), (15, 1)",
+    )
+
+    def written(*arguments: Any) -> Any:
+        monkeypatch.setattr(WRITE, write_frame)
+        with lake.connect() as session:
+            session.execute(other)
+        return write_frame(*arguments)
+
+    monkeypatch.setattr(WRITE, written)
+    update = "UPDATE race SET a = CASE a WHEN 1 THEN 11 ELSE 4 END"
+    if refused:
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            lake.execute(update)
+    else:
+        lake.execute(update)
+    assert {name: sorted(a for (a,) in lake.rows(f"SELECT a FROM {name}")) for name in rows} == rows
 
 
 def test_tables_with_rows_are_attached(pair: Pair) -> None:

@@ -107,7 +107,6 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.defaults import default_value
 from penstock.lakehouse.names import column_names
 from penstock.lakehouse.new_columns import check_no_variant
-from penstock.lakehouse.row_moves import pending
 from penstock.lakehouse.schema import DELETED_AT, Column, TableSchema, delta_type, type_text
 from penstock.lakehouse.statistics import bounds
 from penstock.lakehouse.table import DeltaTable
@@ -1163,7 +1162,6 @@ def change_columns(
     check_none_dead(scope, members, changes.dropped)
     staged = [_stage(scope, member, changes) for member in members]
     check_between_batches(transaction, scope, members[0])  # a later batch makes our commit fail
-    _check_nothing_moves(transaction, scope, members, staged)
     incomplete = [change for change in staged if not rewrites.is_complete(change)]
     if incomplete:
         raise FilesFirst(incomplete)
@@ -1188,27 +1186,6 @@ def change_columns(
             delta.discard()
             raise
     return {table.oid: change.table.version for table, change in zip(members, staged, strict=True)}
-
-
-def _check_nothing_moves(
-    transaction: CatalogTransaction,
-    scope: CommandScope,
-    members: Sequence[LakeTable],
-    staged: Sequence[ColumnChange],
-) -> None:
-    """Raise ObjectInUse if rows are on their way to another partition: their files have the old
-    columns."""
-    tables = {
-        member.oid: (change.table.uri, change.table.version)
-        for member, change in zip(members, staged, strict=True)
-    }
-    storage, sequenced = warehouse_of(scope).storage, transaction.transactions.versions()
-    if pending(storage, sequenced, tables) is not None:
-        raise ObjectInUse(
-            f'cannot alter table "{members[0].name}" because rows are being moved between its '
-            "partitions",
-            hint="Try again. The running node finishes an UPDATE that was stopped.",
-        )
 
 
 def _stage(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> ColumnChange:

@@ -33,7 +33,7 @@ from penstock.executor.routes import (
     required_columns,
     route,
 )
-from penstock.executor.row_moves import APP_ID, RowMoves, moves_of_filled
+from penstock.executor.row_moves import RowMoves, moves_of_filled
 from penstock.executor.row_pairs import paired_columns, write_pairs
 from penstock.executor.row_work import LeafWork
 from penstock.executor.rows import (
@@ -96,7 +96,7 @@ class ModifyTables:
         self._rows = LakeRows(warehouse, tables, select)
         self._spark_inserts = InsertBySpark(spark, catalog, tables, unique)
         self._truncates = TruncateTables(spark, warehouse, sequencer)
-        self._rewrites = Rewrites(warehouse, catalog, sequencer, tables, unique)
+        self._rewrites = Rewrites(warehouse, catalog, blocks, tables, unique)
         self._by_files = ModifyByFiles(
             warehouse, catalog, tables, self._rewrites, blocks, held, unique
         )
@@ -436,6 +436,7 @@ def _has_change_feed(table: DeltaTable) -> bool:
 # too, since subscribers may have other rows in theirs. Spark runs it if only Delta itself knows
 # what the table asks of its writers.
 
+_APP_ID: Final = "penstock.update"
 _IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
 _OPERATION: Final = "TRUNCATE"
 
@@ -471,7 +472,7 @@ class TruncateTables:
             table.stage(remove_all=True)
             try:
                 table.commit(
-                    app_id=APP_ID,
+                    app_id=_APP_ID,
                     operation=_OPERATION,
                     user_metadata=mark,
                 )
@@ -647,7 +648,7 @@ class Rewrites:
         self,
         warehouse: Warehouse,
         catalog: Catalog,
-        sequencer: Sequencer,
+        blocks: CommitBlocks,
         tables: LakeTables,
         unique: UniqueKeys,
     ) -> None:
@@ -655,7 +656,7 @@ class Rewrites:
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
-        self._moves = RowMoves(warehouse, sequencer)
+        self._moves = RowMoves(warehouse, blocks)
 
     def run_by_spark(
         self, table: LakeTable, change: Change, session: SparkSession, interrupts: Interrupts

@@ -182,8 +182,7 @@ def change_metadata(
 # commit was a TRUNCATE, which is published as such and not as deletes of its rows, and which
 # commits belong to one transaction. Others may write anything there, so a text that is no object
 # with one of our names is ignored. Spark takes the text from
-# ``spark.databricks.delta.commitInfo.userMetadata``. ``row_pairs`` and ``row_moves`` have marks of
-# their own.
+# ``spark.databricks.delta.commitInfo.userMetadata``. ``row_pairs`` has marks of its own.
 
 _OURS: Final = "penstock."
 """The prefix of all our names."""

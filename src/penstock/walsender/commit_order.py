@@ -25,11 +25,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.catalog import CatalogTransaction, LakeTable, Member
-from penstock.lakehouse.row_moves import Arrivals, arrive
-from penstock.lakehouse.warehouse import Warehouse
+from penstock.catalog import CatalogTransaction, Member
 from penstock.lsn import Lsn
-from penstock.walsender.troubles import Troubles
 
 
 class CommitTimes:
@@ -63,7 +60,6 @@ class Found:
       since the Unix epoch.
     - ``of_cut``: it is over all tables of a subscription. Any other is one commit of one table, or
       the commits of its ``group``.
-    - ``arrivals``: rows that it took to other tables, whose commits may be missing.
     - ``block``: oids of the tables of its transaction block.
     - ``undone``: it takes back another commit of the block.
     - ``blocks``: ids of the transaction blocks whose commits are in it.
@@ -79,7 +75,6 @@ class Found:
     origin_lsn: Lsn | None = None
     of_cut: bool = False
     group: str | None = None
-    arrivals: tuple[Arrivals, ...] = ()
     block: frozenset[int] = frozenset()
     undone: bool = False
     blocks: frozenset[str] = frozenset()
@@ -165,31 +160,6 @@ def by_relation(members: Iterable[Member]) -> tuple[Member, ...]:
 
 
 log = logging.getLogger(__name__)
-
-
-def finish_moves(
-    warehouse: Warehouse,
-    tables: Mapping[int, LakeTable],
-    found: Sequence[Found],
-    troubles: Troubles,
-) -> tuple[bool, list[Found]]:
-    """Finish interrupted moves of rows; ``tables`` are by oid. Return whether a commit was written,
-    and the part of ``found`` that is whole."""
-    arrived = False
-    unfinished: set[str | None] = set()
-    for item in found:
-        for arrivals in item.arrivals:
-            table = tables.get(arrivals.relation)
-            if table is None or table.uri is None:
-                log.error("rows were moved to a table that was dropped (%d)", arrivals.relation)
-                continue
-            here = False
-            with troubles.kept("moved rows", table.qualified_name):
-                put = arrive(warehouse.log_of(table.uri), arrivals)
-                arrived, here = arrived or put, True
-            if not here:
-                unfinished.add(arrivals.group)
-    return arrived, without_unfinished(found, unfinished)
 
 
 def without_unfinished(found: Sequence[Found], unfinished: Collection[str | None]) -> list[Found]:

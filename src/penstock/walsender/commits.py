@@ -15,7 +15,6 @@ from penstock.catalog.pg_subscription import is_app_id
 from penstock.errors import StorageError
 from penstock.lakehouse.actions import block_of, group_of, is_truncate, is_undone
 from penstock.lakehouse.log import list_log, read_entry
-from penstock.lakehouse.row_moves import Arrivals, arrivals_of
 from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 
@@ -37,7 +36,6 @@ class TableCommit:
     - ``table_id``: the id that it gives the table, None if the id stays.
     - ``applied``: appId and LSN of the subscription that wrote it, None for any other writer.
     - ``group``: the id shared by the commits of one transaction, None for a single commit.
-    - ``arrivals``: the rows that it took out of the table, and where they go.
     - ``block``: oids of the tables of its transaction block.
     - ``undone``: it takes back another commit of the block.
     """
@@ -49,7 +47,6 @@ class TableCommit:
     table_id: str | None = None
     applied: tuple[str, Lsn] | None = None
     group: str | None = None
-    arrivals: tuple[Arrivals, ...] = ()
     block: frozenset[int] = frozenset()
     undone: bool = False
 
@@ -112,11 +109,8 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
             size += _BYTES_OF_AN_ACTION
             if kind == "add" and body["path"] not in removed:
                 size += int(body.get("size") or 0)
-    group, arrivals = group_of(actions), arrivals_of(actions)
-    block, undone = block_of(actions), is_undone(actions)
-    return TableCommit(
-        version, time, size, changes, table_id, applied, group, arrivals, block, undone
-    )
+    group, block, undone = group_of(actions), block_of(actions), is_undone(actions)
+    return TableCommit(version, time, size, changes, table_id, applied, group, block, undone)
 
 
 def _position(version: object) -> Lsn:

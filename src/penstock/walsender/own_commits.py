@@ -174,7 +174,6 @@ def found_alone(
         commit.changes,
         origin,
         lsn,
-        arrivals=commit.arrivals,
         blocks=commit.blocks,
     )
 

@@ -44,7 +44,6 @@ from penstock.walsender.commit_order import (
     CommitTimes,
     Found,
     by_relation,
-    finish_moves,
     follows,
     in_order,
     now,
@@ -285,20 +284,7 @@ class Sequencer:
                 self._grown.notify_all()
 
     def _transactions(self) -> list[Found]:
-        return together(one_by_block(self._found_whole()))
-
-    def _found_whole(self) -> list[Found]:
-        """Return what was found, after finishing interrupted moves of rows. A session makes all
-        commits of a move under our lock, so one that lacks its second commit was interrupted."""
-        while True:
-            found = self._find()
-            if not any(item.arrivals for item in found):
-                return found
-            with self._catalog.read() as t:
-                tables = {table.oid: table for table in t.tables.all()}
-            arrived, whole = finish_moves(self._warehouse, tables, found, self.troubles)
-            if not arrived:
-                return whole
+        return together(one_by_block(self._find()))
 
     def _find(self) -> list[Found]:
         followed = self._following.followed()
