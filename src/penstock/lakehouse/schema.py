@@ -95,7 +95,7 @@ class Column:
 
     @property
     def source(self) -> str:
-        """Its name in PostgreSQL."""
+        """The column's name in PostgreSQL."""
         return self.attribute.name
 
     @property

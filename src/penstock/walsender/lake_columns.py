@@ -52,7 +52,7 @@ class LakeColumn:
 
     @property
     def name(self) -> str:
-        """Its name in PostgreSQL."""
+        """The column's name in PostgreSQL."""
         return self.attribute.name
 
 
