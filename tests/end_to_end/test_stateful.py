@@ -427,15 +427,18 @@ class Disturbed:
         without = {column for doubt in doubts for column in doubt.columns or ()}
         wanted, found = state.tables[name], self._rows(pin.uri, pin.version)
         if name in (table.name for table in self.story.met):
-            wanted = self._met(name, wanted, settled)
+            wanted = self._met(name, wanted, settled, found if settled else None)
             found = found if settled else self._met(name, found, settled)
         return _difference(name, wanted, found, without)
 
-    def _met(self, name: str, rows: Rows, settled: bool) -> Rows:
+    def _met(self, name: str, rows: Rows, settled: bool, found: Rows | None = None) -> Rows:
         """Without the keys that others have put there, as long as it is open how that ends. Of a
-        transaction that is skipped nothing is here."""
+        transaction that is skipped nothing is here, unless a REFRESH for another table has copied
+        the table that had stopped."""
         at = rows.columns.index("id")
         left = self.story.skipped if settled else self.story.local
+        if found is not None and name == self.story.met[0].name:
+            left = left - {row[at] for row in found.rows.keys() & rows.rows.keys()}
         kept = Counter({row: n for row, n in rows.rows.items() if row[at] not in left})
         if settled and name == self.story.met[0].name:
             kept.update((key, "local", None, None) for key in left)
