@@ -225,7 +225,7 @@ def test_what_a_table_was_before_is_sent_first(world: World) -> None:
         world.run(attach)
 
 
-@pytest.mark.parametrize("moment", ["_stage", "_check_nothing_moves"])
+@pytest.mark.parametrize("moment", ["_stage", "check_between_batches"])
 def test_a_batch_that_comes_meanwhile_changes_no_columns(
     world: World, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
