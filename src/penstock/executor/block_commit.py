@@ -142,7 +142,7 @@ class CommitBlocks:
             except PenstockError as error:
                 if not done:
                     raise
-                block.keep([*done, change])
+                block.keep([*done, change])  # after a lost race, none are kept
                 names = [each.name for each in done]
                 raise serialization_failure(error.detail or error.message, names) from None
             done.append(change)

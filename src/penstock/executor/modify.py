@@ -222,16 +222,13 @@ class ModifyByFiles:
         self._check_not_filled(what, table)
         with _refused_in_a_block(what):
             found = route(self._catalog, self._tables, table, rows.known)
-            versions = [self._tables.version(leaf, at) for leaf in found.leaves]
             opened = [
-                block.open_to_insert(leaf, version)
-                for leaf, version in zip(found.leaves, versions, strict=True)
+                block.open_to_insert(leaf, self._tables.version(leaf, at)) for leaf in found.leaves
             ]
         check_columns(self._tables, table, rows.known, opened)
         keyed = [leaf.oid for leaf in found.leaves if unique_keys(leaf, rows.known)]
-        files = write_rows(
-            found, opened, rows, self._key_check(found, opened, rows, lambda: self._held.now(keyed))
-        )
+        check = self._key_check(found, opened, rows, lambda: self._held.now(keyed))
+        files = write_rows(found, opened, rows, check if keyed else lambda _: None)
         return _stage_files(found, files, block)
 
     def insert_alone(self, table: LakeTable, rows: NewRows, interrupts: Interrupts) -> int | None:
@@ -257,7 +254,8 @@ class ModifyByFiles:
                 stack.enter_context(self._unique.turn(keyed, interrupts.check))
                 return held
 
-            files = write_rows(found, opened, rows, self._key_check(found, opened, rows, turn))
+            check = self._key_check(found, opened, rows, turn)
+            files = write_rows(found, opened, rows, check if keyed else lambda _: None)
             count = _stage_files(found, files, block)
             try:
                 self._commit(table, block)
@@ -280,8 +278,7 @@ class ModifyByFiles:
         self._check_not_filled(what, table)
         with _refused_in_a_block(what):
             found = route(self._catalog, self._tables, table, change.known)
-            versions = [self._tables.version(leaf, at) for leaf in found.leaves]
-            opened = list(map(block.open, found.leaves, versions))
+            opened = [block.open(leaf, self._tables.version(leaf, at)) for leaf in found.leaves]
         check_columns(self._tables, table, change.known, opened)
         if _size(opened) > _MAX_BLOCK_BYTES:
             raise not_in_a_block(f"{what} of tables of more than {_MAX_BLOCK_BYTES >> 20} MB")
@@ -376,8 +373,6 @@ class ModifyByFiles:
     ) -> CheckFiles:
         """Return a function that checks the keys of rows that an INSERT has written. ``held`` is
         called before: it waits for the turn of the keys."""
-        if not any(unique_keys(leaf, rows.known) for leaf in found.leaves):
-            return lambda _: None
 
         def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
             others = held()
