@@ -113,15 +113,19 @@ def random_definition(
             return Definition(kind, (f"VACUUM FULL {named}",), frozenset(), doubts)
         case "generated":
             return _generated(rng, table, number)
-    return _column(rng, kind, table, number)
+    return _column(rng, kind, table, number, constant=version >= 15 or table.name != "root")
 
 
-def _column(rng: random.Random, kind: str, table: Table, number: int) -> Definition:
+def _column(
+    rng: random.Random, kind: str, table: Table, number: int, *, constant: bool
+) -> Definition:
+    """``constant``: whether a column may be added with a constant default. PostgreSQL 14 sends NULL
+    of it in old rows of partitions that are published as their root."""
     name, changed = table.name, frozenset((table.name,))
     new = random_column(rng, f"a{number}")
     doubt = _doubts(table, {new.name}, _COLUMN)
     if kind in ("default", "volatile") or not table.columns:
-        value = "5" if kind == "default" else "random()"
+        value = "5" if kind == "default" and constant else "random()"
         added = f"ALTER TABLE {name} ADD COLUMN {new.name} float8 DEFAULT {value}"
         dropped = f"ALTER TABLE {name} ALTER COLUMN {new.name} DROP DEFAULT"
         # writers leave it alone, so that rows of later keep the default, if it has one
@@ -150,7 +154,7 @@ def _column(rng: random.Random, kind: str, table: Table, number: int) -> Definit
     other = rng.random() < 0.3
     if other:
         again = f"ALTER TABLE {name} ADD COLUMN {column.name} {new.type}"
-    elif column.type == "bigint":
+    elif column.type == "bigint" and constant:
         again += " DEFAULT 7"
     known = Column(column.name, *((new.type, new.value, new.as_text) if other else
                                   (column.type, column.value, column.as_text)))  # fmt: skip
