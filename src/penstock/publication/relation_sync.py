@@ -23,7 +23,7 @@ from penstock.publication.members import (
 )
 from penstock.publication.row_filter import RowFilter, compile_row_filter
 from penstock.publication.rules import refused_operations
-from penstock.sql.grammar.expressions import BoolOp
+from penstock.sql.grammar.parsenodes import BoolOp
 from penstock.sql.to_duckdb.duckdb_predicate import conjunction
 from penstock.sql.to_duckdb.duckdb_values import (
     Value,

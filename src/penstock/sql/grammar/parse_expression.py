@@ -1,7 +1,7 @@
 """Expressions outside of queries: row filters, generated columns (a_expr of gram.y).
 
 In: a text, or a node of the raw parse tree of a statement. Out: raw expressions
-(``penstock.sql.grammar.expressions``). The analysis decides which expressions a clause allows.
+(``penstock.sql.grammar.parsenodes``). The analysis decides which expressions a clause allows.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import PenstockError, SqlSyntaxError
-from penstock.sql.grammar.expressions import Expression
 from penstock.sql.grammar.libpg_query import parse_tree
+from penstock.sql.grammar.parsenodes import Expression
 from penstock.sql.grammar.raw_node import Json
 from penstock.sql.grammar.raw_statements import read_expression
 from penstock.sql.text.limits import limited_depth

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.errors import FeatureNotSupported, SqlSyntaxError
-from penstock.sql.grammar.expressions import (
+from penstock.sql.grammar.libpg_query import parse_tree
+from penstock.sql.grammar.parsenodes import (
     AArray,
     ABool,
     ABooleanTest,
@@ -19,37 +20,28 @@ from penstock.sql.grammar.expressions import (
     AConst,
     AExpr,
     AExprKind,
+    Alias,
     AMinMax,
     ANullTest,
     ARow,
+    ASubLink,
     BoolOp,
     CollateClause,
     ColumnRef,
+    CommonTableExpr,
     ConstKind,
     Default,
+    DeleteStmt,
     Expression,
+    FromItem,
     FuncCall,
     Indirection,
-    NamedArg,
-    ParamRef,
-    SortBy,
-    SqlValueFunction,
-    Subscript,
-    TypeCast,
-    TypeName,
-    WindowDef,
-)
-from penstock.sql.grammar.libpg_query import parse_tree
-from penstock.sql.grammar.parsenodes import (
-    Alias,
-    ASubLink,
-    CommonTableExpr,
-    DeleteStmt,
-    FromItem,
     InsertStmt,
     JoinExpr,
     JoinType,
+    NamedArg,
     Overriding,
+    ParamRef,
     QueryStatement,
     RangeFunction,
     RangeSubselect,
@@ -57,9 +49,15 @@ from penstock.sql.grammar.parsenodes import (
     ResTarget,
     SelectStmt,
     SetOperation,
+    SortBy,
+    SqlValueFunction,
     Star,
     SubLinkKind,
+    Subscript,
+    TypeCast,
+    TypeName,
     UpdateStmt,
+    WindowDef,
 )
 from penstock.sql.grammar.raw_node import Json, RawNode, string
 from penstock.sql.text.limits import MAX_DIGITS, limited_depth

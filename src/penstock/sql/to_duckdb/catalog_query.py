@@ -29,8 +29,7 @@ from penstock.pgtypes.pg_type import (
 )
 from penstock.pgtypes.type_names import length_of
 from penstock.sql.builtin import functions, functions_by_name
-from penstock.sql.grammar.expressions import BoolOp
-from penstock.sql.grammar.parsenodes import SetOperation
+from penstock.sql.grammar.parsenodes import BoolOp, SetOperation
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.catalog_functions import (

@@ -11,8 +11,7 @@ from typing import Final
 
 from penstock.attribute import Attribute
 from penstock.pgtypes.pg_type import INT2, INT4, INT8, TEXT, VARCHAR
-from penstock.sql.grammar.expressions import BoolOp
-from penstock.sql.grammar.parsenodes import JoinType
+from penstock.sql.grammar.parsenodes import BoolOp, JoinType
 from penstock.sql.typed.primnodes import (
     BoolExpr,
     Const,

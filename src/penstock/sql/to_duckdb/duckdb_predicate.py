@@ -26,7 +26,7 @@ from penstock.pgtypes.pg_type import (
     VARCHAR,
 )
 from penstock.sql.builtin import functions
-from penstock.sql.grammar.expressions import BoolOp
+from penstock.sql.grammar.parsenodes import BoolOp
 from penstock.sql.text.array_literals import split_array
 from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.duckdb_functions import cast, function

@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported
 from penstock.sql.builtin import functions
-from penstock.sql.grammar.expressions import FuncCall, WindowDef
+from penstock.sql.grammar.parsenodes import FuncCall, WindowDef
 from penstock.sql.typed.function_analysis import AGGREGATE, found_function
 from penstock.sql.typed.primnodes import Const, Node, children
 from penstock.sql.typed.query_nodes import Aggref, SortKey, WindowFrame, WindowFunc

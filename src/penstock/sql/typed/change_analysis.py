@@ -18,12 +18,16 @@ from penstock.errors import (
 )
 from penstock.pgtypes.pg_type import BOOL, UNKNOWN
 from penstock.sql.grammar.default_grammar import NEXTVAL
-from penstock.sql.grammar.expressions import AConst, ConstKind, Default, Expression, ParamRef
 from penstock.sql.grammar.parsenodes import (
+    AConst,
     Alias,
+    ConstKind,
+    Default,
     DeleteStmt,
+    Expression,
     InsertStmt,
     Overriding,
+    ParamRef,
     SelectStmt,
     Star,
     UpdateStmt,

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.errors import FeatureNotSupported
 from penstock.identifiers import simple_quote_literal
 from penstock.pgtypes.pg_type import BOOL, INT4, NUMERIC, UNKNOWN
-from penstock.sql.grammar.expressions import BoolOp
+from penstock.sql.grammar.parsenodes import BoolOp
 from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sql.typed.primnodes import (
     ArrayExpr,

@@ -37,7 +37,7 @@ from penstock.pgtypes.pg_type import (
 )
 from penstock.pgtypes.type_names import typmod_in
 from penstock.sql.builtin.type_cache import named_type, types
-from penstock.sql.grammar.expressions import (
+from penstock.sql.grammar.parsenodes import (
     AArray,
     ABool,
     ABooleanTest,
@@ -48,6 +48,7 @@ from penstock.sql.grammar.expressions import (
     AMinMax,
     ANullTest,
     ARow,
+    ASubLink,
     CollateClause,
     ColumnRef,
     ConstKind,
@@ -58,10 +59,10 @@ from penstock.sql.grammar.expressions import (
     NamedArg,
     ParamRef,
     SqlValueFunction,
+    SubLinkKind,
     TypeCast,
     TypeName,
 )
-from penstock.sql.grammar.parsenodes import ASubLink, SubLinkKind
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import (
     array_of,

@@ -13,7 +13,7 @@ from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError, 
 from penstock.pgtypes.pg_type import UNKNOWN
 from penstock.sql.builtin import Function, functions, functions_by_name
 from penstock.sql.builtin.type_cache import named_type
-from penstock.sql.grammar.expressions import FuncCall, NamedArg
+from penstock.sql.grammar.parsenodes import FuncCall, NamedArg
 from penstock.sql.typed.candidates import Candidate, find_function, signature
 from penstock.sql.typed.coercion import Path, coerce, pathway
 from penstock.sql.typed.default_arguments import default_argument

@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 
 from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.sql.grammar.expressions import ColumnRef, Default, Expression
 from penstock.sql.grammar.parse_expression import parse_expression
 from penstock.sql.grammar.parsenodes import (
     ASubLink,
+    ColumnRef,
+    Default,
+    Expression,
     InsertStmt,
     Overriding,
     SelectStmt,

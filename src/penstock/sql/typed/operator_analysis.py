@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from penstock.errors import WrongObjectType
 from penstock.pgtypes.pg_type import BOOL, UNKNOWN
-from penstock.sql.grammar.expressions import (
+from penstock.sql.grammar.parsenodes import (
     AConst,
     AExpr,
     AExprKind,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
-from penstock.sql.grammar.expressions import BoolOp
+from penstock.sql.grammar.parsenodes import BoolOp
 
 
 class Form(Enum):

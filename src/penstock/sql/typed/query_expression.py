@@ -16,8 +16,9 @@ from penstock.errors import (
     WrongObjectType,
 )
 from penstock.pgtypes.pg_type import BOOL, INT4, RECORD, UNKNOWN
-from penstock.sql.grammar.expressions import (
+from penstock.sql.grammar.parsenodes import (
     ARow,
+    ASubLink,
     ColumnRef,
     Expression,
     FuncCall,
@@ -25,10 +26,10 @@ from penstock.sql.grammar.expressions import (
     ParamRef,
     SortBy,
     SqlValueFunction,
+    SubLinkKind,
     Subscript,
     WindowDef,
 )
-from penstock.sql.grammar.parsenodes import ASubLink, SubLinkKind
 from penstock.sql.text.limits import MAX_PARAMETERS
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.aggregate_analysis import aggregate, window

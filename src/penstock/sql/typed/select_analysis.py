@@ -19,31 +19,26 @@ from penstock.errors import (
     SqlSyntaxError,
 )
 from penstock.pgtypes.pg_type import BOOL, INT4, INT8, INTEGERS, RECORD, TEXT, UNKNOWN
-from penstock.sql.grammar.expressions import (
+from penstock.sql.grammar.parsenodes import (
     AArray,
     ACase,
     ACoalesce,
     AConst,
     AExpr,
     AExprKind,
+    Alias,
     AMinMax,
     ARow,
+    ASubLink,
     BoolOp,
     CollateClause,
     ColumnRef,
+    CommonTableExpr,
     ConstKind,
     Expression,
+    FromItem,
     FuncCall,
     Indirection,
-    SortBy,
-    SqlValueFunction,
-    TypeCast,
-)
-from penstock.sql.grammar.parsenodes import (
-    Alias,
-    ASubLink,
-    CommonTableExpr,
-    FromItem,
     JoinExpr,
     JoinType,
     RangeFunction,
@@ -52,8 +47,11 @@ from penstock.sql.grammar.parsenodes import (
     ResTarget,
     SelectStmt,
     SetOperation,
+    SortBy,
+    SqlValueFunction,
     Star,
     SubLinkKind,
+    TypeCast,
 )
 from penstock.sql.grammar.raw_names import reads
 from penstock.sql.grammar.raw_statements import parse_query

@@ -11,9 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.sql.grammar.expressions import ColumnRef, Expression, FuncCall, Indirection, NamedArg
 from penstock.sql.grammar.parsenodes import (
     Alias,
+    ColumnRef,
+    Expression,
+    FuncCall,
+    Indirection,
+    NamedArg,
     RangeFunction,
     RangeSubselect,
     ResTarget,
