@@ -15,7 +15,9 @@ from penstock.pgtypes.text_output import text_cast
 from penstock.protocol.answers import Cells, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import Copy, parse
-from penstock.sql.grammar.copy_query import CopyForm, CopyTarget, parse_copy_query
+from penstock.sql.grammar.copy_query import CopyForm, CopyTarget, copy_query
+from penstock.sql.grammar.parse_expression import parse_expression
+from penstock.sql.grammar.raw_statements import parse_select
 from penstock.sql.text.object_names import RangeVar
 
 
@@ -45,11 +47,11 @@ from penstock.sql.text.object_names import RangeVar
 def test_every_form_of_a_column(type_oid: int, typmod: int, form: CopyForm) -> None:
     for name in ("a", "case", 'the "A", :: b', "ünï"):
         asked = pgtypes.find(type_oid).copy_expression(quoted(name), typmod)
-        query = parse_copy_query(f'SELECT "id", {asked} FROM ONLY "s"."t" WHERE (id > 1)')
+        query = copy_query(parse_select(f'SELECT "id", {asked} FROM ONLY "s"."t" WHERE (id > 1)'))
         assert query is not None
         assert query.columns == (CopyTarget("id"), CopyTarget(name, form))
         assert query.relation == RangeVar("t", "s", only=True)
-        assert query.where == "(id > 1)"
+        assert query.where == parse_expression("id > 1")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_every_form_of_a_column(type_oid: int, typmod: int, form: CopyForm) -> N
     ],
 )
 def test_nothing_else_is_taken_for_it(asked: str) -> None:
-    assert parse_copy_query(f"SELECT {asked} FROM t") is None
+    assert copy_query(parse_select(f"SELECT {asked} FROM t")) is None
 
 
 def test_a_cast_is_not_what_is_printed() -> None:

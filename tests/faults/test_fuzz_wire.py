@@ -33,6 +33,7 @@ from penstock.protocol.scram import NONCE_SIZE, ScramExchange, mock_verifier
 from penstock.protocol.session import ServerSession
 from penstock.protocol.startup import read_startup
 from penstock.protocol.startup_packets import SslRequest, StartupMessage
+from penstock.sql.grammar.parsenodes import SelectStmt
 from pg_catalog import objects
 
 pytestmark = pytest.mark.faults
@@ -239,16 +240,19 @@ class Catalogs:
 
     reads_catalog_only = staticmethod(reads_catalog_only)
 
-    def describe(self, text: str, _: object, said: Sequence[int]) -> Description:
+    def describe(self, query: SelectStmt, _: object, said: Sequence[int]) -> Description:
         database = CatalogDatabase(objects.snapshot(), objects.session())
-        types = database.parameter_types(text)
-        return Description(types, database.describe(text))
+        return database.describe(query)
 
     def query(
-        self, text: str, parameters: Sequence[bytes | None], _: object, said: Sequence[int] = ()
+        self,
+        query: SelectStmt,
+        parameters: Sequence[bytes | None],
+        _: object,
+        said: Sequence[int] = (),
     ) -> Rows:
         with contextlib.closing(CatalogDatabase(objects.snapshot(), objects.session())) as database:
-            fields, rows = database.query(text, parameters)
+            fields, rows = database.query(query, parameters)
         return Rows(fields, rows)
 
 

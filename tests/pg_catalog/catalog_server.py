@@ -13,8 +13,9 @@ from penstock.backend.server import ListenOptions, Server
 from penstock.catalog import Role
 from penstock.errors import PenstockError
 from penstock.pg_catalog import CatalogDatabase, reads_catalog_only
-from penstock.protocol.answers import Answer, Description, Prepared, Rows
+from penstock.protocol.answers import Answer, Prepared, Rows
 from penstock.protocol.backend_messages import TransactionStatus
+from penstock.sql.grammar.raw_statements import parse_query
 
 
 class CatalogRunner:
@@ -28,11 +29,10 @@ class CatalogRunner:
         return self.execute(self.prepare(text, ()), ())
 
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
-        if not reads_catalog_only(text):
+        query = parse_query(text)
+        if not reads_catalog_only(query):
             raise PenstockError(f"no catalog query: {text}", sqlstate="0A000")
-        parameters = self.database.parameter_types(text, types)
-        fields = self.database.describe(text, types)
-        return Prepared(text, Description(parameters, fields))
+        return Prepared(text, self.database.describe(query, types), query)
 
     @property
     def transaction_status(self) -> TransactionStatus:
@@ -41,9 +41,9 @@ class CatalogRunner:
     def failed(self) -> tuple[()]:
         return ()
 
-    def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
-        types = statement.description.parameters
-        fields, rows = self.database.query(statement.text, parameters, types)
+    def execute(self, prepared: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+        types = prepared.description.parameters
+        fields, rows = self.database.query(prepared.statement, parameters, types)
         return [Rows(fields, rows)]
 
     def cancel(self) -> None:

@@ -15,6 +15,7 @@ from fix_postgres import Database
 from penstock.catalog.pg_class import LakeTable
 from penstock.errors import PenstockError
 from penstock.pg_catalog import CatalogDatabase
+from penstock.sql.grammar.raw_statements import parse_select
 from pg_catalog import objects
 
 QUERIES = [
@@ -46,7 +47,7 @@ def _theirs(connection: psycopg.Connection[object], query: str) -> object:
 
 def _answer(database: CatalogDatabase, query: str) -> object:
     try:
-        fields, rows = database.query(query)
+        fields, rows = database.query(parse_select(query))
     except PenstockError as error:
         return error.sqlstate, error.message
     return [(f.attribute.name, f.attribute.type_oid, f.attribute.typmod) for f in fields], rows
@@ -106,14 +107,14 @@ def _nested(levels: int, text: str, by: str) -> str:
 def test_a_small_text_costs_little(ours: CatalogDatabase, query: str, sqlstate: str) -> None:
     began = time.thread_time()
     with pytest.raises(PenstockError) as error:
-        ours.query(query)
+        ours.query(parse_select(query))
     assert error.value.sqlstate == sqlstate
     assert time.thread_time() - began < 5
 
 
 def test_each_query_has_its_own_budget(ours: CatalogDatabase) -> None:
     for _ in range(3):
-        fields, rows = ours.query("SELECT length(repeat('x', 100000000))")
+        fields, rows = ours.query(parse_select("SELECT length(repeat('x', 100000000))"))
         assert (fields[0].attribute.name, rows) == ("length", [[b"100000000"]])
 
 
@@ -139,7 +140,7 @@ def test_parameters_are_read_as_literals_are(
     ours: CatalogDatabase, text: bytes, oid: int, expected: bytes | str
 ) -> None:
     try:
-        _, ((found,),) = ours.query("SELECT $1", [text], [oid])
+        _, ((found,),) = ours.query(parse_select("SELECT $1"), [text], [oid])
     except PenstockError as error:
         assert error.sqlstate == expected
         return
@@ -147,23 +148,23 @@ def test_parameters_are_read_as_literals_are(
 
 
 def test_a_parameter_of_an_unknown_type_is_text_in_order_by(ours: CatalogDatabase) -> None:
-    assert ours.parameter_types("SELECT 1 ORDER BY $1") == (25,)
-    assert ours.query("SELECT 1 ORDER BY $1", [b"x"])[1] == [[b"1"]]
+    assert ours.describe(parse_select("SELECT 1 ORDER BY $1")).parameters == (25,)
+    assert ours.query(parse_select("SELECT 1 ORDER BY $1"), [b"x"])[1] == [[b"1"]]
 
 
 @pytest.mark.parametrize(("clause", "sqlstate"), [("LIMIT", "2201W"), ("OFFSET", "2201X")])
 def test_a_count_that_is_a_parameter_is_not_negative(
     ours: CatalogDatabase, clause: str, sqlstate: str
 ) -> None:
-    assert ours.query(f"SELECT 1 {clause} $1", [None])[1] == [[b"1"]]
+    assert ours.query(parse_select(f"SELECT 1 {clause} $1"), [None])[1] == [[b"1"]]
     with pytest.raises(PenstockError, match=f"{clause} must not be negative") as error:
-        ours.query(f"SELECT 1 {clause} $1", [b"-1"])
+        ours.query(parse_select(f"SELECT 1 {clause} $1"), [b"-1"])
     assert error.value.sqlstate == sqlstate
 
 
 def test_a_parameter_whose_type_nothing_tells_is_refused(ours: CatalogDatabase) -> None:
     with pytest.raises(PenstockError) as error:
-        ours.parameter_types("SELECT $2")
+        ours.describe(parse_select("SELECT $2"))
     assert (error.value.sqlstate, error.value.message) == (
         "42P18",
         "could not determine data type of parameter $1",

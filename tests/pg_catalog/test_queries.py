@@ -12,6 +12,7 @@ import pytest
 from penstock.attribute import TupleDesc
 from penstock.errors import PenstockError
 from penstock.pg_catalog import CatalogDatabase, PythonFunction, reads_catalog_only
+from penstock.sql.grammar.raw_statements import parse_query, parse_select
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from pg_catalog import objects
 from pg_catalog.test_subscriber_queries import compare, drop_subscription, server_oids
@@ -263,7 +264,7 @@ def test_fields_and_rows_are_a_servers(
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         for sql in QUERIES:
             try:
-                assert reads_catalog_only(sql)
+                assert reads_catalog_only(parse_query(sql))
                 compare(connection, ours, sql)
             except (AssertionError, PenstockError) as error:
                 wrong.append(f"{sql}\n    {error}")
@@ -303,7 +304,7 @@ def test_errors_are_a_servers(pair: Callable[[int], tuple[Any, CatalogDatabase]]
                 connection.execute(sql)
             expected = theirs.value.diag.message_primary, theirs.value.sqlstate
             try:
-                ours.query(sql)
+                ours.query(parse_select(sql))
                 found: object = "no error"
             except PenstockError as error:
                 found = error.message, error.sqlstate
@@ -319,17 +320,12 @@ def test_errors_are_a_servers(pair: Callable[[int], tuple[Any, CatalogDatabase]]
         "SELECT * FROM pg_class, t1",
         "SELECT count(*) FROM (SELECT 1 FROM shop.orders) q",
         "INSERT INTO t1 VALUES (1)",
-        "CREATE TABLE pg_x (a int)",
         "SELECT my_function(1)",
-        "SELECT 1; SELECT 2",
         "SELECT * FROM pg_class WHERE EXISTS (SELECT 1 FROM t1)",
-        "nonsense",
-        "",
-        "SELECT 'unfinished",
     ],
 )
 def test_what_is_no_question_for_the_catalogs(sql: str) -> None:
-    assert not reads_catalog_only(sql)
+    assert not reads_catalog_only(parse_query(sql))
 
 
 def test_who_may_see_secrets() -> None:
@@ -342,13 +338,15 @@ def test_who_may_see_secrets() -> None:
         "SELECT * FROM pg_subscription",
     ):
         with pytest.raises(PenstockError, match=r"permission denied for (table|view) pg_") as error:
-            plain.query(sql)
+            plain.query(parse_select(sql))
         assert error.value.sqlstate == "42501"
-    assert plain.query("SELECT subname FROM pg_subscription")[1] == [[b"s1"]]
-    hidden = plain.query("SELECT DISTINCT rolpassword FROM pg_roles")[1]
+    assert plain.query(parse_select("SELECT subname FROM pg_subscription"))[1] == [[b"s1"]]
+    hidden = plain.query(parse_select("SELECT DISTINCT rolpassword FROM pg_roles"))[1]
     assert hidden == [[b"********"]]
     all_seeing = CatalogDatabase(snapshot, objects.session())
-    cells = [cell or b"" for row in all_seeing.query("TABLE pg_authid")[1] for cell in row]
+    cells = [
+        cell or b"" for row in all_seeing.query(parse_select("TABLE pg_authid"))[1] for cell in row
+    ]
     assert any(b"SCRAM-SHA-256" in cell for cell in cells)
     plain.close()
     all_seeing.close()
@@ -361,7 +359,7 @@ def test_a_publishers_password_is_never_shown() -> None:
     database = CatalogDatabase(
         dataclasses.replace(base, subscriptions=(secret,)), objects.session()
     )
-    (row,) = database.query("SELECT subconninfo FROM pg_subscription")[1]
+    (row,) = database.query(parse_select("SELECT subconninfo FROM pg_subscription"))[1]
     assert b"hunter2" not in (row[0] or b"") and b"host=h" in (row[0] or b"")
     database.close()
 
@@ -377,7 +375,7 @@ def test_files_and_duckdbs_own_are_out_of_reach() -> None:
         "SELECT * FROM penstock_publication_tables",
     ):
         with pytest.raises(PenstockError):
-            database.query(sql)
+            database.query(parse_select(sql))
     database.close()
 
 
@@ -390,7 +388,9 @@ def test_settings_are_changed_by_the_session() -> None:
 
     session = dataclasses.replace(objects.session(), set_config=set_config)
     database = CatalogDatabase(objects.snapshot(), session)
-    fields, rows = database.query("SELECT pg_catalog.set_config('search_path', '', false);")
+    fields, rows = database.query(
+        parse_select("SELECT pg_catalog.set_config('search_path', '', false);")
+    )
     assert rows == [[b""]] and [(f.attribute.name, f.attribute.type_oid) for f in fields] == [
         ("set_config", 25)
     ]
@@ -406,7 +406,7 @@ def test_partitioned_parents_have_the_columns_of_their_partitions() -> None:
     )
     database = CatalogDatabase(dataclasses.replace(base, tables=tables), objects.session())
     sql = "SELECT attname FROM pg_attribute WHERE attrelid = 'part'::regclass ORDER BY attnum"
-    assert database.query(sql)[1] == [[b"a"], [b"b"]]
+    assert database.query(parse_select(sql))[1] == [[b"a"], [b"b"]]
     database.close()
 
 
@@ -419,10 +419,10 @@ def test_functions_that_the_node_adds() -> None:
     name = "pg_drop_replication_slot"
     database = CatalogDatabase(objects.snapshot(), objects.session(), {name: drop})
     sql = f"SELECT {name}('s' || pubname) FROM pg_publication WHERE pubname IN ('p_t', 'p_all')"
-    assert sorted(database.query(sql)[1]) == [[None], [None]]
+    assert sorted(database.query(parse_select(sql))[1]) == [[None], [None]]
     assert sorted(dropped) == ["sp_all", "sp_t"]
-    assert not reads_catalog_only(f"SELECT {name}('s')")
-    assert reads_catalog_only(f"SELECT {name}('s')", [name])
+    assert not reads_catalog_only(parse_query(f"SELECT {name}('s')"))
+    assert reads_catalog_only(parse_query(f"SELECT {name}('s')"), [name])
     database.close()
 
 
@@ -432,14 +432,14 @@ def test_parameters_get_their_types_where_they_are_used() -> None:
         "SELECT relname, $4 FROM pg_class WHERE (oid = $1 OR $1 IS NULL) AND relname = ANY ($2)"
         " AND relispartition = $3 AND $5::int2 = 3"
     )
-    assert database.parameter_types(sql) == (26, 1003, 16, 25, 21)
-    found = database.query(sql, [None, b'{part_1,"t1",NULL}', b"t", b"x", b"3"])[1]
+    assert database.describe(parse_select(sql)).parameters == (26, 1003, 16, 25, 21)
+    found = database.query(parse_select(sql), [None, b'{part_1,"t1",NULL}', b"t", b"x", b"3"])[1]
     assert found == [[b"part_1", b"x"]]
     with pytest.raises(PenstockError, match="invalid input syntax") as error:
-        database.query(sql, [b"x", b"{}", b"t", b"x", b"3"])
+        database.query(parse_select(sql), [b"x", b"{}", b"t", b"x", b"3"])
     assert error.value.sqlstate == "22P02"
     with pytest.raises(PenstockError, match="bind message supplies 1 parameters") as error:
-        database.query(sql, [b"1"])
+        database.query(parse_select(sql), [b"1"])
     assert error.value.sqlstate == "08P01"
     database.close()
 
@@ -449,7 +449,7 @@ def test_views_of_the_running_node() -> None:
     snapshot = dataclasses.replace(objects.snapshot(), views={"pg_stat_replication": [row]})
     database = CatalogDatabase(snapshot, objects.session())
     sql = "SELECT pid, usename, sent_lsn, write_lag, backend_start FROM pg_stat_replication"
-    assert database.query(sql)[1] == [[b"12", b"alice", b"0/10", None, None]]
+    assert database.query(parse_select(sql))[1] == [[b"12", b"alice", b"0/10", None, None]]
     database.close()
 
 
@@ -469,7 +469,7 @@ def test_no_query_occupies_the_node(
         monkeypatch.setattr("penstock.pg_catalog.database._LONGEST_S", 0.3)
     database = CatalogDatabase(objects.snapshot(), objects.session())
     with pytest.raises(PenstockError) as error:
-        database.query(sql)
+        database.query(parse_select(sql))
     assert error.value.sqlstate == sqlstate
-    assert database.query("SELECT 1")[1] == [[b"1"]]
+    assert database.query(parse_select("SELECT 1"))[1] == [[b"1"]]
     database.close()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.sql.grammar import libpg_query
 from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
@@ -115,3 +118,50 @@ def test_a_snapshot_has_the_columns_of_its_time(lake: LakeNode) -> None:
             (1, None),
             (2, "x"),
         ]
+
+
+_WITH_PARAMETERS: list[tuple[str, tuple[Any, ...]]] = [
+    ("SELECT id, %s FROM wares WHERE name = %s ORDER BY id LIMIT %s", (Decimal("1.5"), "ink", 3)),
+    ("SELECT id FROM wares ORDER BY %s, id OFFSET %s", ("x", None)),
+    ("SELECT added, count(*) FROM wares WHERE added < %s GROUP BY added", (date(2024, 1, 1),)),
+    ("INSERT INTO wares (id, name, price) VALUES (%s, %s, %s)", (5, "%s it's $1", None)),
+    ("INSERT INTO wares (id, added) SELECT %s, %s", (6, "2024-02-29")),
+    ("UPDATE wares SET sold = %s, name = name || %s WHERE id = %s", (9, "!", 5)),
+    ("SELECT * FROM wares ORDER BY id", ()),
+    ("DELETE FROM wares WHERE id = ANY (%s)", ([5, 6],)),
+    ("SELECT relkind FROM pg_class WHERE relname = %s", ("wares",)),
+]
+
+
+def test_a_statement_is_parsed_once(
+    both: Callable[..., tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Parse to Execute, and when it is executed again, with parameters as on a server."""
+    connections = both(
+        "CREATE TABLE wares (id int PRIMARY KEY, name text, price numeric(8,2), sold int,"
+        " added date)",
+        "INSERT INTO wares VALUES (1, 'ink', 3.50, 7, '2023-12-31'), (2, 'pen', NULL, 1, NULL)",
+    )
+    parsed: list[str] = []
+    library = libpg_query._library
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(library, name)
+
+        def pg_query_parse(self, text: bytes) -> Any:
+            parsed.append(text.decode())
+            return library.pg_query_parse(text)
+
+    ours, server = (psycopg.Cursor[Any](connection) for connection in connections)
+    monkeypatch.setattr(libpg_query, "_library", Counted())
+    for query, values in _WITH_PARAMETERS:
+        parsed.clear()
+        for cursor in (ours, server):
+            cursor.execute(query, values, prepare=True)
+        assert ours.statusmessage == server.statusmessage
+        if server.description is not None:
+            assert [c.name for c in ours.description or ()] == [c.name for c in server.description]
+            assert ours.fetchall() == server.fetchall()
+            ours.execute(query, values, prepare=True)
+        assert len(parsed) == 1, parsed

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.sql.grammar.parsenodes import ParamValue, ResTarget, nodes_of
+from penstock.sql.grammar.raw_statements import parse_query, parse_select
+from penstock.sql.typed.expression_analysis import parameter_constant
 from penstock.sql.typed.parameters import last_parameter, parameter_types, with_values
+from penstock.sql.typed.primnodes import Const
 
 _INT4, _INT8, _TEXT, _NUMERIC, _BOOL, _DATE = 23, 20, 25, 1700, 16, 1082
 _COLUMNS = {"id": _INT4, "name": _TEXT, "price": _NUMERIC, "ok": _BOOL, "added": _DATE}
@@ -28,26 +32,50 @@ _COLUMNS = {"id": _INT4, "name": _TEXT, "price": _NUMERIC, "ok": _BOOL, "added":
     ],
 )
 def test_types(text: str, expected: tuple[int, ...]) -> None:
-    count = last_parameter(text)
+    count = last_parameter(parse_query(text))
     assert count == len(expected)
-    assert parameter_types(text, count, (), lambda schema, table: _COLUMNS) == expected
+    assert parameter_types(parse_query(text), count, (), lambda schema, table: _COLUMNS) == expected
 
 
 def test_what_the_client_says_counts() -> None:
     columns = {"id": _INT4}
     text = "SELECT 1 FROM t WHERE id = $1 AND id = $2"
-    assert parameter_types(text, 2, (21, 0), lambda schema, table: columns) == (21, _INT4)
-
-
-def test_values_are_constants_of_their_types() -> None:
-    text = "SELECT '$1', $1,$2 /* $3 */ FROM t WHERE a = $3 AND b = ANY($4) LIMIT $5"
-    values = (b"-7", b"it's", b"t", b"{1,NULL}", b"3")
-    assert with_values(text, values, (_INT4, _TEXT, _BOOL, 1007, _INT8)) == (
-        "SELECT '$1',  CAST('-7' AS integer) , 'it''s'  /* $3 */ FROM t WHERE"
-        " a =  CAST('t' AS boolean)  AND b = ANY( CAST('{1,NULL}' AS integer[]) ) LIMIT  3 "
+    assert parameter_types(parse_query(text), 2, (21, 0), lambda schema, table: columns) == (
+        21,
+        _INT4,
     )
+
+
+def test_values_take_the_place_of_parameters() -> None:
+    query = parse_select("SELECT $1 FROM t WHERE a = $3 AND b = ANY($2) LIMIT $1")
+    found = with_values(query, (b"-7", b"{1,NULL}", None), (_INT8, 1007, _TEXT))
+    number, array = ParamValue(_INT8, "-7"), ParamValue(1007, "{1,NULL}")
+    assert found.targets == (ResTarget(number),) and found.limit == number
+    assert {node for node in nodes_of(found.where) if isinstance(node, ParamValue)} == {
+        array,
+        ParamValue(_TEXT, None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "type_oid", "constant"),
+    [
+        ("-7", _INT4, Const(_INT4, "-7")),
+        (None, _INT4, Const(_INT4, None)),
+        ("yes", _BOOL, Const(_BOOL, "t")),
+        ("{1,NULL}", 1007, Const(1007, "{1,NULL}")),
+        ("it's", _TEXT, Const(705, "it's")),
+        (None, _TEXT, Const(_TEXT, None)),
+        ("<a/>", 142, Const(705, "<a/>")),
+    ],
+    ids=str,
+)
+def test_a_value_is_a_constant_of_its_type(
+    value: str | None, type_oid: int, constant: Const
+) -> None:
+    assert parameter_constant(ParamValue(type_oid, value)) == constant
 
 
 def test_there_is_no_parameter_0() -> None:
     with pytest.raises(PenstockError, match=r"there is no parameter \$0"):
-        last_parameter("SELECT $0")
+        last_parameter(parse_query("SELECT $0"))

@@ -18,6 +18,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
 from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.sql.grammar.raw_statements import parse_select
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
@@ -70,7 +71,7 @@ class Lake:
             settings={"server_version": "18.0"},
             set_config=lambda name, value, is_local: value or "",
         )
-        rows = self.catalogs.query(text, (), facts).rows
+        rows = self.catalogs.query(parse_select(text), (), facts).rows
         return [[None if c is None else bytes(c).decode() for c in row] for row in rows]
 
 

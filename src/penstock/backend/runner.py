@@ -11,7 +11,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeGuard
 
 import pyarrow as pa
 
@@ -84,9 +84,17 @@ from penstock.sql import (
 from penstock.sql.builtin.enum_types import remember_enums
 from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.command_tag import command_tag, reads
-from penstock.sql.grammar.copy_query import CopyTarget, parse_copy_query
+from penstock.sql.grammar.copy_query import CopyTarget, copy_query
+from penstock.sql.grammar.parsenodes import (
+    DeleteStmt,
+    InsertStmt,
+    PreparableStmt,
+    RowStmt,
+    SelectStmt,
+    UpdateStmt,
+)
 from penstock.sql.grammar.session import TransactionModes
-from penstock.sql.grammar.table import CreateTableAs
+from penstock.sql.grammar.table import CreateTableAs, DropTable
 from penstock.sql.text.object_names import RangeVar
 from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sql.to_duckdb.session_values import SessionValues
@@ -145,7 +153,7 @@ class SessionRunner:
         if not statements:
             yield Empty()
         for statement in statements:
-            yield from self._run(statement, _source(statement, text), BoundValues())
+            yield from self._run(statement, BoundValues())
 
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
         """Describe the parameters and columns of a statement."""
@@ -160,26 +168,30 @@ class SessionRunner:
         match statement:
             case ShowVariable(name=name):
                 description = replace(description, fields=self._variables.fields(name))
-            case QueryStatement() if reads(statement):
+            case QueryStatement(query=SelectStmt() as query):
                 at, role = self._block.now(), self._role()
                 facts = self._facts(role)
-                description = describe_query(services, text, types, at, facts, role)
-            case QueryStatement():
-                parameters = described_parameters(services, text, types)
+                description = describe_query(services, query, types, at, facts, role)
+            case QueryStatement(query=query):
+                parameters = described_parameters(services, query, types)
                 description = Description(parameters, None)
-        return Prepared(text, description)
+        return Prepared(text, description, statement)
 
-    def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+    def execute(self, prepared: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         """Run one prepared statement."""
         self._cancellation.begin()
-        text = statement.text
-        if not text.strip():
+        statement: Statement | None = prepared.statement
+        if statement is None:
             return [Empty()]
-        self._learn_types()
-        given = BoundValues(parameters, statement.description.parameters)
-        if parameters and not self._services.catalog_queries.reads_catalog_only(text):
-            text, given = with_values(text, given.values, given.types), BoundValues()
-        return self._run(parse(text), text, given)
+        given = BoundValues(parameters, prepared.description.parameters)
+        match statement:
+            case QueryStatement(query=query) if parameters and not self._is_catalogs(query):
+                bound = with_values(query, given.values, given.types)
+                statement, given = replace(statement, query=bound), BoundValues()
+        return self._run(statement, given)
+
+    def _is_catalogs(self, query: PreparableStmt) -> TypeGuard[SelectStmt]:
+        return self._services.catalog_queries.reads_catalog_only(query)
 
     @property
     def transaction_status(self) -> TransactionStatus:
@@ -211,7 +223,7 @@ class SessionRunner:
 
     # One statement
 
-    def _run(self, statement: Statement, text: str, parameters: BoundValues) -> Iterator[Answer]:
+    def _run(self, statement: Statement, parameters: BoundValues) -> Iterator[Answer]:
         for message in statement.notices:
             yield Notice("NOTICE", message, sqlstate="42622")
         if isinstance(statement, Transaction):
@@ -223,16 +235,14 @@ class SessionRunner:
         self._services.snapshots.withdraw(self._context.pid)
         self._learn_types()
         before = None if self._block.open else self._standbys.before(statement)
-        for answer in self._in_session(statement, text, parameters):
+        for answer in self._in_session(statement, parameters):
             if isinstance(answer, Done):
                 yield from self._standbys.after(before)
             yield answer
         self._block.settle()
         yield from self._variables.settle()
 
-    def _in_session(
-        self, statement: Statement, text: str, parameters: BoundValues
-    ) -> Iterator[Answer]:
+    def _in_session(self, statement: Statement, parameters: BoundValues) -> Iterator[Answer]:
         match statement:
             case SetVariable() | ResetVariable() | ShowVariable() | SetTransaction():
                 yield from self._variables.run(statement)
@@ -256,14 +266,12 @@ class SessionRunner:
             case Unlisten():
                 yield Done("UNLISTEN")
             case _:
-                yield from self._of_the_node(statement, text, parameters)
+                yield from self._of_the_node(statement, parameters)
 
-    def _of_the_node(
-        self, statement: Statement, text: str, parameters: BoundValues
-    ) -> Iterator[Answer]:
+    def _of_the_node(self, statement: Statement, parameters: BoundValues) -> Iterator[Answer]:
         services, role = self._services.within(self._block.rows), self._role()
         match statement:
-            case Copy(query=str(query)) if services.catalog_queries.reads_catalog_only(query):
+            case Copy(query=SelectStmt() as query) if self._is_catalogs(query):
                 rows = self._catalog_rows(query, BoundValues())
                 yield from self._warned()
                 copied = copy_of_rows(rows, statement)
@@ -273,13 +281,13 @@ class SessionRunner:
                 request = replace(copy_request(statement), packed=self._walsender)
                 copied = services.lake.copy(request, self._block.snapshot(), role)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
-            case QueryStatement() if reads(statement):
-                rows = self._query(text, parameters)
+            case QueryStatement(query=SelectStmt() as query):
+                rows = self._query(query, parameters)
                 yield from self._warned()
                 yield rows
-            case QueryStatement(kind=kind):
+            case QueryStatement(query=InsertStmt() | UpdateStmt() | DeleteStmt() as change):
                 with self._cancellation.running():
-                    outcome = self._transactions.change(kind.upper(), text, self._writer(role))
+                    outcome = self._transactions.change(statement.tag, change, self._writer(role))
                 yield from outcome.notices
                 yield Done(outcome.tag)
             case CreateTableAs():
@@ -299,14 +307,14 @@ class SessionRunner:
                 yield from outcome.notices
                 yield Done(outcome.tag)
 
-    def _query(self, text: str, parameters: BoundValues) -> Rows:
+    def _query(self, query: SelectStmt, parameters: BoundValues) -> Rows:
+        if self._is_catalogs(query):
+            return self._catalog_rows(query, parameters)
         services = self._services.within(self._block.rows)
-        if services.catalog_queries.reads_catalog_only(text):
-            return self._catalog_rows(text, parameters)
         role = self._role()
         with self._cancellation.running():
             found = services.lake.query(
-                text, self._block.snapshot(), role, self._cancellation, self._values(role)
+                query, self._block.snapshot(), role, self._cancellation, self._values(role)
             )
         return replace(found, rows=self._cancellation.drawn(found.rows))
 
@@ -321,14 +329,14 @@ class SessionRunner:
     def _writer(self, role: Role) -> Writer:
         return Writer(role, self._values(role), self._sequences, self._cancellation)
 
-    def _catalog_rows(self, text: str, parameters: BoundValues) -> Rows:
+    def _catalog_rows(self, query: SelectStmt, parameters: BoundValues) -> Rows:
         """Run a query on the catalogs, which may even end this session."""
         self._block.check_catalogs()
         self._block.query()
         catalogs = self._services.within(self._block.rows).catalog_queries
         facts = self._facts(self._role())
         with self._standbys.query(self._warnings):
-            rows = catalogs.query(text, parameters.values, facts, parameters.types)
+            rows = catalogs.query(query, parameters.values, facts, parameters.types)
         self._cancellation.check()
         return rows
 
@@ -390,11 +398,6 @@ class SessionRunner:
         self._block.emit(prefix, content, "pg_logical_emit_message", lake.open_block)
 
 
-def _source(statement: Statement, text: str) -> str:
-    start, end = statement.span
-    return text[start:end]
-
-
 # COPY as a subscriber sends it (tablesync.c, copy_table).
 #
 # In: a parsed COPY. Out: what to read and how to write it, or PostgreSQL's error for an option.
@@ -414,7 +417,7 @@ def copy_request(statement: Copy) -> CopyRequest:
     if statement.relation is not None:
         columns = None if statement.columns is None else tuple(map(CopyTarget, statement.columns))
         return CopyRequest(statement.relation, columns, None, binary)
-    query = parse_copy_query(statement.query or "")
+    query = None if statement.query is None else copy_query(statement.query)
     if query is None:
         raise FeatureNotSupported(
             "COPY of this query is not supported",
@@ -467,8 +470,7 @@ def _binary(statement: Copy) -> bool:
 
 # Descriptions of prepared queries and changes (parse_analyze_varparams).
 #
-# In: the text of one statement, and the types that the client has given for its parameters. Out: a
-# ``Description``. The catalogs describe queries on themselves. In statements on tables of the lake,
+# The catalogs describe queries on themselves. In statements on tables of the lake,
 # parameters get their types from the columns beside them, and NULLs stand for their values.
 
 _PUBLIC = "public"
@@ -484,30 +486,30 @@ class BoundValues:
 
 def describe_query(
     services: SessionServices,
-    text: str,
+    query: SelectStmt,
     said: Sequence[int],
     at: Position,
     facts: SessionFacts,
     role: Role,
 ) -> Description:
     """Describe a SELECT. Raises PostgreSQL's errors."""
-    if services.catalog_queries.reads_catalog_only(text):
-        return services.catalog_queries.describe(text, facts, said)
-    parameters = described_parameters(services, text, said)
-    nulls = with_values(text, (None,) * len(parameters), parameters)
+    if services.catalog_queries.reads_catalog_only(query):
+        return services.catalog_queries.describe(query, facts, said)
+    parameters = described_parameters(services, query, said)
+    nulls = with_values(query, (None,) * len(parameters), parameters)
     return Description(parameters, services.lake.describe(nulls, at, role))
 
 
 def described_parameters(
-    services: SessionServices, text: str, said: Sequence[int]
+    services: SessionServices, query: PreparableStmt, said: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the types of the parameters of a statement on tables of the lake."""
-    count = max(last_parameter(text), len(said))
+    count = max(last_parameter(query), len(said))
 
     def columns(schema: str | None, table: str) -> Mapping[str, int]:
         return services.catalog_queries.column_types(schema or _PUBLIC, table)
 
-    return parameter_types(text, count, said, columns)
+    return parameter_types(query, count, said, columns)
 
 
 # Statements that begin, prepare and end transactions, and changes of rows in transactions (xact.c).
@@ -536,15 +538,15 @@ class Transactions:
         self._cancellation = cancellation
         self._standbys = standbys
 
-    def change(self, what: str, text: str, writer: Writer) -> CommandOutcome:
+    def change(self, what: str, statement: RowStmt, writer: Writer) -> CommandOutcome:
         """Run INSERT, UPDATE or DELETE: commit it, or stage it in the block. Raises
         PenstockError."""
         lake = self._services.lake
         if not self._block.open:
-            return lake.change(text, writer)
+            return lake.change(statement, writer)
         rows = self._block.changing(what, lake.open_block)
         lake = self._services.within(rows).lake
-        return lake.stage(text, self._block.snapshot(), writer, rows)
+        return lake.stage(statement, self._block.snapshot(), writer, rows)
 
     def run(self, statement: Transaction, role: Callable[[], Role]) -> Iterator[Answer]:
         """Run a statement. Raises PenstockError; after an error of COMMIT the block has ended."""
@@ -896,9 +898,9 @@ _DUPLICATE_TABLE = "42P07"
 
 def create_table_as(
     statement: CreateTableAs,
-    describe: Callable[[str], Sequence[FieldDescription]],
+    describe: Callable[[SelectStmt], Sequence[FieldDescription]],
     run: Callable[[Statement], CommandOutcome],
-    change: Callable[[str], CommandOutcome],
+    change: Callable[[InsertStmt], CommandOutcome],
 ) -> CommandOutcome:
     """Create a table and fill it. ``describe`` returns the columns of a query, ``run`` executes a
     command, ``change`` executes an INSERT.
@@ -920,9 +922,9 @@ def create_table_as(
     if skipped or not statement.with_data:
         return CommandOutcome("CREATE TABLE AS", made.notices)
     try:
-        filled = change(f"INSERT INTO {table} {statement.query}")
+        filled = change(InsertStmt(statement.relation, None, statement.query))
     except BaseException:
-        run(parse(f"DROP TABLE {table}"))
+        run(DropTable((statement.relation,)))
         raise
     count = filled.tag.rpartition(" ")[2]
     return CommandOutcome(f"SELECT {count}", (*made.notices, *filled.notices))

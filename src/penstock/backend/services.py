@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from penstock.backend.cancellation import Jobs
 from penstock.catalog import Catalog, Role
@@ -20,6 +20,7 @@ from penstock.pipeline.query import Interrupts
 from penstock.protocol.answers import CommandOutcome, CopyOut, Description, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar, Statement
+from penstock.sql.grammar.parsenodes import PreparableStmt, RowStmt, SelectStmt
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.logical_reading import LogicalReading
@@ -33,15 +34,15 @@ from penstock.walsender.syncrep import SyncRep
 class CatalogQueries(Protocol):
     """Answers queries on the node's catalogs."""
 
-    def reads_catalog_only(self, text: str) -> bool: ...
+    def reads_catalog_only(self, query: PreparableStmt) -> TypeGuard[SelectStmt]: ...
 
-    def describe(self, text: str, facts: SessionFacts, said: Sequence[int]) -> Description:
+    def describe(self, query: SelectStmt, facts: SessionFacts, said: Sequence[int]) -> Description:
         """Describe a query. ``said``: oids of the parameters' types that the client has given, 0
         for those that it has not."""
 
     def query(
         self,
-        text: str,
+        query: SelectStmt,
         parameters: Sequence[bytes | None],
         facts: SessionFacts,
         said: Sequence[int] = (),
@@ -63,7 +64,7 @@ class Lake(Protocol):
 
     def query(
         self,
-        text: str,
+        query: SelectStmt,
         at: Position,
         role: Role,
         interrupts: Interrupts,
@@ -71,10 +72,10 @@ class Lake(Protocol):
     ) -> Rows:
         """Run a SELECT; its rows are computed as they are read."""
 
-    def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
+    def describe(self, query: SelectStmt, at: Position, role: Role) -> tuple[FieldDescription, ...]:
         """Return the columns of a query, without running it."""
 
-    def change(self, text: str, writer: Writer) -> CommandOutcome:
+    def change(self, statement: RowStmt, writer: Writer) -> CommandOutcome:
         """Run INSERT, UPDATE or DELETE: one commit."""
 
     def truncate(
@@ -86,7 +87,9 @@ class Lake(Protocol):
     def within(self, block: LakeBlock) -> Lake:
         """Return the lake for the next statement of a block that has made tables."""
 
-    def stage(self, text: str, at: Position, writer: Writer, block: LakeBlock) -> CommandOutcome:
+    def stage(
+        self, statement: RowStmt, at: Position, writer: Writer, block: LakeBlock
+    ) -> CommandOutcome:
         """Run INSERT, UPDATE or DELETE in a transaction block."""
 
     def commit(self, block: LakeBlock) -> None:

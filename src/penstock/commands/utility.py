@@ -302,9 +302,9 @@ def _subscriptions(
             return rename_subscription(statement, catalog, scope)
         case DropSubscription():
             return drop_subscription(statement, catalog, connect, scope)
-        case QueryStatement(_, kind):
+        case QueryStatement():
             raise FeatureNotSupported(
-                f"{kind.upper()} of tables of the lake is not supported here",
+                f"{statement.tag} of tables of the lake is not supported here",
                 hint="Sessions on the node's port query and change them.",
             )
     raise FeatureNotSupported(f"{type(statement).__name__} is not supported")

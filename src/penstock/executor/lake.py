@@ -37,9 +37,10 @@ from penstock.pipeline.query import Interrupts
 from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.answers import CommandOutcome, CopyOut, Rows
 from penstock.protocol.backend_messages import FieldDescription
-from penstock.publication.row_filter import compile_row_filter
+from penstock.publication.row_filter import compile_condition
 from penstock.sql import RangeVar
 from penstock.sql.grammar.copy_query import CopyForm, CopyTarget
+from penstock.sql.grammar.parsenodes import Expression, RowStmt, SelectStmt
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
 from penstock.walsender.lake_columns import LakeColumn, sent_type, table_column
@@ -50,13 +51,13 @@ _PRINTERS: Final = {CopyForm.VALUE: None, CopyForm.CAST: text_cast, CopyForm.OUT
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """COPY of a table. ``columns``: None for all. ``predicate``: SQL as the client wrote it.
+    """COPY of a table. ``columns``: None for all. ``where`` None: all rows.
     ``query``: True for COPY of a query, which may read generated columns. ``packed``: the client
     reads the messages as one stream of bytes, as PostgreSQL's tablesync does (copy_read_data)."""
 
     relation: RangeVar
     columns: tuple[CopyTarget, ...] | None
-    predicate: str | None
+    where: Expression | None
     binary: bool
     only: bool = False
     query: bool = False
@@ -146,10 +147,10 @@ class SparkLake:
     def _predicate(
         self, request: CopyRequest, columns: tuple[LakeColumn, ...], table: LakeTable
     ) -> tuple[str | None, frozenset[str]]:
-        if request.predicate is None:
+        if request.where is None:
             return None, frozenset()
         known = [table_column(column) for column in columns]
-        compiled = compile_row_filter(request.predicate, known, table=table.qualified_name)
+        compiled = compile_condition(request.where, known, table=table.qualified_name)
         return compiled.predicate, compiled.columns
 
     def _copy_table(
@@ -177,24 +178,24 @@ class SparkLake:
 
     def query(
         self,
-        text: str,
+        query: SelectStmt,
         at: Position,
         role: Role,
         interrupts: Interrupts,
         session: SessionValues,
     ) -> Rows:
         """Run a SELECT on tables of the lake, at ``at``. Raises PenstockError."""
-        return self._select.query(text, at, role, interrupts, session)
+        return self._select.query(query, at, role, interrupts, session)
 
-    def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
+    def describe(self, query: SelectStmt, at: Position, role: Role) -> tuple[FieldDescription, ...]:
         """Return the columns of a query at ``at``."""
-        return self._select.describe(text, at, role)
+        return self._select.describe(query, at, role)
 
-    def change(self, text: str, writer: Writer) -> CommandOutcome:
+    def change(self, statement: RowStmt, writer: Writer) -> CommandOutcome:
         """Run INSERT, UPDATE or DELETE: one commit of each table with rows. Raises
         PenstockError."""
         with spark_errors():
-            return self._changes.change(text, writer)
+            return self._changes.change(statement, writer)
 
     # Transaction blocks
 
@@ -202,10 +203,12 @@ class SparkLake:
         """Return a new block, in which statements stage their changes."""
         return LakeBlock(self._warehouse)
 
-    def stage(self, text: str, at: Position, writer: Writer, block: LakeBlock) -> CommandOutcome:
+    def stage(
+        self, statement: RowStmt, at: Position, writer: Writer, block: LakeBlock
+    ) -> CommandOutcome:
         """Run INSERT, UPDATE or DELETE in a block, at a position of the block. Raises
         PenstockError."""
-        return self._changes.stage(text, at, writer, block)
+        return self._changes.stage(statement, at, writer, block)
 
     def commit(self, block: LakeBlock) -> None:
         """Commit what the block has staged. If it raises PenstockError, nothing is committed

@@ -70,8 +70,7 @@ from penstock.protocol.answers import CommandOutcome
 from penstock.publication.members import Operation
 from penstock.publication.rules import check_identity
 from penstock.sql import RangeVar
-from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
-from penstock.sql.grammar.raw_statements import parse_query
+from penstock.sql.grammar.parsenodes import InsertStmt, RowStmt
 from penstock.sqlstate import NotNullViolation
 from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_columns import LakeColumn, schema_of, table_column
@@ -106,11 +105,8 @@ class ModifyTables:
         self._held = held
         self._tables = tables
 
-    def change(self, text: str, writer: Writer) -> CommandOutcome:
+    def change(self, statement: RowStmt, writer: Writer) -> CommandOutcome:
         """Run INSERT, UPDATE or DELETE and commit it. Raises PenstockError, PySparkException."""
-        statement = parse_query(text)
-        if isinstance(statement, SelectStmt):
-            raise FeatureNotSupported("this statement changes nothing")
         table = self._tables.find(statement.relation, writer.role, owner=True)
         at = self._sequencer.position()
         with ExitStack() as stack:
@@ -136,12 +132,11 @@ class ModifyTables:
         self._sequencer.step()
         return CommandOutcome(tag)
 
-    def stage(self, text: str, at: Position, writer: Writer, block: LakeBlock) -> CommandOutcome:
+    def stage(
+        self, statement: RowStmt, at: Position, writer: Writer, block: LakeBlock
+    ) -> CommandOutcome:
         """Run INSERT, UPDATE or DELETE in a transaction block, at a position of the block. Raises
         PenstockError."""
-        statement = parse_query(text)
-        if isinstance(statement, SelectStmt):
-            raise FeatureNotSupported("this statement changes nothing")
         table = self._tables.find(statement.relation, writer.role, owner=True)
         if isinstance(statement, InsertStmt):
             new = self._rows.new_rows(statement, table, at, writer)

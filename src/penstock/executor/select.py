@@ -1,6 +1,6 @@
 """SELECT on tables of the lake: names, rights and types first, then the rows.
 
-In: the text of a query with the consistent point that it reads. Out: the columns of its result, and
+In: a query with the consistent point that it reads. Out: the columns of its result, and
 its rows as they come. ``tables`` checks names and rights, ``pipeline.query`` computes the rows.
 """
 
@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from penstock.attribute import Attribute
 from penstock.catalog import Role
-from penstock.errors import FeatureNotSupported
 from penstock.executor.skipping import wanted_keys
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.cluster import Spark
@@ -27,10 +26,8 @@ from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar
 from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.grammar.parsenodes import SelectStmt
-from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compile_query
 from penstock.sql.to_duckdb.session_values import SessionValues
-from penstock.sql.typed.query_nodes import Query
 from penstock.sql.typed.select_analysis import analyze_select
 from penstock.sql.typed.statement import FindTable
 from penstock.walsender.lake_columns import table_column
@@ -45,22 +42,22 @@ class LakeSelect:
         self._warehouse = warehouse
         self._tables = tables
 
-    def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
+    def describe(self, query: SelectStmt, at: Position, role: Role) -> tuple[FieldDescription, ...]:
         """Return the columns of a query at ``at``. Raises PenstockError."""
-        return field_descriptions(self._analyze(text, at, role).columns)
+        return field_descriptions(analyze_select(query, self.find_table(at, role)).columns)
 
     def query(
         self,
-        text: str,
+        query: SelectStmt,
         at: Position,
         role: Role,
         interrupts: Interrupts,
         session: SessionValues,
     ) -> Rows:
         """Return the rows of a query at ``at``. Raises PenstockError."""
-        query = self._analyze(text, at, role)
-        batches = self.batches(compile_query(query, session), at, role, interrupts)
-        return Rows(field_descriptions(query.columns), _cells(batches, len(query.columns)))
+        analyzed = analyze_select(query, self.find_table(at, role))
+        batches = self.batches(compile_query(analyzed, session), at, role, interrupts)
+        return Rows(field_descriptions(analyzed.columns), _cells(batches, len(analyzed.columns)))
 
     def batches(
         self, compiled: CompiledQuery, at: Position, role: Role, interrupts: Interrupts
@@ -79,12 +76,6 @@ class LakeSelect:
             return tuple(map(table_column, self._tables.columns_at(table, at)))
 
         return columns
-
-    def _analyze(self, text: str, at: Position, role: Role) -> Query:
-        statement = parse_query(text)
-        if not isinstance(statement, SelectStmt):
-            raise FeatureNotSupported("this statement gives no rows")
-        return analyze_select(statement, self.find_table(at, role))
 
     def _input(self, item: TableInput, at: Position, role: Role) -> QueryInput:
         table = self._tables.find(item.scan.table, role)

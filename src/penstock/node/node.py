@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeGuard
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +66,8 @@ from penstock.pgtypes.pg_type import BOOL, FLOATS, INT8, INTEGERS, OID, XID
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.protocol.answers import Rows
 from penstock.relation import TableName, qualified
-from penstock.sql import QueryStatement, parse_script, parse_table_name
+from penstock.sql import QueryStatement, RangeVar, parse_script, parse_table_name
+from penstock.sql.grammar.parsenodes import PreparableStmt, RangeTable, ResTarget, SelectStmt, Star
 from penstock.sql.grammar.statements import Statement
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import QueryCanceled, UndefinedTable
@@ -162,10 +163,7 @@ class Node:
         """
         self._heard()
         try:
-            return [
-                self._execute(statement, text[slice(*statement.span)])
-                for statement in parse_script(text)
-            ]
+            return [self._execute(statement) for statement in parse_script(text)]
         except BaseException:
             self._heard(nothing=True)
             raise
@@ -177,11 +175,11 @@ class Node:
         if asked is not None:
             asked.failed() if nothing else asked.heard()
 
-    def _execute(self, statement: Statement, text: str) -> CommandResult:
+    def _execute(self, statement: Statement) -> CommandResult:
         if isinstance(statement, QueryStatement):
             self._asked = asked = self._asked or self._queries()
-            if asked.answers(text):
-                return asked.query(text)
+            if asked.answers(statement.query):
+                return asked.query(statement.query)
         scope = CommandScope(
             warehouse=self._warehouse,
             database=self.parameters.database,
@@ -653,7 +651,8 @@ _NUMBERS: Final = (OID, XID)
 def register_statistics(spark: SparkSession, queries: NodeQueries) -> tuple[str, ...]:
     """Register all of these views, replacing former ones. Return their names."""
     for name in STATISTICS_VIEWS:
-        rows = _table(queries.rows(f"SELECT * FROM {name}"))
+        view = SelectStmt((ResTarget(Star()),), (RangeTable(RangeVar(name)),))
+        rows = _table(queries.rows(view))
         spark.createDataFrame(rows).createOrReplaceTempView(name)
     return STATISTICS_VIEWS
 
@@ -719,17 +718,17 @@ class NodeQueries:
         self._catalogs = NodeCatalogs(catalog, warehouse, shared, connections, reload, self.reading)
         self._parameters = parameters
 
-    def answers(self, text: str) -> bool:
+    def answers(self, query: PreparableStmt) -> TypeGuard[SelectStmt]:
         """Tell whether the query reads nothing but catalogs."""
-        return self._catalogs.reads_catalog_only(text)
+        return self._catalogs.reads_catalog_only(query)
 
-    def rows(self, text: str) -> Rows:
+    def rows(self, query: SelectStmt) -> Rows:
         """Run one SELECT, with rows as sessions get them. Raises PostgreSQL's errors."""
-        return self._catalogs.query(text, (), self._facts())
+        return self._catalogs.query(query, (), self._facts())
 
-    def query(self, text: str) -> CommandResult:
+    def query(self, query: SelectStmt) -> CommandResult:
         """Run one SELECT as ``rows`` does, with Python values in the result."""
-        found = self.rows(text)
+        found = self.rows(query)
         readers = [_PYTHON.get(field.attribute.type_oid, str) for field in found.fields]
         rows = tuple(
             tuple(

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import duckdb
 import pyarrow as pa
@@ -31,7 +31,6 @@ from penstock.errors import (
     InsufficientPrivilege,
     PenstockError,
     ProtocolViolation,
-    SqlSyntaxError,
 )
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.definitions import (
@@ -67,12 +66,19 @@ from penstock.pgtypes.pg_type import (
     types,
 )
 from penstock.pgtypes.pg_type import types as pg_types
+from penstock.protocol.answers import Description
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql.builtin.type_cache import field_descriptions
-from penstock.sql.grammar.parsenodes import SelectStmt
-from penstock.sql.grammar.raw_names import names_in
-from penstock.sql.grammar.raw_statements import parse_query
+from penstock.sql.grammar.parsenodes import (
+    CommonTableExpr,
+    FuncCall,
+    PreparableStmt,
+    RangeTable,
+    SelectStmt,
+    nodes_of,
+)
 from penstock.sql.text.array_literals import join_array, split_array
+from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.object_names import RangeVar
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, RowSource, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import (
@@ -185,19 +191,20 @@ class CatalogDatabase:
         self._errors: list[Exception] = []
         self._lock = threading.Lock()
 
-    def describe(self, sql: str, said: Sequence[int] = ()) -> tuple[FieldDescription, ...]:
-        """Return the fields of a SELECT, without running it. Raises PostgreSQL's errors.
+    def describe(self, query: SelectStmt, said: Sequence[int] = ()) -> Description:
+        """Return the parameters and fields of a SELECT, without running it. Raises PostgreSQL's
+        errors.
 
         ``said``: oids of the parameters' types that the client has given, 0 for the others.
         """
-        return field_descriptions(self._translate(sql, said).columns)
-
-    def parameter_types(self, sql: str, said: Sequence[int] = ()) -> tuple[int, ...]:
-        """Return the type oids of ``$1``, ``$2`` ... of a SELECT."""
-        return self._translate(sql, said).parameters
+        translation = self._translate(query, said)
+        return Description(translation.parameters, field_descriptions(translation.columns))
 
     def query(
-        self, sql: str, parameters: Sequence[bytes | None] = (), said: Sequence[int] = ()
+        self,
+        query: SelectStmt,
+        parameters: Sequence[bytes | None] = (),
+        said: Sequence[int] = (),
     ) -> tuple[tuple[FieldDescription, ...], Iterable[list[bytes | None]]]:
         """Return the fields and rows of a SELECT. ``parameters``: in text format. Raises
         PostgreSQL's errors.
@@ -205,7 +212,7 @@ class CatalogDatabase:
         If a function in FROM streams rows, the result is computed as it is read, and errors come
         then; the caller closes the database after that.
         """
-        translation = self._translate(sql, said)
+        translation = self._translate(query, said)
         if len(parameters) != len(translation.parameters):
             raise ProtocolViolation(
                 f"bind message supplies {len(parameters)} parameters, but prepared statement "
@@ -253,9 +260,9 @@ class CatalogDatabase:
         else:
             connection.close()
 
-    def _translate(self, sql: str, said: Sequence[int]) -> Translation:
+    def _translate(self, query: SelectStmt, said: Sequence[int]) -> Translation:
         translation = translate(
-            sql, self._columns, self._signatures, self._table_functions, said, view_text
+            query, self._columns, self._signatures, self._table_functions, said, view_text
         )
         for table in sorted(translation.tables & SUPERUSERS):
             if not self._session.superuser and self._is_secret(table, translation):
@@ -420,32 +427,34 @@ def _callable(function: PythonFunction, count: int, errors: list[Exception]) -> 
     return call
 
 
-# The choice of statements that the catalogs answer. In: SQL. Out: True if the statement is for the
-# catalogs, False if it is for Spark.
+# The choice of statements that the catalogs answer.
 
 _NEWEST: Final = 18
 
 
-def reads_catalog_only(sql: str, more: Collection[str] = ()) -> bool:
+def reads_catalog_only(query: PreparableStmt, more: Collection[str] = ()) -> TypeGuard[SelectStmt]:
     """Tell whether a statement is a SELECT over system catalogs, or over nothing at all.
 
-    Return False for everything else, including statements that cannot be parsed. A name that begins
-    with ``pg_`` counts as a catalog's, even if there is no such catalog. ``more``: names of the
-    functions that the node adds.
+    A name that begins with ``pg_`` counts as a catalog's, even if there is no such catalog.
+    ``more``: names of the functions that the node adds.
     """
-    try:
-        names = names_in(sql)
-    except PenstockError:
+    if not isinstance(query, SelectStmt):
         return False
-    if any(not _is_catalog(schema, table) for schema, table in names.tables):
+    with limited_depth():
+        nodes = list(nodes_of(query))
+    within = {node.name for node in nodes if isinstance(node, CommonTableExpr)}
+    names = [node.relation for node in nodes if isinstance(node, RangeTable)]
+    tables = [name for name in names if name.schema is not None or name.name not in within]
+    if not all(map(_is_catalog, tables)):
         return False
-    return bool(names.tables) or names.functions <= _KNOWN_FUNCTIONS.union(more)
+    called = {node.name[-1] for node in nodes if isinstance(node, FuncCall)}
+    return bool(tables) or called <= _KNOWN_FUNCTIONS.union(more)
 
 
-def _is_catalog(schema: str, table: str) -> bool:
-    if schema and schema != "pg_catalog":
-        return schema == "information_schema"
-    return table.startswith("pg_")
+def _is_catalog(relation: RangeVar) -> bool:
+    if relation.schema not in (None, _CATALOG):
+        return relation.schema == INFORMATION_SCHEMA
+    return relation.name.startswith("pg_")
 
 
 _NOBODY: Final = CatalogSnapshot("")
@@ -619,7 +628,7 @@ class Translation:
 
 
 def translate(
-    text: str,
+    query: SelectStmt,
     lookup: TableLookup,
     functions: Mapping[str, CatalogFunction],
     table_functions: Mapping[str, TableFunction],
@@ -630,9 +639,6 @@ def translate(
 
     ``said``: oids of the parameters' types that the client has given, 0 for the others.
     """
-    raw = parse_query(text)
-    if not isinstance(raw, SelectStmt):
-        raise SqlSyntaxError("a SELECT was expected")
     parameters = {number: oid for number, oid in enumerate(said, 1) if oid}
 
     def find_table(relation: RangeVar) -> tuple[Attribute, ...]:
@@ -654,16 +660,16 @@ def translate(
         {name: output_columns(f.columns) for name, f in table_functions.items()},
         parameters,
     )
-    query = analyze_select(raw, around)
-    made = compile_catalog_query(query, functions, table_functions)
+    analyzed = analyze_select(query, around)
+    made = compile_catalog_query(analyzed, functions, table_functions)
     last = max([*parameters, len(said)], default=0)
     for number in range(1, last + 1):
         if number not in parameters:
             raise IndeterminateDatatype(f"could not determine data type of parameter ${number}")
     return Translation(
         made.sql,
-        query.columns,
-        tuple(map(from_zero, query.targets)),
+        analyzed.columns,
+        tuple(map(from_zero, analyzed.targets)),
         tuple(parameters[number] for number in range(1, last + 1)),
         made.tables,
         made.functions,

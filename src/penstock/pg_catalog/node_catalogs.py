@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeGuard
 
 from penstock import pg_catalog
 from penstock.catalog import Catalog, LakeTable, Sequenced, TableVerification
@@ -50,6 +51,7 @@ from penstock.pg_catalog.wal_functions import (
 )
 from penstock.protocol.answers import Cells, Description, Rows
 from penstock.relation import TableName
+from penstock.sql.grammar.parsenodes import PreparableStmt, SelectStmt
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from penstock.sqlstate import QueryCanceled, UndefinedTable
 from penstock.stats.backend_status import IDLE, Activity, BackendType, Session, Sessions
@@ -427,22 +429,18 @@ class NodeCatalogs:
         own._columns = self._columns.within(warehouse)
         return own
 
-    def reads_catalog_only(self, text: str) -> bool:
+    def reads_catalog_only(self, query: PreparableStmt) -> TypeGuard[SelectStmt]:
         """Tell whether the catalogs answer this query."""
-        return pg_catalog.reads_catalog_only(text, _FUNCTIONS)
+        return pg_catalog.reads_catalog_only(query, _FUNCTIONS)
 
-    def describe(self, text: str, facts: SessionFacts, said: Sequence[int]) -> Description:
+    def describe(self, query: SelectStmt, facts: SessionFacts, said: Sequence[int]) -> Description:
         """Return the parameters and fields of a SELECT. Raises PostgreSQL's errors."""
-        database = self._database(facts)
-        try:
-            fields = database.describe(text, said)
-            return Description(database.parameter_types(text, said), fields)
-        finally:
-            database.close()
+        with closing(self._database(facts)) as database:
+            return database.describe(query, said)
 
     def query(
         self,
-        text: str,
+        query: SelectStmt,
         parameters: Sequence[bytes | None],
         facts: SessionFacts,
         said: Sequence[int] = (),
@@ -450,7 +448,7 @@ class NodeCatalogs:
         """Answer a SELECT. Raises PostgreSQL's errors, some of them when the rows are read."""
         database = self._database(facts)
         try:
-            fields, rows = database.query(text, parameters, said)
+            fields, rows = database.query(query, parameters, said)
         except BaseException:
             database.close()
             raise

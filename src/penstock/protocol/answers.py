@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.errors import report
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
@@ -113,10 +113,11 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared statement."""
+    """A prepared statement. ``statement``: as its runner has parsed it, None for an empty text."""
 
     text: str = field(repr=False)
     description: Description
+    statement: Any = field(default=None, repr=False)
 
 
 class StatementRunner(Protocol):
@@ -136,7 +137,7 @@ class StatementRunner(Protocol):
         out.
         """
 
-    def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+    def execute(self, prepared: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         """Run one statement with parameters in text format: notices, then one answer."""
 
     @property

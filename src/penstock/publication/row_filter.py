@@ -15,6 +15,7 @@ from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported
 from penstock.pgoutput.messages import TRANSFORMATIONS, RowMessage
 from penstock.sql.grammar.parse_expression import parse_expression
+from penstock.sql.grammar.parsenodes import Expression
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.duckdb_predicate import predicate
 from penstock.sql.typed.coercion import to_boolean
@@ -56,13 +57,18 @@ class RowFilter:
 
 def compile_row_filter(text: str, columns: Sequence[Attribute], *, table: str) -> RowFilter:
     """Compile a table's filter, as written or as stored; ``table`` is ``[schema.]name``."""
+    return compile_condition(parse_expression(text), columns, table=table)
+
+
+def compile_condition(where: Expression, columns: Sequence[Attribute], *, table: str) -> RowFilter:
+    """Compile a condition that has been parsed, as ``compile_row_filter`` does."""
     with limited_depth():
-        return _compiled(text, columns, table)
+        return _compiled(where, columns, table)
 
 
-def _compiled(text: str, columns: Sequence[Attribute], table: str) -> RowFilter:
+def _compiled(where: Expression, columns: Sequence[Attribute], table: str) -> RowFilter:
     analysis = ExpressionAnalysis({c.name: (c.type_oid, c.typmod) for c in columns}, table)
-    node = to_boolean(analysis.transform(parse_expression(text)), "PUBLICATION WHERE")
+    node = to_boolean(analysis.transform(where), "PUBLICATION WHERE")
     node = _expanded(node, columns, table)
     check_row_filter(node)
     used = column_names(node)

@@ -21,10 +21,9 @@ from penstock.sql.grammar import (
     vacuum,
 )
 from penstock.sql.grammar import type as types
+from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.grammar.statements import Statement
 
-_READ_KINDS: Final = ("select", "with", "values", "table")
-"""Kinds of queries that change no rows."""
 _TAGS: Final[Mapping[type[Statement], str]] = {
     alter_table.AlterTable: "ALTER TABLE",
     alter_table.CreateIndex: "CREATE INDEX",
@@ -82,8 +81,8 @@ _CHANGES_NOTHING: Final = frozenset(
 def command_tag(statement: Statement) -> str | None:
     """Return the tag of a statement, None if it changes nothing."""
     match statement:
-        case copy.QueryStatement(kind=kind):
-            return None if kind in _READ_KINDS else kind.upper()
+        case copy.QueryStatement():
+            return None if isinstance(statement.query, SelectStmt) else statement.tag
         case role.GrantSelect(is_grant=is_grant):
             return "GRANT" if is_grant else "REVOKE"
     return None if type(statement) in _CHANGES_NOTHING else _TAGS[type(statement)]

@@ -1,7 +1,6 @@
 """COPY, TRUNCATE and queries (parsenodes.h, CopyStmt, TruncateStmt, PreparableStmt).
 
-In: raw nodes. Out: frozen values. Only COPY TO STDOUT is supported; COPY FROM, files and programs
-are refused by name (0A000). Queries are kept as text, for whoever runs them.
+Only COPY TO STDOUT is supported; COPY FROM, files and programs are refused by name (0A000).
 """
 
 from __future__ import annotations
@@ -17,10 +16,25 @@ from penstock.sql.grammar.names import (
     range_var,
     relations,
 )
+from penstock.sql.grammar.parsenodes import (
+    DeleteStmt,
+    InsertStmt,
+    PreparableStmt,
+    SelectStmt,
+    UpdateStmt,
+)
 from penstock.sql.grammar.raw_node import RawNode
+from penstock.sql.grammar.raw_statements import read_query, read_select
 from penstock.sql.grammar.source import Source
 from penstock.sql.grammar.statements import DefElem, Statement
 from penstock.sql.text.object_names import RangeVar
+
+_TAGS: Final = {
+    SelectStmt: "SELECT",
+    InsertStmt: "INSERT",
+    UpdateStmt: "UPDATE",
+    DeleteStmt: "DELETE",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +47,7 @@ class Copy(Statement):
 
     relation: RangeVar | None
     columns: tuple[str, ...] | None = None
-    query: str | None = None
+    query: SelectStmt | None = None
     options: tuple[DefElem, ...] = ()
 
 
@@ -48,13 +62,17 @@ class Truncate(Statement):
 
 @dataclass(frozen=True, slots=True)
 class QueryStatement(Statement):
-    """A statement kept as ``text``. ``kind``: its first word, such as ``select`` or ``insert``."""
+    """SELECT, VALUES, TABLE, INSERT, UPDATE or DELETE."""
 
-    text: str
-    kind: str
+    query: PreparableStmt
+
+    @property
+    def tag(self) -> str:
+        """The statement's command tag, without numbers (CreateCommandTag)."""
+        return _TAGS[type(self.query)]
 
 
-def _copy(raw: RawNode, source: Source) -> Copy:
+def _copy(raw: RawNode, _source: Source) -> Copy:
     verb = "COPY FROM" if raw.take("is_from") else "COPY TO"
     if raw.take("is_program"):
         raise not_supported(f"{verb} PROGRAM")
@@ -66,7 +84,7 @@ def _copy(raw: RawNode, source: Source) -> Copy:
     return Copy(
         None if fields is None else range_var(fields),
         raw.names("attlist") or None,
-        None if query is None else source.parenthesized(),
+        None if query is None else read_select(query),
         options(raw),
     )
 
@@ -75,16 +93,12 @@ def _truncate(raw: RawNode, _source: Source) -> Truncate:
     return Truncate(relations(raw, "relations"), cascades(raw), bool(raw.take("restart_seqs")))
 
 
-def _query(raw: RawNode, source: Source) -> QueryStatement:
-    raw.clear()  # whoever runs the text parses it again
-    word = source.word(0)
-    return QueryStatement(source.text, "select" if word in ("(", "table") else word)
+def _query(raw: RawNode, _source: Source) -> QueryStatement:
+    return QueryStatement(read_query(raw))
 
 
 READERS: Final[Readers] = {
     "CopyStmt": _copy,
     "TruncateStmt": _truncate,
-    **dict.fromkeys(
-        ("SelectStmt", "InsertStmt", "UpdateStmt", "DeleteStmt", "MergeStmt", "ExplainStmt"), _query
-    ),
+    **dict.fromkeys(("SelectStmt", "InsertStmt", "UpdateStmt", "DeleteStmt"), _query),
 }

@@ -7,8 +7,11 @@ Nothing is looked up: a name may or may not be a column, a literal has no type y
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
+from typing import Any
 
 from penstock.sql.text.object_names import RangeVar
 
@@ -39,6 +42,14 @@ class ParamRef(Expression):
     """``$number``."""
 
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParamValue(Expression):
+    """A parameter that Bind has given its value (ParamExternData). ``text``: None for NULL."""
+
+    type_oid: int
+    text: str | None
 
 
 class ConstKind(Enum):
@@ -428,4 +439,33 @@ class DeleteStmt:
     where: Expression | None
 
 
-QueryStatement = SelectStmt | InsertStmt | UpdateStmt | DeleteStmt
+RowStmt = InsertStmt | UpdateStmt | DeleteStmt
+"""A statement that changes rows."""
+PreparableStmt = SelectStmt | RowStmt
+
+
+def nodes_of(tree: Any) -> Iterator[Any]:
+    """Yield every node of a tree, itself included (raw_expression_tree_walker)."""
+    if isinstance(tree, tuple):
+        for item in tree:
+            yield from nodes_of(item)
+    elif is_dataclass(tree):
+        yield tree
+        for field in fields(tree):
+            yield from nodes_of(getattr(tree, field.name))
+
+
+def mutated(tree: Any, change: Callable[[Expression], Expression | None]) -> Any:
+    """Return a tree with other expressions in it (expression_tree_mutator). ``change`` returns the
+    expression to put in place of another one, or None to look into that one."""
+    if isinstance(tree, tuple):
+        items = tuple(mutated(item, change) for item in tree)
+        return tree if all(map(operator.is_, items, tree)) else items
+    if isinstance(tree, type) or not is_dataclass(tree):
+        return tree
+    if isinstance(tree, Expression) and (found := change(tree)) is not None:
+        return found
+    values = {field.name: getattr(tree, field.name) for field in fields(tree)}
+    new = {name: mutated(value, change) for name, value in values.items()}
+    changed = {name: value for name, value in new.items() if value is not values[name]}
+    return replace(tree, **changed) if changed else tree  # type: ignore[type-var]

@@ -211,7 +211,7 @@ def _parsed(text: str) -> Iterator[tuple[Json, Source]]:
         length = statement.get("stmt_len", 0)
         end = first + length if length else len(data)
         own = tokens[bisect_left(starts, first) : bisect_left(starts, end)]
-        source = Source(data, own, end)
+        source = Source(data, own)
         yield found.restore(statement["stmt"], source), source
 
 
@@ -225,7 +225,7 @@ def _statement(node: Json, source: Source) -> Statement:
         raise not_supported(_name(raw.kind, source))
     found = reader(raw, source)
     raw.done()
-    return replace(found, notices=source.notices, span=source.span)
+    return replace(found, notices=source.notices)
 
 
 def _name(kind: str, source: Source) -> str:

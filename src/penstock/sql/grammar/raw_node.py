@@ -63,10 +63,6 @@ class RawNode:
         for name in names:
             self._fields.pop(name, None)
 
-    def clear(self) -> None:
-        """Ignore the remaining fields, which are read elsewhere."""
-        self._fields.clear()
-
     def expect(self, name: str, *values: object) -> None:
         """Take a field that may only have these values. Raises FeatureNotSupported."""
         value = self.take(name)

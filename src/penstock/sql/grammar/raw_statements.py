@@ -1,7 +1,7 @@
 """Queries and changes of rows: the raw parse tree to the nodes of ``parsenodes``.
 
-In: the text of one statement. Out: a frozen raw statement; every clause is in it, or is refused by
-its name (0A000). A text that PostgreSQL's grammar does not take raises 42601.
+Every clause of a statement is in its frozen node, or is refused by its name (0A000). A text that
+PostgreSQL's grammar does not take raises 42601.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from penstock.sql.grammar.parsenodes import (
     NamedArg,
     Overriding,
     ParamRef,
-    QueryStatement,
+    PreparableStmt,
     RangeFunction,
     RangeSubselect,
     RangeTable,
@@ -77,7 +77,7 @@ _OPERATIONS: Final = {
 }
 
 
-def parse_query(text: str) -> QueryStatement:
+def parse_query(text: str) -> PreparableStmt:
     """Parse one SELECT, VALUES, TABLE, INSERT, UPDATE or DELETE.
 
     Raises SqlSyntaxError, FeatureNotSupported, PenstockError (54001).
@@ -85,11 +85,25 @@ def parse_query(text: str) -> QueryStatement:
     statements = parse_tree(text)
     if len(statements) != 1:
         raise SqlSyntaxError("cannot insert multiple commands into a prepared statement")
+    return read_query(RawNode.of(statements[0]))
+
+
+def parse_select(text: str) -> SelectStmt:
+    """Parse one SELECT, VALUES or TABLE. Raises as ``parse_query``."""
+    query = parse_query(text)
+    if not isinstance(query, SelectStmt):
+        raise SqlSyntaxError("a SELECT was expected")
+    return query
+
+
+def read_query(raw: RawNode) -> PreparableStmt:
+    """Read the node of a statement. Raises FeatureNotSupported, SqlSyntaxError, PenstockError
+    (54001)."""
     with limited_depth():
-        return _statement(RawNode.of(statements[0]))
+        return _statement(raw)
 
 
-def _statement(raw: RawNode) -> QueryStatement:
+def _statement(raw: RawNode) -> PreparableStmt:
     match raw.kind:
         case "SelectStmt":
             return _select(raw)
@@ -104,6 +118,15 @@ def _statement(raw: RawNode) -> QueryStatement:
 
 def _name(raw: RawNode) -> str:
     return raw.kind.removesuffix("Stmt").upper()
+
+
+def read_select(node: Json) -> SelectStmt:
+    """Read the node of a query that COPY or CREATE TABLE AS runs. Raises as ``read_query``."""
+    raw = RawNode.of(node)
+    if raw.kind != "SelectStmt":
+        raise FeatureNotSupported(f"{_name(raw)} is not supported here")
+    with limited_depth():
+        return _select(raw)
 
 
 def _select_of(node: Json) -> SelectStmt:

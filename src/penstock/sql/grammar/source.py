@@ -21,22 +21,10 @@ _NAME_DATA: Final = 64
 class Source:
     """The text of one statement. ``tokens``: its own, without comments; places count bytes."""
 
-    def __init__(self, data: bytes, tokens: Sequence[ScanToken], end: int) -> None:
+    def __init__(self, data: bytes, tokens: Sequence[ScanToken]) -> None:
         self._data = data
         self.tokens = tokens
         self._starts = [token.start for token in tokens]
-        self._end = end
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The statement's place, in characters, with comments after it but without blanks."""
-        before = len(self._data[: self.tokens[0].start].decode())
-        return before, before + len(self._data[self.tokens[0].start : self._end].decode().rstrip())
-
-    @property
-    def text(self) -> str:
-        """The text from the first token to the last."""
-        return self.between(0, len(self.tokens))
 
     @property
     def last(self) -> str:

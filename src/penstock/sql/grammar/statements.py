@@ -24,10 +24,6 @@ class DefElem:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Any statement. ``notices``: texts of NOTICEs (42622) from parsing.
-
-    ``span``: its place in the parsed text, as offsets of its first character and behind its last.
-    """
+    """Any statement. ``notices``: texts of NOTICEs (42622) from parsing."""
 
     notices: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
-    span: tuple[int, int] = field(default=(0, 0), kw_only=True, compare=False, repr=False)

@@ -16,7 +16,6 @@ from penstock.sql.grammar.column import (
     table_constraint,
 )
 from penstock.sql.grammar.default_grammar import default_constant
-from penstock.sql.grammar.libpg_query import Token
 from penstock.sql.grammar.names import (
     Readers,
     any_names,
@@ -27,8 +26,10 @@ from penstock.sql.grammar.names import (
     relations,
     role_spec,
 )
+from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.grammar.partition_bound import PartitionBound, Strategy, partition_bound
 from penstock.sql.grammar.raw_node import Json, RawNode
+from penstock.sql.grammar.raw_statements import read_select
 from penstock.sql.grammar.source import Source
 from penstock.sql.grammar.statements import DefElem, Statement
 from penstock.sql.text.object_names import RangeVar, RoleSpec
@@ -79,7 +80,7 @@ class CreateTableAs(Statement):
 
     relation: RangeVar
     columns: tuple[str, ...]
-    query: str
+    query: SelectStmt
     missing_ok: bool = False
     with_data: bool = True
 
@@ -224,26 +225,15 @@ def _partition_column(node: Json) -> str:
     return str(name)
 
 
-def _create_as(raw: RawNode, source: Source) -> CreateTableAs:
-    raw.ignore("query")
+def _create_as(raw: RawNode, _source: Source) -> CreateTableAs:
+    query = read_select(raw.take("query"))
     missing_ok = bool(raw.take("if_not_exists"))
     into = RawNode("IntoClause", raw.take("into"))
     into.expect("onCommit", "ONCOMMIT_NOOP")
     table, columns = relation(into, "rel"), into.names("colNames")
     with_data = not into.take("skipData")
     into.done()
-    return CreateTableAs(table, columns, _query(source), missing_ok, with_data=with_data)
-
-
-def _query(source: Source) -> str:
-    """Return the text after AS, and before WITH [NO] DATA."""
-    kinds = [token.kind for token in source.tokens]
-    stop = len(kinds)
-    if kinds[-2:] == [Token.WITH, Token.DATA_P]:
-        stop -= 2
-    elif kinds[-3:] == [Token.WITH, Token.NO, Token.DATA_P]:
-        stop -= 3
-    return source.between(source.find(Token.AS) + 1, stop)
+    return CreateTableAs(table, columns, query, missing_ok, with_data=with_data)
 
 
 def _drop(raw: RawNode, _source: Source) -> DropTable:

@@ -28,6 +28,7 @@ from penstock.sql.grammar.parsenodes import (
     InsertStmt,
     Overriding,
     ParamRef,
+    ParamValue,
     SelectStmt,
     Star,
     UpdateStmt,
@@ -36,6 +37,7 @@ from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import to_target
 from penstock.sql.typed.column_default import coerced_default
+from penstock.sql.typed.expression_analysis import parameter_constant
 from penstock.sql.typed.generated_column import (
     check_inserted,
     check_updated,
@@ -229,8 +231,9 @@ def _literal(raw: SelectStmt, position: int) -> Const | None:
     if any(isinstance(target.value, Star) for target in raw.targets):
         return None
     value = raw.targets[position].value
-    if isinstance(value, Star):
-        return None
+    if isinstance(value, ParamValue):
+        node = parameter_constant(value)
+        return node if isinstance(node, Const) and node.type == UNKNOWN else None
     if not isinstance(value, AConst) or value.kind not in (ConstKind.STRING, ConstKind.NULL):
         return None
     return Const(UNKNOWN, value.value if value.kind is ConstKind.STRING else None)

@@ -19,6 +19,7 @@ from penstock.errors import (
 )
 from penstock.pgtypes.pg_type import (
     BOOL,
+    BPCHAR,
     CID,
     DATE,
     INT4,
@@ -33,6 +34,7 @@ from penstock.pgtypes.pg_type import (
     TIMESTAMPTZ,
     TIMETZ,
     UNKNOWN,
+    VARCHAR,
     XID,
 )
 from penstock.pgtypes.type_names import typmod_in
@@ -58,6 +60,7 @@ from penstock.sql.grammar.parsenodes import (
     Indirection,
     NamedArg,
     ParamRef,
+    ParamValue,
     SqlValueFunction,
     SubLinkKind,
     TypeCast,
@@ -74,6 +77,7 @@ from penstock.sql.typed.coercion import (
     to_target,
 )
 from penstock.sql.typed.function_analysis import call
+from penstock.sql.typed.literals import canonical
 from penstock.sql.typed.operator_analysis import make_operator, transform_operator
 from penstock.sql.typed.primnodes import (
     ArrayExpr,
@@ -120,6 +124,7 @@ SYSTEM_COLUMNS: Final = {
     "cmax": CID,
     "tableoid": OID,
 }
+_STRINGS: Final = frozenset({TEXT, VARCHAR, BPCHAR, NAME, UNKNOWN})
 BINARY_COLLATIONS: Final = frozenset({"C", "POSIX", "default", "ucs_basic"})
 """Collations that compare bytes, ``default`` being the node's own."""
 
@@ -156,6 +161,10 @@ class ExpressionAnalysis:
     @transform.register
     def _param(self, raw: ParamRef) -> Node:
         raise UndefinedParameter(f"there is no parameter ${raw.number}")
+
+    @transform.register
+    def _param_value(self, raw: ParamValue) -> Node:
+        return parameter_constant(raw)
 
     @transform.register
     def _const(self, raw: AConst) -> Node:
@@ -326,6 +335,23 @@ class ExpressionAnalysis:
                 " subscripting",
             )
         return OtherNode(node.type if raw.slice else element(node.type), "subscript")
+
+
+def parameter_constant(raw: ParamValue) -> Node:
+    """Return the constant that a parameter is. A string takes its type from what is beside it, and
+    so does a value whose type is only read later."""
+    type_ = types().get(raw.type_oid)
+    if type_ is None or (raw.text is not None and raw.type_oid in _STRINGS):
+        return Const(UNKNOWN, raw.text)
+    text = raw.text
+    if text is not None:
+        try:
+            text = canonical(text, raw.type_oid)
+        except FeatureNotSupported:
+            return Const(UNKNOWN, text)
+    found = to_target(Const(UNKNOWN, text), raw.type_oid, -1, "e", Form.EXPLICIT)
+    assert found is not None
+    return found
 
 
 def find_type(name: TypeName) -> tuple[int, int]:

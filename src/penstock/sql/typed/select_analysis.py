@@ -5,6 +5,7 @@ In: raw statements and look-ups of tables. Out: a ``Query``, or PostgreSQL's err
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
@@ -52,9 +53,9 @@ from penstock.sql.grammar.parsenodes import (
     Star,
     SubLinkKind,
     TypeCast,
+    nodes_of,
 )
-from penstock.sql.grammar.raw_names import reads
-from penstock.sql.grammar.raw_statements import parse_query
+from penstock.sql.grammar.raw_statements import parse_select
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.aggregate_analysis import contains_aggregate
@@ -458,9 +459,7 @@ class FromClause:
         given: dict[str, Node] = {}
         from_: tuple[FromNode, ...] = ()
         if text:
-            raw = parse_query(text)
-            assert isinstance(raw, SelectStmt)
-            query = self._relations.analyze(raw, None)
+            query = self._relations.analyze(_parsed_view(text), None)
             scan = SubqueryScan(self._relations.name(), query.columns, query)
             names = [column.name for column in query.columns]
             given, from_ = dict(zip(names, scan.variables(), strict=True)), (scan,)
@@ -811,6 +810,20 @@ def compared_as_text(
     )
     shown = zip(columns, new, strict=True)
     return tuple(replace(column, type_oid=node.type) for column, node in shown), new
+
+
+def reads(raw: SelectStmt, name: str) -> bool:
+    """Tell whether a query names a relation without a schema."""
+    return any(
+        isinstance(item, RangeTable) and item.relation.schema is None and item.relation.name == name
+        for item in nodes_of(raw)
+    )
+
+
+@functools.cache
+def _parsed_view(text: str) -> SelectStmt:
+    """Return the query of a view of PostgreSQL's catalogs, of which there are only so many."""
+    return parse_select(text)
 
 
 def target_position(raw: Expression, clause: str, length: int) -> int | None:
