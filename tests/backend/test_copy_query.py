@@ -15,10 +15,9 @@ from penstock.pgtypes.text_output import text_cast
 from penstock.protocol.answers import Cells, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import Copy, parse
-from penstock.sql.grammar.copy_query import CopyForm, CopyTarget, copy_query
-from penstock.sql.grammar.parse_expression import parse_expression
-from penstock.sql.grammar.raw_statements import parse_select
-from penstock.sql.text.object_names import RangeVar
+from penstock.sql.grammar.copy import CopyForm, CopyTarget, copy_query
+from penstock.sql.grammar.parsenodes import RangeVar
+from penstock.sql.grammar.raw_statements import parse_expression, parse_select
 
 
 @pytest.mark.parametrize(

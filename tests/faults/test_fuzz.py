@@ -38,10 +38,9 @@ from penstock.protocol.scram_verifier import ScramVerifier
 from penstock.protocol.startup import parse_options
 from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import QueryStatement, RangeVar, parse, parse_partition_bound, parse_script
-from penstock.sql.grammar.copy_query import copy_query
-from penstock.sql.grammar.parse_expression import parse_expression
+from penstock.sql.grammar.copy import copy_query
 from penstock.sql.grammar.parsenodes import InsertStmt, PreparableStmt, SelectStmt
-from penstock.sql.grammar.raw_statements import parse_query, parse_select
+from penstock.sql.grammar.raw_statements import parse_expression, parse_query, parse_select
 from penstock.sql.to_duckdb.duckdb_change import compile_expression, compile_insert
 from penstock.sql.to_duckdb.duckdb_query import compile_query
 from penstock.sql.typed.change_analysis import analyze_change, analyze_insert

@@ -12,7 +12,7 @@ from penstock.attribute import Attribute
 from penstock.lakehouse.defaults import drawn, draws, filled
 from penstock.lakehouse.schema import Column
 from penstock.pgtypes.pg_type import DATE, INT4
-from penstock.sql.grammar.default_grammar import CURRENT_DATE, NEXTVAL
+from penstock.sql.grammar.column import CURRENT_DATE, NEXTVAL
 
 _NOW = datetime(2024, 2, 29, 23, 30, tzinfo=UTC)
 

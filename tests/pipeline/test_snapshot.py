@@ -25,7 +25,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopyResult, CopySource, run_copy
-from penstock.sql.grammar.default_grammar import NEXTVAL
+from penstock.sql.grammar.column import NEXTVAL
 from penstock.sqlstate import SequenceGeneratorLimitExceeded
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher

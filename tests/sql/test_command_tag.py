@@ -9,8 +9,8 @@ import pytest
 from penstock.sql import parse
 from penstock.sql.command_tag import command_tag, reads
 from penstock.sql.grammar.copy import QueryStatement
+from penstock.sql.grammar.parsenodes import Statement
 from penstock.sql.grammar.role import GrantSelect
-from penstock.sql.grammar.statements import Statement
 
 # A dataclass with slots is made of another class of the same name, which is in no module.
 _KINDS = sorted(

@@ -10,7 +10,7 @@ import pytest
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.builtin import casts, functions, operators, types
-from penstock.sql.grammar.parse_expression import parse_expression, without_parentheses
+from penstock.sql.grammar.raw_statements import parse_expression, without_parentheses
 from penstock.sql.typed.literals import canonical
 
 SAME = [

@@ -18,7 +18,7 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import PenstockError, SqlSyntaxError
 from penstock.sql import parse
-from penstock.sql.grammar.parse_expression import parse_expression
+from penstock.sql.grammar.raw_statements import parse_expression
 from penstock.sql.text.keywords import (
     COLUMN_NAME,
     RESERVED,

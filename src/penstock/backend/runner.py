@@ -84,18 +84,18 @@ from penstock.sql import (
 from penstock.sql.builtin.enum_types import remember_enums
 from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.command_tag import command_tag, reads
-from penstock.sql.grammar.copy_query import CopyTarget, copy_query
+from penstock.sql.grammar.copy import CopyTarget, copy_query
 from penstock.sql.grammar.parsenodes import (
     DeleteStmt,
     InsertStmt,
     PreparableStmt,
+    RangeVar,
     RowStmt,
     SelectStmt,
     UpdateStmt,
 )
 from penstock.sql.grammar.session import TransactionModes
 from penstock.sql.grammar.table import CreateTableAs, DropTable
-from penstock.sql.text.object_names import RangeVar
 from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sql.typed.parameters import last_parameter, parameter_types, with_values

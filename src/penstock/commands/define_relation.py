@@ -43,7 +43,7 @@ from penstock.pgtypes import arrow_type
 from penstock.protocol.answers import Notice
 from penstock.sql import ColumnDef, ConstrType, CreateTable, PartitionBound, PartitionSpec, Unique
 from penstock.sql.builtin.type_cache import is_enum
-from penstock.sql.grammar.default_grammar import NEXTVAL
+from penstock.sql.grammar.column import NEXTVAL
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.column_default import check_default, coerced_default
 from penstock.sqlstate import InvalidObjectDefinition

@@ -31,7 +31,7 @@ from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.protocol.answers import Notice
 from penstock.relation import TableName, qualified
 from penstock.sql import AlterSubscriptionRefreshTables
-from penstock.sql.text.object_names import RangeVar
+from penstock.sql.grammar.parsenodes import RangeVar
 from penstock.sqlstate import UndefinedTable
 
 _COPIED_NOW = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)

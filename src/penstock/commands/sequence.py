@@ -15,7 +15,7 @@ from penstock.catalog import SequenceParameters
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
 from penstock.pgtypes.pg_type import INT2, INT4, INT8
 from penstock.sql import ColumnDef, ColumnType, ConstrType
-from penstock.sql.grammar.sequence import SequenceOption
+from penstock.sql.grammar.column import SequenceOption
 from penstock.sql.text.quoting import type_name
 
 _SERIAL: Final[Mapping[str, str]] = {

@@ -39,7 +39,7 @@ from penstock.protocol.answers import CommandOutcome, CopyOut, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.publication.row_filter import compile_condition
 from penstock.sql import RangeVar
-from penstock.sql.grammar.copy_query import CopyForm, CopyTarget
+from penstock.sql.grammar.copy import CopyForm, CopyTarget
 from penstock.sql.grammar.parsenodes import Expression, RowStmt, SelectStmt
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sqlstate import InvalidColumnReference, UndefinedColumn

@@ -36,7 +36,7 @@ from penstock.lakehouse.storage import make_folder, resolve, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.evaluate import Evaluation, as_kept
 from penstock.pipeline.generated import generated_columns
-from penstock.sql.grammar.default_grammar import NEXTVAL, TIMES, default_text
+from penstock.sql.grammar.column import NEXTVAL, TIMES, default_text
 from penstock.sql.grammar.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
 from penstock.sql.to_duckdb.conditions import conjuncts, equal_to
 from penstock.sql.to_duckdb.duckdb_change import (

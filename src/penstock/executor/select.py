@@ -28,8 +28,8 @@ from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compile_query
 from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.sql.typed.scope import FindTable
 from penstock.sql.typed.select_analysis import analyze_select
-from penstock.sql.typed.statement import FindTable
 from penstock.walsender.lake_columns import table_column
 from penstock.walsender.sequencer import Position
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import penstock.pgtypes as pgtypes
 from penstock.errors import PenstockError, ValueNotRepresentable
 from penstock.lakehouse.schema import Column
-from penstock.sql.grammar.default_grammar import NEXTVAL
+from penstock.sql.grammar.column import NEXTVAL
 from penstock.sql.typed.column_default import coerced_default
 
 Draw = Callable[[str, int], Sequence[int]]

@@ -67,8 +67,14 @@ from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.protocol.answers import Rows
 from penstock.relation import TableName, qualified
 from penstock.sql import QueryStatement, RangeVar, parse_script, parse_table_name
-from penstock.sql.grammar.parsenodes import PreparableStmt, RangeTable, ResTarget, SelectStmt, Star
-from penstock.sql.grammar.statements import Statement
+from penstock.sql.grammar.parsenodes import (
+    PreparableStmt,
+    RangeTable,
+    ResTarget,
+    SelectStmt,
+    Star,
+    Statement,
+)
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import QueryCanceled, UndefinedTable
 from penstock.stats.backend_status import Sessions

@@ -43,7 +43,7 @@ from penstock.pipeline.snapshot import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import TableName
 from penstock.sql import AlterSubscriptionRefresh, AlterSubscriptionRefreshTables
-from penstock.sql.text.object_names import RangeVar
+from penstock.sql.grammar.parsenodes import RangeVar
 from penstock.stats.backend_status import ACTIVE, IDLE, Activity, BackendType, Session, Sessions
 from penstock.subscription.ahead import remove_litter
 from penstock.subscription.apply_error import SkipLsns

@@ -74,12 +74,12 @@ from penstock.sql.grammar.parsenodes import (
     FuncCall,
     PreparableStmt,
     RangeTable,
+    RangeVar,
     SelectStmt,
     nodes_of,
 )
 from penstock.sql.text.array_literals import join_array, split_array
 from penstock.sql.text.limits import limited_depth
-from penstock.sql.text.object_names import RangeVar
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, RowSource, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import (
     INT2_FROM_0,
@@ -103,8 +103,8 @@ from penstock.sql.to_duckdb.text_functions import (
     string_to_array,
 )
 from penstock.sql.typed.literals import canonical
+from penstock.sql.typed.scope import Surroundings
 from penstock.sql.typed.select_analysis import analyze_select
-from penstock.sql.typed.statement import Surroundings
 from penstock.sqlstate import (
     GroupingError,
     IndeterminateDatatype,

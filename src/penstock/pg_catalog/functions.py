@@ -34,7 +34,7 @@ from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
 from penstock.pg_catalog.type_rows import ARRAY_INPUT
 from penstock.pgtypes.pg_type import types, types_by_name
-from penstock.sql.grammar.parse_expression import without_parentheses
+from penstock.sql.grammar.raw_statements import without_parentheses
 from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
 from penstock.sql.typed.literals import canonical

@@ -14,8 +14,8 @@ from typing import Final
 from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported
 from penstock.pgoutput.messages import TRANSFORMATIONS, RowMessage
-from penstock.sql.grammar.parse_expression import parse_expression
 from penstock.sql.grammar.parsenodes import Expression
+from penstock.sql.grammar.raw_statements import parse_expression
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.duckdb_predicate import predicate
 from penstock.sql.typed.coercion import to_boolean

@@ -25,6 +25,7 @@ from penstock.sql.grammar.alter_table import (
 )
 from penstock.sql.grammar.column import ColumnDef, ColumnType, ConstrType, Unique
 from penstock.sql.grammar.copy import Copy, QueryStatement, Truncate
+from penstock.sql.grammar.parsenodes import DefElem, RangeVar, RoleKind, RoleSpec, Statement
 from penstock.sql.grammar.parser import parse, parse_script, parse_table_name
 from penstock.sql.grammar.partition_bound import (
     Limit,
@@ -66,7 +67,6 @@ from penstock.sql.grammar.session import (
     TransactionModes,
     Unlisten,
 )
-from penstock.sql.grammar.statements import DefElem, Statement
 from penstock.sql.grammar.subscription import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -88,7 +88,6 @@ from penstock.sql.grammar.table import (
     PartitionSpec,
 )
 from penstock.sql.grammar.type import AddEnumValue, CreateEnum, DropType
-from penstock.sql.text.object_names import RangeVar, RoleKind, RoleSpec
 
 __all__ = [
     "AddColumn",

@@ -21,8 +21,7 @@ from penstock.sql.grammar import (
     vacuum,
 )
 from penstock.sql.grammar import type as types
-from penstock.sql.grammar.parsenodes import SelectStmt
-from penstock.sql.grammar.statements import Statement
+from penstock.sql.grammar.parsenodes import SelectStmt, Statement
 
 _TAGS: Final[Mapping[type[Statement], str]] = {
     alter_table.AlterTable: "ALTER TABLE",

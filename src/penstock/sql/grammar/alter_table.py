@@ -20,11 +20,10 @@ from penstock.sql.grammar.names import (
     relation,
     role_spec,
 )
+from penstock.sql.grammar.parsenodes import RangeVar, RoleSpec, Statement
 from penstock.sql.grammar.partition_bound import PartitionBound, partition_bound
 from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import Statement
-from penstock.sql.text.object_names import RangeVar, RoleSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,60 @@ table cannot keep (checks, storage) are refused by name (0A000).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Final
 
 from penstock.attribute import AttGenerated
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
-from penstock.sql.grammar.default_grammar import default_constant
-from penstock.sql.grammar.names import constant, not_supported, relation
+from penstock.identifiers import simple_quote_literal
+from penstock.sql.grammar.names import constant, def_elems, not_supported, option_text, relation
+from penstock.sql.grammar.parsenodes import RangeVar
 from penstock.sql.grammar.raw_node import Json, RawNode
-from penstock.sql.grammar.sequence import Identity, identity
 from penstock.sql.grammar.source import Source
-from penstock.sql.text.object_names import RangeVar
+from penstock.sql.text.datetime_literals import read_timestamp
+from penstock.sqlstate import InvalidTextRepresentation
+
+SequenceOption = tuple[str, int | bool | None]
+"""``increment``, ``start``, ``minvalue``, ``maxvalue``, ``cache``, ``cycle``; the value is None for
+NO MINVALUE and NO MAXVALUE."""
+
+_REFUSED: Final = {
+    "as": "AS type",
+    "owned_by": "OWNED BY",
+    "sequence_name": "SEQUENCE NAME",
+    "logged": "LOGGED",
+    "unlogged": "UNLOGGED",
+    "restart": "RESTART",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """GENERATED kind AS IDENTITY (options); ``kind``: as pg_attribute.attidentity."""
+
+    kind: str
+    options: tuple[SequenceOption, ...] = ()
+
+
+def identity(raw: RawNode) -> Identity:
+    """Read a Constraint. Raises FeatureNotSupported."""
+    kind = raw.take("generated_when")
+    return Identity(kind, tuple(_option(name, node) for name, node in def_elems(raw)))
+
+
+def _option(name: str, node: Json | None) -> SequenceOption:
+    if name in _REFUSED:
+        raise not_supported(f"{_REFUSED[name]} of an identity column's sequence")
+    if node is None:
+        return name, None
+    if name == "cycle":
+        return name, option_text(node) == "true"
+    text = str(option_text(node))
+    try:
+        return name, int(text)
+    except ValueError:
+        raise InvalidTextRepresentation(f'invalid input syntax for type bigint: "{text}"') from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,3 +274,56 @@ def _references(raw: RawNode) -> RangeVar:
         if raw.take(field) != plain:
             raise not_supported(f"REFERENCES ... {clause}")
     return relation(raw, "pktable")
+
+
+# What may stand behind DEFAULT: a constant, which keeps its text, or the time of a statement.
+
+NOW: Final = "now()"
+CURRENT_DATE: Final = "CURRENT_DATE"
+LOCALTIMESTAMP: Final = "LOCALTIMESTAMP"
+TIMES: Final = frozenset({NOW, CURRENT_DATE, LOCALTIMESTAMP})
+"""Defaults that are no constants: the time of the transaction that writes rows."""
+_TIME_OF: Final = {
+    "SVFOP_CURRENT_TIMESTAMP": NOW,
+    "SVFOP_CURRENT_DATE": CURRENT_DATE,
+    "SVFOP_LOCALTIMESTAMP": LOCALTIMESTAMP,
+}
+NEXTVAL: Final = "nextval()"
+"""The default of a serial or identity column: the next value of its sequence, which the node's
+catalog knows. No other default is written so."""
+_NO_CALL: Final = {"funcformat", "location"}
+"""The fields of a call without arguments, beside its name."""
+BOOLEANS: Final = {"true": "t", "false": "f"}
+"""Words that are defaults, and their values."""
+
+
+def default_constant(node: Json) -> str | None:
+    """Return the constant, None for DEFAULT NULL. Raises FeatureNotSupported."""
+    match node:
+        case {"A_Const": fields}:
+            value = constant(node)
+            if isinstance(value, bool):
+                return "true" if value else "false"
+            if isinstance(value, str) and "sval" in fields:
+                return simple_quote_literal(value)
+            return None if value is None else str(value)
+        case {"FuncCall": {"funcname": [{"String": {"sval": "now"}}], **more}} if not (
+            more.keys() - _NO_CALL
+        ):
+            return NOW
+        case {"SQLValueFunction": {"op": operation}} if operation in _TIME_OF:
+            return _TIME_OF[operation]
+    raise not_supported("DEFAULT with an expression")
+
+
+def default_text(default: str, now: datetime | None = None) -> str:
+    """Return the value in PostgreSQL's text format. ``now``: the time for now(), in UTC."""
+    if default in TIMES and now is not None:
+        if default == CURRENT_DATE:
+            return now.date().isoformat()
+        zone = default == NOW
+        at = now if zone else now.replace(tzinfo=None)
+        return read_timestamp(at.isoformat(sep=" "), zone=zone)
+    if default in BOOLEANS:
+        return BOOLEANS[default]
+    return default[1:-1].replace("''", "'") if default.startswith("'") else default

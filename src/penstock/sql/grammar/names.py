@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.errors import FeatureNotSupported, SqlSyntaxError
+from penstock.sql.grammar.parsenodes import DefElem, RangeVar, RoleKind, RoleSpec, Statement
 from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import DefElem, Statement
-from penstock.sql.text.object_names import RangeVar, RoleKind, RoleSpec
 
 Reader = Callable[[RawNode, Source], Statement]
 Readers = dict[str, Reader]

@@ -9,11 +9,60 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
-from penstock.sql.text.object_names import RangeVar
+
+@dataclass(frozen=True, slots=True)
+class RangeVar:
+    """A table's name. ``only``: it was written with ONLY, so without its partitions."""
+
+    name: str
+    schema: str | None = None
+    catalog: str | None = None
+    only: bool = False
+
+    def __str__(self) -> str:
+        """Return the name as written, without quotes."""
+        return ".".join(part for part in (self.catalog, self.schema, self.name) if part)
+
+
+class RoleKind(Enum):
+    """RoleSpecType."""
+
+    NAME = "name"
+    CURRENT_ROLE = "CURRENT_ROLE"
+    CURRENT_USER = "CURRENT_USER"
+    SESSION_USER = "SESSION_USER"
+    PUBLIC = "public"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSpec:
+    """A role's name, or a word for one; ``name`` is empty unless ``kind`` is NAME."""
+
+    name: str = ""
+    kind: RoleKind = RoleKind.NAME
+
+
+@dataclass(frozen=True, slots=True)
+class DefElem:
+    """One option as written: ``name``, ``name = value`` (DefElem).
+
+    ``arg``: None without a value, int for an integer, else the text that PostgreSQL's defGetString
+    would give. Names and unquoted words are folded to lower case.
+    """
+
+    name: str
+    arg: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Any statement. ``notices``: texts of NOTICEs (42622) from parsing."""
+
+    notices: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,10 @@ from penstock.sql.grammar import (
 )
 from penstock.sql.grammar.libpg_query import Scanned, Token, parse_scanned, parse_tree, scan
 from penstock.sql.grammar.names import Readers, any_name, any_names, not_supported
+from penstock.sql.grammar.parsenodes import RangeVar, Statement
 from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import Statement
 from penstock.sql.grammar.subscription import AlterSubscriptionRefreshTables
-from penstock.sql.text.object_names import RangeVar
 
 # Parse forms that PostgreSQL's grammar lacks: REPLICA IDENTITY USING KEY (columns) of ALTER TABLE,
 # and ALTER SUBSCRIPTION name REFRESH TABLE tables.

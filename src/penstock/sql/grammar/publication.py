@@ -11,10 +11,9 @@ from enum import Enum
 from typing import Final
 
 from penstock.sql.grammar.names import Readers, cascades, options, relation, role_spec
+from penstock.sql.grammar.parsenodes import DefElem, RangeVar, RoleSpec, Statement
 from penstock.sql.grammar.raw_node import Json, RawNode, string
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import DefElem, Statement
-from penstock.sql.text.object_names import RangeVar, RoleSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ PostgreSQL's grammar does not take raises 42601.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from penstock.errors import FeatureNotSupported, SqlSyntaxError
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.grammar.libpg_query import parse_tree
 from penstock.sql.grammar.parsenodes import (
     AArray,
@@ -46,6 +46,7 @@ from penstock.sql.grammar.parsenodes import (
     RangeFunction,
     RangeSubselect,
     RangeTable,
+    RangeVar,
     ResTarget,
     SelectStmt,
     SetOperation,
@@ -61,7 +62,6 @@ from penstock.sql.grammar.parsenodes import (
 )
 from penstock.sql.grammar.raw_node import Json, RawNode, string
 from penstock.sql.text.limits import MAX_DIGITS, limited_depth
-from penstock.sql.text.object_names import RangeVar
 
 _JOINS: Final = {
     "JOIN_INNER": JoinType.INNER,
@@ -136,11 +136,7 @@ def _select_of(node: Json) -> SelectStmt:
     return _select(raw)
 
 
-# Read expressions of the raw parse tree into the nodes of ``expressions``.
-#
-# In: JSON of a node. Out: frozen raw expressions. Unknown kinds are refused by name.
-
-ReadSelect = Callable[[Json], SelectStmt]
+# Expressions: a function for each kind of node, and other kinds are refused by name.
 
 _KINDS: Final = {
     "AEXPR_OP": AExprKind.OP,
@@ -203,239 +199,233 @@ _REFUSED: Final = {
 _CATALOG: Final = "pg_catalog"
 
 
-class RawExpressions:
-    """The reader of nodes. ``select``: reads the SELECT of a subquery."""
+def read_expression(node: Json) -> Expression:
+    """Read a node. Raises FeatureNotSupported, SqlSyntaxError."""
+    raw = RawNode.of(node)
+    reader = _READERS.get(raw.kind)
+    if reader is None:
+        shown = _REFUSED.get(raw.kind, raw.kind)
+        raise FeatureNotSupported(f"{shown} is not supported in expressions")
+    expression = reader(raw)
+    raw.done()
+    return expression
 
-    def __init__(self, select: ReadSelect) -> None:
-        self._select = select
-        self._readers: dict[str, Callable[[RawNode], Expression]] = {
-            "A_ArrayExpr": lambda n: AArray(self.all(n.nodes("elements"))),
-            "A_Const": self._const,
-            "A_Expr": self._operator,
-            "A_Indirection": self._indirection,
-            "BoolExpr": lambda n: ABool(_BOOLS[n.take("boolop")], self.all(n.nodes("args"))),
-            "BooleanTest": self._boolean_test,
-            "CaseExpr": self._case,
-            "CoalesceExpr": lambda n: ACoalesce(self.all(n.nodes("args"))),
-            "CollateClause": self._collate,
-            "ColumnRef": self._column,
-            "FuncCall": self._call,
-            "MinMaxExpr": self._min_max,
-            "NamedArgExpr": self._named_argument,
-            "NullTest": self._null_test,
-            "ParamRef": lambda n: ParamRef(int(n.take("number") or 0)),
-            "RowExpr": self._row,
-            "SQLValueFunction": self._value_function,
-            "SetToDefault": lambda _: Default(),
-            "SubLink": self._sublink,
-            "TypeCast": self._cast,
-        }
 
-    def read(self, node: Json) -> Expression:
-        """Read a node. Raises FeatureNotSupported, SqlSyntaxError."""
-        raw = RawNode.of(node)
-        reader = self._readers.get(raw.kind)
-        if reader is None:
-            shown = _REFUSED.get(raw.kind, raw.kind)
-            raise FeatureNotSupported(f"{shown} is not supported in expressions")
-        expression = reader(raw)
-        raw.done()
-        return expression
+def _all(nodes: object) -> tuple[Expression, ...]:
+    """Read each node of a list."""
+    assert isinstance(nodes, list | tuple)
+    return tuple(read_expression(node) for node in nodes)
 
-    def all(self, nodes: object) -> tuple[Expression, ...]:
-        """Read each node of a list."""
-        assert isinstance(nodes, list | tuple)
-        return tuple(self.read(node) for node in nodes)
 
-    def optional(self, node: Json | None) -> Expression | None:
-        """Read a node, None if there is none."""
-        return None if node is None else self.read(node)
+def _optional(node: Json | None) -> Expression | None:
+    """Read a node, None if there is none."""
+    return None if node is None else read_expression(node)
 
-    def required(self, node: Json | None) -> Expression:
-        """Read a node that the grammar always gives."""
-        if node is None:
-            raise FeatureNotSupported("an expression without an operand is not supported")
-        return self.read(node)
 
-    def sort_by(self, node: Json) -> SortBy:
-        """Read ``expression [ASC | DESC] [NULLS FIRST | LAST]``."""
-        raw = RawNode.of(node)
-        by = self.required(raw.node("node"))
-        direction = raw.take("sortby_dir")
-        if direction not in ("SORTBY_DEFAULT", "SORTBY_ASC", "SORTBY_DESC"):
-            raise FeatureNotSupported("ORDER BY ... USING is not supported")
-        found = SortBy(by, direction == "SORTBY_DESC", _NULLS[raw.take("sortby_nulls")])
-        raw.done()
-        return found
+def _required(node: Json | None) -> Expression:
+    """Read a node that the grammar always gives."""
+    if node is None:
+        raise FeatureNotSupported("an expression without an operand is not supported")
+    return read_expression(node)
 
-    def window(self, fields: Json) -> WindowDef:
-        """Read the fields of a WindowDef."""
-        raw = RawNode("WindowDef", fields)
-        found = WindowDef(
-            name=raw.take("name"),
-            refname=raw.take("refname"),
-            partition=self.all(raw.nodes("partitionClause")),
-            order=tuple(self.sort_by(item) for item in raw.nodes("orderClause")),
-            frame=int(raw.take("frameOptions") or 0),
-            start=self.optional(raw.node("startOffset")),
-            end=self.optional(raw.node("endOffset")),
-        )
-        raw.done()
-        return found
 
-    def type_name(self, fields: Json) -> TypeName:
-        """Read the fields of a TypeName."""
-        raw = RawNode("TypeName", fields)
-        names = raw.names("names")
-        if len(names) > 1 and names[0] == _CATALOG:
-            names = names[1:]
-        bounds = raw.nodes("arrayBounds")
-        raw.expect("typemod", -1)
-        found = TypeName(names, self._typmods(raw), bool(bounds))
-        raw.done()
-        return found
+def _sort_by(node: Json) -> SortBy:
+    """Read ``expression [ASC | DESC] [NULLS FIRST | LAST]``."""
+    raw = RawNode.of(node)
+    by = _required(raw.node("node"))
+    direction = raw.take("sortby_dir")
+    if direction not in ("SORTBY_DEFAULT", "SORTBY_ASC", "SORTBY_DESC"):
+        raise FeatureNotSupported("ORDER BY ... USING is not supported")
+    found = SortBy(by, direction == "SORTBY_DESC", _NULLS[raw.take("sortby_nulls")])
+    raw.done()
+    return found
 
-    def _typmods(self, raw: RawNode) -> tuple[int, ...]:
-        numbers = []
-        for node in raw.nodes("typmods"):
-            item = RawNode.of(node)
-            value = item.take("ival") if item.kind == "A_Const" else None
-            if value is None:
-                raise SqlSyntaxError("type modifiers must be simple constants or identifiers")
-            numbers.append(int(value.get("ival", 0)))
-        return tuple(numbers)
 
-    # One reader a kind
+def _window(fields: Json) -> WindowDef:
+    """Read the fields of a WindowDef."""
+    raw = RawNode("WindowDef", fields)
+    found = WindowDef(
+        name=raw.take("name"),
+        refname=raw.take("refname"),
+        partition=_all(raw.nodes("partitionClause")),
+        order=tuple(_sort_by(item) for item in raw.nodes("orderClause")),
+        frame=int(raw.take("frameOptions") or 0),
+        start=_optional(raw.node("startOffset")),
+        end=_optional(raw.node("endOffset")),
+    )
+    raw.done()
+    return found
 
-    def _const(self, raw: RawNode) -> Expression:
-        if raw.take("isnull"):
-            return AConst(ConstKind.NULL)
-        for field, inner, kind in (
-            ("ival", "ival", ConstKind.INTEGER),
-            ("fval", "fval", ConstKind.FLOAT),
-            ("sval", "sval", ConstKind.STRING),
-            ("boolval", "boolval", ConstKind.BOOLEAN),
-        ):
-            value = raw.take(field)
-            if value is None:
-                continue
-            if kind is ConstKind.INTEGER:
-                return AConst(kind, str(value.get(inner, 0)))
-            if kind is ConstKind.BOOLEAN:
-                return AConst(kind, "true" if value.get(inner) else "false")
-            text = str(value.get(inner, ""))
-            return AConst(kind, text) if kind is ConstKind.STRING else _number(text)
-        raise FeatureNotSupported("bit strings are not supported in expressions")
 
-    def _operator(self, raw: RawNode) -> Expression:
-        kind = _KINDS[raw.take("kind")]
-        *schema, operator = raw.names("name")
-        if schema not in ([], [_CATALOG]):
-            raise FeatureNotSupported(f'operators of schema "{schema[0]}" are not supported')
-        left, right = raw.node("lexpr"), raw.node("rexpr")
-        if kind not in _LISTS:
-            return AExpr(kind, operator, self.optional(left), self.required(right))
-        assert right is not None
-        ((_, items),) = right.items()
-        return AExpr(kind, operator, self.optional(left), self.all(items["items"]))
+def _type_name(fields: Json) -> TypeName:
+    """Read the fields of a TypeName."""
+    raw = RawNode("TypeName", fields)
+    names = raw.names("names")
+    if len(names) > 1 and names[0] == _CATALOG:
+        names = names[1:]
+    bounds = raw.nodes("arrayBounds")
+    raw.expect("typemod", -1)
+    found = TypeName(names, _typmods(raw), bool(bounds))
+    raw.done()
+    return found
 
-    def _null_test(self, raw: RawNode) -> Expression:
-        argument = self.required(raw.node("arg"))
-        return ANullTest(argument, raw.take("nulltesttype") == "IS_NOT_NULL")
 
-    def _boolean_test(self, raw: RawNode) -> Expression:
-        return ABooleanTest(self.required(raw.node("arg")), _TESTS[raw.take("booltesttype")])
+def _typmods(raw: RawNode) -> tuple[int, ...]:
+    numbers = []
+    for node in raw.nodes("typmods"):
+        item = RawNode.of(node)
+        value = item.take("ival") if item.kind == "A_Const" else None
+        if value is None:
+            raise SqlSyntaxError("type modifiers must be simple constants or identifiers")
+        numbers.append(int(value.get("ival", 0)))
+    return tuple(numbers)
 
-    def _case(self, raw: RawNode) -> Expression:
-        whens = []
-        for node in raw.nodes("args"):
-            when = RawNode.of(node)
-            whens.append((self.required(when.node("expr")), self.required(when.node("result"))))
-            when.done()
-        return ACase(
-            self.optional(raw.node("arg")), tuple(whens), self.optional(raw.node("defresult"))
-        )
 
-    def _collate(self, raw: RawNode) -> Expression:
-        argument = self.required(raw.node("arg"))
-        name = raw.names("collname")
-        return CollateClause(argument, name[1:] if name[0] == _CATALOG else name)
+# One reader a kind
 
-    def _column(self, raw: RawNode) -> Expression:
-        fields = raw.nodes("fields")
-        if any("A_Star" in field for field in fields):
-            raise FeatureNotSupported("* is not supported in expressions")
-        return ColumnRef(tuple(string(field) for field in fields))
 
-    def _min_max(self, raw: RawNode) -> Expression:
-        return AMinMax(raw.take("op") == "IS_GREATEST", self.all(raw.nodes("args")))
+def _const(raw: RawNode) -> Expression:
+    if raw.take("isnull"):
+        return AConst(ConstKind.NULL)
+    for field, inner, kind in (
+        ("ival", "ival", ConstKind.INTEGER),
+        ("fval", "fval", ConstKind.FLOAT),
+        ("sval", "sval", ConstKind.STRING),
+        ("boolval", "boolval", ConstKind.BOOLEAN),
+    ):
+        value = raw.take(field)
+        if value is None:
+            continue
+        if kind is ConstKind.INTEGER:
+            return AConst(kind, str(value.get(inner, 0)))
+        if kind is ConstKind.BOOLEAN:
+            return AConst(kind, "true" if value.get(inner) else "false")
+        text = str(value.get(inner, ""))
+        return AConst(kind, text) if kind is ConstKind.STRING else _number(text)
+    raise FeatureNotSupported("bit strings are not supported in expressions")
 
-    def _named_argument(self, raw: RawNode) -> Expression:
-        raw.expect("argnumber", -1)
-        return NamedArg(raw.take("name"), self.required(raw.node("arg")))
 
-    def _row(self, raw: RawNode) -> Expression:
-        raw.ignore("row_format")
-        return ARow(self.all(raw.nodes("args")))
+def _operator(raw: RawNode) -> Expression:
+    kind = _KINDS[raw.take("kind")]
+    *schema, operator = raw.names("name")
+    if schema not in ([], [_CATALOG]):
+        raise FeatureNotSupported(f'operators of schema "{schema[0]}" are not supported')
+    left, right = raw.node("lexpr"), raw.node("rexpr")
+    if kind not in _LISTS:
+        return AExpr(kind, operator, _optional(left), _required(right))
+    assert right is not None
+    ((_, items),) = right.items()
+    return AExpr(kind, operator, _optional(left), _all(items["items"]))
 
-    def _value_function(self, raw: RawNode) -> Expression:
-        name = str(raw.take("op")).removeprefix(_VALUE_FUNCTION).removesuffix("_N").lower()
-        return SqlValueFunction(name, raw.take("typmod") or 0)
 
-    def _cast(self, raw: RawNode) -> Expression:
-        fields = raw.node("typeName")
-        assert fields is not None
-        return TypeCast(self.required(raw.node("arg")), self.type_name(fields))
+def _null_test(raw: RawNode) -> Expression:
+    argument = _required(raw.node("arg"))
+    return ANullTest(argument, raw.take("nulltesttype") == "IS_NOT_NULL")
 
-    def _indirection(self, raw: RawNode) -> Expression:
-        argument = self.required(raw.node("arg"))
-        nodes = raw.nodes("indirection")
-        parts = [next(iter(node.items())) for node in nodes]
-        fields = [part.get("sval", "*") for kind, part in parts if kind != "A_Indices"]
-        sliced = any(part.get("is_slice") for _, part in parts)
-        steps = () if sliced else tuple(self._step(node) for node in nodes)
-        return Indirection(argument, sliced, fields[0] if fields else "", steps)
 
-    def _step(self, node: Json) -> Subscript | str:
-        if "A_Star" in node:
-            return "*"
-        if "String" in node:
-            return string(node)
-        raw = RawNode.of(node)
-        found = Subscript(self.required(raw.node("uidx")))
-        raw.done()
-        return found
+def _boolean_test(raw: RawNode) -> Expression:
+    return ABooleanTest(_required(raw.node("arg")), _TESTS[raw.take("booltesttype")])
 
-    def _sublink(self, raw: RawNode) -> Expression:
-        kind = _SUBLINKS.get(raw.take("subLinkType"))
-        if kind is None:
-            raise FeatureNotSupported("this kind of subquery is not supported")
-        operator = raw.names("operName")
-        select = raw.node("subselect")
-        assert select is not None
-        return ASubLink(
-            kind,
-            self._select(select),
-            self.optional(raw.node("testexpr")),
-            operator[-1] if operator else "=",
-        )
 
-    def _call(self, raw: RawNode) -> Expression:
-        name = raw.names("funcname")
-        if len(name) > 1 and name[0] == _CATALOG:
-            name = name[1:]
-        over = raw.node("over")
-        return FuncCall(
-            name,
-            self.all(raw.nodes("args")),
-            sql_syntax=raw.take("funcformat") == "COERCE_SQL_SYNTAX",
-            star=bool(raw.take("agg_star")),
-            variadic=bool(raw.take("func_variadic")),
-            distinct=bool(raw.take("agg_distinct")),
-            order=tuple(self.sort_by(item) for item in raw.nodes("agg_order")),
-            filter=self.optional(raw.node("agg_filter")),
-            over=None if over is None else self.window(over),
-        )
+def _case(raw: RawNode) -> Expression:
+    whens = []
+    for node in raw.nodes("args"):
+        when = RawNode.of(node)
+        whens.append((_required(when.node("expr")), _required(when.node("result"))))
+        when.done()
+    return ACase(_optional(raw.node("arg")), tuple(whens), _optional(raw.node("defresult")))
+
+
+def _collate(raw: RawNode) -> Expression:
+    argument = _required(raw.node("arg"))
+    name = raw.names("collname")
+    return CollateClause(argument, name[1:] if name[0] == _CATALOG else name)
+
+
+def _column(raw: RawNode) -> Expression:
+    fields = raw.nodes("fields")
+    if any("A_Star" in field for field in fields):
+        raise FeatureNotSupported("* is not supported in expressions")
+    return ColumnRef(tuple(string(field) for field in fields))
+
+
+def _min_max(raw: RawNode) -> Expression:
+    return AMinMax(raw.take("op") == "IS_GREATEST", _all(raw.nodes("args")))
+
+
+def _named_argument(raw: RawNode) -> Expression:
+    raw.expect("argnumber", -1)
+    return NamedArg(raw.take("name"), _required(raw.node("arg")))
+
+
+def _row(raw: RawNode) -> Expression:
+    raw.ignore("row_format")
+    return ARow(_all(raw.nodes("args")))
+
+
+def _value_function(raw: RawNode) -> Expression:
+    name = str(raw.take("op")).removeprefix(_VALUE_FUNCTION).removesuffix("_N").lower()
+    return SqlValueFunction(name, raw.take("typmod") or 0)
+
+
+def _cast(raw: RawNode) -> Expression:
+    fields = raw.node("typeName")
+    assert fields is not None
+    return TypeCast(_required(raw.node("arg")), _type_name(fields))
+
+
+def _indirection(raw: RawNode) -> Expression:
+    argument = _required(raw.node("arg"))
+    nodes = raw.nodes("indirection")
+    parts = [next(iter(node.items())) for node in nodes]
+    fields = [part.get("sval", "*") for kind, part in parts if kind != "A_Indices"]
+    sliced = any(part.get("is_slice") for _, part in parts)
+    steps = () if sliced else tuple(_step(node) for node in nodes)
+    return Indirection(argument, sliced, fields[0] if fields else "", steps)
+
+
+def _step(node: Json) -> Subscript | str:
+    if "A_Star" in node:
+        return "*"
+    if "String" in node:
+        return string(node)
+    raw = RawNode.of(node)
+    found = Subscript(_required(raw.node("uidx")))
+    raw.done()
+    return found
+
+
+def _sublink(raw: RawNode) -> Expression:
+    kind = _SUBLINKS.get(raw.take("subLinkType"))
+    if kind is None:
+        raise FeatureNotSupported("this kind of subquery is not supported")
+    operator = raw.names("operName")
+    select = raw.node("subselect")
+    assert select is not None
+    return ASubLink(
+        kind,
+        _select_of(select),
+        _optional(raw.node("testexpr")),
+        operator[-1] if operator else "=",
+    )
+
+
+def _call(raw: RawNode) -> Expression:
+    name = raw.names("funcname")
+    if len(name) > 1 and name[0] == _CATALOG:
+        name = name[1:]
+    over = raw.node("over")
+    return FuncCall(
+        name,
+        _all(raw.nodes("args")),
+        sql_syntax=raw.take("funcformat") == "COERCE_SQL_SYNTAX",
+        star=bool(raw.take("agg_star")),
+        variadic=bool(raw.take("func_variadic")),
+        distinct=bool(raw.take("agg_distinct")),
+        order=tuple(_sort_by(item) for item in raw.nodes("agg_order")),
+        filter=_optional(raw.node("agg_filter")),
+        over=None if over is None else _window(over),
+    )
 
 
 def _number(text: str) -> AConst:
@@ -445,9 +435,28 @@ def _number(text: str) -> AConst:
     return AConst(ConstKind.FLOAT, text.replace("_", ""))
 
 
-_expressions: Final = RawExpressions(_select_of)
-read_expression: Final = _expressions.read
-"""Reads the JSON of a node. Raises SqlSyntaxError, FeatureNotSupported."""
+_READERS: Final[dict[str, Callable[[RawNode], Expression]]] = {
+    "A_ArrayExpr": lambda n: AArray(_all(n.nodes("elements"))),
+    "A_Const": _const,
+    "A_Expr": _operator,
+    "A_Indirection": _indirection,
+    "BoolExpr": lambda n: ABool(_BOOLS[n.take("boolop")], _all(n.nodes("args"))),
+    "BooleanTest": _boolean_test,
+    "CaseExpr": _case,
+    "CoalesceExpr": lambda n: ACoalesce(_all(n.nodes("args"))),
+    "CollateClause": _collate,
+    "ColumnRef": _column,
+    "FuncCall": _call,
+    "MinMaxExpr": _min_max,
+    "NamedArgExpr": _named_argument,
+    "NullTest": _null_test,
+    "ParamRef": lambda n: ParamRef(int(n.take("number") or 0)),
+    "RowExpr": _row,
+    "SQLValueFunction": _value_function,
+    "SetToDefault": lambda _: Default(),
+    "SubLink": _sublink,
+    "TypeCast": _cast,
+}
 
 
 def _select(raw: RawNode) -> SelectStmt:
@@ -457,15 +466,15 @@ def _select(raw: RawNode) -> SelectStmt:
     found = SelectStmt(
         targets=tuple(_target(node) for node in raw.nodes("targetList")),
         from_=tuple(_from_item(node) for node in raw.nodes("fromClause")),
-        where=_expressions.optional(raw.node("whereClause")),
-        group=_expressions.all(raw.nodes("groupClause")),
-        having=_expressions.optional(raw.node("havingClause")),
+        where=_optional(raw.node("whereClause")),
+        group=_all(raw.nodes("groupClause")),
+        having=_optional(raw.node("havingClause")),
         distinct=_distinct(raw),
-        windows=tuple(_expressions.window(node["WindowDef"]) for node in raw.nodes("windowClause")),
-        values=tuple(_expressions.all(node["List"]["items"]) for node in raw.nodes("valuesLists")),
-        order=tuple(_expressions.sort_by(node) for node in raw.nodes("sortClause")),
-        limit=_expressions.optional(raw.node("limitCount")),
-        offset=_expressions.optional(raw.node("limitOffset")),
+        windows=tuple(_window(node["WindowDef"]) for node in raw.nodes("windowClause")),
+        values=tuple(_all(node["List"]["items"]) for node in raw.nodes("valuesLists")),
+        order=tuple(_sort_by(node) for node in raw.nodes("sortClause")),
+        limit=_optional(raw.node("limitCount")),
+        offset=_optional(raw.node("limitOffset")),
         ctes=_with(raw),
         operation=_OPERATIONS[raw.take("op")],
         all=bool(raw.take("all")),
@@ -480,7 +489,7 @@ def _distinct(raw: RawNode) -> tuple[Expression, ...] | None:
     clause = raw.take("distinctClause")
     if clause is None:
         return None
-    return () if clause == [{}] else _expressions.all(clause)
+    return () if clause == [{}] else _all(clause)
 
 
 def _with(raw: RawNode) -> tuple[CommonTableExpr, ...]:
@@ -515,7 +524,7 @@ def _target(node: Json) -> ResTarget:
     if "MultiAssignRef" in value:
         raise FeatureNotSupported("SET of several columns from one row is not supported")
     star = _star(value)
-    return ResTarget(_expressions.read(value) if star is None else star, name)
+    return ResTarget(read_expression(value) if star is None else star, name)
 
 
 def _star(value: Json) -> Star | None:
@@ -578,7 +587,7 @@ def _range_function(raw: RawNode) -> RangeFunction:
     call, definitions = functions[0]["List"]["items"]
     if definitions:
         raise FeatureNotSupported("a column definition list is not supported")
-    return RangeFunction(_expressions.read(call), _alias(raw), ordinality)
+    return RangeFunction(read_expression(call), _alias(raw), ordinality)
 
 
 def _join(raw: RawNode) -> JoinExpr:
@@ -592,7 +601,7 @@ def _join(raw: RawNode) -> JoinExpr:
         _from_item(right),
         bool(raw.take("isNatural")),
         raw.names("usingClause"),
-        _expressions.optional(raw.node("quals")),
+        _optional(raw.node("quals")),
     )
 
 
@@ -636,7 +645,7 @@ def _update(raw: RawNode) -> UpdateStmt:
         relation,
         alias,
         tuple(_target(node) for node in raw.nodes("targetList")),
-        _expressions.optional(raw.node("whereClause")),
+        _optional(raw.node("whereClause")),
     )
     raw.done()
     return found
@@ -645,6 +654,73 @@ def _update(raw: RawNode) -> UpdateStmt:
 def _delete(raw: RawNode) -> DeleteStmt:
     relation, alias = _relation(raw)
     _refuse(raw, "usingClause", "USING in DELETE")
-    found = DeleteStmt(relation, alias, _expressions.optional(raw.node("whereClause")))
+    found = DeleteStmt(relation, alias, _optional(raw.node("whereClause")))
     raw.done()
     return found
+
+
+# Expressions outside of queries: row filters, generated columns. The analysis decides which
+# expressions a clause allows.
+
+_BEFORE: Final = "CREATE PUBLICATION p FOR TABLE t WHERE ("
+_AFTER: Final = "\n)"
+"""The text after the expression, on a line of its own: the expression may end with a comment."""
+
+
+def parse_expression(text: str) -> Expression:
+    """Parse a text that is one expression.
+
+    Raises SqlSyntaxError, FeatureNotSupported, PenstockError (54001).
+    """
+    return expression_of(check_syntax(text))
+
+
+def check_syntax(text: str) -> Json:
+    """Return the node of an expression, supported or not.
+
+    The text is parsed between parentheses, where PostgreSQL has it, so that errors are the same.
+    Raises SqlSyntaxError, PenstockError (54001).
+    """
+    try:
+        where = _where(parse_tree(f"{_BEFORE}{text}{_AFTER}"))
+    except SqlSyntaxError as error:
+        if not error.message.endswith(f'{_AFTER}"'):
+            raise
+        # The error shows a quote without an end up to the end of the parsed text.
+        raise SqlSyntaxError(error.message.removesuffix(f'{_AFTER}"') + '"') from None
+    if where is None:
+        raise SqlSyntaxError('syntax error at or near ")"')
+    return where
+
+
+def _where(statements: Sequence[Json]) -> Json | None:
+    """Return the WHERE of our statement; None if the text has ended the parenthesis."""
+    match statements:
+        case [
+            {
+                "CreatePublicationStmt": {
+                    "pubobjects": [{"PublicationObjSpec": {"pubtable": {"whereClause": found}}}],
+                    **more,
+                }
+            }
+        ] if more.keys() == {"pubname"}:
+            where: Json = found
+            return where
+    return None
+
+
+def expression_of(node: Json) -> Expression:
+    """Read a node's JSON, such as ``{"A_Expr": {...}}``. Raises FeatureNotSupported, 54001."""
+    with limited_depth():
+        return read_expression(node)
+
+
+def without_parentheses(text: str) -> str:
+    """Drop two parentheses around the whole expression, as pg_get_expr with ``pretty``."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    try:
+        check_syntax(text[1:-1])
+    except PenstockError:
+        return text
+    return text[1:-1]

@@ -19,10 +19,9 @@ from penstock.sql.grammar.names import (
     role_spec,
     role_specs,
 )
+from penstock.sql.grammar.parsenodes import RangeVar, RoleSpec, Statement
 from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import Statement
-from penstock.sql.text.object_names import RangeVar, RoleSpec
 
 
 @dataclass(frozen=True, slots=True)

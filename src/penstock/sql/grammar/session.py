@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Any, Final
 
 from penstock.sql.grammar.names import Readers, constant, def_elems, not_supported
+from penstock.sql.grammar.parsenodes import Statement
 from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import Statement
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,9 @@ from penstock.sql.grammar.names import (
     options,
     role_spec,
 )
+from penstock.sql.grammar.parsenodes import DefElem, RangeVar, RoleSpec, Statement
 from penstock.sql.grammar.raw_node import RawNode, string
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import DefElem, Statement
-from penstock.sql.text.object_names import RangeVar, RoleSpec
 
 
 @dataclass(frozen=True, slots=True)

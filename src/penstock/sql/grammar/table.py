@@ -13,9 +13,9 @@ from penstock.sql.grammar.column import (
     ColumnDef,
     Unique,
     column_def,
+    default_constant,
     table_constraint,
 )
-from penstock.sql.grammar.default_grammar import default_constant
 from penstock.sql.grammar.names import (
     Readers,
     any_names,
@@ -26,13 +26,11 @@ from penstock.sql.grammar.names import (
     relations,
     role_spec,
 )
-from penstock.sql.grammar.parsenodes import SelectStmt
+from penstock.sql.grammar.parsenodes import DefElem, RangeVar, RoleSpec, SelectStmt, Statement
 from penstock.sql.grammar.partition_bound import PartitionBound, Strategy, partition_bound
 from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.raw_statements import read_select
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import DefElem, Statement
-from penstock.sql.text.object_names import RangeVar, RoleSpec
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import InvalidObjectDefinition
 

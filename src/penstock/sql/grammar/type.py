@@ -11,10 +11,9 @@ from typing import Final
 
 from penstock.sql.grammar.column import ColumnType, column_type
 from penstock.sql.grammar.names import Readers, any_name, cascades, not_supported
+from penstock.sql.grammar.parsenodes import RangeVar, Statement
 from penstock.sql.grammar.raw_node import RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import Statement
-from penstock.sql.text.object_names import RangeVar
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.sql.grammar.names import Readers, range_var
+from penstock.sql.grammar.parsenodes import RangeVar, Statement
 from penstock.sql.grammar.raw_node import RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.grammar.statements import Statement
-from penstock.sql.text.object_names import RangeVar
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from penstock.sql.builtin import types, types_by_name
 from penstock.sql.text.array_literals import join_array
 from penstock.sql.to_duckdb.duckdb_values import duckdb_type
 from penstock.sql.typed.coercion import array_of, element
-from penstock.sql.typed.default_arguments import with_defaults
+from penstock.sql.typed.function_analysis import with_defaults
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
     CoerceViaIO,

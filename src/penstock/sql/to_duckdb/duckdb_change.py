@@ -13,8 +13,8 @@ from typing import Final
 from penstock.attribute import Attribute
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.pgtypes.pg_type import NUMERIC
+from penstock.sql.grammar.parsenodes import RangeVar
 from penstock.sql.text.limits import limited_depth
-from penstock.sql.text.object_names import RangeVar
 from penstock.sql.to_duckdb.duckdb_query import (
     CompiledQuery,
     QueryCompiler,

@@ -17,7 +17,7 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.pgtypes.pg_type import BOOL, UNKNOWN
-from penstock.sql.grammar.default_grammar import NEXTVAL
+from penstock.sql.grammar.column import NEXTVAL
 from penstock.sql.grammar.parsenodes import (
     AConst,
     Alias,
@@ -53,10 +53,9 @@ from penstock.sql.typed.primnodes import (
 )
 from penstock.sql.typed.query_expression import QueryExpressions
 from penstock.sql.typed.query_nodes import Query, SubqueryScan, TableScan, ValuesScan
-from penstock.sql.typed.scope import NamedRelation, ParseNamespace, Scope
+from penstock.sql.typed.scope import FindTable, NamedRelation, ParseNamespace, Scope, Surroundings
 from penstock.sql.typed.select_analysis import SelectAnalysis
 from penstock.sql.typed.set_returning import as_select
-from penstock.sql.typed.statement import FindTable, Surroundings
 from penstock.sqlstate import DatatypeMismatch, DuplicateColumn, UndefinedColumn
 
 _CAST_HINT = "You will need to rewrite or cast the expression."

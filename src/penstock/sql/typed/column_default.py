@@ -1,6 +1,6 @@
 """The default of a column: its type, and the value that it gives (heap.c, cookDefault).
 
-In: a default as ``default_grammar`` keeps it, the column's type. Out: PostgreSQL's error if the
+In: a default as ``grammar.column`` keeps it, the column's type. Out: PostgreSQL's error if the
 column cannot have it, or the value in PostgreSQL's text, coerced as by an assignment. A constant
 has the same value wherever it is used, so there is one place that computes it. As in PostgreSQL, a
 value that does not fit (22001, 22003) is an error of whoever uses the default, not of its
@@ -32,7 +32,7 @@ from penstock.pgtypes.pg_type import (
     VARCHAR,
 )
 from penstock.sql.builtin.type_cache import types
-from penstock.sql.grammar.default_grammar import (
+from penstock.sql.grammar.column import (
     BOOLEANS,
     CURRENT_DATE,
     LOCALTIMESTAMP,
@@ -43,7 +43,7 @@ from penstock.sql.text.array_literals import join_array, split_array
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import element, to_target
 from penstock.sql.typed.expression_analysis import number
-from penstock.sql.typed.fitting import fitted, rounded
+from penstock.sql.typed.input_functions import fitted, rounded
 from penstock.sql.typed.literals import canonical
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,

@@ -7,6 +7,7 @@ any call the function that it means. ``query_expression`` decides which clauses 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError, WrongObjectType
@@ -16,7 +17,6 @@ from penstock.sql.builtin.type_cache import named_type
 from penstock.sql.grammar.parsenodes import FuncCall, NamedArg
 from penstock.sql.typed.candidates import Candidate, find_function, signature
 from penstock.sql.typed.coercion import Path, coerce, pathway
-from penstock.sql.typed.default_arguments import default_argument
 from penstock.sql.typed.operator_analysis import coerced
 from penstock.sql.typed.primnodes import (
     Const,
@@ -161,3 +161,21 @@ def _check_decorations(raw: FuncCall, name: str, kind: str) -> None:
     ):
         if given:
             raise WrongObjectType(f"{word} specified, but {name} is not {what}")
+
+
+def default_argument(function: Function, place: int) -> Node:
+    """Return the value of an argument that has a default."""
+    first = len(function.arguments) - function.defaults
+    text = function.default_values[place - first].partition("::")[0]
+    value = None if text == "NULL" else text.strip("'")
+    return coerce(Const(UNKNOWN, value), function.arguments[place], "i", Form.IMPLICIT)
+
+
+def with_defaults(call: FuncExpr) -> FuncExpr:
+    """Return the call with every argument of its function."""
+    function = functions().get(call.oid)
+    given = len(call.arguments)
+    if function is None or not function.defaults or function.variadic:
+        return call
+    added = (default_argument(function, n) for n in range(given, len(function.arguments)))
+    return replace(call, arguments=(*call.arguments, *added))

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.sql.grammar.parse_expression import parse_expression
 from penstock.sql.grammar.parsenodes import (
     ASubLink,
     ColumnRef,
@@ -23,6 +22,7 @@ from penstock.sql.grammar.parsenodes import (
     SelectStmt,
     UpdateStmt,
 )
+from penstock.sql.grammar.raw_statements import parse_expression
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import to_target

@@ -19,15 +19,15 @@ from penstock.sql.grammar.parsenodes import (
     ParamRef,
     ParamValue,
     PreparableStmt,
+    RangeVar,
     SelectStmt,
     mutated,
     nodes_of,
 )
 from penstock.sql.text.limits import MAX_PARAMETERS, limited_depth
-from penstock.sql.text.object_names import RangeVar
 from penstock.sql.typed.change_analysis import analyze_change, analyze_insert
+from penstock.sql.typed.scope import Surroundings
 from penstock.sql.typed.select_analysis import analyze_select
-from penstock.sql.typed.statement import Surroundings
 from penstock.sqlstate import UndefinedParameter, UndefinedTable
 
 _Stmt = TypeVar("_Stmt", SelectStmt, PreparableStmt)

@@ -56,8 +56,7 @@ from penstock.sql.typed.primnodes import (
     typmod_of,
 )
 from penstock.sql.typed.query_nodes import SessionValue, SortKey, SubLink
-from penstock.sql.typed.scope import Scope
-from penstock.sql.typed.statement import Relations
+from penstock.sql.typed.scope import Relations, Scope
 from penstock.sqlstate import (
     DatatypeMismatch,
     UndefinedColumn,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.attribute import Attribute
-from penstock.sql.grammar.parsenodes import JoinType, SetOperation, SubLinkKind
-from penstock.sql.text.object_names import RangeVar
+from penstock.sql.grammar.parsenodes import JoinType, RangeVar, SetOperation, SubLinkKind
 from penstock.sql.typed.primnodes import Node, Var
 
 

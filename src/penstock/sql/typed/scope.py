@@ -5,12 +5,17 @@ In: relations as they come into FROM. Out: the node that a reference means, or P
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
 
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.sql.grammar.parsenodes import RangeVar, SelectStmt
 from penstock.sql.typed.expression_analysis import SYSTEM_COLUMNS
 from penstock.sql.typed.primnodes import Node
+from penstock.sql.typed.query_nodes import Query
 from penstock.sqlstate import (
     AmbiguousAlias,
     AmbiguousColumn,
@@ -123,3 +128,43 @@ def _only(found: Sequence[Node], name: str) -> Node | None:
 
 def _no_column(shown: str) -> PenstockError:
     return UndefinedColumn(f"column {shown} does not exist")
+
+
+# What the queries of a statement share (ParseState of parse_node.h).
+
+FindTable = Callable[[RangeVar], tuple[Attribute, ...]]
+"""Returns the columns of a table. Raises UndefinedObject (42P01), PenstockError (42501)."""
+
+
+class Analyze(Protocol):
+    """The analysis of a query within another one."""
+
+    def __call__(self, raw: SelectStmt, parent: Scope | None = None, /) -> Query: ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The look-ups of a statement.
+
+    ``find_view``: the text of a view, "" for a view without rows, None for a relation that is no
+    view. ``functions``: functions in FROM that have columns of their own. ``parameters``: types by
+    number as far as they are known, None if there can be no parameters.
+    """
+
+    find_table: FindTable
+    find_view: Callable[[RangeVar], str | None] = lambda relation: None
+    functions: Mapping[str, tuple[Attribute, ...]] = field(default_factory=dict)
+    parameters: dict[int, int] | None = None
+
+
+class Relations:
+    """The relations of one statement."""
+
+    def __init__(self, around: Surroundings, analyze: Analyze) -> None:
+        self.around = around
+        self.analyze = analyze
+        self._numbers: Iterator[int] = count(1)
+
+    def name(self) -> str:
+        """Return a name that no other relation has."""
+        return f"r{next(self._numbers)}"

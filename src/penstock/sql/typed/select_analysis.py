@@ -92,9 +92,16 @@ from penstock.sql.typed.query_nodes import (
     TableScan,
     ValuesScan,
 )
-from penstock.sql.typed.scope import Column, NamedRelation, ParseNamespace, Scope
+from penstock.sql.typed.scope import (
+    Column,
+    FindTable,
+    NamedRelation,
+    ParseNamespace,
+    Relations,
+    Scope,
+    Surroundings,
+)
 from penstock.sql.typed.set_returning import SERIES, moved_to_from, spread
-from penstock.sql.typed.statement import FindTable, Relations, Surroundings
 from penstock.sqlstate import (
     AmbiguousColumn,
     DatatypeMismatch,
