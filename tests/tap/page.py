@@ -9,44 +9,70 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tap.comparison import Counts, expected_counts, total
-from tap.expected import ExpectedRole, load
+from tap.expected import ExpectedFile, ExpectedRole, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 
 _HEADINGS = ("file", "assertions", "passed", "failed", "not applicable")
 
 
-def table(role: ExpectedRole) -> str:
-    """Return a role's table: a line for each file that does not pass whole, with its reasons, one
-    for all others, and the sum."""
-    lines = [_row((*_HEADINGS, "why")), _row(("---", *["---:"] * 4, "---"))]
-    passed: list[Counts] = []
-    others: list[Counts] = []
-    for name, file in sorted(role.files.items()):
-        counts = expected_counts(file)
-        reasons = [*file.failed.items(), *file.not_applicable.items()]
-        if reasons:
-            why = "; ".join(f"{reason} ({len(numbers)})" for reason, numbers in reasons)
-            lines.append(_row((name, *_numbers(counts), why)))
-        (others if reasons else passed).append(counts)
-    lines.append(_row((f"{len(passed)} other files", *_numbers(total(passed)), "")))
-    lines.append(_row(("**all**", *_numbers(total([*passed, *others])), "")))
+def table(roles: Mapping[str, ExpectedRole], name: str) -> str:
+    """Return the table of subscribers, or of publishers: a column for each version, a line for each
+    file that does not pass whole everywhere, with its reasons, one for all others, and the sums."""
+    named = {key.removeprefix(name): role for key, role in roles.items() if key.startswith(name)}
+    lines = [
+        _row(("file", *named, "failed because", "not applicable because")),
+        _row(("---", *["---"] * len(named), "---", "---")),
+    ]
+    whole = set()
+    for file in sorted({file for role in named.values() for file in role.files}):
+        found = [role.files.get(file) for role in named.values()]
+        known = [each for each in found if each is not None]
+        why = [
+            "; ".join(dict.fromkeys(reason for reasons in each for reason in reasons))
+            for each in ([e.failed for e in known], [e.not_applicable for e in known])
+        ]
+        if any(why):
+            lines.append(_row((file, *map(_passed, found), *why)))
+        else:
+            whole.add(file)
+    counted = [{f: expected_counts(file) for f, file in r.files.items()} for r in named.values()]
+    others = [total(counts[file] for file in whole & counts.keys()) for counts in counted]
+    all_ = [total(counts.values()) for counts in counted]
+    for title, cells in (
+        (f"{len(whole)} other files", [f"{c.passed} of {c.assertions}" for c in others]),
+        ("**all**", [f"{c.passed} of {c.assertions}" for c in all_]),
+        ("**failed**", [str(c.failed) for c in all_]),
+        ("**not applicable**", [str(c.not_applicable) for c in all_]),
+    ):
+        lines.append(_row((title, *cells, "", "")))
     return "\n".join(lines)
+
+
+def _passed(file: ExpectedFile | None) -> str:
+    if file is None:
+        return ""
+    counts = expected_counts(file)
+    return f"{counts.passed} of {counts.assertions}"
+
+
+def _names(roles: Mapping[str, ExpectedRole]) -> list[str]:
+    return sorted({key.rstrip("0123456789") for key in roles})
 
 
 def missing_tables(text: str, roles: Mapping[str, ExpectedRole]) -> list[str]:
     """Roles whose table is not in the page's text as it should be."""
-    return [name for name, role in roles.items() if table(role) not in text]
+    return [name for name in _names(roles) if table(roles, name) not in text]
 
 
 def with_tables(text: str, roles: Mapping[str, ExpectedRole]) -> str:
     """The page's text with its tables between their marks replaced."""
-    for name, role in roles.items():
+    for name in _names(roles):
         head, begin, rest = text.partition(f"<!-- {name} -->\n")
         _, end, tail = rest.partition(f"<!-- end of {name} -->")
         if not begin or not end:
             raise ValueError(f"docs/fidelity.md has no place for the table of {name}")
-        text = f"{head}{begin}\n{table(role)}\n\n{end}{tail}"
+        text = f"{head}{begin}\n{table(roles, name)}\n\n{end}{tail}"
     return text
 
 
