@@ -405,6 +405,31 @@ def test_what_follows_a_truncate_that_was_sent(
     assert [each.reasons for each in differences] == ([] if found is None else [(found,)])
 
 
+def test_a_conflict_beside_a_truncate_that_was_sent(
+    database: Database, connection: Connection
+) -> None:
+    """The batch with the TRUNCATE has it, before the stream has reached the look that saw it."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    watch = DefinitionWatch(a_subscription(), lambda rel, text: None, lambda: connection)
+    root = target_of(database, "root")
+    watch.begin(connection, [root], INVALID)
+    with database.connect(autocommit=False) as other:
+        ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+        other.execute("SAVEPOINT a")
+        other.execute("TRUNCATE root; INSERT INTO root VALUES (2)")
+        other.execute("RELEASE a")
+        other.execute("COMMIT")
+    watch.truncated(root, [(1, xid)], (np.array([2]), np.array([xid])))
+    assert watch.look([root], INVALID) == []
+    assert watch.unproven(root) is None
+    database.execute("TRUNCATE leaf")
+    assert watch.look([root], INVALID) == []
+    error = watch.unproven(root)
+    assert error is not None and EMPTIED in f"{error.detail}"
+
+
 def test_a_partition_that_was_attached_and_emptied(database: Database) -> None:
     """Its rows were sent meanwhile."""
     database.execute(

@@ -276,16 +276,16 @@ class Difference:
     """A difference that a look has found. ``known``: the definitions from now on; ``reasons``: why
     rows here differ from the publisher's; ``labels``: labels of enums with another name, by column;
     ``notices``: changes of the publications that select later rows, and not earlier ones;
-    ``pending``: reasons, by leaf, that the stream may still remove; ``since``: the look before the
-    difference took effect, where that is not the last one; ``until``: the position where the look
-    that found it ended; ``renamed``: the table here stands for another one than the one that has
-    its name at the publisher."""
+    ``pending``: reasons, by leaf, that the stream may still remove, or None; ``since``: the look
+    before the difference took effect, where that is not the last one; ``until``: the position where
+    the look that found it ended; ``renamed``: the table here stands for another one than the one
+    that has its name at the publisher."""
 
     known: Known
     reasons: tuple[str, ...] = ()
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
-    pending: Mapping[int, str] = field(default_factory=dict)
+    pending: Mapping[int, str | None] = field(default_factory=dict)
     since: Lsn | None = None
     until: Lsn | None = None
     renamed: bool = False
@@ -679,12 +679,13 @@ class _LeafChanges:
     """Changes of partitions. ``notices``: changes that concern only later rows; ``attached``: names
     of partitions that have no row from before they were attached; ``pending``: possible reasons by
     leaf, where a TRUNCATE that is still to come may have given the leaf another file node, or
-    nobody can read it now; ``places``: tables whose new links belong to pending leaves."""
+    nobody can read it now; None where one that was sent accounts for it; ``places``: tables whose
+    new links belong to pending leaves."""
 
     reasons: tuple[str, ...]
     notices: tuple[str, ...] = ()
     attached: tuple[str, ...] = ()
-    pending: Mapping[int, str] = field(default_factory=dict)
+    pending: Mapping[int, str | None] = field(default_factory=dict)
     places: frozenset[int] = frozenset()
 
     def without_pending(self, now: Raw, before: Raw) -> Raw:
@@ -713,7 +714,7 @@ def _changed_leaves(
     places = {(link.child, link.attached) for link in before.links}
     notices: list[str] = []
     attached: list[str] = []
-    pending: dict[int, str] = {}
+    pending: dict[int, str | None] = {}
     unsaid: set[int] = set()
     for oid, leaf in leaves.items():
         old = earlier.get(oid)
@@ -734,7 +735,8 @@ def _changed_leaves(
         elif leaf.logged and _has_other_file(leaf, old, brought):
             emptied = _was_emptied(known, now, leaf, ask, seen=old is not None)
             if emptied is None:
-                pending[oid] = _emptied(leaf)
+                sent = _is_of_a_sent_truncate(known, now, leaf, ask)
+                pending[oid] = None if sent else _emptied(leaf)
                 unsaid.update(link.child for link in new if brought)
             elif emptied:
                 reasons.append(_emptied(leaf))
@@ -775,14 +777,22 @@ def _was_emptied(
         return False
     if older is None or None in kept or ask.may_be_told(leaf.oid, leaf.filenode):
         return None
+    return not _is_of_a_sent_truncate(known, now, leaf, ask)
+
+
+def _is_of_a_sent_truncate(
+    known: Known, now: TableDefinition, leaf: LeafDefinition, ask: LeafQuestions
+) -> bool:
+    """Tell whether a TRUNCATE of the whole table that was sent accounts for a leaf's file, by what
+    the stream has told up to now."""
     after = (leaf.changed + 1) % _XIDS
     together = [each.oid for each in now.leaves if each.changed == leaf.changed]
-    for sent in candidates:
-        if sent.is_newest_before(leaf.changed) and (
-            not sent.filled or any(ask.has_rows_between(oid, sent.xid, after) for oid in together)
-        ):
-            return False
-    return True
+    return any(
+        sent.may_include(leaf.changed)
+        and sent.is_newest_before(leaf.changed)
+        and (not sent.filled or any(ask.has_rows_between(oid, sent.xid, after) for oid in together))
+        for sent in known.truncated
+    )
 
 
 def _changed_memberships(
@@ -1007,7 +1017,7 @@ class DefinitionWatch:
         self._first_seen: dict[tuple[object, ...], tuple[Lsn, Lsn]] = {}
         """Two positions for each new file node of a leaf and each new name of a table: one where it
         was not there yet, and one where it had been found. Leaves have only the latter, twice."""
-        self._pending: dict[str, Mapping[int, str]] = {}
+        self._pending: dict[str, Mapping[int, str | None]] = {}
         """Reasons for an error of a table, by leaf, that hold if no TRUNCATE comes for the leaf."""
         self._saved: dict[str, tuple[float, int]] = {}
         self._due = time.monotonic() + LOOK_INTERVAL
@@ -1212,7 +1222,7 @@ class DefinitionWatch:
         marker = target.marker or INVALID
         attached = (name for name, until in known.attached.items() if until > marker)
         reasons = [f'Partition "{name}" was attached with rows' for name in attached]
-        reasons += self._pending.get(target.rel.sync_id, {}).values()
+        reasons += filter(None, self._pending.get(target.rel.sync_id, {}).values())
         return self.error(target, Difference(known, tuple(reasons)), once=True) if reasons else None
 
     def accept(self, target: WatchedTarget, difference: Difference) -> None:
