@@ -1,8 +1,27 @@
 """The context of one decoding call: it calls a plugin's callbacks and takes its writes (logical.c).
 
 In: a plugin, its options, the items of a source. Out: the plugin's writes in batches, from a
-generator, so that memory is bounded by ``piece_bytes`` and by the writes of one callback.
-``replay`` decides the order of callbacks.
+generator, so that memory is bounded by ``piece_bytes`` and by the writes of one callback. As on a
+server, a plugin knows only its context: slots read by SQL and by streams, of whatever source,
+differ in who gives the items and who takes the writes.
+
+    source                 replay                    context                  plugin
+
+    Transaction       -->  begin, change ...,  -->   call: an LSN and   -->   begin(ctx, txn) ...
+    MessageChange          commit: which of them,    an xid for writes,         ctx.prepare_write
+    StreamBlock ...        in which order            a CONTEXT for errors       ctx.out, ctx.write
+                                                                                    |
+                                                     Writes  <----------------------'
+                                                       |  ``piece_bytes`` have come, or an end
+                                                       v
+                                                     process: Arrow columns, for SQL
+                                                     copy_data: CopyData of XLogData, for streams
+
+    made --startup--> started --process, copy_data (again and again)--> started --shutdown--> over
+
+What the plugin declares in ``startup`` holds from then on: binary output, streaming, two-phase. An
+error of a callback names slot, plugin, callback and LSN, and ends the call; ``shutdown`` comes all
+the same. An error of the reader (``interrupt``, ``update_progress``) is handed on as it is.
 """
 
 from __future__ import annotations

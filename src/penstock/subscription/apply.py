@@ -1,9 +1,43 @@
 """The apply half of worker.c: apply a batch of whole transactions to Delta tables, exactly once.
 
 In: a batch from the inbox. Out: the tables' commits, each with the batch's end LSN inside (law 2),
-then the cut (law 3). Decoding is left to pgoutput, folding and the Spark job to pipeline, the log
-to lakehouse. A batch has several pieces where a transaction is larger than
-``logical_decoding_work_mem``: its pieces are staged one after the other and committed together.
+then the cut (law 3). A server applies one change after the other. A commit to a table costs the
+same for one row as for a million, so a batch becomes one commit of each table that it touches. A
+transaction larger than ``logical_decoding_work_mem`` comes in several pieces, which are staged one
+after the other and committed together.
+
+From messages to the cut (E: the end LSN of the batch):
+
+    Batch -- its pieces, one after the other
+      |
+      |   _decode     messages -> changes of each relation, as Arrow columns (pgoutput.columnar)
+      |   _look       definitions at the publisher, before rows under a new Relation message
+      |   shares      changes that a table lacks: those after its own LSN (relation_map)
+      |   _works      columns follow the relation; fold: the net change for each key (works_of)
+      |   _run        one job for all tables: old rows located, new rows written (pipeline.apply)
+      |               '-> staged: files that no log entry names
+      |   (a piece that was written ahead of its commit begins at _run)
+      v
+    all is staged     the subscription still has these tables? their definitions are the same? and,
+      |               before several commits or with conflicts: nobody else has committed?
+      v
+    conflicts, then logical messages, into tables of their own
+      v
+    Commits           histories, then tables; leaves, then their root; side by side, each with E
+      v
+    cut               at E, unless a table is beyond it or has left: each table's version
+      v
+    the caller acknowledges what is in the cut, and no more (law 1)
+
+What becomes of an error:
+
+    before the first commit     nothing is committed: what is staged is forgotten. The caller may
+                                divide the batch to find the transaction that has the error.
+    another writer was first    CommitConflict: the tables are loaded and the batch is worked again,
+                                without the tables that have it.
+    between two commits         tables at E skip the batch when it comes again; or ``take_back``
+                                takes it from them, down to the last cut.
+    of one table alone          on_table_error = park: the table leaves, the others go on.
 """
 
 from __future__ import annotations
@@ -550,12 +584,8 @@ def _in_cut(targets: Iterable[Target]) -> dict[TableName, CutTable]:
 # The commits of a batch: all of its tables commit side by side, each with the batch's end LSN.
 #
 # In: targets with everything staged. Out: their next versions, or an error once all have been
-# tried. Histories are committed before their tables, partitions before their partitioned tables.
-# ``Applier`` decides which changes are staged.
-#
-# All tables are checked for commits of others before the first one is committed. Another writer may
-# be quicker all the same, or a crash may come in between. If the batch then turns out to have an
-# error, it is taken back from the tables that have it.
+# tried. All tables are checked for commits of others before the first one is committed. Another
+# writer may be quicker all the same, or a crash may come in between.
 
 _COMMITS_AT_ONCE: Final = 8
 _OPERATION: Final = "REPLICATION"

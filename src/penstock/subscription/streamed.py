@@ -4,9 +4,35 @@ apply_handle_stream_*, apply_handle_prepare).
 In: XLogData frames as they come, with blocks of streamed transactions (protocol version 2) and
 prepared ones (version 3) among them. Out: frames of whole transactions to the inbox, in the order
 of their commits, as version 1 sends them; so nobody after the inbox knows how a transaction came.
-A transaction waits here until its Stream Commit: in memory at first, then on disk. One bound of
-memory holds for all of them. The changes of an aborted subtransaction are cut out, and an aborted
-transaction leaves nothing. Prepared transactions wait in ``prepared``.
+A server writes the blocks to a file and applies them after the Stream Commit, or applies them at
+once in a parallel worker, whose rows nobody sees before the commit. A Delta table has no rows that
+nobody sees, but it has files that no log entry names: with streaming = parallel, full runs are
+written to such files while the transaction goes on (``ahead``).
+
+    receiving thread                                thread "write ahead"      applying thread
+
+    Stream Start
+      Relation, Insert ...   --> tail of the open
+    Stream Stop                  transaction
+                                   | full, or all tails fill the memory
+                                   v
+                                 run on disk  ----> decode, fold, write new
+                                                    rows to files
+    Stream Abort             --> of a subtransaction: all from its first frame on is cut off, on
+                                 disk and ahead; of the transaction: nothing is left
+    Stream Commit            --> Begin, runs, tail, Commit: one transaction
+                                   v
+                                 inbox  ------------------------------------> takes the files of a
+                                                                              run if they are still
+                                                                              right, else its frames
+
+    Begin Prepare ... Prepare, Stream Prepare  --> ``prepared``: durable in the warehouse
+    Commit Prepared  --> Begin, the frames from there, Commit: to the inbox
+    Rollback Prepared  --> forgotten
+
+One bound of memory holds for the tails of all transactions, and frames on disk are the truth until
+the commit. Relation messages of a transaction count for others only once it has committed, so the
+newest definition of each relation is kept here, and sent after a transaction that has an older one.
 """
 
 from __future__ import annotations

@@ -1,16 +1,55 @@
 """The initial copies of one subscription, round by round, beside its stream (tablesync.c).
 
-In: rows of pg_subscription_rel in state i and d. Out: rounds of copies on a thread of their own. A
-table whose copy fails keeps its error in the status and is copied again. As in PostgreSQL, at least
-``wal_retrieve_retry_interval`` lies between two starts (process_syncing_tables_for_apply). The
-first round of a subscription copies all its tables side by side. A round beside a stream has one
-snapshot too, and works on ``max_sync_workers_per_subscription`` of its tables at a time.
+In: rows of pg_subscription_rel in state i and d. Out: the same tables in state f, which the apply
+worker brings to r. A round copies its tables at one snapshot, so that they have one LSN and join
+the stream together. It runs in a thread, and never waits for the stream.
 
-Neither the stream nor other tables wait for a failed copy. An error stops only this copy, and is
-cleared once its cause is gone. With ``disable_on_error``, an error that does not pass by itself
-ends the worker. If the publisher's role lacks a right, the hint is the GRANT.
+A server's worker of a table streams on its own until the table has caught up. Here the apply worker
+begins its stream again, at the oldest point of the copied tables; all others skip what they have by
+their own LSNs (``origin.start_lsn``). So nothing comes between f and s.
 
-The apply worker's thread calls all public methods of ``Copies``.
+    state  means                            durable as              set by
+    i      to be copied                     the catalog's row       CREATE SUBSCRIPTION, REFRESH
+    d      the copy may have begun          the catalog's row       a round, before it reads rows
+    f      copied at point X                one Delta commit, then  a round, or ``recover`` after a
+                                            the catalog's row       crash between the two
+    s, r   part of the cuts                 a cut, then the row     the apply worker, after the
+                                                                    first cut at X or later
+    p      not followed any more            the catalog's row       the apply worker (``parking``)
+
+A round, beside the apply worker and on the publisher:
+
+    apply worker          round                                      publisher
+    last cut L  --------> look at tables and locks; make targets
+    (holds back what      create a temporary slot  --------------->  waits for all that write;
+     it acknowledges                                                 point X, snapshot exported
+     at L: began_at)      lock the tables; leave out what has
+                          changed since the snapshot
+                          i -> d
+                          write files that no log entry names  <---  rows at the snapshot
+                          locks held, definitions the same?
+                          one Delta commit: rows, X, this copy's
+                          marker (leaves before their root)
+    new session  <------- d -> f
+    stream from X, or from the last cut if that is older
+    cut at X or later: f -> s -> r
+
+With copy_data = false a table is in r from the beginning. A table that is to be copied again gets a
+new membership in state i (``pg_subscription_rel`` draws all steps).
+
+A crash leaves i or d. A table in d whose Delta log holds this copy's own marker was committed, and
+becomes f. Any other is copied again, as nothing of a copy is visible before its commit. The step to
+f is taken while nobody can end the table's membership.
+
+A table whose copy fails keeps its error in the status and is copied again, at least
+``wal_retrieve_retry_interval`` after the start of the round (process_syncing_tables_for_apply).
+Neither the stream nor other tables wait for it. With ``disable_on_error``, an error that does not
+pass by itself ends the worker. If the publisher's role lacks a right, the hint is the GRANT. The
+first round of a subscription copies all its tables side by side; a round beside a stream works on
+``max_sync_workers_per_subscription`` of them at a time.
+
+``Copies`` chooses the time and the tables of rounds, in the apply worker's thread; ``CopyRound``
+and what follows it are a round.
 """
 
 from __future__ import annotations
@@ -354,20 +393,12 @@ class Copies:
         return max(0.0, self._began + self._options().retry_interval - time.monotonic())
 
 
-# Initial table synchronization: all tables of a round at one consistent point (tablesync.c).
+# A round of copies.
 #
-# In: rows of pg_subscription_rel in state i or d. Out: copied tables in state f, each with the
-# consistent point as its own LSN; the apply worker brings them to r. A temporary replication slot
-# gives the point and an exported snapshot. Its session stays idle and holds the snapshot while
-# Spark copies, and another session holds locks on the tables (``walreceiver.table_locks``). A table
-# that cannot be copied is reported and left to the next round, for which ``Copies`` chooses the
-# time.
-#
-# States: i -> d before the copy of a table; d -> f in the catalog with its one Delta commit, while
-# nobody can end the table's membership. A crash leaves i or d. A table in d whose Delta log holds
-# this copy's own marker was committed, and becomes f. Any other is copied again, which is safe as
-# nothing of a copy is visible before its commit. Tables that are in f already keep their older
-# point; the stream starts at the oldest (``origin.start_lsn``).
+# A temporary replication slot gives the point and an exported snapshot. Its session stays idle and
+# holds the snapshot while Spark copies, and another session holds locks on the tables
+# (``walreceiver.table_locks``). A table that cannot be copied is reported and left to the next
+# round, for which ``Copies`` chooses the time.
 
 _LOCK_PATIENCE: Final = "1s"
 """Time that a question about a table may wait for a lock. The round's other tables wait too."""
@@ -587,8 +618,10 @@ class _Running:
 class _Definitions:
     """Watch the definitions that the rows of a round's tables depend on.
 
-    They are read before the round's snapshot, and compared at the end of each copy. A change
-    between the two is in some of the rows, or in none, so such a copy is made again.
+    They are read once the snapshot is taken and before any row is, and compared when the table is
+    locked and at the end of its copy. A change in between is in some of the rows only, or in none,
+    so such a copy is made again. Output functions read the catalogs as they are now, not those of
+    the snapshot, so what changed before is in all rows.
     """
 
     def __init__(

@@ -3,15 +3,45 @@
 In: the logs of the warehouse's tables, and the cuts of this node's subscriptions. Out: transactions
 in the catalog, each durable before anybody sees it, and a wake-up for the streams that send them.
 
-A commit of a table is one transaction. Tables that a subscription maintains move from cut to cut.
-The subscription's commits between two cuts are one transaction over these tables, with the
-subscription as its origin; a commit of others to them is a transaction of its own, in its place. A
-table is followed from the version at which it is first seen. A snapshot at a position is, for each
-table, the version up to which its commits are in the log.
+Delta orders the commits of one table and knows no order between tables, and writers need not know
+of the node. So their order is decided here, once, and written down: a commit that has a position
+keeps it. A table is followed from the version at which it is first seen. A snapshot at a position
+is, for each table, the version up to which its commits are in the log.
 
-Each table is followed by itself. If one cannot be read, its commits wait, and come after those of
-others once it can be. A table that was removed and made again is dropped, and another relation is
-followed in its place; the log tells those who followed the old one, at that place.
+From Delta commits to positions (``step``; one thread at a time, in any process):
+
+    logs of own tables              logs of tables that subscriptions maintain, cuts table
+    each commit by itself           what a subscription wrote from cut to cut, as one; commits of
+      |                             others by themselves, in their places
+      '---------------.-------------------'
+                      v
+    in_order          two looks at every table, by the times of the writers; a table's own order
+                      stays (commit_order)
+    goes_on           a table in whose place another log lies is dropped, and a new relation follows
+    whole_blocks      commits of a transaction block wait until all its tables have theirs
+    one_by_block      and are one transaction then; a block that was taken back changes nothing
+    together          commits that belong together otherwise (moved rows) are one transaction
+                      v
+    _append           one write of the catalog: every table's part begins where the log ends? Then
+                      xid, time and LSNs begin < commit < end, with from and to version of each
+                      table. If not, another process was quicker: look again.
+                      v
+    _told             durable, so the streams that wait for a position are woken
+
+States of a commit of a table:
+
+    not seen --> found --> in the log (has a position) --> forgotten, once no slot needs it (prune)
+                  |  ^
+                  v  |     the cut that has it is not made; its block is not complete; an earlier
+                 waits     commit of its table waits; the table or its log cannot be read now
+
+    A commit whose log entry is gone never gets there: the gap has a position of its own, at which
+    streams that need the commit fail (``following``).
+
+OPTIMIZE and other commits that change no rows get no position; the next one starts from their
+version. Each table is followed by itself: if one cannot be read, its commits come after those of
+others once it can be. Messages of sessions and PREPAREs enter the log by ``emit`` and
+``recording``.
 """
 
 from __future__ import annotations
