@@ -11,14 +11,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from decoding.values import BARE, ITEM, context, inserts, texts, transaction, written
+from decoding.values import (
+    BARE,
+    ITEM,
+    TWO_PHASE_SLOT,
+    context,
+    inserts,
+    texts,
+    transaction,
+    written,
+)
 from penstock.decoding import (
     Action,
     Change,
+    DecodedDatabase,
+    DecodedSlot,
     LogicalDecodingContext,
+    MemoryLimits,
     MessageChange,
     OutputPlugin,
     OutputPluginOptions,
+    OutputReader,
     OutputType,
     Prepared,
     ReorderBufferTXN,
@@ -86,7 +99,7 @@ def test_every_callback_is_called() -> None:
     rows = [n for n in CALLBACKS if not n.endswith("_batch")]
     assert len(rows) == 21
     plugin = plugin_of(*rows)
-    got = written(plugin, list(history()), two_phase=True)
+    got = written(plugin, list(history()), slot=TWO_PHASE_SLOT)
     assert {*plugin.called} == {*rows}  # type: ignore[attr-defined]
     expected = (
         "begin change change message truncate commit message"
@@ -142,10 +155,10 @@ def test_required_callbacks(missing: str) -> None:
 def test_groups_of_callbacks(missing: str, message: str) -> None:
     names = [n for n in CALLBACKS if not n.endswith("_batch") and n != missing]
     if missing == "filter_prepare":
-        assert texts(plugin_of(*names), list(history()), two_phase=True)
+        assert texts(plugin_of(*names), list(history()), slot=TWO_PHASE_SLOT)
         return
     with pytest.raises(PenstockError) as raised:
-        texts(plugin_of(*names), list(history()), two_phase=True)
+        texts(plugin_of(*names), list(history()), slot=TWO_PHASE_SLOT)
     assert (raised.value.message, raised.value.sqlstate) == (message, "55000")
     assert f"in the {missing} callback, associated LSN 0/" in (raised.value.context or "")
 
@@ -162,7 +175,7 @@ def test_a_callback_that_fails(name: str) -> None:
     rows = [n for n in CALLBACKS if not n.endswith("_batch")]
     plugin = plugin_of(*rows, **{name: raising(ZeroDivisionError("ours"))})
     with pytest.raises(PenstockError) as raised:
-        texts(plugin, list(history()), two_phase=True, plugin_name="x", slot_name="y")
+        texts(plugin, list(history()), slot=DecodedSlot("y", "x", two_phase=True))
     assert (raised.value.message, raised.value.sqlstate) == ("ZeroDivisionError: ours", "XX000")
     context = raised.value.context or ""
     assert context.startswith(f'slot "y", output plugin "x", in the {name} callback')
@@ -266,7 +279,11 @@ def test_a_callback_that_returns_its_work() -> None:
 
 def test_lsns_in_errors_are_padded_from_19_on() -> None:
     with pytest.raises(PenstockError, match="ValueError") as raised:
-        texts(plugin_of(*BASIC, begin=raising(ValueError())), [transaction()], major_version=19)
+        texts(
+            plugin_of(*BASIC, begin=raising(ValueError())),
+            [transaction()],
+            database=DecodedDatabase(19),
+        )
     assert (raised.value.context or "").endswith("associated LSN 0/00000064")
 
 
@@ -305,7 +322,11 @@ def test_text_has_to_be_text() -> None:
     for raw in (b"\xff", b"a\0b"):
         with pytest.raises(PenstockError, match='invalid byte sequence for encoding "UTF8": 0x'):
             texts(plugin_of("change", "commit", begin=bytes_of(raw)), [transaction()])
-        got = texts(plugin_of(*BASIC, begin=bytes_of(raw)), [transaction()], as_bytes=True)
+        got = texts(
+            plugin_of(*BASIC, begin=bytes_of(raw)),
+            [transaction()],
+            reader=OutputReader(as_bytes=True),
+        )
         assert got == [raw, raw, b"commit"]
 
 
@@ -329,7 +350,7 @@ def test_memory_is_bounded() -> None:
             self.written += 1000
 
     plugin, taken = Wide(), 0
-    with context(plugin, piece_bytes=piece) as ctx:
+    with context(plugin, limits=MemoryLimits(piece=piece)) as ctx:
         for output in ctx.process([transaction(inserts(5000))]):
             taken += sum(len(data) for _, _, data in output.rows())
             assert plugin.written - taken <= piece
@@ -341,7 +362,7 @@ def test_memory_is_bounded() -> None:
                 super().change(ctx, txn, None, None)  # type: ignore[arg-type]
 
     with pytest.raises(PenstockError, match="wrote more than 1000000 bytes in one") as raised:
-        texts(Endless(), [transaction()], output_limit=1_000_000)
+        texts(Endless(), [transaction()], limits=MemoryLimits(callback=1_000_000))
     assert raised.value.sqlstate == "54000"
 
 
@@ -356,7 +377,7 @@ def test_changes_are_read_when_it_is_their_turn() -> None:
             yield inserts(10)
 
     plugin = plugin_of(*BASIC, "shutdown")
-    with context(plugin, piece_bytes=1) as ctx:
+    with context(plugin, limits=MemoryLimits(piece=1)) as ctx:
         outputs = ctx.process([transaction(), replace(transaction(), changes=changes())])
         for _ in range(5):
             next(outputs)
@@ -380,7 +401,11 @@ def test_interrupts_come_between_callbacks() -> None:
 
     plugin = plugin_of(*BASIC)
     with pytest.raises(PenstockError, match="canceling") as raised:
-        list(context(plugin, interrupt=interrupt).process([transaction(inserts(100))]))
+        list(
+            context(plugin, reader=OutputReader(interrupt=interrupt)).process(
+                [transaction(inserts(100))]
+            )
+        )
     assert raised.value.context is None
     assert plugin.called == ["begin", "change", "change"]  # type: ignore[attr-defined]
 
@@ -392,11 +417,13 @@ def test_progress_is_told() -> None:
         ctx.update_progress(True)
 
     plugin = plugin_of(*BASIC, commit=skip)
-    texts(plugin, [transaction(inserts(1))], update_progress=lambda *p: told.append(p))
-    assert told == [(100, 7, False), (208, 7, True)]
-    told.clear()
-    texts(plugin, [transaction(inserts(250))], update_progress=lambda *p: told.append(p))
-    assert len(told) == 4  # after each hundred changes, too
+    with context(plugin) as ctx:
+        ctx.tell_progress = lambda *p: told.append(p)
+        list(ctx.process([transaction(inserts(1))]))
+        assert told == [(100, 7, False), (208, 7, True)]
+        told.clear()
+        list(ctx.process([transaction(inserts(250))]))
+        assert len(told) == 4  # after each hundred changes, too
 
 
 def test_what_was_prepared_before_goes_out_with_its_verdict() -> None:
@@ -404,7 +431,7 @@ def test_what_was_prepared_before_goes_out_with_its_verdict() -> None:
     was = Prepared(Lsn(300), Lsn(308), 5, sent=False)
     facts: dict[str, Any] = {"gid": "g", "prepared": was, "kind": TransactionKind.COMMIT_PREPARED}
     item = transaction(inserts(1), **facts)
-    got = written(plugin_of(*names), [item], two_phase=True)
+    got = written(plugin_of(*names), [item], slot=TWO_PHASE_SLOT)
     assert [(lsn, str(data)) for lsn, _, data in got] == [
         (100, "begin_prepare"),
         (100, "change"),
@@ -418,7 +445,7 @@ def test_blocks_of_a_streamed_transaction_are_bounded() -> None:
     names = [*BASIC, *(n for n in STREAMING if not n.endswith("_batch"))]
     item = transaction(inserts(100), inserts(100), inserts(100), streamed=True)
     for work_mem, blocks in ((1, 3), (1 << 20, 1)):
-        got = texts(plugin_of(*names), [item], work_mem=work_mem)
+        got = texts(plugin_of(*names), [item], limits=MemoryLimits(work_mem=work_mem))
         assert got.count("stream_start") == got.count("stream_stop") == blocks
         assert got[-2:] == ["stream_stop", "stream_commit"]
 

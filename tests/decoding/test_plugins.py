@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.values import BARE, ITEM, inserts, texts, transaction, written
+from decoding.values import BARE, ITEM, TWO_PHASE_SLOT, inserts, texts, transaction, written
 from penstock.attribute import Attribute
 from penstock.decoding import (
     Action,
+    DecodedDatabase,
     MessageChange,
     OutputPlugin,
+    OutputReader,
     RelationData,
     RowBatch,
     Transaction,
@@ -125,7 +127,7 @@ def test_a_gid_with_nodecode_is_left_until_its_commit() -> None:
         ("x_nodecode", []),
     ):
         item = transaction(kind=TransactionKind.PREPARE, gid=gid)
-        assert texts(TestDecoding(), [item], two_phase=True) == wanted
+        assert texts(TestDecoding(), [item], slot=TWO_PHASE_SLOT) == wanted
 
 
 @pytest.mark.parametrize("plugin", ["test_decoding", "wal2json", "arrow"])
@@ -235,7 +237,8 @@ def test_wal2json_warns_of_tables_without_identity() -> None:
     batch = RowBatch(BARE, Action.DELETE, None, None, Lsn(1), rows=1)
     options = [("format-version", "2"), ("include-transaction", "0")]
     plugin = find_plugin("wal2json")
-    assert texts(plugin, [transaction(batch)], options=options, warn=warned.append) == []
+    reader = OutputReader(warn=warned.append)
+    assert texts(plugin, [transaction(batch)], options=options, reader=reader) == []
     assert warned == ['no tuple identifier for DELETE in table "public"."Bare"']
 
 
@@ -287,8 +290,8 @@ def test_pgoutput_says_what_it_lacks() -> None:
 
 def pgoutput(item: Transaction, rules: type[AsPublished] = AsPublished) -> list[m.Message]:
     options = [("proto_version", "4"), ("publication_names", "p"), ("streaming", "on")]
-    fields = {"publications": lambda names: rules(lambda oid: None), "options": options}
-    found = texts(find_plugin("pgoutput"), [item], **fields)
+    database = DecodedDatabase(publications=lambda names: rules(lambda oid: None))
+    found = texts(find_plugin("pgoutput"), [item], options=options, database=database)
     decoder = Decoder(4)
     return [decoder.decode(bytes(data)) for data in found if isinstance(data, bytes)]
 

@@ -17,6 +17,8 @@ from decoding.random_history import IDENTITIES, WITHOUT_IDENTITY, History
 from faults.heavy import HEAVY, in_make_faults
 from penstock.decoding import (
     Action,
+    DecodedDatabase,
+    DecodedSlot,
     LogicalDecodingContext,
     OutputPlugin,
     RelationData,
@@ -135,11 +137,9 @@ def ours(
     named = [(name.replace("_", "-"), value) for name, value in options.items()]
     with LogicalDecodingContext(
         plugin,
-        plugin_name="test_decoding",
-        slot_name="s",
-        options=named,
-        two_phase=True,
-        major_version=slots.version,
+        DecodedSlot("s", "test_decoding", two_phase=True),
+        named,
+        database=DecodedDatabase(slots.version),
     ) as ctx:
         return [
             (Lsn(lsn), xid, str(data))
@@ -253,12 +253,9 @@ def pgoutput_again(
     source = PgoutputSource(Decoder(proto, parallel=parallel), slots.type_names())
     with LogicalDecodingContext(
         find_plugin("pgoutput"),
-        plugin_name="pgoutput",
-        slot_name="s",
-        options=[("publication_names", "p"), ("messages", "true"), *options.items()],
-        two_phase=True,
-        publications=lambda _: rules(names.get),
-        major_version=slots.version,
+        DecodedSlot("s", "pgoutput", two_phase=True),
+        [("publication_names", "p"), ("messages", "true"), *options.items()],
+        database=DecodedDatabase(slots.version, lambda _: rules(names.get)),
     ) as ctx:
         outputs = list(ctx.process(list(source.items(rows))))
     return [(Lsn(lsn), xid, data) for output in outputs for lsn, xid, data in output.rows()]

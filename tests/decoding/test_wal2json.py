@@ -17,7 +17,7 @@ import pytest
 from decoding.pgoutput_source import PgoutputSource
 from decoding.values import texts
 from decoding.wal2json_golden import GOLDEN, record
-from penstock.decoding import RelationData, find_plugin
+from penstock.decoding import OutputReader, RelationData, find_plugin
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.decoder import Decoder
@@ -66,7 +66,8 @@ def _compare(recorded: dict[str, Any]) -> None:
     for options, written in recorded["written"]:
         items = list(_Source(recorded).items(rows))
         plugin = find_plugin("wal2json")
-        got = texts(plugin, items, options=list(options.items()), warn=lambda _: None)
+        silent = OutputReader(warn=lambda _: None)
+        got = texts(plugin, items, options=list(options.items()), reader=silent)
         mine, wanted = _without_empty(list(map(str, got))), _without_empty(written)
         for number, (one, other) in enumerate(zip(mine, wanted, strict=False)):
             assert one == other, f"{options}, {number}"

@@ -10,6 +10,7 @@ import pyarrow as pa
 from penstock.attribute import Attribute
 from penstock.decoding import (
     Action,
+    DecodedSlot,
     LogicalDecodingContext,
     OutputPlugin,
     RelationData,
@@ -49,9 +50,14 @@ def transaction(*changes: Any, xid: int = 7, **fields: Any) -> Transaction:
     return Transaction(xid=xid, changes=changes, commit_time=0, **{**lsns, **fields})
 
 
-def context(plugin: OutputPlugin, **fields: Any) -> LogicalDecodingContext:
-    fields = {"plugin_name": "p", "slot_name": "s", **fields}
-    return LogicalDecodingContext(plugin, **fields)
+SLOT = DecodedSlot("s", "p")
+TWO_PHASE_SLOT = DecodedSlot("s", "p", two_phase=True)
+
+
+def context(
+    plugin: OutputPlugin, slot: DecodedSlot = SLOT, **fields: Any
+) -> LogicalDecodingContext:
+    return LogicalDecodingContext(plugin, slot, **fields)
 
 
 def written(

@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from penstock.catalog import EmittedMessage, LakeTransaction
 from penstock.decoding import (
     Change,
+    DecodedDatabase,
+    DecodedSlot,
     LogicalDecodingContext,
     MessageChange,
     OutputPlugin,
+    OutputReader,
     RelationData,
     ReorderBufferTXN,
     find_plugin,
@@ -89,11 +92,10 @@ def _stream(
     state = SenderState("s", Lsn(1000))
     with LogicalDecodingContext(
         plugin,
-        plugin_name="p",
-        slot_name="s",
-        options=options,
-        as_bytes=True,
-        publications=lambda names: AsPublished(lambda oid: None),
+        DecodedSlot("s", "p"),
+        options,
+        database=DecodedDatabase(publications=lambda names: AsPublished(lambda oid: None)),
+        reader=OutputReader(as_bytes=True),
     ) as context:
         stream = Stream(
             context,

@@ -7,7 +7,13 @@ transactions come from the lake or from a server's WAL, nor whether SQL function
 read the output. It uses no Delta, no Spark and no catalog of a node.
 """
 
-from penstock.decoding.logical import LogicalDecodingContext
+from penstock.decoding.logical import (
+    DecodedDatabase,
+    DecodedSlot,
+    LogicalDecodingContext,
+    MemoryLimits,
+    OutputReader,
+)
 from penstock.decoding.output import Output
 from penstock.decoding.output_plugin import OutputPlugin, OutputPluginOptions, OutputType
 from penstock.decoding.registry import find_plugin
@@ -31,11 +37,15 @@ __all__ = [
     "Action",
     "AttributeData",
     "Change",
+    "DecodedDatabase",
+    "DecodedSlot",
     "LogicalDecodingContext",
+    "MemoryLimits",
     "MessageChange",
     "Output",
     "OutputPlugin",
     "OutputPluginOptions",
+    "OutputReader",
     "OutputType",
     "Prepared",
     "RelationData",

@@ -1,7 +1,7 @@
 """The context of one decoding call: it calls a plugin's callbacks and takes its writes (logical.c).
 
 In: a plugin, its options, the items of a source. Out: the plugin's writes in batches, from a
-generator, so that memory is bounded by ``piece_bytes`` and by the writes of one callback. As on a
+generator, so that memory is bounded by a piece's size and by the writes of one callback. As on a
 server, a plugin knows only its context: slots read by SQL and by streams, of whatever source,
 differ in who gives the items and who takes the writes.
 
@@ -12,7 +12,7 @@ differ in who gives the items and who takes the writes.
     StreamBlock ...        in which order            a CONTEXT for errors       ctx.out, ctx.write
                                                                                     |
                                                      Writes  <----------------------'
-                                                       |  ``piece_bytes`` have come, or an end
+                                                       |  a piece is full, or an end has come
                                                        v
                                                      process: Arrow columns, for SQL
                                                      copy_data: CopyData of XLogData, for streams
@@ -21,13 +21,14 @@ differ in who gives the items and who takes the writes.
 
 What the plugin declares in ``startup`` holds from then on: binary output, streaming, two-phase. An
 error of a callback names slot, plugin, callback and LSN, and ends the call; ``shutdown`` comes all
-the same. An error of the reader (``interrupt``, ``update_progress``) is handed on as it is.
+the same. An error of the reader (``interrupt``, ``tell_progress``) is handed on as it is.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -69,10 +70,50 @@ _TWO_PHASE: Final = (
 _REQUIRED: Final = (("begin",), ("change", "change_batch"), ("commit",))
 _SHOWN: Final = {"change_batch": "change", "stream_change_batch": "stream_change"}
 _PADDED_SINCE: Final = 19
-_PIECE_BYTES: Final = 1 << 20
-_WORK_MEM: Final = 64 << 20
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedSlot:
+    """The slot that is read, as far as a context needs it (ReplicationSlotPersistentData)."""
+
+    name: str
+    plugin: str
+    two_phase: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedDatabase:
+    """The database whose changes are decoded. ``major_version``: the version that its server
+    reports. ``publications``: for pgoutput; None if it has none."""
+
+    major_version: int = 18
+    publications: FindPublications | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputReader:
+    """The reader of the output: a call of a slot function, or a stream.
+
+    ``as_bytes``: it takes bytes, whatever output type the plugin declares. ``interrupt`` is called
+    before each callback; an error that it raises ends the call. ``warn`` takes a WARNING's message.
+    """
+
+    as_bytes: bool = False
+    interrupt: Callable[[], None] = lambda: None
+    warn: Callable[[str], None] = log.warning
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """Bytes that a context keeps. ``work_mem`` limits a block of a streamed transaction
+    (logical_decoding_work_mem); output is handed on once it has ``piece``, and one callback may
+    write ``callback``."""
+
+    work_mem: int = 64 << 20
+    piece: int = 1 << 20
+    callback: int = MAX_ALLOC_SIZE
 
 
 class LogicalDecodingContext:
@@ -87,56 +128,38 @@ class LogicalDecodingContext:
     def __init__(
         self,
         plugin: OutputPlugin,
-        *,
-        plugin_name: str,
-        slot_name: str,
+        slot: DecodedSlot,
         options: Options = (),
-        two_phase: bool = False,
-        as_bytes: bool = False,
-        catalogs: Catalogs | None = None,
-        publications: FindPublications | None = None,
-        major_version: int = 18,
-        work_mem: int = _WORK_MEM,
-        piece_bytes: int = _PIECE_BYTES,
-        output_limit: int = MAX_ALLOC_SIZE,
-        update_progress: UpdateProgress | None = None,
-        interrupt: Callable[[], None] | None = None,
-        warn: Callable[[str], None] = log.warning,
+        *,
+        database: DecodedDatabase = DecodedDatabase(),
+        reader: OutputReader = OutputReader(),
+        limits: MemoryLimits = MemoryLimits(),
     ) -> None:
-        """Raise PenstockError if a callback is missing or does not take its arguments.
-
-        ``two_phase`` is the slot's option. With ``as_bytes`` the reader takes bytes, whatever
-        output type the plugin declares. ``work_mem`` limits a block of a streamed transaction;
-        output is handed on once it has ``piece_bytes``, and one callback may write
-        ``output_limit``. ``interrupt`` is called before each callback; an error that it raises
-        ends the call. ``publications`` are for pgoutput. ``warn`` takes a WARNING's message.
-        """
+        """Raise PenstockError if a callback is missing or does not take its arguments."""
         check_callbacks(plugin)
         for names in _REQUIRED:
             if not any(registered(plugin, name) for name in names):
                 raise PenstockError(f"output plugins have to register a {names[0]} callback")
         self.plugin: Final = plugin
-        self.plugin_name: Final = plugin_name
-        self.slot_name: Final = slot_name
+        self.slot_name: Final = slot.name
         self.options: Final = tuple(options)
-        self.catalogs = catalogs
+        self.catalogs: Catalogs | None = None
         """The catalogs as of the current transaction, if the source has them."""
-        self.publications: Final = publications
-        self.major_version: Final = major_version
-        self.work_mem: Final = work_mem
-        self.output_limit: Final = output_limit
+        self.publications: Final = database.publications
+        self.major_version: Final = database.major_version
+        self.work_mem: Final = limits.work_mem
+        self.output_limit: Final = limits.callback
         self.output = OutputPluginOptions()
         self.streaming = any(registered(plugin, name) for name in _STREAMING)
         self.twophase = any(registered(plugin, name) for name in _TWO_PHASE)
         self.two_phase_given = False
         """True if the client gave the plugin its two-phase option (twophase_opt_given)."""
         self.out: list[str | bytes] = []
-        self._slot_two_phase = two_phase
-        self._as_bytes = as_bytes
-        self._piece_bytes = piece_bytes
-        self.tell_progress = update_progress
-        self._interrupt = interrupt
-        self._warn = warn
+        self.tell_progress: UpdateProgress | None = None
+        """The stream's own, if a stream reads."""
+        self._slot = slot
+        self._reader = reader
+        self._piece_bytes = limits.piece
         self._writes = Writes()
         self._accept_writes = self._prepared_write = False
         self._location: Lsn | NDArray[np.uint64] = INVALID
@@ -153,8 +176,8 @@ class LogicalDecodingContext:
     def startup(self, is_init: bool = False) -> None:
         """Call the plugin's ``startup``; ``is_init``: a slot is created. Raises PenstockError."""
         self.call("startup", self.output, is_init, writes=False)
-        self.twophase = self.twophase and (self._slot_two_phase or self.two_phase_given)
-        self._writes.binary = self._as_bytes or self.output_type is OutputType.BINARY
+        self.twophase = self.twophase and (self._slot.two_phase or self.two_phase_given)
+        self._writes.binary = self._reader.as_bytes or self.output_type is OutputType.BINARY
 
     @property
     def blocks(self) -> int:
@@ -267,7 +290,7 @@ class LogicalDecodingContext:
 
     def warning(self, message: str) -> None:
         """ereport(WARNING): hand on a warning."""
-        self._warn(message)
+        self._reader.warn(message)
 
     # What ``replay`` calls.
 
@@ -283,8 +306,8 @@ class LogicalDecodingContext:
         """Call a callback and return its result. ``at`` and ``xid`` are those of its writes.
         ``report`` is the LSN that errors name, if it is not ``at``. Raises PenstockError with a
         context."""
-        if self._interrupt is not None and not self._shut_down:
-            self._interrupt()
+        if not self._shut_down:
+            self._reader.interrupt()
         self._accept_writes, self._prepared_write = writes, False
         self._location, self._xid = at, xid
         self._callback_limit = self._writes.nbytes + self.output_limit
@@ -327,7 +350,7 @@ class LogicalDecodingContext:
     def _with_context(self, error: BaseException, callback: str, report: Lsn) -> PenstockError:
         """output_plugin_error_callback: name slot, plugin, callback and LSN in an error."""
         context = (
-            f'slot "{self.slot_name}", output plugin "{self.plugin_name}", '
+            f'slot "{self._slot.name}", output plugin "{self._slot.plugin}", '
             f"in the {_SHOWN.get(callback, callback)} callback"
         )
         if report != INVALID:

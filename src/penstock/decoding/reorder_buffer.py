@@ -186,7 +186,7 @@ class Transaction:
       the first time, since plugins without two-phase get them there.
     - ``streamed``: send it in blocks (``stream_start`` ...) if the plugin has them; ``changes``
       are then those after the blocks that were sent before.
-    - ``catalogs``: the catalogs as they were at its changes (base_snapshot); None: the context's.
+    - ``catalogs``: the catalogs as they were at its changes (base_snapshot); None: it has none.
     """
 
     xid: int

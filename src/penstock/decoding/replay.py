@@ -53,12 +53,11 @@ class Replay:
         """Call all callbacks of one item."""
         match item:
             case Transaction():
-                before = self._ctx.catalogs
-                self._ctx.catalogs = item.catalogs or before  # SetupHistoricSnapshot
+                self._ctx.catalogs = item.catalogs  # SetupHistoricSnapshot
                 try:
                     yield from self._transaction(item)
                 finally:
-                    self._ctx.catalogs = before
+                    self._ctx.catalogs = None
             case MessageChange():
                 self._message_of_none(item)
                 yield

@@ -16,7 +16,16 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from penstock.catalog import Catalog, LakeTransaction, Slot
-from penstock.decoding import LogicalDecodingContext, Output, OutputPlugin, OutputType
+from penstock.decoding import (
+    DecodedDatabase,
+    DecodedSlot,
+    LogicalDecodingContext,
+    MemoryLimits,
+    Output,
+    OutputPlugin,
+    OutputReader,
+    OutputType,
+)
 from penstock.decoding.logical import Options
 from penstock.decoding.plugins.pgoutput import Pgoutput
 from penstock.decoding.publication_rules import AsPublished
@@ -76,15 +85,11 @@ class LogicalReading:
         Raises PenstockError if the plugin is gone or may not be used any more."""
         return LogicalDecodingContext(
             self.plugin(slot.plugin),
-            plugin_name=slot.plugin,
-            slot_name=slot.name,
-            options=options,
-            two_phase=slot.two_phase,
-            as_bytes=binary,
-            publications=lambda names: AsPublished(self._type_name),
-            major_version=self.version,
-            work_mem=self.work_mem(),
-            interrupt=interrupt,
+            DecodedSlot(slot.name, slot.plugin, slot.two_phase),
+            options,
+            database=DecodedDatabase(self.version, lambda names: AsPublished(self._type_name)),
+            reader=OutputReader(as_bytes=binary, interrupt=interrupt),
+            limits=MemoryLimits(work_mem=self.work_mem()),
         )
 
     def transactions(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTransaction, Slot
-from penstock.decoding import LogicalDecodingContext, OutputPlugin, find_plugin
+from penstock.decoding import DecodedSlot, LogicalDecodingContext, OutputPlugin, find_plugin
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -449,9 +449,8 @@ class Slots:
     def _try(self, plugin: str, slot: str, *, two_phase: bool) -> None:
         """CreateInitDecodingContext: start the plugin once, which may refuse. Raises PenstockError
         (58P01, 42501)."""
-        context = LogicalDecodingContext(
-            self.plugin(plugin), plugin_name=plugin, slot_name=slot, two_phase=two_phase
-        )
+        decoded = DecodedSlot(slot, plugin, two_phase)
+        context = LogicalDecodingContext(self.plugin(plugin), decoded)
         context.startup(is_init=True)
         context.shutdown()
 
