@@ -65,7 +65,7 @@ def assert_equal(node: LocalNode, database: Database) -> None:
 def test_rows_are_written_before_the_commit(
     local_node: Callable[..., LocalNode], publisher: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "penstock.subscription.ahead")
+    caplog.set_level(logging.DEBUG, "penstock.subscription.applyparallelworker")
     node = local_node(logical_decoding_work_mem="64kB")
     node.subscribe("s", publisher, "p")
     node.caught_up("s", publisher)
@@ -115,7 +115,7 @@ def test_what_does_not_fit_at_the_commit_is_done_from_the_changes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Rows that the table lacks; a column that came in between; a key that is there already."""
-    caplog.set_level(logging.DEBUG, "penstock.subscription.ahead")
+    caplog.set_level(logging.DEBUG, "penstock.subscription.applyparallelworker")
     node = local_node(logical_decoding_work_mem="64kB")
     publisher.execute("CREATE TABLE lacking (LIKE a INCLUDING ALL)")
     publisher.execute("INSERT INTO lacking SELECT * FROM a; ALTER PUBLICATION p ADD TABLE lacking")
@@ -173,7 +173,7 @@ def test_a_piece_that_ends_with_the_definition_of_what_follows(
     error: str,
 ) -> None:
     """It has no row of the table, and the next piece does not name it."""
-    caplog.set_level(logging.DEBUG, "penstock.subscription.ahead")
+    caplog.set_level(logging.DEBUG, "penstock.subscription.applyparallelworker")
     put = streamed.StreamedTransactions._put
 
     def one_by_one(self: Any, block: Any, frames: Sequence[bytes], kinds: bytes) -> None:
@@ -205,7 +205,7 @@ def test_files_are_removed_when_definitions_have_changed(
     local_node: Callable[..., LocalNode], publisher: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The look before the commit stops the subscription."""
-    caplog.set_level(logging.DEBUG, "penstock.subscription.ahead")
+    caplog.set_level(logging.DEBUG, "penstock.subscription.applyparallelworker")
     node = local_node(logical_decoding_work_mem="64kB")
     node.subscribe("s", publisher, "p")
     node.caught_up("s", publisher)
@@ -243,7 +243,7 @@ def test_a_sequence_that_begins_again_within_the_transaction(
 ) -> None:
     """It does so at the commit: values of rows after it are not taken before, so that none of them
     comes a second time."""
-    caplog.set_level(logging.DEBUG, "penstock.subscription.ahead")
+    caplog.set_level(logging.DEBUG, "penstock.subscription.applyparallelworker")
     node = local_node(logical_decoding_work_mem="64kB")
     node.node.sql("CREATE TABLE a (id integer PRIMARY KEY, v text, n integer, s serial)")
     node.subscribe("s", publisher, "p")

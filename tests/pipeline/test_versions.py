@@ -134,7 +134,7 @@ def test_in_files_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         messages = publisher.take_messages()
         expected += [message.new for message in messages if message.new is not None]
         changes, _ = batches(messages, types)
-        stamps = TransactionStamps().ahead(Lsn(chunk), 0)
+        stamps = TransactionStamps().of_undecoded(Lsn(chunk), 0)
         net = fold(changes, table.schema, with_versions=True)
         work = TableWork(table, net, history=HistoryWork(history, stamps, 0))
         run_batch(spark, [work], lake.options)

@@ -35,7 +35,7 @@ def test_a_cut_is_made_there(
     ("tables", "prepared"),
     [
         ([AT_100, TableProgress(True, Lsn(120))], False),
-        ([TableProgress(True, Lsn(100), ahead=Lsn(120))], False),
+        ([TableProgress(True, Lsn(100), half_applied=Lsn(120))], False),
         ([AT_100], True),
     ],
 )

@@ -116,7 +116,7 @@ class World:
     def check(self) -> None:
         """Each leaf has its rows, and no other."""
         _, partitions = self.open()
-        assert partitions.ahead is None
+        assert partitions.half_applied is None
         rows = self.source.rows
         table = pa.Table.from_batches([record_batch(rows, list(TYPES), TYPES)])
         numbers = partitions.routing.leaves(table)
@@ -194,7 +194,7 @@ def test_a_moved_row_keeps_a_value_that_its_new_leaf_never_had(
     world.commit([leaf.table for leaf in partitions.leaves if leaf.name[1] == "low"])
     assert world.lake.read(world.table("low")) == []
     _, partitions = world.open()
-    assert partitions.ahead == world.lake.lsn
+    assert partitions.half_applied == world.lake.lsn
     source.messages = list(messages)
     world.lake.lsn -= 10
     world.follow(kills=0)

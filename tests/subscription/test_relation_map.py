@@ -262,7 +262,7 @@ def test_a_late_commit_to_a_partition(world: World, monkeypatch: pytest.MonkeyPa
                 unanswered.commit(leaf.table, APP, Lsn(60), "TEST")
     world.warehouse.store.put(*late.sent[0])
     targets = world.targets(unanswered)
-    assert [leaf.ahead for leaf in _partitions(_open(targets)).leaves] == [60, None]
+    assert [leaf.half_applied for leaf in _partitions(_open(targets)).leaves] == [60, None]
     with pytest.raises(CommitConflict):
         world.warehouse.store.put(*late.sent[1])
     target = _open(targets)
@@ -276,12 +276,12 @@ def test_a_late_commit_to_a_partition(world: World, monkeypatch: pytest.MonkeyPa
             unanswered.commit(root, APP, Lsn(60), "TEST")
     again = world.targets(unanswered)
     target = _open(again)
-    assert target.ahead == 60 and target.to_commit(Lsn(60)) == []
+    assert target.half_applied == 60 and target.to_commit(Lsn(60)) == []
     world.warehouse.store.put(*late.sent[0])
     with pytest.raises(CommitConflict):
         unanswered.commit(target.table, APP, Lsn(60), "TEST")
     again.load_again(target, Lsn(60))
-    assert target.marker == 60 and target.ahead is None
+    assert target.marker == 60 and target.half_applied is None
 
 
 def _partitions(target: Target) -> Partitions:

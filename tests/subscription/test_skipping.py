@@ -172,7 +172,7 @@ def test_what_is_begun_is_skipped_until_a_cut_has_passed_it(
 
 
 @pytest.mark.parametrize(
-    "ahead", [TableProgress(True, Lsn(510)), TableProgress(True, None, ahead=Lsn(610))]
+    "ahead", [TableProgress(True, Lsn(510)), TableProgress(True, None, half_applied=Lsn(610))]
 )
 def test_what_some_tables_have_is_not_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, ahead: TableProgress

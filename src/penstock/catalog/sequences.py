@@ -52,7 +52,7 @@ class SessionSequences:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
+class _Reserved:
     """A sequence whose row in the store is ahead. ``row``: the store's row. ``last_value``,
     ``is_called``: the real ones; ``left``: the number of values until the row must be written
     again."""
@@ -69,7 +69,7 @@ class Sequences:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._ahead: dict[int, _Ahead] = {}
+        self._reserved: dict[int, _Reserved] = {}
 
     def take(self, oid: int, count: int, session: SessionSequences) -> abc.Sequence[int]:
         """Take the next values. Raises UndefinedTable (42P01), SequenceGeneratorLimitExceeded
@@ -83,7 +83,7 @@ class Sequences:
                 values = _next(known, count)
                 left = known.left - count
                 known = replace(known, last_value=values[-1], is_called=True, left=left)
-            self._ahead[oid] = known
+            self._reserved[oid] = known
         session.got(oid, values[-1])
         return values
 
@@ -106,7 +106,7 @@ class Sequences:
                     f"({row.minimum}..{row.maximum})"
                 )
             PgSequence(connection).save(replace(row, last_value=value, is_called=is_called))
-            self._ahead.pop(oid, None)
+            self._reserved.pop(oid, None)
         if is_called:
             session.values[oid] = value
         return value
@@ -116,7 +116,7 @@ class Sequences:
         with self._lock, self._store.write() as connection:
             row = _row(connection, oid)
             PgSequence(connection).save(replace(row, last_value=row.start, is_called=False))
-            self._ahead.pop(oid, None)
+            self._reserved.pop(oid, None)
 
     def restart_all(self, table: TableName) -> None:
         """Reset the sequences of a table's columns."""
@@ -158,24 +158,24 @@ class Sequences:
         """Write the exact values back so that no gaps remain, if the store can be reached. Values
         may still be taken afterwards, and follow the earlier ones."""
         with self._lock, suppress(PenstockError):
-            ahead, self._ahead = self._ahead, {}
-            if not any(known.left for known in ahead.values()):
+            reserved, self._reserved = self._reserved, {}
+            if not any(known.left for known in reserved.values()):
                 return
             with self._store.write() as connection:
-                for oid, known in ahead.items():
+                for oid, known in reserved.items():
                     if PgSequence(connection).find_oid(oid) == known.row:
                         exact = replace(
                             known.row, last_value=known.last_value, is_called=known.is_called
                         )
                         PgSequence(connection).save(exact)
 
-    def _known(self, row: Sequence) -> _Ahead:
-        known = self._ahead.get(row.oid)
+    def _known(self, row: Sequence) -> _Reserved:
+        known = self._reserved.get(row.oid)
         if known is None or known.row != row:
-            return _Ahead(row, row.last_value, row.is_called)
+            return _Reserved(row, row.last_value, row.is_called)
         return known
 
-    def _logged(self, oid: int, count: int) -> tuple[abc.Sequence[int], _Ahead]:
+    def _logged(self, oid: int, count: int) -> tuple[abc.Sequence[int], _Reserved]:
         """Take values and reserve some more. The store records all of them first."""
         with self._store.write() as connection:
             known = self._known(_row(connection, oid))
@@ -203,7 +203,7 @@ def _row(connection: Connection, oid: int) -> Sequence:
     return row
 
 
-def _next(known: _Ahead, count: int) -> abc.Sequence[int]:
+def _next(known: _Reserved, count: int) -> abc.Sequence[int]:
     row = known.row
     first = known.last_value + (row.increment if known.is_called else 0)
     straight = range(first, first + count * row.increment, row.increment)
@@ -221,10 +221,10 @@ def _next(known: _Ahead, count: int) -> abc.Sequence[int]:
 def values_after(row: Sequence, count: int) -> abc.Sequence[int]:
     """Return the next values of a sequence that nobody else uses. Raises
     SequenceGeneratorLimitExceeded (2200H)."""
-    return _next(_Ahead(row, row.last_value, row.is_called), count)
+    return _next(_Reserved(row, row.last_value, row.is_called), count)
 
 
-def _following(known: _Ahead) -> Iterator[int]:
+def _following(known: _Reserved) -> Iterator[int]:
     """Yield the values after the last one, until the sequence is exhausted."""
     row, value = known.row, known.last_value
     if not known.is_called:

@@ -45,8 +45,8 @@ from penstock.relation import TableName
 from penstock.sql import AlterSubscriptionRefresh, AlterSubscriptionRefreshTables
 from penstock.sql.grammar.parsenodes import RangeVar
 from penstock.stats.backend_status import ACTIVE, IDLE, Activity, BackendType, Session, Sessions
-from penstock.subscription.ahead import remove_litter
 from penstock.subscription.apply_error import SkipLsns
+from penstock.subscription.applyparallelworker import remove_orphaned_files
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.origin import AdvancedOrigin, check_state
@@ -175,7 +175,7 @@ class RunningNode:
 
     def start(self) -> None:
         """Start the threads."""
-        remove_litter(self._warehouse.storage, self._spool)
+        remove_orphaned_files(self._warehouse.storage, self._spool)
         empty_folder(self._spool)
         remove_leftovers(self._warehouse.storage, datetime.now(UTC) - _OLDEST_JOB)
         self._thread.start()

@@ -148,7 +148,7 @@ def run_batch(
     return ()
 
 
-def write_ahead(
+def write_before_commit(
     spark: Spark, work: TableWork, options: ApplyOptions, mark: str
 ) -> tuple[Written, ...]:
     """Write the complete rows of a work, for ``TableWork.written``, before its old rows have been
@@ -283,7 +283,7 @@ def _stage(
     for part in work.parts:
         files = [
             file
-            for result in (*results, *(replace(ahead, work=number) for ahead in work.written))
+            for result in (*results, *(replace(done, work=number) for done in work.written))
             if isinstance(result, Written) and (result.work, result.part) == (number, part.number)
             for file in result.files
         ]
@@ -299,7 +299,7 @@ def _stage(
         )
     outcome = TableOutcome(
         work.table.name,
-        work.net.rows_written + sum(file.rows for ahead in work.written for file in ahead.files),
+        work.net.rows_written + sum(file.rows for done in work.written for file in done.files),
         work.net.rows_removed,
         written,
         len(deleted),

@@ -68,9 +68,9 @@ class TableWork:
     ``leaves``: of a partitioned table, which has no rows of its own; ``table`` then names it.
     ``check_absent``: look whether keys that the batch inserts exist. It is off only for
     measurements: a unique index at the publisher says nothing about rows whose deletion was never
-    sent. ``written``: the net change's complete rows if they are in files already (``write_ahead``)
-    and no longer in ``net``. ``history``: takes the versions of ``net``. ``by_index``: trust the
-    indexes of files.
+    sent. ``written``: the net change's complete rows if they are in files already
+    (``write_before_commit``) and no longer in ``net``. ``history``: takes the versions of ``net``.
+    ``by_index``: trust the indexes of files.
     """
 
     table: DeltaTable

@@ -65,15 +65,15 @@ class _Parser:
     def __init__(self, text: str, version: int) -> None:
         self.version = version
         self._lexer = Lexer(text, version)
-        self._ahead: Token | None = None
+        self._lookahead: Token | None = None
 
     def peek(self) -> Token:
-        if self._ahead is None:
-            self._ahead = self._lexer.next()
-        return self._ahead
+        if self._lookahead is None:
+            self._lookahead = self._lexer.next()
+        return self._lookahead
 
     def take(self) -> Token:
-        token, self._ahead = self.peek(), None
+        token, self._lookahead = self.peek(), None
         return token
 
     def accept(self, keyword: str) -> bool:
@@ -141,8 +141,8 @@ def _create_slot(parser: _Parser) -> ReplicationCommand:
 
 
 def _create_slot_options(parser: _Parser) -> tuple[Option, ...]:
-    ahead = parser.peek()
-    if ahead == Token(TokenKind.CHARACTER, "(") and parser.version >= _LISTED_OPTIONS_SINCE:
+    token = parser.peek()
+    if token == Token(TokenKind.CHARACTER, "(") and parser.version >= _LISTED_OPTIONS_SINCE:
         return parser.list_of(_generic_option)
     options = []
     while (token := parser.peek()).kind is TokenKind.KEYWORD and token.text in _LEGACY_OPTIONS:

@@ -97,8 +97,8 @@ from penstock.pipeline.versions import Versions
 from penstock.relation import TableName
 from penstock.sql.builtin.enum_types import known_enums
 from penstock.subscription import origin
-from penstock.subscription.ahead import RunAhead
 from penstock.subscription.apply_error import Passing
+from penstock.subscription.applyparallelworker import StagedRun
 from penstock.subscription.conflicts import Conflicts, Names
 from penstock.subscription.history import TransactionStamps
 from penstock.subscription.in_place import with_labels
@@ -294,14 +294,14 @@ class Applier:
         return tuple(t for t in waiting if origin.joins(lsn, self._targets.progress_of(t)))
 
     def _attempt(self, batch: Batch, skip: Lsn) -> int:
-        used: list[RunAhead] = []
+        used: list[StagedRun] = []
         try:
             return self._stage_and_commit(batch, skip, used)
         finally:
-            for done in used:
-                done.forget_notes()
+            for staged in used:
+                staged.forget_notes()
 
-    def _stage_and_commit(self, batch: Batch, skip: Lsn, used: list[RunAhead]) -> int:
+    def _stage_and_commit(self, batch: Batch, skip: Lsn, used: list[StagedRun]) -> int:
         touched: dict[TableName, Target] = {}
         rows, passing = 0, Passing(skip)
         self._outcomes = []
@@ -312,16 +312,16 @@ class Applier:
             self._look_at_partitions(touched)
             for number, piece in enumerate(batch.pieces):
                 open_end = batch.open_end_lsn(number)
-                ahead = self._done_ahead(piece, open_end, skip, touched)
+                staged = self._take_staged(piece, open_end, skip, touched)
                 before = len(self._outcomes)
-                if ahead is None:
+                if staged is None:
                     chunk = passing.rest(piece.chunk())
                     stamps = self._decode(chunk, open_end, batch.commit_time)
                     rows += self._stage(stamps, touched)
                 else:
-                    used.append(ahead)
-                    stamps = self._piece = self._stamps.ahead(open_end, batch.commit_time)
-                    rows += self._stage_ahead(ahead, touched)
+                    used.append(staged)
+                    stamps = self._piece = self._stamps.of_undecoded(open_end, batch.commit_time)
+                    rows += self._apply_staged(staged, touched)
                 self._conflicts.note(self._outcomes[before:], stamps)
             # A table that has left the subscription belongs to its readers (``tablesync``): no
             # commit of ours may follow theirs. If they commit after this check, ours loses the race
@@ -459,38 +459,38 @@ class Applier:
             except PenstockError as error:
                 self._refuse(target, error, touched)
 
-    def _done_ahead(
+    def _take_staged(
         self, piece: Piece, open_end: Lsn, skip: Lsn, touched: dict[TableName, Target]
-    ) -> RunAhead | None:
+    ) -> StagedRun | None:
         """Return the work that was done on a piece before its commit, if that is still right. The
         transaction may name a relation only once, so the definitions of all relations that the
         piece names are read, with rows or without."""
-        begun, piece.ahead = piece.ahead, None
-        done = None if begun is None else begun.take()
-        if done is None:
+        pending, piece.pending = piece.pending, None
+        staged = None if pending is None else pending.take()
+        if staged is None:
             return None
         try:
-            self._look(map(self._targets.of, done.relations), touched)
-            fits = all(t.fits(self._targets, open_end) for t in done.tables)
+            self._look(map(self._targets.of, staged.relations), touched)
+            fits = all(t.fits(self._targets, open_end) for t in staged.tables)
         except BaseException:
-            done.remove()
+            staged.remove()
             raise
         if skip == INVALID and fits:
-            return done
-        done.remove()
+            return staged
+        staged.remove()
         return None
 
-    def _stage_ahead(self, done: RunAhead, touched: dict[TableName, Target]) -> int:
-        self._decoder.relations = {**self._decoder.relations, **done.relations}
-        touched.update({t.target.rel.table_name: t.target for t in done.tables})
-        for each in done.tables:
+    def _apply_staged(self, staged: StagedRun, touched: dict[TableName, Target]) -> int:
+        self._decoder.relations = {**self._decoder.relations, **staged.relations}
+        touched.update({t.target.rel.table_name: t.target for t in staged.tables})
+        for each in staged.tables:
             each.target.rows_applied += each.rows
         try:
-            self._run([table.work for table in done.tables], touched)
+            self._run([table.work for table in staged.tables], touched)
         except BaseException:
-            done.remove()
+            staged.remove()
             raise
-        return sum(t.rows for t in done.tables if t.target.rel.table_name in touched)
+        return sum(t.rows for t in staged.tables if t.target.rel.table_name in touched)
 
     def _run(self, works: Sequence[TableWork], touched: dict[TableName, Target]) -> None:
         with self._phases.phase("job"):

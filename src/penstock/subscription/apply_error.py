@@ -295,7 +295,7 @@ class Skipping:
 
 def _has(table: TableProgress, skip: Lsn, last_cut: Lsn) -> bool:
     """Tell whether a table is beyond the last cut and has the transaction."""
-    points = (table.marker, table.ahead) if table.ready else ()
+    points = (table.marker, table.half_applied) if table.ready else ()
     return any(point is not None and point > max(skip, last_cut) for point in points)
 
 

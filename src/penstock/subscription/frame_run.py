@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.subscription.ahead import AheadOfCommit
+from penstock.subscription.applyparallelworker import PendingRun
 from penstock.subscription.spool import SpooledFrames
 
 
 @dataclass(slots=True)
 class FrameRun:
-    """A run of frames. ``ahead``: the work that has begun on a run on disk."""
+    """A run of frames. ``pending``: the work that has begun on a run on disk."""
 
     frames: list[bytes] = field(default_factory=list)
     size: int = 0
     spooled: SpooledFrames | None = None
-    ahead: AheadOfCommit | None = None
+    pending: PendingRun | None = None
 
     @property
     def count(self) -> int:
@@ -36,7 +36,7 @@ class FrameRun:
         """Return the same run in memory, and no longer on disk."""
         if self.spooled is None:
             return self
-        self.drop_ahead()
+        self.drop_pending()
         frames = self.spooled.load()
         self.spooled.remove()
         return FrameRun(frames, size=self.size)
@@ -46,14 +46,14 @@ class FrameRun:
         del self.frames[count:]
         self.size = sum(map(len, self.frames))
 
-    def drop_ahead(self) -> None:
+    def drop_pending(self) -> None:
         """Drop the work that was begun ahead of the commit: the run waits for its commit."""
-        if self.ahead is not None:
-            self.ahead.forget()
-            self.ahead = None
+        if self.pending is not None:
+            self.pending.forget()
+            self.pending = None
 
     def forget(self) -> None:
         """Free what a spilled run holds on disk."""
-        self.drop_ahead()
+        self.drop_pending()
         if self.spooled is not None:
             self.spooled.remove()

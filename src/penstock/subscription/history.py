@@ -57,7 +57,7 @@ def begin_history(
         has = max(taken, lsn)
         history.commit(app_id=app_id, version_marker=has, operation=OPERATION)
     if has is None or has < lsn:
-        if target.ahead is not None:
+        if target.half_applied is not None:
             raise NotInPrerequisiteState(
                 f'the history of table "{target.table.name}" cannot begin while only some '
                 "partitions have the last changes",
@@ -96,7 +96,7 @@ class TransactionStamps:
         self.xids |= stamps.transactions()
         return stamps
 
-    def ahead(self, end: Lsn, time_us: int) -> Stamps:
+    def of_undecoded(self, end: Lsn, time_us: int) -> Stamps:
         """Return the stamps of a piece that was done ahead of its commit. It belongs to one
         transaction, and its messages are not decoded."""
         return self.of(_NOTHING, 0, end, time_us)

@@ -25,7 +25,7 @@ from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.chunk import MessageChunk
-from penstock.subscription.ahead import AheadOfCommit
+from penstock.subscription.applyparallelworker import PendingRun
 from penstock.subscription.frame_run import FrameRun
 from penstock.subscription.spool import SpooledFrames, SpooledMessages
 
@@ -320,8 +320,8 @@ class _Part:
 
 @dataclass(slots=True)
 class Piece:
-    """Messages in order, in memory or on disk; on disk there are no Commits among them. ``ahead``:
-    the work that has begun on the piece."""
+    """Messages in order, in memory or on disk; on disk there are no Commits among them.
+    ``pending``: the work that has begun on the piece."""
 
     parts: list[_Part] = field(default_factory=list)
     count: int = 0
@@ -329,13 +329,13 @@ class Piece:
     transactions: int = 0
     """The number of transactions that end in the piece."""
     spooled: SpooledFrames | SpooledMessages | None = None
-    ahead: AheadOfCommit | None = None
+    pending: PendingRun | None = None
 
     @classmethod
     def of_run(cls, run: FrameRun) -> Piece:
         """Return a run on disk, of a transaction that has committed, as a piece. The piece owns the
         files from now on."""
-        return cls(count=run.count, size=run.size, spooled=run.spooled, ahead=run.ahead)
+        return cls(count=run.count, size=run.size, spooled=run.spooled, pending=run.pending)
 
     def add(self, chunk: MessageChunk) -> None:
         """Append messages. Raises ProtocolViolation."""
@@ -433,9 +433,9 @@ class Piece:
 
     def forget(self) -> None:
         """Free what the piece holds on disk."""
-        if self.ahead is not None:
-            self.ahead.forget()
-            self.ahead = None
+        if self.pending is not None:
+            self.pending.forget()
+            self.pending = None
         if self.spooled is not None:
             self.spooled.remove()
 

@@ -26,17 +26,17 @@ class TableProgress:
     """Hold how far one table is.
 
     ``ready``: the table is part of the cuts. ``marker``: the table's own LSN, if it has one.
-    ``ahead``: the LSN of a batch that its history or some of its partitions have, while the rest
-    may lack it.
+    ``half_applied``: the LSN of a batch that its history or some of its partitions have, while the
+    rest may lack it.
     """
 
     ready: bool
     marker: Lsn | None
-    ahead: Lsn | None = None
+    half_applied: Lsn | None = None
 
     def within(self, lsn: Lsn) -> bool:
         """Tell whether no part of the table is beyond an LSN."""
-        return all(point is None or point <= lsn for point in (self.marker, self.ahead))
+        return all(point is None or point <= lsn for point in (self.marker, self.half_applied))
 
 
 def start_lsn(last_cut: Lsn | None, tables: Iterable[TableProgress]) -> Lsn:

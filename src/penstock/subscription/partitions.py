@@ -5,10 +5,10 @@ all leaves have the same batches. Out: the open leaves and the routing of rows t
 
 The root's own Delta table has columns and no rows. A batch is committed to the leaves that it
 changes, and then to the root: every leaf has all batches up to the root's marker. After a crash in
-between, some leaves have the batch and others have not. The leaves that have it are ``ahead``. The
-batch is then made again with the same end, worked from the state before it, which all leaves had in
-common, and committed only to the leaves that lack it. So a row that moved out of a leaf which is
-ahead is still found there, with the values that the publisher did not send.
+between, some leaves have the batch and others have not: it is ``half_applied``. The batch is then
+made again with the same end, worked from the state before it, which all leaves had in common, and
+committed only to the leaves that lack it. So a row that moved out of a leaf which has it is still
+found there, with the values that the publisher did not send.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from penstock.relation import TableName, qualified
 class Leaf:
     """Hold one leaf of a partitioned target.
 
-    ``newest``: the table as it is. ``ahead``: the LSN of a batch that this leaf has and others may
-    lack. ``table``: the table that batches are worked on; it is ``newest``, or the state before
-    that batch if the leaf is ahead.
+    ``newest``: the table as it is. ``half_applied``: the LSN of a batch that this leaf has and
+    others may lack. ``table``: the table that batches are worked on; it is ``newest``, or the state
+    before that batch.
     """
 
     name: TableName
     newest: DeltaTable
     table: DeltaTable
-    ahead: Lsn | None = None
+    half_applied: Lsn | None = None
 
 
 @dataclass(slots=True)
@@ -63,24 +63,25 @@ class Partitions:
         return Leaves(tuple(leaf.table for leaf in self.leaves), self.routing)
 
     @property
-    def ahead(self) -> Lsn | None:
+    def half_applied(self) -> Lsn | None:
         """The end LSN of the batch that only some leaves have."""
-        return max((leaf.ahead for leaf in self.leaves if leaf.ahead is not None), default=None)
+        found = (leaf.half_applied for leaf in self.leaves)
+        return max((lsn for lsn in found if lsn is not None), default=None)
 
     def to_commit(self, end_lsn: Lsn) -> list[DeltaTable]:
         """Return the leaves to which the batch that ends at ``end_lsn`` is committed."""
         return [
             leaf.table
             for number, leaf in enumerate(self.leaves)
-            if leaf.ahead != end_lsn and (number in self.touched or leaf.table.has_staged)
+            if leaf.half_applied != end_lsn and (number in self.touched or leaf.table.has_staged)
         ]
 
     def together(self) -> None:
         """Note that all leaves have the batch now."""
         for leaf in self.leaves:
-            if leaf.ahead is not None:
+            if leaf.half_applied is not None:
                 leaf.table.discard()
-                leaf.table, leaf.ahead = leaf.newest, None
+                leaf.table, leaf.half_applied = leaf.newest, None
         self.touched.clear()
 
     def discard(self) -> None:
@@ -105,8 +106,8 @@ def open_partitions(
     whose batches count as ours.
 
     Raises UndefinedObject for a leaf that is gone, RelationChanged for a leaf with other columns,
-    FeatureNotSupported if rows cannot be routed, StateMismatch and VersionGone for a leaf that is
-    ahead and whose earlier state is lost.
+    FeatureNotSupported if rows cannot be routed, StateMismatch and VersionGone for a leaf that has
+    more, and whose earlier state is lost.
     """
     routing, tables = routing_of(tree, root)
     check_key(tree[0], routing, root)
@@ -144,10 +145,10 @@ def _open(
     # As for any target, an entry read here is acknowledged later, so it must be durable (law 1).
     warehouse.storage.sync_folder(log_folder(newest.uri))
     marker, app_id = max((newest.transaction_version(one) or 0, one) for one in ids)
-    ahead = None if marker <= common else Lsn(marker)
-    worked = newest if ahead is None else newest.before(app_id, ahead)
+    half_applied = None if marker <= common else Lsn(marker)
+    worked = newest if half_applied is None else newest.before(app_id, half_applied)
     check_columns(worked, root)
-    return Leaf(name, newest, worked, ahead)
+    return Leaf(name, newest, worked, half_applied)
 
 
 def check_key(table: LakeTable, routing: Level, root: TableSchema) -> None:

@@ -7,7 +7,7 @@ of their commits, as version 1 sends them; so nobody after the inbox knows how a
 A server writes the blocks to a file and applies them after the Stream Commit, or applies them at
 once in a parallel worker, whose rows nobody sees before the commit. A Delta table has no rows that
 nobody sees, but it has files that no log entry names: with streaming = parallel, full runs are
-written to such files while the transaction goes on (``ahead``).
+written to such files while the transaction goes on (``applyparallelworker``).
 
     receiving thread                                thread "write ahead"      applying thread
 
@@ -64,7 +64,7 @@ from penstock.pgoutput.messages import (
     StreamStart,
     StreamStop,
 )
-from penstock.subscription.ahead import AheadWriter
+from penstock.subscription.applyparallelworker import ParallelApplyWorker
 from penstock.subscription.frame_run import FrameRun
 from penstock.subscription.inbox import Inbox
 from penstock.subscription.logical_messages import KIND, as_transactions
@@ -99,17 +99,17 @@ class StreamedTransactions:
         *,
         piece_bytes: int,
         piece_frames: int,
-        ahead: AheadWriter | None = None,
+        worker: ParallelApplyWorker | None = None,
         check: Callable[[bytes], None] | None = None,
     ) -> None:
         """``piece_bytes``: the size of a run, and the bound of memory for all open transactions
-        together. ``ahead``: starts work on runs of open transactions. ``check``: raises for a
+        together. ``worker``: starts work on runs of open transactions. ``check``: raises for a
         Relation message that must not go on."""
         self._inbox = inbox
         self._prepared = prepared
         self._spool_folder = spool_folder
         self.limit(piece_bytes, piece_frames)
-        self._ahead, self._check = ahead, check
+        self._worker, self._check = worker, check
         self._open: dict[int, OpenTransaction] = {}
         self._block: OpenTransaction | None = None
         self.clear()
@@ -220,7 +220,7 @@ class StreamedTransactions:
             block.tail.frames += part
             block.tail.size += sum(map(len, part))
             if self._is_full(block.tail):
-                block.seal(self._spool_folder, self._ahead)
+                block.seal(self._spool_folder, self._worker)
         self._bound_memory()
 
     @staticmethod
@@ -244,7 +244,7 @@ class StreamedTransactions:
             waiting.append(self._block)
         while sum(each.tail.size for each in waiting) >= self._piece_bytes:
             largest = max(waiting, key=lambda each: each.tail.size)
-            largest.seal(self._spool_folder, self._ahead)
+            largest.seal(self._spool_folder, self._worker)
 
     def _control(self, frame: bytes, now: float) -> None:
         message = self._decoder.decode(frame[XLOGDATA_HEADER:])
@@ -326,7 +326,7 @@ class StreamedTransactions:
             transaction.seal(self._spool_folder)
         runs = transaction.sealed
         for run in runs:
-            run.drop_ahead()  # the second phase may come only after another start of the node
+            run.drop_pending()  # the second phase may come only after another start of the node
         if known:
             first = FrameRun([each.frame for each in known])
             first.spill(self._spool_folder)
@@ -452,12 +452,12 @@ class OpenTransaction:
     def frames(self) -> int:
         return self.sealed_frames + len(self.tail.frames)
 
-    def seal(self, folder: Path, ahead: AheadWriter | None = None) -> None:
-        """Move the frames in memory to disk. ``ahead``: starts work on them before the commit."""
+    def seal(self, folder: Path, worker: ParallelApplyWorker | None = None) -> None:
+        """Move the frames in memory to disk. ``worker``: starts work on them before the commit."""
         self.tail.spill(folder)
-        if ahead is not None and self.tail.spooled is not None and self.preparing is None:
+        if worker is not None and self.tail.spooled is not None and self.preparing is None:
             known = [each.frame for each in self.definitions if each.place < self.sealed_frames]
-            self.tail.ahead = ahead.begin(self.tail.spooled, known)
+            self.tail.pending = worker.begin(self.tail.spooled, known)
         self.sealed.append(self.tail)
         self.sealed_frames += self.tail.count
         self.tail = FrameRun()

@@ -28,9 +28,9 @@ from penstock.pgtypes import binary_supported
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import Relation
 from penstock.subscription import origin
-from penstock.subscription.ahead import AheadWriter, writes_ahead
 from penstock.subscription.apply import Applier, ApplySession
 from penstock.subscription.apply_error import Parts, SkipLsns, Skipping
+from penstock.subscription.applyparallelworker import ParallelApplyWorker, applies_in_parallel
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, Inbox
 from penstock.subscription.origin import AdvancedOrigin, advance_to, are_beyond
@@ -109,13 +109,13 @@ class ApplyStream:
         pieces = {"piece_bytes": now.piece_bytes, "piece_frames": now.piece_frames}
         self._inbox = Inbox(spool_folder, **pieces, memory_bytes=now.queue_bytes)
         prepared = self._prepared = PreparedTransactions(self._two_phase.store)
-        ahead = AheadWriter(spark, targets, now.apply, spool_folder)
-        self._ahead = ahead if writes_ahead(subscription) else None
+        worker = ParallelApplyWorker(spark, targets, now.apply, spool_folder)
+        self._parallel_worker = worker if applies_in_parallel(subscription) else None
         self._frames, self._parallel, self._taken_back = 0, False, False
         self._backlog_by_copy = not available()
         check = None if binary is None else binary.check
         self._streamed = StreamedTransactions(
-            self._inbox, spool_folder, prepared, **pieces, ahead=self._ahead, check=check
+            self._inbox, spool_folder, prepared, **pieces, worker=self._parallel_worker, check=check
         )
 
     def run(self, told_to_end: Callable[[], bool]) -> None:
@@ -138,8 +138,8 @@ class ApplyStream:
             self._applier.close()
             self._streamed.clear()
             self._inbox.clear()
-            if self._ahead is not None:
-                self._ahead.close()
+            if self._parallel_worker is not None:
+                self._parallel_worker.close()
 
     def _follow(self, source: FrameSource, until: Callable[[], bool]) -> None:
         """Receive and apply until ``until`` returns True. Ends the source."""

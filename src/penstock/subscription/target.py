@@ -70,8 +70,8 @@ class Target:
     def progress(self, app_id: str) -> TableProgress:
         """Return the target's progress, for ``origin``. ``app_id``: the subscription's."""
         kept = None if self.history is None else self.history.transaction_version(app_id)
-        ahead = [Lsn(point) for point in (self.ahead, kept) if point is not None]
-        return TableProgress(self.ready, self.marker, max(ahead, default=None))
+        points = [Lsn(point) for point in (self.half_applied, kept) if point is not None]
+        return TableProgress(self.ready, self.marker, max(points, default=None))
 
     @property
     def enums(self) -> tuple[EnumType, ...]:
@@ -84,9 +84,9 @@ class Target:
         return self.enum_types() if own else ()
 
     @property
-    def ahead(self) -> Lsn | None:
+    def half_applied(self) -> Lsn | None:
         """The end of a batch that some of its partitions have and others may lack."""
-        return None if self.partitions is None else self.partitions.ahead
+        return None if self.partitions is None else self.partitions.half_applied
 
     @property
     def tables(self) -> dict[TableName, DeltaTable]:

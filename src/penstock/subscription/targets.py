@@ -132,7 +132,7 @@ class Targets:
         """Tell whether a table has nothing after the last cut that might be taken back. Before the
         first cut, tell whether all its partitions have the same batches."""
         if self.last_cut is None:
-            return target.ahead is None
+            return target.half_applied is None
         return self.progress_of(target).within(self.last_cut)
 
     def open(self, rel: SubscriptionRel) -> Target | None:
@@ -267,8 +267,8 @@ class Targets:
                 raise self._replaced(target, Lsn(marker))
             target.marker = Lsn(marker)
         self._open_partitions(target)
-        if target.ahead not in (None, end_lsn):
-            raise self._replaced(target, target.ahead)
+        if target.half_applied not in (None, end_lsn):
+            raise self._replaced(target, target.half_applied)
 
     def _replaced(self, target: Target, marker: Lsn | None) -> ApplierReplaced:
         return ApplierReplaced(
@@ -309,8 +309,8 @@ class Targets:
         if now == self._looked_at:
             return []
         partitioned = [(t, t.partitions.tree) for t in self if t.partitions is not None]
-        found = [t for t, tree in partitioned if t.ahead is None and self._tree(t) != tree]
-        if not found and all(t.ahead is None for t, _ in partitioned):
+        found = [t for t, tree in partitioned if t.half_applied is None and self._tree(t) != tree]
+        if not found and all(t.half_applied is None for t, _ in partitioned):
             self._looked_at = now
         return found
 
@@ -327,13 +327,13 @@ class Targets:
     @property
     def half_applied(self) -> Lsn | None:
         """The LSN at which the next batch must end, as some partitions have it already; or None."""
-        return min((t.ahead for t in self if t.ahead is not None), default=None)
+        return min((t.half_applied for t in self if t.half_applied is not None), default=None)
 
     def nothing_upto(self, end_lsn: Lsn) -> None:
         """Count a batch as applied that only some partitions have: its other changes are no longer
         sent, as the publications have changed."""
         for target in self:
-            if target.ahead == end_lsn:
+            if target.half_applied == end_lsn:
                 target.committed(end_lsn)
 
     def settle(self, target: Target, difference: Difference) -> PenstockError | None:
@@ -356,9 +356,9 @@ class Targets:
             return error
         if labels and in_place:
             target.discard()
-            ahead = target.ahead
+            half_applied = target.half_applied
             rename_labels(target, labels)
-            self.load_again(target, ahead)
+            self.load_again(target, half_applied)
         self.definitions.accept(target, difference)
         return None
 
@@ -491,9 +491,9 @@ class Targets:
         unfilled = [column.name for column in unknown]
         if made:
             target.discard()
-            ahead = target.ahead
+            half_applied = target.half_applied
             add_filled(target, added, made, unfilled)
-            self.load_again(target, ahead)
+            self.load_again(target, half_applied)
             raise CommitConflict(f'table "{target.table.name}" has another version by now')
         return unfilled
 

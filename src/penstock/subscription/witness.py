@@ -237,7 +237,7 @@ class Witness:
                 refuse(target.rel, error)
                 targets.close(target)
         tables = [self._state(target) for target in targets]
-        tables += [state for target in targets for state in self._ahead(target)]
+        tables += [state for target in targets for state in self._half_applied(target)]
         check_publisher(
             self._subscription.name,
             self._known,
@@ -296,7 +296,7 @@ class Witness:
         server = replace(self._known, system_id=str(system_id), database_oid=database_oid)
         check_identity(self._subscription.name, self._known, server)
 
-    def _ahead(self, target: Target) -> list[TableHistory]:
+    def _half_applied(self, target: Target) -> list[TableHistory]:
         """Return the partitions that have a batch which others may lack: it must come again."""
         leaves = () if target.partitions is None else target.partitions.leaves
         return [
@@ -304,13 +304,13 @@ class Witness:
                 name=leaf.newest.name,
                 state=SubscriptionRelState.READY,
                 joined=None,
-                marker=leaf.ahead,
+                marker=leaf.half_applied,
                 version=leaf.newest.version,
                 id=leaf.newest.id,
                 cut=None,
             )
             for leaf in leaves
-            if leaf.ahead is not None
+            if leaf.half_applied is not None
         ]
 
     def _check_partitions(self, target: Target) -> None:

@@ -181,14 +181,14 @@ class Feed:
         self._thread.join()
 
     def _run(self) -> None:
-        with ThreadPoolExecutor(1, "decoding ahead") as ahead:
+        with ThreadPoolExecutor(1, "decoding ahead") as executor:
             try:
-                self._hand_out_all(ahead)
+                self._hand_out_all(executor)
             except BaseException as error:
                 if not self._stopping.is_set():
                     self._put(FeedFailure(error))
 
-    def _hand_out_all(self, ahead: ThreadPoolExecutor) -> None:
+    def _hand_out_all(self, executor: ThreadPoolExecutor) -> None:
         """Decode a bundle of transactions while the one before is handed out."""
         decoded_to = self._at
         coming: Future[_Started] | None = None
@@ -198,7 +198,7 @@ class Feed:
                 goes_on = current is None or _succeeded(current)
                 bundle = self._bundles.after(decoded_to) if goes_on else []
                 if bundle:
-                    coming = ahead.submit(_start, self._source.changes(bundle))
+                    coming = executor.submit(_start, self._source.changes(bundle))
                     decoded_to = bundle[-1].end
                 if current is not None:
                     self._hand_out(current.result())

@@ -1,4 +1,4 @@
-"""Rows of streamed transactions, written to files before the commit (as applyparallelworker.c).
+"""Rows of streamed transactions, written to files before the commit (applyparallelworker.c).
 
 In: runs of frames on disk, of transactions that are open. Out: their new rows as data files that no
 log entry names yet, and the old rows that the commit has to remove. A thread beside the applying
@@ -6,7 +6,7 @@ one does this, and changes neither tables nor catalog. The applying thread does 
 frames, which are the truth until the commit.
 
 A note on the node's disk names a file's mark from before the file is written until its commit, so
-that ``remove_litter`` finds the files that a kill has left.
+that ``remove_orphaned_files`` finds the files that a kill has left.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
 from penstock.pgtypes import find
 from penstock.pgtypes.out_of_range import OutOfRange
-from penstock.pipeline.apply import write_ahead
+from penstock.pipeline.apply import write_before_commit
 from penstock.pipeline.fold import fold
 from penstock.pipeline.net_change import LocalRows, NetChange, OriginDiffers
 from penstock.pipeline.table_work import ApplyOptions, TableWork
@@ -59,7 +59,7 @@ _IN_MEMORY: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class TableAhead:
+class StagedTable:
     """The changes of a run to a table. ``net`` lacks its complete rows, which are ``written``;
     ``rows``: the number of changes. It holds while the table has the columns ``schema`` and the
     layout ``layout``."""
@@ -106,12 +106,12 @@ class TableAhead:
 
 
 @dataclass(frozen=True)
-class RunAhead:
+class StagedRun:
     """The changes of a run to all of its tables. ``relations``: those that the transaction has
     named, as of the end of the run."""
 
     relations: Mapping[int, Relation]
-    tables: tuple[TableAhead, ...]
+    tables: tuple[StagedTable, ...]
 
     def remove(self) -> None:
         """Remove the files: the run is not needed."""
@@ -125,13 +125,13 @@ class RunAhead:
             table.note.unlink(missing_ok=True)
 
 
-class AheadOfCommit:
-    """One run that has been given to an ``AheadWriter``."""
+class PendingRun:
+    """One run that has been given to an ``ParallelApplyWorker``."""
 
-    def __init__(self, future: Future[RunAhead | None]) -> None:
+    def __init__(self, future: Future[StagedRun | None]) -> None:
         self._future = future
 
-    def take(self) -> RunAhead | None:
+    def take(self) -> StagedRun | None:
         """Return the work, which belongs to the caller from now on; wait for it if it is under way.
         None if it has not begun, or cannot be done ahead."""
         return None if self._future.cancel() else self._future.result()
@@ -142,20 +142,20 @@ class AheadOfCommit:
             self._future.add_done_callback(_remove)
 
 
-def _remove(future: Future[RunAhead | None]) -> None:
+def _remove(future: Future[StagedRun | None]) -> None:
     done = future.result()
     if done is not None:
         done.remove()
 
 
-def writes_ahead(subscription: Subscription) -> bool:
+def applies_in_parallel(subscription: Subscription) -> bool:
     """Tell whether anything of a subscription is written ahead of its commit."""
     # Histories, messages and deleted rows that stay tell of transactions from their Begin on.
     told = subscription.history or subscription.messages or subscription.soft_delete
     return subscription.streaming == "parallel" and not told
 
 
-class AheadWriter:
+class ParallelApplyWorker:
     """Writes runs of one stream ahead of their commit, in a thread of its own.
 
     The receiving thread calls ``begin``; ``spark`` is the cluster's."""
@@ -169,25 +169,25 @@ class AheadWriter:
         self._notes = spool_folder / _NOTES
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="write ahead")
 
-    def begin(self, spooled: SpooledFrames, definitions: Sequence[bytes]) -> AheadOfCommit:
+    def begin(self, spooled: SpooledFrames, definitions: Sequence[bytes]) -> PendingRun:
         """Begin to write a run. ``definitions``: Relation messages of the same transaction from
         before the run."""
-        return AheadOfCommit(self._pool.submit(self._do, spooled, definitions))
+        return PendingRun(self._pool.submit(self._do, spooled, definitions))
 
     def close(self) -> None:
         """Cancel runs that have not begun, and wait for the one that is under way."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _do(self, spooled: SpooledFrames, definitions: Sequence[bytes]) -> RunAhead | None:
-        tables: list[TableAhead] = []
+    def _do(self, spooled: SpooledFrames, definitions: Sequence[bytes]) -> StagedRun | None:
+        tables: list[StagedTable] = []
         relations: dict[int, Relation] = {}
         try:
             decoded, relations = self._decode(spooled, definitions)
             if decoded.announced_leaves:
-                raise _NotAhead("whether its partitions are there is asked at the commit")
+                raise _WaitsForCommit("whether its partitions are there is asked at the commit")
             for share in _shares(decoded, self._targets):
                 tables.append(self._table(share, spooled, definitions))
-        except _NotAhead as reason:
+        except _WaitsForCommit as reason:
             log.debug("a streamed run waits for its commit: %s", reason)
         except (PenstockError, OSError) as error:
             log.debug("a streamed run waits for its commit: %s", error)
@@ -196,30 +196,30 @@ class AheadWriter:
         else:
             rows = sum(table.rows for table in tables)
             log.debug("%d changes of an open transaction are written ahead", rows)
-            return RunAhead(relations, tuple(tables))
-        RunAhead(relations, tuple(tables)).remove()
+            return StagedRun(relations, tuple(tables))
+        StagedRun(relations, tuple(tables)).remove()
         return None
 
     def _table(
         self, share: Share, spooled: SpooledFrames, definitions: Sequence[bytes]
-    ) -> TableAhead:
+    ) -> StagedTable:
         target = share.target
         schema, table = target.table.schema, target.table
         if not share.changes:
-            raise _NotAhead("a TRUNCATE alone")
+            raise _WaitsForCommit("a TRUNCATE alone")
         if share.restarts or _draws(share):
             # A later TRUNCATE of this transaction may restart the sequence, which would then give
             # the values that were written ahead a second time.
-            raise _NotAhead("a sequence gives its values at the commit")
+            raise _WaitsForCommit("a sequence gives its values at the commit")
         options = self._targets.subscription
         with known_enums(target.enums):
             net = _fold(share, schema, options)
         if net.incomplete is not None:
-            raise _NotAhead("values that were not sent come from old rows")
+            raise _WaitsForCommit("values that were not sent come from old rows")
         mark = f"{uuid.uuid4().hex}-"
         note = self._note(mark, table.uri, table.version)
         try:
-            written = write_ahead(self._spark, TableWork(table, net), self._options, mark)
+            written = write_before_commit(self._spark, TableWork(table, net), self._options, mark)
             failpoint(AFTER_WRITING_AHEAD)
         except BaseException:
             remove_unnamed(table.storage, table.uri, mark, table.version)
@@ -236,7 +236,7 @@ class AheadWriter:
 
         keys = self._without_rows(net, again)
         layout = table.layout
-        return TableAhead(target, relations, schema, layout, keys, written, share.rows, note)
+        return StagedTable(target, relations, schema, layout, keys, written, share.rows, note)
 
     def _decode(
         self, spooled: SpooledFrames, definitions: Sequence[bytes]
@@ -247,7 +247,7 @@ class AheadWriter:
             decoder.decode(MessageChunk.from_copy_data(list(definitions)))
         decoded = decoder.decode(MessageChunk.from_copy_data(spooled.load()))
         if out_of_range.take():
-            raise _NotAhead("values that are out of range are counted at the commit")
+            raise _WaitsForCommit("values that are out of range are counted at the commit")
         return decoded, decoder.relations
 
     def _note(self, mark: str, uri: str, version: int) -> Path:
@@ -304,24 +304,24 @@ class AheadWriter:
             path.unlink()  # mapped pages stay until nobody uses them
 
 
-class _NotAhead(Exception):
+class _WaitsForCommit(Exception):
     """The reason why a run has to wait for its commit."""
 
 
 def _shares(decoded: DecodedChunk, targets: Targets) -> list[Share]:
-    """Return the tables' shares of a run. Raise _NotAhead unless each relation is that of a plain
-    target and has the name that the target has."""
+    """Return the tables' shares of a run. Raise _WaitsForCommit unless each relation is that of
+    a plain target and has the name that the target has."""
     named = [change.relation for change in decoded.changes]
     named += [run.relation for run in decoded.unreadable]
     named += [relation for event in decoded.truncates for relation in event.relations]
     for relation in named:
         target = targets.of(relation.oid)
         if target is None or not _plain(target, targets):
-            raise _NotAhead(f'"{relation.qualified_name}" is no plain target')
+            raise _WaitsForCommit(f'"{relation.qualified_name}" is no plain target')
         if target.rel.table_name != relation.table_name:
-            raise _NotAhead(f'"{relation.qualified_name}" was renamed')
+            raise _WaitsForCommit(f'"{relation.qualified_name}" was renamed')
     if decoded.unreadable:
-        raise _NotAhead("a value cannot be represented")
+        raise _WaitsForCommit("a value cannot be represented")
     return list(shares(decoded, targets, _OPEN_END))
 
 
@@ -355,7 +355,7 @@ def _fold(share: Share, schema: TableSchema, options: LakeOptions) -> NetChange:
     )
 
 
-def remove_litter(storage: Storage, spool: Path) -> None:
+def remove_orphaned_files(storage: Storage, spool: Path) -> None:
     """Remove the files that a kill has left between their writing and their commit. ``spool``: the
     folder of all subscriptions of the node, not emptied yet."""
     for note in spool.glob(f"*/{_NOTES}/*.json"):
