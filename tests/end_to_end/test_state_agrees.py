@@ -24,7 +24,7 @@ from penstock import Node
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConfigurationError, StateMismatch, StorageError
 from penstock.node.status import SubscriptionStatus
-from penstock.subscription.witness import Witness
+from penstock.subscription.consistency import ConsistencyCheck
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def test_a_name_that_leads_to_another_server_within_a_session(
     )
     database.execute(setup.format("zero"))
     proxy = make_proxy(database.server.port)
-    check, leads_to = Witness.check, database.server.port
+    check, leads_to = ConsistencyCheck.check, database.server.port
 
     def then_to(*arguments: Any) -> None:
         check(*arguments)
@@ -188,7 +188,7 @@ def test_a_name_that_leads_to_another_server_within_a_session(
             there.execute(setup.format("of another"))
             there.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
             slots = "SELECT count(*) FROM pg_replication_slots"
-            monkeypatch.setattr(Witness, "check", then_to)
+            monkeypatch.setattr(ConsistencyCheck, "check", then_to)
             leads_to = other.port
             node.node.sql(
                 f"CREATE SUBSCRIPTION s CONNECTION '{proxy.conninfo(database.conninfo)}' "

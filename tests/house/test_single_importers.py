@@ -61,7 +61,7 @@ REASONS = {
     "sql.typed.parameters": "sessions alone need it, and it reads typed trees",
     "subscription.conflicts": POSTGRES + "conflict.c",
     "subscription.launcher": POSTGRES + "launcher.c",
-    "subscription.streamed": POSTGRES + "applyparallelworker.c",
+    "subscription.streamed": POSTGRES + "apply_handle_stream_start and its kin of worker.c",
     "walreceiver.feedback": POSTGRES + "XLogWalRcvSendReply of walreceiver.c",
     "walreceiver.stream": "a session with START_REPLICATION, below the subscription's",
     "walsender.decoding": NODE,

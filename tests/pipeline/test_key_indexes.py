@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import StorageError
-from penstock.pipeline import key_index, key_indexes, known_hits
+from penstock.pipeline import index_lookup, key_index, key_indexes
 from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_codes import encode
 from penstock.pipeline.key_index import FileIndex, IndexItem
@@ -246,13 +246,13 @@ def test_rows_that_an_index_does_not_know_are_looked_for(
     lake.follow(table, publisher)
     asked: list[int] = []
 
-    def nothing(*given: object) -> dict[known_hits.FileName, Hits]:
+    def nothing(*given: object) -> dict[index_lookup.FileName, Hits]:
         found = real(*given)  # type: ignore[arg-type]
         asked.append(len(found))
         return {name: _none() for name in found}
 
-    real = known_hits.known_hits
-    monkeypatch.setattr("penstock.pipeline.table_work.known_hits", nothing)
+    real = index_lookup.look_up
+    monkeypatch.setattr("penstock.pipeline.table_work.look_up", nothing)
     publisher.update(3, {"v": "second"})
     (outcome,) = lake.stage((table, publisher))
     lake.commit(table)

@@ -24,12 +24,12 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk, TruncateEvent
 from penstock.relation import Relation, ReplicaIdentity
+from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.parking import is_own
 from penstock.subscription.partitions import Partitions
 from penstock.subscription.relation_map import shares
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
-from penstock.subscription.unanswered import Unanswered
 from subscription.no_definitions import a_subscription, no_definitions
 
 APP = "app"
@@ -100,10 +100,10 @@ class World:
     def rel(self, name: str) -> SubscriptionRel:
         return next(rel for rel in self.catalog.relations(self.oid) if rel.table == name)
 
-    def targets(self, unanswered: Unanswered | None = None) -> Targets:
+    def targets(self, in_doubt: InDoubtCommits | None = None) -> Targets:
         warehouse = Warehouse(self.warehouse.uri, fsync=False)
         targets = Targets(
-            warehouse, a_subscription(APP), self.catalog, no_definitions(), None, unanswered
+            warehouse, a_subscription(APP), self.catalog, no_definitions(), None, in_doubt
         )
         for rel in self.catalog.relations(self.oid):
             assert targets.open(rel) is not None
@@ -225,21 +225,21 @@ def test_a_race_that_was_lost_to_an_own_commit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A put that arrives after the session that sent it is no other applier's."""
-    unanswered = Unanswered()
+    in_doubt = InDoubtCommits()
     late = _Late([])
     with monkeypatch.context() as outage:
         outage.setattr(Warehouse, "store", late)
-        before = world.targets(unanswered)
+        before = world.targets(in_doubt)
         with pytest.raises(StorageError, match="timeout"):
-            unanswered.commit(_open(before).table, APP, Lsn(60), "TEST")
-    targets = world.targets(unanswered)
+            in_doubt.commit(_open(before).table, APP, Lsn(60), "TEST")
+    targets = world.targets(in_doubt)
     target = _open(targets)
     world.warehouse.store.put(*late.sent[0])
     with pytest.raises(CommitConflict):
-        unanswered.commit(target.table, APP, Lsn(70), "TEST")
+        in_doubt.commit(target.table, APP, Lsn(70), "TEST")
     targets.load_again(target)
     assert target.marker == 60
-    unanswered.commit(target.table, APP, Lsn(70), "TEST")
+    in_doubt.commit(target.table, APP, Lsn(70), "TEST")
     target.committed(Lsn(70))
     rival = world.warehouse.open("public", "a")
     assert rival is not None
@@ -251,35 +251,35 @@ def test_a_race_that_was_lost_to_an_own_commit(
 def test_a_late_commit_to_a_partition(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has not arrived when the next session begins never does; what has is half of a batch. A
     late commit of the root, which has no rows, is known as that of any table is."""
-    unanswered = Unanswered()
+    in_doubt = InDoubtCommits()
     world.divide("a")
     late = _Late([])
     with monkeypatch.context() as outage:
         outage.setattr(Warehouse, "store", late)
-        leaves = _partitions(_open(world.targets(unanswered))).leaves
+        leaves = _partitions(_open(world.targets(in_doubt))).leaves
         for leaf in leaves:
             with pytest.raises(StorageError, match="timeout"):
-                unanswered.commit(leaf.table, APP, Lsn(60), "TEST")
+                in_doubt.commit(leaf.table, APP, Lsn(60), "TEST")
     world.warehouse.store.put(*late.sent[0])
-    targets = world.targets(unanswered)
+    targets = world.targets(in_doubt)
     assert [leaf.half_applied for leaf in _partitions(_open(targets)).leaves] == [60, None]
     with pytest.raises(CommitConflict):
         world.warehouse.store.put(*late.sent[1])
     target = _open(targets)
     for table in target.to_commit(Lsn(60)):
-        unanswered.commit(table, APP, Lsn(60), "TEST")
+        in_doubt.commit(table, APP, Lsn(60), "TEST")
     late.sent.clear()
     with monkeypatch.context() as outage:
         outage.setattr(Warehouse, "store", late)
-        root = _open(world.targets(unanswered)).table
+        root = _open(world.targets(in_doubt)).table
         with pytest.raises(StorageError, match="timeout"):
-            unanswered.commit(root, APP, Lsn(60), "TEST")
-    again = world.targets(unanswered)
+            in_doubt.commit(root, APP, Lsn(60), "TEST")
+    again = world.targets(in_doubt)
     target = _open(again)
     assert target.half_applied == 60 and target.to_commit(Lsn(60)) == []
     world.warehouse.store.put(*late.sent[0])
     with pytest.raises(CommitConflict):
-        unanswered.commit(target.table, APP, Lsn(60), "TEST")
+        in_doubt.commit(target.table, APP, Lsn(60), "TEST")
     again.load_again(target, Lsn(60))
     assert target.marker == 60 and target.half_applied is None
 

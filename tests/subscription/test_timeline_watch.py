@@ -11,8 +11,8 @@ import pytest
 from fix_postgres import Database
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.lsn import Lsn
-from penstock.subscription.agreement import PublisherState
-from penstock.subscription.witness import TimelineWatch
+from penstock.subscription.consistency import TimelineWatch
+from penstock.subscription.consistency_rules import PublisherState
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 

@@ -48,13 +48,13 @@ from penstock.stats.backend_status import ACTIVE, IDLE, Activity, BackendType, S
 from penstock.subscription.apply_error import SkipLsns
 from penstock.subscription.applyparallelworker import remove_orphaned_files
 from penstock.subscription.cut_requests import RequestedCuts
+from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.origin import AdvancedOrigin, check_state
 from penstock.subscription.prepared import two_phase
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.streaming import StreamOptions
 from penstock.subscription.tablesync import NOT_COPIED, SyncOptions
-from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.upkeep import UpkeepOptions
 from penstock.subscription.worker import ApplyWorker, CatalogAccess
 from penstock.subscription.worker_status import WorkerStatus
@@ -152,8 +152,8 @@ class RunningNode:
             self._make_worker,
             lambda: self._parameters.max_logical_replication_workers,
         )
-        self._unanswered: defaultdict[int, Unanswered] = defaultdict(Unanswered)
-        """Unanswered commits by the subscription's oid: they outlive its workers."""
+        self._in_doubt: defaultdict[int, InDoubtCommits] = defaultdict(InDoubtCommits)
+        """Commits in doubt by the subscription's oid: they outlive its workers."""
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
@@ -284,7 +284,7 @@ class RunningNode:
             shown=ShownWorkers(
                 self._sessions, self._parameters.database, oid, lambda: self._owner(oid)
             ),
-            unanswered=self._unanswered[oid],
+            in_doubt=self._in_doubt[oid],
         )
 
     def _check_origin(self, subscription: Subscription) -> None:

@@ -52,10 +52,10 @@ from penstock.pipeline.parts import Leaves
 from penstock.pipeline.snapshot import CopyOptions, CopySource
 from penstock.relation import TableName, qualified
 from penstock.sqlstate import UndefinedTable
+from penstock.subscription.consistency import server_identity
 from penstock.subscription.cut_requests import LONGEST_HOLD_S
 from penstock.subscription.partitions import check_columns, open_leaf
 from penstock.subscription.replica_identity import living
-from penstock.subscription.witness import server_identity
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher

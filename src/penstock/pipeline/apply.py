@@ -25,8 +25,8 @@ from penstock.lakehouse.deletion_vectors import bitmap_of, numbers_of
 from penstock.lakehouse.file_commits import FileCommit
 from penstock.pipeline.columns import Integers, rank
 from penstock.pipeline.conflict import conflict
+from penstock.pipeline.index_lookup import FileName, prepare_indexes
 from penstock.pipeline.job import run_job
-from penstock.pipeline.known_hits import FileName, prepare
 from penstock.pipeline.net_change import (
     KEPT,
     LocalRow,
@@ -291,7 +291,7 @@ def _stage(
         part.table.stage(written=files, deleted=goes, remove_all=work.net.truncate)
         written += len(files)
         if options.indexes is not None and work.net.schema.key:
-            prepare(options.indexes, spark, part, work.net.schema, files)
+            prepare_indexes(options.indexes, spark, part, work.net.schema, files)
     if work.history is not None:
         mine = (r for r in results if isinstance(r, Written) and r.work == number)
         work.history.table.stage(

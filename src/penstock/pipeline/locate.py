@@ -43,7 +43,7 @@ class LocateItem:
     file if it is an integer; keys outside are not even put into the join's hash table. ``part``:
     the number of the file's table among those of the work. ``partition_values``: as in DataFile.
     ``deleted_at``: the column that is NULL in live rows, if the file may hold dead ones. ``known``:
-    the result, if it is known already (``known_hits``).
+    the result, if it is known already (``index_lookup``).
     """
 
     work: int

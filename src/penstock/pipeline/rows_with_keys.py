@@ -21,9 +21,9 @@ from penstock.lakehouse.state import TableState, load_vectors
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.hits import Hits
+from penstock.pipeline.index_lookup import FileName, look_up
 from penstock.pipeline.job import run_job
 from penstock.pipeline.key_indexes import KeyIndexes
-from penstock.pipeline.known_hits import FileName, known_hits
 from penstock.pipeline.locate import LocateItem, locate
 from penstock.pipeline.payload import Payload, payloads
 from penstock.pipeline.prune import candidates, integer_bounds, may_be_live
@@ -75,7 +75,7 @@ def rows_with_keys(
     known: Mapping[FileName, Hits] = {}
     if indexes is not None:
         asked = [(table, file) for file in live]
-        known = known_hits(indexes, spark, table.schema, keys, asked)
+        known = look_up(indexes, spark, table.schema, keys, asked)
     hits = {path: each for (_, path), each in known.items() if len(each.probe)}
     rest = [file for file in live if (table.number, file.path) not in known]
     return hits | _searched(table, rest, keys, spark) if rest else hits

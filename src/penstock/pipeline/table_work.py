@@ -21,9 +21,9 @@ from penstock.pipeline.columns import Integers
 from penstock.pipeline.dead_rows import DeadRows, EndAllItem
 from penstock.pipeline.history import HistoryWork
 from penstock.pipeline.hits import Hits
+from penstock.pipeline.index_lookup import FileName, look_up
 from penstock.pipeline.job import HERE_SECONDS
 from penstock.pipeline.key_indexes import KeyIndexes
-from penstock.pipeline.known_hits import FileName, known_hits
 from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.net_change import Incomplete, NetChange
 from penstock.pipeline.parts import Leaves, Part, destinations, parts, shares
@@ -144,7 +144,7 @@ def searches(
     dead = _dead_rows(net, area)
     known: Mapping[FileName, Hits] = {}
     if options.indexes is not None and work.by_index and net.schema.key:
-        known = known_hits(options.indexes, spark, net.schema, keys, files)
+        known = look_up(options.indexes, spark, net.schema, keys, files)
     for part, file in files:
         hits = known.get((part.number, file.path))
         if hits is not None and not len(hits.probe):

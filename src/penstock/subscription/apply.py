@@ -712,7 +712,7 @@ class Commits:
 
         def commit(table: DeltaTable) -> None:
             try:
-                self._targets.unanswered.commit(table, self._app_id, end_lsn, _OPERATION)
+                self._targets.in_doubt.commit(table, self._app_id, end_lsn, _OPERATION)
             finally:
                 # Not after the wait: whoever waits for all may see the first end after the last.
                 if next(ended) < len(commits):

@@ -44,9 +44,14 @@ from penstock.pgtypes import find
 from penstock.pgtypes.as_text import AsText, may_not_fit
 from penstock.pgtypes.out_of_range import CLAMP
 from penstock.relation import Relation, ReplicaIdentity, TableName
-from penstock.subscription.agreement import PublisherState, check_known_start, check_timeline
+from penstock.subscription.consistency_rules import (
+    PublisherState,
+    check_known_start,
+    check_timeline,
+)
 from penstock.subscription.copy_target import new_columns_of
 from penstock.subscription.definitions import DefinitionWatch, Difference, FillKind, keep_hint
+from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.in_place import (
     add_filled,
     can_rename_labels,
@@ -72,7 +77,6 @@ from penstock.subscription.target_columns import (
     widened_notice,
     with_types,
 )
-from penstock.subscription.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
 
@@ -87,14 +91,14 @@ class Targets:
         bindings: Bindings,
         definitions: DefinitionWatch,
         last_cut: Lsn | None = None,
-        unanswered: Unanswered | None = None,
+        in_doubt: InDoubtCommits | None = None,
         *,
         predecessors: Predecessors | None = None,
     ) -> None:
         """``definitions``: watches definitions that no Relation message tells. ``last_cut``: the
-        applier keeps it up to date. ``unanswered``: None if there is only one session."""
+        applier keeps it up to date. ``in_doubt``: None if there is only one session."""
         self.subscription: Final = subscription
-        self.unanswered: Final = unanswered or Unanswered()
+        self.in_doubt: Final = in_doubt or InDoubtCommits()
         self.definitions: Final = definitions
         self._new: Final = new_columns_of(subscription)
         self._predecessors = predecessors
@@ -263,7 +267,7 @@ class Targets:
             target.history.reload()
         marker = target.table.transaction_version(self._app_id)
         if marker is not None and (target.marker is None or marker > target.marker):
-            if not self.unanswered.has(target.table, marker):
+            if not self.in_doubt.has(target.table, marker):
                 raise self._replaced(target, Lsn(marker))
             target.marker = Lsn(marker)
         self._open_partitions(target)
@@ -294,7 +298,7 @@ class Targets:
             try:
                 for leaf in opened.leaves:
                     marker = leaf.newest.transaction_version(self._app_id)
-                    self.unanswered.shut_out(leaf.newest, marker)
+                    self.in_doubt.shut_out(leaf.newest, marker)
             except CommitConflict:
                 continue  # a late commit has arrived, or others have committed: open them again
             return opened
@@ -550,7 +554,7 @@ class Bindings(Protocol):
 # In: the dropped subscriptions that the catalog knows, what the publisher says of itself, an open
 # table. Out: the subscription's own marker in the table's log, at the position up to which the
 # dropped one had filled it, so that nothing is applied twice; or an error if that position means
-# nothing at this publisher. ``agreement`` finds a slot that is beyond the position.
+# nothing at this publisher. ``consistency_rules`` finds a slot that is beyond the position.
 #
 # The commit of the marker also ends the dropped subscription in this table. If its worker still
 # runs, it loses the race for the next version, finds that its subscription is gone, and commits no

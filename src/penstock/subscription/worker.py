@@ -28,10 +28,12 @@ from penstock.lsn import INVALID, Lsn
 from penstock.relation import TableName
 from penstock.subscription.apply import ApplySession
 from penstock.subscription.apply_error import SkipLsns, log_stop, text_of
+from penstock.subscription.consistency import ConsistencyCheck, TimelineWatch
 from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.definitions import DefinitionWatch
 from penstock.subscription.history import begin_history
+from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.origin import AdvancedOrigin
 from penstock.subscription.parking import Parking
 from penstock.subscription.prepared import TwoPhase
@@ -40,8 +42,6 @@ from penstock.subscription.streaming import ApplyStream, BinaryStream, NotInBina
 from penstock.subscription.tablesync import NOT_COPIED, Copies, SyncOptions
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
-from penstock.subscription.unanswered import Unanswered
-from penstock.subscription.witness import TimelineWatch, Witness
 from penstock.subscription.worker_status import Shown, WorkerStatus
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
@@ -69,9 +69,9 @@ class ApplyWorker:
         sync_options: Callable[[], SyncOptions],
         stream_options: Callable[[], StreamOptions],
         shown: Shown,
-        unanswered: Unanswered,
+        in_doubt: InDoubtCommits,
     ) -> None:
-        """``unanswered``: shared by all workers; the two options: return them as they are now."""
+        """``in_doubt``: shared by all workers; the two options: return them as they are now."""
         self.subscription = subscription
         self.status = WorkerStatus(subscription.oid, catalog.count)
         self.pid: int | None = None
@@ -83,7 +83,7 @@ class ApplyWorker:
         self._catalog = catalog
         self._sync_options = sync_options
         self._stream_options = stream_options
-        self._witness = Witness(
+        self._consistency = ConsistencyCheck(
             subscription,
             warehouse,
             catalog.record_publisher,
@@ -101,7 +101,7 @@ class ApplyWorker:
         self.gave_way_until: float | None = None
         """The time (``time.monotonic``) at which the next try is due, if the worker has ended to
         make room for others."""
-        self._unanswered = unanswered
+        self._in_doubt = in_doubt
         self._asks_for_binary = subscription.binary
         self._parking: Parking | None = None
         """The session's parking, which knows the table whose error has ended the session."""
@@ -113,7 +113,7 @@ class ApplyWorker:
             options=sync_options,
             status=self.status,
             cancelled=self._stopping.is_set,
-            check_connection=self._witness.check_connection,
+            check_connection=self._consistency.check_connection,
             shown=shown,
         )
         self._thread = threading.Thread(
@@ -249,7 +249,7 @@ class ApplyWorker:
         with (
             closing(DefinitionWatch(self.subscription, record, self._connect_to_look)) as watch,
             closing(
-                TimelineWatch(self._connect_walsender, self._witness.timeline_unseen)
+                TimelineWatch(self._connect_walsender, self._consistency.timeline_unseen)
             ) as timeline,
         ):
             self._watched_session(watch, timeline)
@@ -258,7 +258,7 @@ class ApplyWorker:
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
                 return
-            self._witness.begin(publisher)
+            self._consistency.begin(publisher)
             self._copies.begin()
             parking = self._parking = self._new_parking()
             members = Membership(
@@ -268,8 +268,8 @@ class ApplyWorker:
                 self._end_altered()
                 return
             targets = self._open_targets(publisher, members.rels, parking, definitions)
-            self._witness.check(targets, parking.refuse)
-            timeline.begin(publisher.connection, self._witness.server)
+            self._consistency.check(targets, parking.refuse)
+            timeline.begin(publisher.connection, self._consistency.server)
             self._look_at_definitions(publisher, targets, parking)
             self._copies.start(members.sync_ids)
             binary = BinaryStream(self.subscription, targets)
@@ -281,7 +281,7 @@ class ApplyWorker:
                 self._warehouse,
                 targets,
                 parking,
-                self._witness.last_cut,
+                self._consistency.last_cut,
                 members_hold=lambda: self._members_hold(members) and self._goes_on(timeline),
                 origin_of=self._catalog.origin_name,
             )
@@ -293,7 +293,7 @@ class ApplyWorker:
                 status=self.status,
                 copy_began_at=lambda: self._copies.began_at,
                 joined=self._record_joined,
-                check_connection=self._witness.check_connection,
+                check_connection=self._consistency.check_connection,
             )
             try:
                 stream.run(self._told_to_end)
@@ -382,12 +382,12 @@ class ApplyWorker:
             self.subscription,
             self._catalog,
             definitions,
-            None if self._witness.last_cut is None else self._witness.last_cut.lsn,
-            self._unanswered,
-            predecessors=self._witness.predecessors(self._catalog.subscription_name),
+            None if self._consistency.last_cut is None else self._consistency.last_cut.lsn,
+            self._in_doubt,
+            predecessors=self._consistency.predecessors(self._catalog.subscription_name),
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
-        self._witness.check_cuts(followed)
+        self._consistency.check_cuts(followed)
         for rel in followed:
             try:
                 self._open_target(targets, rel, publisher)
@@ -410,7 +410,7 @@ class ApplyWorker:
 
     def _open_target(self, targets: Targets, rel: SubscriptionRel, publisher: Publisher) -> None:
         if targets.open(rel) is None:
-            self._witness.check_missing(rel)
+            self._consistency.check_missing(rel)
             info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
             options = self.subscription
             table = ensure_table(self._warehouse, info, must_be_empty=False, options=options)
@@ -419,7 +419,7 @@ class ApplyWorker:
     def _open_history(self, target: Target | None) -> None:
         if target is not None and target.rel.table_name in self.subscription.history:
             app_id = self.subscription.app_id
-            earlier = self._witness.predecessors(self._catalog.subscription_name).same_publisher
+            earlier = self._consistency.predecessors(self._catalog.subscription_name).same_publisher
             target.history = begin_history(self._spark, self._warehouse, target, app_id, earlier)
 
     def _look_at_definitions(
@@ -452,7 +452,7 @@ class ApplyWorker:
             connection = Connection.connect(conninfo, name)
         try:
             connection.query("SELECT pg_catalog.set_config('lock_timeout', '10s', false)")
-            self._witness.check_ordinary(connection)
+            self._consistency.check_ordinary(connection)
         except BaseException:
             connection.close()
             raise

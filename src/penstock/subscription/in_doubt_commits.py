@@ -1,9 +1,9 @@
-"""Unanswered commits: they failed, and may have taken effect all the same, or may arrive later.
+"""Commits in doubt: they failed, and may have taken effect all the same, or may arrive later.
 
 In: a table with staged changes. Out: its commit. Later it tells whether a marker that is found in a
 table is such a commit of our own, or takes the version at which such a commit could still arrive.
-There is one ``Unanswered`` for a subscription, as a commit may arrive after its session has ended,
-and even after its worker.
+There is one ``InDoubtCommits`` for a subscription, as a commit may arrive after its session has
+ended, and even after its worker.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _OPERATION: Final = "REPLICATION"
 log = logging.getLogger(__name__)
 
 
-class Unanswered:
-    """Hold the unanswered commits, by the table's own id and the LSN. Used by several threads."""
+class InDoubtCommits:
+    """Hold the commits in doubt, by the table's own id and the LSN. Used by several threads."""
 
     def __init__(self) -> None:
         self._commits: set[tuple[str, int]] = set()
@@ -36,10 +36,10 @@ class Unanswered:
             raise
 
     def shut_out(self, table: DeltaTable, marker: int | None) -> None:
-        """Make sure that no unanswered commit can arrive in a table any more: another commit takes
+        """Make sure that no commit in doubt can arrive in a table any more: another commit takes
         its version. A partition must not get a batch which has been worked again since.
 
-        ``marker``: the table's own; if it is that of an unanswered commit, this one has arrived.
+        ``marker``: the table's own; if it is that of a commit in doubt, this one has arrived.
         Raises CommitConflict if one has arrived just now, StorageError.
         """
         waiting = {lsn for table_id, lsn in self._commits if table_id == table.id}
@@ -50,7 +50,7 @@ class Unanswered:
         self._commits.difference_update({(table.id, lsn) for lsn in waiting})
 
     def has(self, table: DeltaTable, marker: int) -> bool:
-        """Tell whether a table's marker is that of an unanswered commit, which has arrived then."""
+        """Tell whether a table's marker is that of a commit in doubt, which has arrived then."""
         if (table.id, marker) not in self._commits:
             return False
         log.info('a commit to table "%s" at %s has arrived late', table.name, Lsn(marker))

@@ -1,8 +1,9 @@
-"""The witness: check once a session that publisher, slot, cuts and tables belong together.
+"""Check once a session that publisher, slot, cuts and tables belong together.
 
 In: a session on the publisher, then the open tables. Out: what the publisher says about itself and
-the slot, the last cut, and the errors of ``agreement``; the caller parks tables that have errors of
-their own. The publisher's identity is recorded when it is first seen and after a promotion.
+the slot, the last cut, and the errors of ``consistency_rules``; the caller parks tables that have
+errors of their own. The publisher's identity is recorded when it is first seen and after a
+promotion.
 
 It costs three queries, a fourth if the timeline has changed, the cuts table's log, one small file,
 and no Spark job. While a standby is followed there is a query before each commit and each cut, as
@@ -24,7 +25,7 @@ from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.subscription.agreement import (
+from penstock.subscription.consistency_rules import (
     PublisherState,
     TableHistory,
     check_cuts,
@@ -150,7 +151,7 @@ _JOINING_COMMITS: Final = 100
 before it has more."""
 
 
-class Witness:
+class ConsistencyCheck:
     """Check one subscription; call ``begin``, then ``check``, in each session."""
 
     def __init__(

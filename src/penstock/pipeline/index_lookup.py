@@ -1,4 +1,4 @@
-"""Known hits: the rows of a few keys, looked up in the indexes of files instead of the files.
+"""The rows of a few keys, looked up in the indexes of files instead of the files.
 
 In: a work, the keys of its batch, the files that may hold them. Out: for each file with an index
 the live rows that have one of the keys. Indexes are exact. Nevertheless, before a change is left
@@ -55,7 +55,7 @@ _SECONDS_PER_ROW: Final = {False: 1e-8, True: 1e-7}
 """Seconds per row of a file that tasks search; True: for long keys. Two tasks work side by side."""
 
 
-def known_hits(
+def look_up(
     indexes: KeyIndexes,
     spark: Spark,
     schema: TableSchema,
@@ -114,7 +114,7 @@ def _is_there(item: IndexItem, file: DataFile) -> bool:
         return False
 
 
-def prepare(
+def prepare_indexes(
     indexes: KeyIndexes,
     spark: Spark,
     part: Searched,

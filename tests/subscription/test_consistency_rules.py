@@ -12,7 +12,7 @@ from penstock.catalog.publisher_identity import PublisherIdentity, check_identit
 from penstock.errors import ConnectionFailure, StateMismatch, UndefinedObject
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import Lsn
-from penstock.subscription.agreement import (
+from penstock.subscription.consistency_rules import (
     PublisherState,
     TableHistory,
     check_cuts,

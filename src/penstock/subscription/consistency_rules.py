@@ -1,9 +1,9 @@
-"""Checks that publisher, slot, cuts and tables still belong together.
+"""The rules by which publisher, slot, cuts and tables belong together.
 
 In: what the node has recorded, what the server answers, what the last cut and the tables' logs
 hold; all of them values. Out: nothing, or the error that says which of them was replaced or went
-back, and how to go on. The checks are pure: ``witness`` asks the server, and ``worker`` calls them
-once at each connection, before anything is created, streamed or acknowledged.
+back, and how to go on. The rules are pure: ``consistency`` asks the server and applies them once a
+session, before anything is created, streamed or acknowledged.
 
 When nothing is wrong, the following holds after any crash of either side:
 
