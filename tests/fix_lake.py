@@ -29,13 +29,13 @@ from penstock.pgoutput.tuple_data import Text
 from penstock.protocol.copy_both import xlog_data
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
+from penstock.walsender.decoding_options import DecodingOptions
 from penstock.walsender.feed import Begun, Changes, ChangeSource, Ended, Piece
 from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer, SequencerThread
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
-from penstock.walsender.wanted import Wanted
 
 _DATABASE_OID = 16384
 RELATION = Relation(
@@ -46,11 +46,11 @@ RELATION = Relation(
 class VersionsAsRows:
     """One inserted row a member, with the version that it led to."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
+    def __init__(self, options: DecodingOptions) -> None:
+        self._options = options
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
-        streamed = self._wanted.streaming
+        streamed = self._options.streaming
         for transaction in transactions:
             yield Begun(transaction, streamed)
             for member in transaction.members:
@@ -64,7 +64,7 @@ def slot_reading(
     catalog: Catalog,
     sequencer: Sequencer,
     slots: Slots,
-    decoding: Callable[[Wanted], ChangeSource],
+    decoding: Callable[[DecodingOptions], ChangeSource],
 ) -> LogicalReading:
     """The reading of slots of pgoutput, by SQL functions and streams."""
 
@@ -95,7 +95,7 @@ class LakeServer:
         folder: Path,
         *,
         max_wal_senders: int = 10,
-        decoding: Callable[[Wanted], ChangeSource] = VersionsAsRows,
+        decoding: Callable[[DecodingOptions], ChangeSource] = VersionsAsRows,
         **services: Any,
     ) -> None:
         self.max_wal_senders = max_wal_senders

@@ -21,10 +21,10 @@ from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Commit, Insert
 from penstock.pgoutput.tuple_data import Text
 from penstock.protocol.copy_both import xlog_data
+from penstock.walsender.decoding_options import DecodingOptions
 from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.slots import Slots
-from penstock.walsender.wanted import Wanted
 
 _PIECES = 60
 _PATIENCE_S = 1.5
@@ -34,7 +34,7 @@ _WIDE = b"x" * (1 << 20)
 class Large:
     """More in a transaction than the buffers between a server and its client hold."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, options: DecodingOptions) -> None:
         pass
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:

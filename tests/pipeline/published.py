@@ -29,9 +29,9 @@ from penstock.pgoutput.tuple_data import NULL, TupleData
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql import parse
 from penstock.walsender.decoding import Decoding, RelationSyncCache
+from penstock.walsender.decoding_options import DecodingOptions
 from penstock.walsender.feed import Piece
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.wanted import Wanted
 from pipeline.cells import Cells, cells_of, kind_of, messages_of, shown, whole, with_columns
 
 _ROLE = Role(10, "lake", superuser=True, login=True, replication=True)
@@ -218,7 +218,7 @@ class Subscriber:
             lake.warehouse,
             lake.catalog,
             RelationSyncCache(lake.catalog, self._options.publication_names, 18),
-            Wanted(self._options),
+            DecodingOptions(self._options),
             lambda: lake.work_mem,
         )
         sent: list[str] = []

@@ -61,7 +61,7 @@ def compared(published: Sequence[Row], held: Sequence[Row], divided: int, *, key
             for result in compare_tables.run_digest(item):
                 compare_tables._take([table], result)
         for item in items if (wanted := table.told_buckets()) else ():
-            for result in compare_tables.run_digest(replace(item, wanted=wanted)):
+            for result in compare_tables.run_digest(replace(item, listed=wanted)):
                 compare_tables._take([table], result)
     return compare_tables._difference(table, 1000)
 

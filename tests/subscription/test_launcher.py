@@ -11,7 +11,7 @@ import pytest
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
-from penstock.subscription.launcher import Launcher, Plan, Wanted, plan
+from penstock.subscription.launcher import Launcher, Plan, WorkerSpec, plan
 from penstock.subscription.worker_status import WorkerStatus
 
 SUBSCRIPTION = Subscription(
@@ -25,7 +25,7 @@ SUBSCRIPTION = Subscription(
     publications=("p",),
     app_id="penstock-1",
 )
-WANTED = Wanted(SUBSCRIPTION, frozenset({"1"}))
+WANTED = WorkerSpec(SUBSCRIPTION, frozenset({"1"}))
 
 
 def test_nothing_changes_when_what_runs_is_what_is_wanted() -> None:
@@ -38,12 +38,12 @@ def test_a_new_subscription_is_started_and_a_gone_one_stopped() -> None:
 
 
 def test_a_changed_definition_stops_the_worker_first() -> None:
-    changed = Wanted(replace(SUBSCRIPTION, conninfo="host=b"), WANTED.tables)
+    changed = WorkerSpec(replace(SUBSCRIPTION, conninfo="host=b"), WANTED.tables)
     assert plan({16384: WANTED}, {16384: changed}) == Plan((16384,), (), ())
 
 
 def test_other_tables_are_told_to_the_worker() -> None:
-    changed = Wanted(SUBSCRIPTION, frozenset({"1", "2"}))
+    changed = WorkerSpec(SUBSCRIPTION, frozenset({"1", "2"}))
     assert plan({16384: WANTED}, {16384: changed}) == Plan((), (), (16384,))
 
 
@@ -74,11 +74,11 @@ class Worker:
 
 
 def test_no_more_workers_than_allowed(caplog: pytest.LogCaptureFixture) -> None:
-    wanted = [Wanted(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2, 3)]
+    wanted = [WorkerSpec(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2, 3)]
     most = 2
     made: list[int] = []
 
-    def look() -> Iterable[Wanted]:
+    def look() -> Iterable[WorkerSpec]:
         return wanted
 
     def make(subscription: Subscription) -> Any:
@@ -98,7 +98,7 @@ def test_no_more_workers_than_allowed(caplog: pytest.LogCaptureFixture) -> None:
     launcher.step()
     launcher.step()
     assert made == [1, 2, 3], "the place of one that has ended"
-    wanted.append(Wanted(replace(SUBSCRIPTION, oid=4), frozenset()))
+    wanted.append(WorkerSpec(replace(SUBSCRIPTION, oid=4), frozenset()))
     launcher.step()
     assert len(caplog.messages) == 2, "it is another one that waits"
     most = 3
@@ -108,7 +108,7 @@ def test_no_more_workers_than_allowed(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_who_takes_turns_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Also where the next try is due at once."""
-    wanted = [Wanted(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2, 3)]
+    wanted = [WorkerSpec(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2, 3)]
     made: list[Worker] = []
 
     def make(subscription: Subscription) -> Any:
@@ -125,13 +125,13 @@ def test_who_takes_turns_is_told_of_once(caplog: pytest.LogCaptureFixture) -> No
     del wanted[2]
     launcher.step()
     launcher.step()
-    wanted.append(Wanted(replace(SUBSCRIPTION, oid=3), frozenset()))
+    wanted.append(WorkerSpec(replace(SUBSCRIPTION, oid=3), frozenset()))
     launcher.step()
     assert len(caplog.messages) == 2, "nobody waited in between"
 
 
 def test_a_worker_that_fails_gives_way_to_those_that_wait() -> None:
-    wanted = [Wanted(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2, 3)]
+    wanted = [WorkerSpec(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2, 3)]
     made: list[tuple[int, Worker]] = []
 
     def make(subscription: Subscription) -> Any:
@@ -159,7 +159,7 @@ def test_a_worker_that_fails_gives_way_to_those_that_wait() -> None:
     assert made[-1][1].alive, "it has its place while nobody wants it"
     most = 2
     assert not launcher.has_work and step() == [1, 2, 3, 1], "a retry has its time"
-    wanted[1] = Wanted(replace(SUBSCRIPTION, oid=2, conninfo="host=b"), frozenset())
+    wanted[1] = WorkerSpec(replace(SUBSCRIPTION, oid=2, conninfo="host=b"), frozenset())
     assert step() == [1, 2, 3, 1, 2], "what is altered is tried at once"
     assert made[-1][1].failures == 0
 
@@ -178,7 +178,7 @@ def test_the_numbers_of_a_worker_that_gave_way_go_on() -> None:
 
 
 def test_a_worker_that_cannot_start_again_is_left_to_a_later_step() -> None:
-    wanted = [Wanted(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2)]
+    wanted = [WorkerSpec(replace(SUBSCRIPTION, oid=oid), frozenset()) for oid in (1, 2)]
     made: list[Worker] = []
 
     def make(subscription: Subscription) -> Any:

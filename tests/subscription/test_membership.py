@@ -113,7 +113,7 @@ class World:
                 lambda lsn: False,
                 lambda lsn: None,
             ),
-            advanced=AdvancedOrigin(lambda: INVALID, lambda lsn: None),
+            advanced_origin=AdvancedOrigin(lambda: INVALID, lambda lsn: None),
             record_stop=lambda error, table, disable: None,
         )
 

@@ -20,9 +20,9 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walsender.decoding import Decoding, RelationSyncCache
+from penstock.walsender.decoding_options import DecodingOptions, PublishedAt
 from penstock.walsender.every_table import EveryTable
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.wanted import PublishedAt, Wanted
 
 ONE = pa.table({"id": [1]})
 
@@ -74,20 +74,20 @@ class Lake:
 
     def stream(self, publication: str) -> Stream:
         published = RelationSyncCache(self.catalog, (publication,), 18)
-        return Stream(self, published, Wanted(PgoutputOptions(1, (publication,))))
+        return Stream(self, published, DecodingOptions(PgoutputOptions(1, (publication,))))
 
     def plugin_stream(self) -> Stream:
-        return Stream(self, EveryTable(), Wanted())
+        return Stream(self, EveryTable(), DecodingOptions())
 
 
 class Stream:
-    def __init__(self, lake: Lake, published: PublishedAt, wanted: Wanted) -> None:
+    def __init__(self, lake: Lake, published: PublishedAt, options: DecodingOptions) -> None:
         self.decoding = Decoding(
             None,  # type: ignore[arg-type]
             lake.warehouse,
             lake.catalog,
             published,
-            wanted,
+            options,
             lambda: 1 << 20,
         )
 

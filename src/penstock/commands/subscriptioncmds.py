@@ -210,7 +210,9 @@ def alter_refresh(
     options = parse_subscription_options(statement.options, REFRESH)
     check_copy(subscription, options, "REFRESH")
     scope.prevent_in_block("ALTER SUBSCRIPTION ... REFRESH")
-    found = ask_published(subscription, connect, besides=besides(catalog, subscription, options))
+    found = ask_published(
+        subscription, connect, besides=already_copied(catalog, subscription, options)
+    )
 
     def refreshed() -> list[Notice]:
         with catalog.write() as transaction:
@@ -245,7 +247,7 @@ def take_in(
     return [*notices, *without_identity(unwarned)]
 
 
-def besides(
+def already_copied(
     catalog: Catalog, subscription: Subscription, options: SubOpts
 ) -> Sequence[TableName] | None:
     """Return the subscription's tables, which a refresh does not copy; None if origins need no
@@ -808,7 +810,7 @@ def alter_publications(
     check_copy(subscription, options, statement.verb)
     scope.prevent_in_block("ALTER SUBSCRIPTION with refresh")
     checked = () if statement.verb == "DROP" else statement.publications
-    found = ask_published(wanted, connect, checked, besides(catalog, subscription, options))
+    found = ask_published(wanted, connect, checked, already_copied(catalog, subscription, options))
     notices = []
     if found.missing:
         notices.append(warning(missing_publications_message(found.missing), sqlstate="42704"))

@@ -27,7 +27,7 @@ _LOOKED_AT: Final = 256
 _TOO_LARGE: Final = 4
 """A batch of more than this many times the wanted size is followed by smaller ones."""
 
-Wanted = Callable[[int, int], bool]
+RowRangeFilter = Callable[[int, int], bool]
 """A function that tells whether any row from the first position up to the second is needed."""
 
 
@@ -61,7 +61,7 @@ def read_batches(
     parquet: pq.ParquetFile,
     columns: Sequence[str],
     *,
-    wanted: Wanted | None = None,
+    wanted: RowRangeFilter | None = None,
     max_bytes: int = BATCH_BYTES,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield (position of the first row, batch), in order, of the row groups that are ``wanted``."""

@@ -25,14 +25,14 @@ _STEP: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """The progress of a subscription. ``wanted``: the publisher's position at the start; ``cut``:
+    """The progress of a subscription. ``position``: the publisher's position at the start; ``cut``:
     the last cut's, if there is one.
 
     ``waiting``: tables that are in no cut yet; ``parked``: tables that an error keeps out of them.
     """
 
     subscription: str
-    wanted: Lsn
+    position: Lsn
     cut: Lsn | None
     waiting: tuple[str, ...] = ()
     parked: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class CaughtUp:
     @property
     def reached(self) -> bool:
         """Tell whether a cut at or after the position holds every table that is not parked."""
-        return self.cut is not None and self.cut >= self.wanted and not self.waiting
+        return self.cut is not None and self.cut >= self.position and not self.waiting
 
     def text(self) -> str:
         """Return a line for people."""
@@ -49,14 +49,14 @@ class CaughtUp:
             parked = f", without parked tables: {', '.join(self.parked)}" if self.parked else ""
             return f"{self.subscription}: {at}{parked}"
         waiting = f", without tables: {', '.join(self.waiting)}" if self.waiting else ""
-        return f"{self.subscription}: not caught up, {at} of {self.wanted}{waiting}"
+        return f"{self.subscription}: not caught up, {at} of {self.position}{waiting}"
 
 
-def caught_up(status: SubscriptionStatus, wanted: Lsn, cut: Cut | None) -> CaughtUp:
+def caught_up(status: SubscriptionStatus, position: Lsn, cut: Cut | None) -> CaughtUp:
     """Return the progress of a subscription. ``cut``: its last one."""
     return CaughtUp(
         status.name,
-        wanted,
+        position,
         None if cut is None else cut.lsn,
         waiting=tuple(table.name for table in status.tables if not (table.ready or table.parked)),
         parked=tuple(table.name for table in status.tables if table.parked),
@@ -76,19 +76,19 @@ class Following(Protocol):
 
 
 def wait_for_cut(
-    node: Following, name: str, wanted: Lsn, timeout: float, check: Callable[[str], None]
+    node: Following, name: str, position: Lsn, timeout: float, check: Callable[[str], None]
 ) -> Cut:
-    """Wait until a subscription has a cut at or after ``wanted``. ``check`` raises the error that
+    """Wait until a subscription has a cut at or after ``position``. ``check`` raises the error that
     has stopped it. Raises NotInPrerequisiteState after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         cut = node.cut(name)
-        if cut is not None and cut.lsn >= wanted and all_ready(node.status(), name):
+        if cut is not None and cut.lsn >= position and all_ready(node.status(), name):
             return cut
         check(name)
         if time.monotonic() >= deadline:
             raise NotInPrerequisiteState(
-                f'subscription "{name}" has not reached {wanted} within {timeout:g} s',
+                f'subscription "{name}" has not reached {position} within {timeout:g} s',
                 detail=f"The last cut is at {cut.lsn if cut else 'no LSN yet'}.",
                 hint="Look at: penstock status",
             )
@@ -96,12 +96,12 @@ def wait_for_cut(
 
 
 def wait_for_all(
-    node: Following, wanted: Mapping[str, Lsn], timeout: float, stop: threading.Event | None
+    node: Following, positions: Mapping[str, Lsn], timeout: float, stop: threading.Event | None
 ) -> Sequence[CaughtUp]:
     """Wait until each subscription has a cut at or after its position, or until ``stop``. Raises as
     ``wait_for``."""
     deadline = time.monotonic() + timeout
-    for name, lsn in wanted.items():
+    for name, lsn in positions.items():
         while not (stop is not None and stop.is_set()):
             step = min(_STEP, max(0.0, deadline - time.monotonic()))
             try:
@@ -111,7 +111,7 @@ def wait_for_all(
                 if time.monotonic() >= deadline:
                     raise
     status = {s.name: s for s in node.status()}
-    return [caught_up(status[n], lsn, node.cut(n)) for n, lsn in wanted.items() if n in status]
+    return [caught_up(status[n], lsn, node.cut(n)) for n, lsn in positions.items() if n in status]
 
 
 def all_ready(statuses: Iterable[SubscriptionStatus], name: str) -> bool:

@@ -16,12 +16,12 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.pg_catalog.historic_catalogs import HistoricCatalogs
 from penstock.walsender.decoding import Decoding, RelationSyncCache
+from penstock.walsender.decoding_options import DecodingOptions, PublishedAt
 from penstock.walsender.every_table import EveryTable
 from penstock.walsender.historic_tables import HistoricTables
 from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.slots import Slots
-from penstock.walsender.wanted import PublishedAt, Wanted
 
 
 def plugin_finder(parameters: Callable[[], Parameters]) -> Callable[[str], OutputPlugin]:
@@ -44,11 +44,11 @@ def logical_reading(
     def work_mem() -> int:
         return parameters().logical_decoding_work_mem
 
-    def decoding(wanted: Wanted) -> Decoding:
+    def decoding(options: DecodingOptions) -> Decoding:
         published: PublishedAt = EveryTable()
-        if wanted.options is not None:
-            published = RelationSyncCache(catalog, wanted.options.publication_names, version)
-        return Decoding(spark, warehouse, catalog, published, wanted, work_mem)
+        if options.pgoutput is not None:
+            published = RelationSyncCache(catalog, options.pgoutput.publication_names, version)
+        return Decoding(spark, warehouse, catalog, published, options, work_mem)
 
     def catalogs() -> Callable[[LakeTransaction], Catalogs]:
         tables = HistoricTables(warehouse, catalog)

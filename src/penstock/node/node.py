@@ -400,7 +400,7 @@ class Node:
         ``as_of``: read at the newest cut up to an LSN or a time instead, or at a Cut. Raises
         UndefinedObject, SqlSyntaxError, NotInPrerequisiteState (no such cut any more)."""
         name = parse_name(table)
-        cut = self._cut_choice.wanted(subscription, name, as_of)
+        cut = self._cut_choice.choose(subscription, name, as_of)
         return read(self.spark, cut, name, self._cut_choice.leaves(name))
 
     def views(
@@ -412,7 +412,7 @@ class Node:
     ) -> dict[TableName, str]:
         """Register every table of one cut as a temporary view. Return the views' names by (schema,
         table). ``as_of``: as in ``read``."""
-        cut = self._cut_choice.wanted(subscription, None, as_of)
+        cut = self._cut_choice.choose(subscription, None, as_of)
         return register_views(spark or self.spark, cut, self._cut_choice.leaves)
 
     def statistics_views(self, spark: SparkSession | None = None) -> tuple[str, ...]:
@@ -483,7 +483,7 @@ class CutChoice:
         """Return the cuts that are kept, the oldest first."""
         return self._warehouse.cuts.all(_owner(subscription))
 
-    def wanted(self, subscription: str | None, table: TableName | None, as_of: AsOf | None) -> Cut:
+    def choose(self, subscription: str | None, table: TableName | None, as_of: AsOf | None) -> Cut:
         """Return the cut for a reader of a table, or of all tables. Raises NotInPrerequisiteState
         if there is none, InvalidParameterValue, UndefinedObject, ConfigurationError."""
         if isinstance(as_of, Cut):

@@ -49,7 +49,7 @@ from penstock.subscription.apply_error import SkipLsns
 from penstock.subscription.applyparallelworker import remove_orphaned_files
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.in_doubt_commits import InDoubtCommits
-from penstock.subscription.launcher import Launcher, Wanted
+from penstock.subscription.launcher import Launcher, WorkerSpec
 from penstock.subscription.origin import AdvancedOrigin, check_state
 from penstock.subscription.prepared import two_phase
 from penstock.subscription.spool import empty_folder
@@ -148,7 +148,7 @@ class RunningNode:
         self._spool = folder / "spool"
         self._indexes = indexes
         self._launcher = Launcher(
-            self._wanted,
+            self._specs,
             self._make_worker,
             lambda: self._parameters.max_logical_replication_workers,
         )
@@ -226,11 +226,11 @@ class RunningNode:
         self._launcher.step()
         return now, at
 
-    def _wanted(self) -> Iterable[Wanted]:
+    def _specs(self) -> Iterable[WorkerSpec]:
         with self._catalog.read() as catalog:
             rels = catalog.relations.all()
             return [
-                Wanted(s, frozenset(r.sync_id for r in rels if r.subid == s.oid))
+                WorkerSpec(s, frozenset(r.sync_id for r in rels if r.subid == s.oid))
                 for s in catalog.subscriptions.all()
                 if s.should_run
             ]
@@ -271,7 +271,7 @@ class RunningNode:
                 ),
                 count=lambda more: self._count(oid, more),
                 skip_lsns=self._skip_lsns(oid),
-                advanced=AdvancedOrigin(
+                advanced_origin=AdvancedOrigin(
                     lambda: self._catalog.origin_lsn(oid),
                     lambda lsn: self._catalog.clear_origin_lsn(oid, lsn),
                 ),

@@ -110,12 +110,14 @@ def connect_publisher(
     parsed = ConnInfo.parse(conninfo)
     if check is None:
         return Publisher.connect(parsed, application_name)
-    publisher = _while_wanted(lambda: Publisher.connect(parsed, application_name), check)
+    publisher = _connect_until_cancelled(lambda: Publisher.connect(parsed, application_name), check)
     publisher.connection.interrupt = check
     return publisher
 
 
-def _while_wanted(connect: Callable[[], Publisher], check: Callable[[], None]) -> Publisher:
+def _connect_until_cancelled(
+    connect: Callable[[], Publisher], check: Callable[[], None]
+) -> Publisher:
     """Connect on a thread of its own, which we can abandon: libpq's connect cannot be
     interrupted."""
     attempt: Future[Publisher] = Future()

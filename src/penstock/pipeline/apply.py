@@ -64,7 +64,7 @@ from penstock.pipeline.tasks import (
 
 log = logging.getLogger(__name__)
 
-_beside: Final = ThreadPoolExecutor(thread_name_prefix="new rows")
+_new_rows_pool: Final = ThreadPoolExecutor(thread_name_prefix="new rows")
 
 Done = Located | Candidates | Written
 """The results of a task that are not errors."""
@@ -182,7 +182,7 @@ def _search_and_write(
         items, failed = _each(new_rows, spark, works, area, options)
         beside = None
         if options.indexes is not None and sum(cost for cost, _ in items) > options.here_seconds:
-            beside, items = _beside.submit(run, items), []
+            beside, items = _new_rows_pool.submit(run, items), []
         try:
             searched, also_failed = _each(searches, spark, works, area, options)
             items += searched

@@ -141,13 +141,13 @@ class HeldRows:
 
 @dataclass(frozen=True)
 class DigestItem:
-    """Rows to be read by a task. ``table``: its number in the comparison. ``wanted``: buckets whose
+    """Rows to be read by a task. ``table``: its number in the comparison. ``listed``: buckets whose
     rows are returned one by one; None: digests of all buckets."""
 
     table: int
     rows: CopyTask | HeldRows
     columns: tuple[DigestColumn, ...]
-    wanted: tuple[int, ...] | None = None
+    listed: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class ToldRow:
 
 @dataclass(frozen=True)
 class ToldRows:
-    """The rows of an item that are in the wanted buckets."""
+    """The rows of an item that are in the listed buckets."""
 
     table: int
     here: bool
@@ -190,7 +190,7 @@ def run_digest(item: DigestItem, interrupt: _Interrupt = None) -> Iterator[Diges
     ``interrupt``: called while waiting for the publisher; its errors come back likewise."""
     here = isinstance(item.rows, HeldRows)
     try:
-        if item.wanted is None:
+        if item.listed is None:
             yield Digests(item.table, here, *_digest(item, interrupt))
         else:
             yield ToldRows(item.table, here, tuple(_told(item, interrupt)))
@@ -277,7 +277,7 @@ def _told(item: DigestItem, interrupt: _Interrupt) -> Iterator[ToldRow]:
         for batch in batches:
             rows = pa.Table.from_batches([batch])
             key = _ask(keys, rows, columns)["k"].to_numpy()
-            wanted = np.isin(key % np.uint64(BUCKETS), np.array(item.wanted, np.uint64))
+            wanted = np.isin(key % np.uint64(BUCKETS), np.array(item.listed, np.uint64))
             if not wanted.any():
                 continue
             kept = rows.filter(pa.array(wanted))
@@ -400,9 +400,9 @@ class Comparison:
         tables = [self._table(number, source) for number, source in enumerate(sources)]
         self._read(tables, [item for table in tables for item in table.items], again=False)
         again = [
-            (size, replace(item, wanted=wanted))
+            (size, replace(item, listed=listed))
             for table in tables
-            if table.error is None and (wanted := table.told_buckets())
+            if table.error is None and (listed := table.told_buckets())
             for size, item in table.items
         ]
         self._read(tables, again, again=True)

@@ -235,7 +235,7 @@ class _KeyedFold:
         event, key = events.grouped()
         if self._told_enough:
             there = totals.first[totals.existed & (not self.truncate)]
-            met = met_in_order(event, key, there)
+            met = find_existing_keys(event, key, there)
             return met * 4 + CREATE, {}
         twice = duplicates(event, key)
         made = position(in_the_way(event, key, twice[:KEPT]))
@@ -288,7 +288,7 @@ class _KeyedFold:
         at = position(there)
         if self.options.conflict_resolution == KEEP_LOCAL and self._told_enough:
             with key_events(self.schema.key, self.changes) as events:
-                at = met_in_order(*events.grouped(), np.concatenate([there, found]))
+                at = find_existing_keys(*events.grouped(), np.concatenate([there, found]))
         if self.options.conflict_resolution == KEEP_LOCAL:
             return self._kept(at, local)
         met = self._mask(at)
@@ -410,7 +410,7 @@ def _value_not_sent(table: str, column: str) -> ReplicationConflict:
 # and may be in the way of the next one.
 
 
-def met_in_order(event: Integers, key: Integers, there: Integers) -> Integers:
+def find_existing_keys(event: Integers, key: Integers, there: Integers) -> Integers:
     """Return the positions of changes that meet a row with their key. ``event``, ``key``: as
     ``KeyEvents.grouped`` gives them; ``there``: the keys with a row. Changes of missing rows are
     not among them."""

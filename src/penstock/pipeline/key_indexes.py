@@ -195,12 +195,12 @@ class KeyIndexes:
                     self._changed.notify_all()
                     return
                 spark, item = self._due.popleft()
-            self._build_beside(spark, item)
+            self._build_in_background(spark, item)
             with self._changed:
                 self._queued.discard(_key(item))
                 self._asked.pop(_key(item), None)
 
-    def _build_beside(self, spark: Spark, item: IndexItem) -> None:
+    def _build_in_background(self, spark: Spark, item: IndexItem) -> None:
         small = item.rows <= _SMALL_ROWS
         with self._changed:
             if (

@@ -175,7 +175,7 @@ def run_copy(
     progress: Progress,
     finished: Callable[[CopySource], object] = lambda source: None,
     failed: Callable[[CopySource, PenstockError], object] = _raise,
-    wanted: Callable[[CopySource], bool] = lambda source: True,
+    is_needed: Callable[[CopySource], bool] = lambda source: True,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[CopyResult, ...]:
     """Copy the tables; stage each and call ``finished`` for it (to commit) once it is complete.
@@ -183,7 +183,7 @@ def run_copy(
     A table ends alone: ``failed`` is called with the error of its first unit that fails, which
     names table and column (ConnectionFailure, ValueNotRepresentable, StorageError,
     ProtocolViolation, or the server's: PublisherError, UndefinedObject and so on), or with the
-    error of ``finished``. A table that is no longer ``wanted`` ends without a call. ``wanted`` and
+    error of ``finished``. A table that is no longer needed ends without a call. ``is_needed``, and
     ``check``, which raises if the snapshot is lost, are called about every half second. All
     callbacks run in the calling thread. Tables that were not finished have nothing staged, and
     their files are removed as far as they are known.
@@ -195,7 +195,7 @@ def run_copy(
     here = _is_small(sources, tasks, options.here_bytes)
     description = _description(sources)
     job = CopyJob(None if here else spark, tasks, options.connections, description, options.tables)
-    round_ = _Round(job, copies, owners, sizes, progress, finished, failed, wanted, check)
+    round_ = _Round(job, copies, owners, sizes, progress, finished, failed, is_needed, check)
     for copy in copies:
         progress(copy.progress)
     try:
@@ -223,7 +223,7 @@ class _Round:
     progress: Progress
     finished: Callable[[CopySource], object]
     failed: Callable[[CopySource, PenstockError], object]
-    wanted: Callable[[CopySource], bool]
+    is_needed: Callable[[CopySource], bool]
     check: Callable[[], None]
 
     def take(self, result: Result) -> None:
@@ -269,7 +269,7 @@ class _Round:
     def look(self) -> None:
         self.check()
         for copy in self.copies:
-            if not copy.ended and not self.wanted(copy.source):
+            if not copy.ended and not self.is_needed(copy.source):
                 log.info('the copy of table "%s" ends before it is done', copy.source.table.name)
                 self._end(copy)
 

@@ -38,11 +38,11 @@ class SearchItem:
     """Locate the batch's keys in one file, complete and write the rows that need their old ones,
     and write again those that are ``dead`` and stay.
 
-    Probe rows below ``wanted`` are keys that must exist and go; the others must not exist.
+    Probe rows below ``removals`` are keys that must exist and go; the others must not exist.
     """
 
     locate: LocateItem
-    wanted: int
+    removals: int
     completions: tuple[Completion, ...] = ()
     dead: DeadRows | None = None
 
@@ -151,7 +151,7 @@ def _run(item: Item) -> Iterator[Result]:
         return
     found = bitmap_of(hits.probe)
     repeated = BitMap() if len(found) == len(hits.probe) else _repeated_numbers(hits.probe)
-    goes = bitmap_of(hits.position[hits.probe < item.wanted])
+    goes = bitmap_of(hits.position[hits.probe < item.removals])
     yield Located(
         where.work,
         where.path,

@@ -13,10 +13,10 @@ From messages to the cut (E: the end LSN of the batch):
       |   _decode     messages -> changes of each relation, as Arrow columns (pgoutput.columnar)
       |   _look       definitions at the publisher, before rows under a new Relation message
       |   shares      changes that a table lacks: those after its own LSN (relation_map)
-      |   _works      columns follow the relation; fold: the net change for each key (works_of)
+      |   _fold_share columns follow the relation; the net change for each key (pipeline.fold)
       |   _run        one job for all tables: old rows located, new rows written (pipeline.apply)
       |               '-> staged: files that no log entry names
-      |   (a piece that was written ahead of its commit begins at _run)
+      |   (a run that applyparallelworker has written begins at _run)
       v
     all is staged     the subscription still has these tables? their definitions are the same? and,
       |               before several commits or with conflicts: nobody else has committed?
@@ -524,7 +524,7 @@ class Applier:
                 continue  # parked a moment ago
             touched[name] = target
             try:
-                works[name] = self._works(share, stamps)
+                works[name] = self._fold_share(share, stamps)
                 rows[name] = share.rows
             except PenstockError as error:
                 works.pop(name, None)
@@ -546,7 +546,7 @@ class Applier:
             if error is not None:
                 self._refuse(target, error, touched)
 
-    def _works(self, share: Share, stamps: Stamps) -> list[TableWork]:
+    def _fold_share(self, share: Share, stamps: Stamps) -> list[TableWork]:
         """Return the works of a share, which must be run one after the other."""
         if share.error is not None:
             raise share.error
@@ -567,7 +567,7 @@ class Applier:
             keys.append(target.table.schema.key)
         self._targets.add_metadata_columns(target)  # a TRUNCATE alone follows no relation
         with self._phases.phase("fold"):
-            works = list(works_of(share, keys, stamps, self._targets.subscription))
+            works = list(fold_share(share, keys, stamps, self._targets.subscription))
         if target.partitions is not None:
             for work in works:
                 if work.leaves is not None:
@@ -803,7 +803,7 @@ class Phases:
 _END: Final = np.iinfo(np.int64).max
 
 
-def works_of(
+def fold_share(
     share: Share,
     keys: Sequence[tuple[str, ...]],
     stamps: Stamps,
@@ -819,10 +819,10 @@ def works_of(
         first = first_message(stamps.chunk, None if marker is None else Lsn(marker), stamps.end)
     for run, key in _by_key(share, keys):
         keyed = schema if key is None else TableSchema(schema.columns, key)
-        yield from _works(run, keyed, first, stamps, subscription)
+        yield from _fold_run(run, keyed, first, stamps, subscription)
 
 
-def _works(
+def _fold_run(
     share: Share,
     schema: TableSchema,
     first: int,

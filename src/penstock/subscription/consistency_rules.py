@@ -87,22 +87,22 @@ def check_publisher(
     server: PublisherState,
     last_cut: Lsn | None,
     tables: Sequence[TableHistory],
-    advanced: Lsn = INVALID,
+    origin_lsn: Lsn = INVALID,
 ) -> None:
     """Raise StateMismatch where the server or its slot disagrees with our own state.
 
-    ``advanced``: the LSN to which the replication origin was advanced. Raises ConnectionFailure for
-    a standby that has not replayed as much yet.
+    ``origin_lsn``: the LSN to which the replication origin was advanced. Raises ConnectionFailure
+    for a standby that has not replayed as much yet.
     """
     reached, owner = _reached(last_cut, tables)
     check_timeline(subscription, known, server, reached, owner)
     if server.position < reached:
         _raise_behind(subscription, server, reached, owner)
-    if server.position < advanced:
-        raise _beyond(subscription, server, advanced)
+    if server.position < origin_lsn:
+        raise _beyond(subscription, server, origin_lsn)
     if last_cut is None:
-        _check_no_gap(subscription, server, tables, advanced)
-    start = max(start_lsn(last_cut, [table.progress for table in tables]), advanced)
+        _check_no_gap(subscription, server, tables, origin_lsn)
+    start = max(start_lsn(last_cut, [table.progress for table in tables]), origin_lsn)
     if start != INVALID and server.confirmed is not None and server.confirmed > start:
         raise StateMismatch(
             f'the slot of subscription "{subscription}" is at {server.confirmed}, and what the '
@@ -118,13 +118,13 @@ def check_publisher(
 
 
 def _check_no_gap(
-    subscription: str, server: PublisherState, tables: Sequence[TableHistory], advanced: Lsn
+    subscription: str, server: PublisherState, tables: Sequence[TableHistory], origin_lsn: Lsn
 ) -> None:
     """Raise StateMismatch where the slot is beyond a table that nothing was copied into. Without a
     cut this subscription has acknowledged nothing, so the slot was there before."""
     behind = [t for t in tables if t.state is SubscriptionRelState.READY and t.marker is not None]
     for table in behind:
-        reached = max(table.marker or INVALID, advanced)
+        reached = max(table.marker or INVALID, origin_lsn)
         if server.confirmed is not None and server.confirmed > reached:
             raise StateMismatch(
                 f'the slot of subscription "{subscription}" is at {server.confirmed}, and table '
@@ -325,9 +325,9 @@ def _raise_behind(subscription: str, server: PublisherState, reached: Lsn, owner
     )
 
 
-def _beyond(subscription: str, server: PublisherState, advanced: Lsn) -> PenstockError:
+def _beyond(subscription: str, server: PublisherState, origin_lsn: Lsn) -> PenstockError:
     message = (
-        f'the replication origin of subscription "{subscription}" was put to {advanced}, and its '
+        f'the replication origin of subscription "{subscription}" was put to {origin_lsn}, and its '
         f"publisher is at {server.position}"
     )
     if server.in_recovery:

@@ -3,7 +3,7 @@
 In: open targets, decoded chunks. Out: the history tables, each with everything up to its own LSN.
 That LSN is never below its table's, because a batch is committed to the history first. If it is
 below (the option was off, the table was copied again), the history begins again with the table's
-live rows as of the table's LSN. ``apply.works_of`` adds batches; ``pipeline.history`` makes the
+live rows as of the table's LSN. ``apply.fold_share`` adds batches; ``pipeline.history`` makes the
 rows.
 """
 

@@ -34,7 +34,7 @@ _OUT_OF_WORKERS: Final = report(
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WorkerSpec:
     """A subscription that should run, and the sync ids of its tables."""
 
     subscription: Subscription
@@ -53,7 +53,7 @@ class Plan:
     tables_changed: tuple[int, ...]
 
 
-def plan(running: Mapping[int, Wanted], wanted: Mapping[int, Wanted]) -> Plan:
+def plan(running: Mapping[int, WorkerSpec], wanted: Mapping[int, WorkerSpec]) -> Plan:
     """Compare the running workers with the wanted ones, by subscription oid. Pure."""
     return Plan(
         stop=tuple(
@@ -80,15 +80,15 @@ class Launcher:
 
     def __init__(
         self,
-        wanted: Callable[[], Iterable[Wanted]],
+        specs: Callable[[], Iterable[WorkerSpec]],
         make_worker: Callable[[Subscription], ApplyWorker],
         most: Callable[[], int],
     ) -> None:
         """``most``: max_logical_replication_workers."""
-        self._wanted = wanted
+        self._specs = specs
         self._most = most
         self._make_worker = make_worker
-        self._running: dict[int, Wanted] = {}
+        self._running: dict[int, WorkerSpec] = {}
         self.workers: dict[int, ApplyWorker] = {}
         self._told: frozenset[int] = frozenset()
         """Subscriptions that the log has already reported as without a worker. They are remembered
@@ -107,7 +107,7 @@ class Launcher:
     def step(self) -> None:
         """Start, stop and notify workers so that the wanted ones run."""
         self._bury()
-        wanted = {w.subscription.oid: w for w in self._wanted()}
+        wanted = {w.subscription.oid: w for w in self._specs()}
         todo = plan(self._running, wanted)
         for oid in todo.stop:
             log.info('subscription "%s": worker will stop', self.workers[oid].subscription.name)
@@ -128,7 +128,7 @@ class Launcher:
         for worker in self.workers.values():
             worker.others_wait = bool(waiting)
 
-    def _forget_others(self, wanted: Mapping[int, Wanted]) -> None:
+    def _forget_others(self, wanted: Mapping[int, WorkerSpec]) -> None:
         """Forget the pauses of subscriptions that are gone or altered: an altered one is tried at
         once."""
         self._started = {oid: at for oid, at in self._started.items() if oid in wanted}
@@ -142,7 +142,7 @@ class Launcher:
         past = self._gave_way.get(oid)
         return past is None or (past.gave_way_until or 0.0) <= time.monotonic()
 
-    def _starts(self, wanted: Wanted) -> bool:
+    def _starts(self, wanted: WorkerSpec) -> bool:
         """Start a worker; return False if none is free now."""
         if len(self.workers) >= self._most():
             return False
@@ -154,7 +154,7 @@ class Launcher:
             )
         return True
 
-    def _start(self, wanted: Wanted) -> None:
+    def _start(self, wanted: WorkerSpec) -> None:
         oid = wanted.subscription.oid
         # Taken out first: if the start fails, ``has_work`` must not ask for the next try at once.
         earlier = self._gave_way.pop(oid, None)

@@ -73,7 +73,7 @@ class StreamCatalog(Protocol):
     def skip_lsns(self) -> SkipLsns: ...
 
     @property
-    def advanced(self) -> AdvancedOrigin: ...
+    def advanced_origin(self) -> AdvancedOrigin: ...
 
 
 class ApplyStream:
@@ -101,7 +101,11 @@ class ApplyStream:
         self._check_connection, self._subscription = check_connection, subscription
         self._targets, self._binary, self._status = targets, binary, status
         self._options_given, self._options = options, options().of(subscription.app_id)
-        self._copy_began_at, self._joined, self._advanced = copy_began_at, joined, catalog.advanced
+        self._copy_began_at, self._joined, self._advanced_origin = (
+            copy_began_at,
+            joined,
+            catalog.advanced_origin,
+        )
         self._applier = Applier(session, self._options.apply)
         self._skipping = Skipping(subscription.name, catalog.skip_lsns, self._applier.last_cut)
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, self._options.upkeep)
@@ -424,7 +428,7 @@ class ApplyStream:
     def _advance(self) -> bool:
         """Go on from where the replication origin was advanced to. Return False if the session
         ends."""
-        wanted, name = self._advanced.read(), self._subscription.name
+        wanted, name = self._advanced_origin.read(), self._subscription.name
         if wanted == INVALID:
             return True
         last_cut, progress = self._applier.last_cut, self._targets.progress()
@@ -433,7 +437,7 @@ class ApplyStream:
         lsn = advance_to(name, wanted, last_cut, progress, prepared=self._prepared.any)
         if lsn is not None and not self._cut_at(lsn):
             return False
-        self._advanced.clear(wanted)
+        self._advanced_origin.clear(wanted)
         return True
 
     def _first_cut(self) -> None:

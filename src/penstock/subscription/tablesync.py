@@ -538,7 +538,7 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
                 progress=running.progress,
                 finished=running.finished,
                 failed=running.failed,
-                wanted=running.wanted,
+                is_needed=running.is_needed,
                 check=running.check,
             )
 
@@ -597,7 +597,7 @@ class _Running:
         self.held.progress(copy)
         self.work.progress(copy)
 
-    def wanted(self, source: CopySource) -> bool:
+    def is_needed(self, source: CopySource) -> bool:
         member = self.tables[source.table.uri].sync_id in self.members
         return member and self.held.waits_for(source.table.name)
 

@@ -568,7 +568,7 @@ class Predecessors:
     """Hold what a session knows of dropped subscriptions.
 
     ``dropped``: all that the node has had. ``name_of``: returns the name of an existing
-    subscription by its app id. ``last_cut`` and ``advanced``: the last cut of this subscription,
+    subscription by its app id. ``last_cut`` and ``origin_lsn``: the last cut of this subscription,
     and the LSN to which its replication origin was advanced.
     """
 
@@ -578,7 +578,7 @@ class Predecessors:
     name_of: Callable[[str], str | None]
     server: PublisherState
     last_cut: Lsn | None
-    advanced: Lsn
+    origin_lsn: Lsn
 
     @property
     def same_publisher(self) -> frozenset[str]:
@@ -613,7 +613,7 @@ class Predecessors:
             owner = f'table "{table.name}"'
             check_timeline(self.subscription, one.publisher, self.server, position, owner)
             found = max(found or INVALID, position)
-        if self.last_cut is None and self.advanced == INVALID:
+        if self.last_cut is None and self.origin_lsn == INVALID:
             known = {one.app_id for one in self.dropped}
             markers = (
                 table.transaction_version(other) or 0

@@ -1,11 +1,11 @@
 """Upkeep beside the batches: compaction of tables, checkpoints of logs, a small cuts table.
 
 In: the open tables, between two batches. Out: one piece of work at a time in a thread of its own
-(``Beside``), on a table as it was when the work began. Between two later batches a compaction is
-put in place, which is quick, or thrown away if it does not fit any more. ``pipeline.compact``
-decides which files to rewrite. Losing the race against another writer is harmless, as the table is
-examined again. Work that fails is left for later: no error here stops the session, except for
-another applier of the same subscription.
+(``BackgroundTask``), on a table as it was when the work began. Between two later batches a
+compaction is put in place, which is quick, or thrown away if it does not fit any more.
+``pipeline.compact`` decides which files to rewrite. Losing the race against another writer is
+harmless, as the table is examined again. Work that fails is left for later: no error here stops the
+session, except for another applier of the same subscription.
 
 The cost of a cut here depends on the tables that its batch has changed: only those are examined,
 and a table's files only once in so many commits that it does not matter.
@@ -107,7 +107,7 @@ class Upkeep:
         self._changed = 0
         """Number of tables that batches have changed since a compaction was begun last."""
         self._cuts_since = 0
-        self._beside: Beside[_Done] = Beside("upkeep", _undo)
+        self._background: BackgroundTask[_Done] = BackgroundTask("upkeep", _undo)
         self._busy_with: dict[str, int] = {}
         """Ids of the tables that are worked on, with their versions as the work began."""
 
@@ -122,16 +122,16 @@ class Upkeep:
         for target in self._targets.take_changed():
             self._note(target)
         self._finish()
-        if self._beside.free and (work := self._next()) is not None:
-            self._beside.begin(work)
+        if self._background.free and (work := self._next()) is not None:
+            self._background.begin(work)
 
     def wait(self) -> None:
         """Wait until the work that was begun is done; ``between_batches`` takes its results."""
-        self._beside.wait()
+        self._background.wait()
 
     def close(self) -> None:
         """Throw away work that is not in place by now."""
-        self._beside.close()
+        self._background.close()
 
     def _note(self, target: Target) -> None:
         for table in target.with_history:
@@ -145,7 +145,7 @@ class Upkeep:
 
     def _finish(self) -> None:
         try:
-            done = self._beside.take()
+            done = self._background.take()
         except Exception as raised:
             done = _Done(failed=dict.fromkeys(self._busy_with, raised))
             if not self._busy_with:
@@ -335,7 +335,7 @@ def _compact(
 Result = TypeVar("Result")
 
 
-class Beside(Generic[Result]):
+class BackgroundTask(Generic[Result]):
     """Run work for one session. All methods are called by one thread."""
 
     def __init__(self, name: str, undo: Callable[[Result], None]) -> None:

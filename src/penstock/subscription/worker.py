@@ -87,7 +87,7 @@ class ApplyWorker:
             subscription,
             warehouse,
             catalog.record_publisher,
-            catalog.advanced.read,
+            catalog.advanced_origin.read,
             catalog.dropped_subscriptions,
             lambda: self._changed.set(),
         )
@@ -587,7 +587,7 @@ class CatalogAccess:
     count: Callable[[SubscriptionCounts], object]
     """Count errors and conflicts. Never raises."""
     skip_lsns: SkipLsns
-    advanced: AdvancedOrigin
+    advanced_origin: AdvancedOrigin
     record_stop: Callable[[BaseException, str | None, bool], None]
     """Record that the subscription has stopped because of an error, with the sync id of the table
     that the error is of, and whether the subscription is disabled."""

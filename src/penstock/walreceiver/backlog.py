@@ -33,8 +33,8 @@ _MESSAGES: Final = 4_000_000
 """The number of messages that a lane is asked for at once. The server keeps them in a temporary
 file."""
 
-_WANTED_MESSAGES: Final = 1_500_000
-_WANTED_BYTES: Final = 256 << 20
+_PREFERRED_MESSAGES: Final = 1_500_000
+_PREFERRED_BYTES: Final = 256 << 20
 """The most that a window should bring. A window should not bring little either: each decodes again
 from the slot's restart_lsn, which costs more than half as much a message as sending it."""
 
@@ -283,6 +283,8 @@ class Backlog:
     def _resize(self, start: Lsn, upto: Lsn) -> None:
         """Choose the size of later windows by what this one has brought."""
         self._window_began = upto
-        full = max(self._messages / _WANTED_MESSAGES, self._bytes / _WANTED_BYTES, 1 / _GROWTH)
+        full = max(
+            self._messages / _PREFERRED_MESSAGES, self._bytes / _PREFERRED_BYTES, 1 / _GROWTH
+        )
         self._wal = max(SMALLEST_WAL, int((upto - start) / full))
         self._messages = self._bytes = 0

@@ -478,7 +478,11 @@ def open_backlog(
             target, begin = Lsn.parse(str(end)), max(start, state.confirmed_flush_lsn)
             again = begin - (state.restart_lsn or begin)
             if target - begin > threshold and not _is_dear(connection, slot, target - begin, again):
-                ordinary = None if session is None else _beside(connection, session, "by COPY")
+                ordinary = (
+                    None
+                    if session is None
+                    else _connect_to_same_server(connection, session, "by COPY")
+                )
                 if ordinary is not None:
                     connection.close()
                     connection = ordinary
@@ -541,7 +545,7 @@ def _more_lanes(
         )
         if int(free or 0) <= _SPARE_SLOTS:
             break
-        beside = _beside(connection, session, _FEWER)
+        beside = _connect_to_same_server(connection, session, _FEWER)
         if beside is None:
             break
         try:
@@ -556,7 +560,7 @@ def _more_lanes(
     return lanes
 
 
-def _beside(
+def _connect_to_same_server(
     connection: Connection, session: Callable[[], Connection], instead: str
 ) -> Connection | None:
     """Open an ordinary session on the same server; return None if that fails. A host name or a list

@@ -70,7 +70,7 @@ class CutCommits:
 
     def has_grown(self, subscriptions: Sequence[Subscription]) -> bool:
         """Tell whether ``refresh`` may find something."""
-        if self._read is None or self._read[1] != _wanted(subscriptions):
+        if self._read is None or self._read[1] != _cut_owners(subscriptions):
             return True
         path = self.next_path()
         return bool(subscriptions) and (path is None or os.access(path, os.F_OK))
@@ -79,7 +79,7 @@ class CutCommits:
         """Read each last cut again if the cuts table or the subscriptions have changed."""
         if not self.has_grown(subscriptions):
             return
-        cuts, wanted = self._warehouse.cuts, _wanted(subscriptions)
+        cuts, wanted = self._warehouse.cuts, _cut_owners(subscriptions)
         version = newest_version(self._warehouse.storage, cuts.uri) if wanted else None
         if self._read == (version, wanted):
             return
@@ -108,7 +108,7 @@ class CutCommits:
                 yield subscription, chosen, members
 
 
-def _wanted(subscriptions: Sequence[Subscription]) -> frozenset[tuple[int, CutOwner]]:
+def _cut_owners(subscriptions: Sequence[Subscription]) -> frozenset[tuple[int, CutOwner]]:
     return frozenset((s.oid, CutOwner(s.name, s.app_id)) for s in subscriptions)
 
 

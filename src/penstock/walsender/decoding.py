@@ -54,6 +54,7 @@ from penstock.pipeline.tasks import Failed
 from penstock.publication.members import Members, Operation
 from penstock.publication.relation_sync import relation_sync_entry
 from penstock.relation import Relation
+from penstock.walsender.decoding_options import DecodingOptions, Published, PublishedAt
 from penstock.walsender.every_table import relation_data
 from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.lake_columns import (
@@ -64,7 +65,6 @@ from penstock.walsender.lake_columns import (
     table_column,
 )
 from penstock.walsender.lost_changes import lost, removed
-from penstock.walsender.wanted import Published, PublishedAt, Wanted
 
 _PAIRED: Final = 4
 """Arrow data of old and new rows that a task keeps in DuckDB, in multiples of decoding's memory."""
@@ -118,7 +118,7 @@ class Decoding:
         warehouse: Warehouse,
         catalog: Catalog,
         published: PublishedAt,
-        wanted: Wanted,
+        options: DecodingOptions,
         work_mem: Callable[[], int],
     ) -> None:
         """Take the node's parts and the stream's wishes. ``work_mem`` gives the present bytes of
@@ -128,7 +128,7 @@ class Decoding:
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
-        self._wanted = wanted
+        self._options = options
         self._states: dict[int, _Known] = {}  # by relation, as the last transaction left them
         self._left_out: set[int] = set()
         self._published = published
@@ -162,7 +162,7 @@ class Decoding:
                         waiting.data,
                         waiting.changes,
                         waiting.operation,
-                        as_rows=self._wanted.as_rows,
+                        as_rows=self._options.as_rows,
                         described=plan.described,
                     )
                     waiting = next(portions, None)
@@ -193,8 +193,8 @@ class Decoding:
 
     def _plan(self, transaction: LakeTransaction, numbers: Iterator[int]) -> _Plan:
         works = []
-        local = not self._wanted.filters_origin(transaction.origin)
-        sent = self._wanted.sends_changes(transaction)
+        local = not self._options.filters_origin(transaction.origin)
+        sent = self._options.sends_changes(transaction)
         if local and sent:
             staged = self._staged(transaction)
             members = sorted(transaction.members, key=lambda m: m.relation)
@@ -202,7 +202,7 @@ class Decoding:
             found = (self._work(m, staged.get(m.relation), published) for m in members)
             works = [work for work in found if work is not None]
         told = transaction.message is not None or (sent and bool(transaction.messages))
-        messages = local and told and self._wanted.messages
+        messages = local and told and self._options.messages
         whole = (works or messages) and transaction.is_transaction
         xid = transaction.xid if whole and self._streams(transaction) else None
         header = XLogDataHeader(transaction.begin, time.time_ns() // 1000)
@@ -234,7 +234,7 @@ class Decoding:
         return {change.relation: change for change in changes_in(content)}
 
     def _described(self, works: Sequence[_Work]) -> Mapping[int, RelationData]:
-        if not works or not self._wanted.as_rows:
+        if not works or not self._options.as_rows:
             return {}
         with self._catalog.read() as t:
             types = {type_.oid: (type_.schema, type_.name) for type_ in t.types.all()}
@@ -255,8 +255,8 @@ class Decoding:
         """Tell whether it is large and the subscriber wants large transactions in blocks."""
         size = transaction.commit - transaction.begin
         # A prepared transaction may go out whole, and does, so that one place sends its messages.
-        told = self._wanted.two_phase_at is not None and transaction.two_phase is not None
-        return self._wanted.streaming and not told and size > self._work_mem()
+        told = self._options.two_phase_at is not None and transaction.two_phase is not None
+        return self._options.streaming and not told and size > self._work_mem()
 
     def _work(
         self, member: Member, staged: StagedChange | None, published: Published
@@ -266,7 +266,7 @@ class Decoding:
         table = None if found is None else found.at(member.to_version)
         wanted = table is not None and published.publishes(table)
         if member.lost_to is not None and (wanted or published.has(member.lost_to)):
-            raise lost(member, plugin=self._wanted.as_rows)
+            raise lost(member, plugin=self._options.as_rows)
         if found is None or not wanted or member.lost_to is not None:
             return None  # a table that is not published may be of any kind, or gone
         changes = self._changes(member, staged)
@@ -313,12 +313,12 @@ class Decoding:
     def _of_the_table(self, member: Member, changes: TableChanges) -> TableChanges:
         """Return the changes. Raises RequiredChangesRemoved if another table lies there now."""
         if member.table_id not in (None, changes.after.metadata.get("id")):
-            raise lost(member, plugin=self._wanted.as_rows)
+            raise lost(member, plugin=self._options.as_rows)
         return changes
 
     def _translated(self, error: PenstockError) -> PenstockError:
         if isinstance(error, VersionGone):
-            return removed(error, plugin=self._wanted.as_rows)
+            return removed(error, plugin=self._options.as_rows)
         return error
 
     def _changes_from(self, member: Member, known: TableState | None) -> TableChanges:
@@ -363,9 +363,9 @@ class Decoding:
             removed,
             added,
             header,
-            self._wanted.binary,
+            self._options.binary,
             xid,
-            as_rows=self._wanted.as_rows,
+            as_rows=self._options.as_rows,
         )
         if removed and added:
             item = replace(item, pairs=changes.pairs)

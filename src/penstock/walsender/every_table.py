@@ -24,7 +24,7 @@ _VISIBLE: Final = "public"
 
 
 class EveryTable:
-    """``wanted.Published`` for a reader of every table."""
+    """``decoding_options.Published`` for a reader of every table."""
 
     def at(self, place: Lsn) -> EveryTable:
         """Return the same at each place."""

@@ -29,8 +29,8 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.change_columns import read_row_stream
 from penstock.publication.members import Operation
 from penstock.relation import Relation
+from penstock.walsender.decoding_options import prepare_is_sent, was_prepared
 from penstock.walsender.feed import Begun, Change, ChangeSource, Ended, Piece
-from penstock.walsender.wanted import prepare_is_sent, was_prepared
 
 _ACTIONS: Final = {
     Operation.INSERT: Action.INSERT,

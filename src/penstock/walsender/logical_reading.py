@@ -34,11 +34,11 @@ from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectIn
 from penstock.lsn import Lsn
 from penstock.sqlstate import NullValueNotAllowed
 from penstock.walsender.bundles import Bundles
+from penstock.walsender.decoding_options import DecodingOptions
 from penstock.walsender.feed import ChangeSource
 from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.slots import Slots
-from penstock.walsender.wanted import Wanted
 
 _BUNDLE_BYTES: Final = 16 << 20
 """Bytes of WAL that are decoded together, roughly."""
@@ -74,7 +74,7 @@ class LogicalReading:
     plugin: Callable[[str], OutputPlugin]
     version: int
     work_mem: Callable[[], int]
-    decoding: Callable[[Wanted], ChangeSource]
+    decoding: Callable[[DecodingOptions], ChangeSource]
     """A function that makes the source for one call or one stream."""
     catalogs: Callable[[], Callable[[LakeTransaction], Catalogs]]
 
@@ -96,11 +96,13 @@ class LogicalReading:
         self, context: LogicalDecodingContext, slot: Slot, start: Lsn
     ) -> LakeTransactions:
         """Return the source for a started context, which reads a held slot from ``start`` on."""
-        at = self.slots.two_phase_at(slot, start, wanted=context.twophase)
+        at = self.slots.two_phase_at(slot, start, twophase=context.twophase)
         plugin = context.plugin
         if isinstance(plugin, Pgoutput):
-            return LakeTransactions(self.decoding(Wanted(plugin.options, at)), at)
-        return LakeTransactions(self.decoding(Wanted(two_phase_at=at)), at, self.catalogs())
+            return LakeTransactions(self.decoding(DecodingOptions(plugin.options, at)), at)
+        return LakeTransactions(
+            self.decoding(DecodingOptions(two_phase_at=at)), at, self.catalogs()
+        )
 
     def _type_name(self, oid: int) -> tuple[str, str] | None:
         """Return schema and name of a type of the node's own."""
@@ -113,13 +115,13 @@ class LogicalReading:
         request: SlotRequest,
         pid: int,
         cancelled: Callable[[], None],
-        beside: Sequence[SlotChanges] = (),
+        others: Sequence[SlotChanges] = (),
     ) -> SlotChanges:
-        """Begin a call; ``beside`` are other calls of its query. ``cancelled`` raises if the
+        """Begin a call; ``others`` are other calls of its query. ``cancelled`` raises if the
         statement must end. Raises PenstockError if there is no such slot, another session has it,
         or its plugin refuses."""
         name = request.slot_name
-        held = (call.hold for call in beside if call.hold.is_held)
+        held = (call.hold for call in others if call.hold.is_held)
         same = next((hold for hold in held if hold.slot.name == name), None)
         hold = same or SlotHold(self.slots, name, pid, self.version)
         return SlotChanges(self, request, hold, cancelled)

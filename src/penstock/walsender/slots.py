@@ -327,11 +327,11 @@ class Slots:
             del self._active[name]
         self._lock.notify_all()
 
-    def two_phase_at(self, slot: Slot, start: Lsn, *, wanted: bool) -> Lsn | None:
-        """Return the position from which on PREPAREs are sent, None if they are not ``wanted``. The
-        slot is held and read from ``start`` on. If it did not send PREPAREs until now, it does from
+    def two_phase_at(self, slot: Slot, start: Lsn, *, twophase: bool) -> Lsn | None:
+        """Return the position from which on PREPAREs are sent, None without ``twophase``. The slot
+        is held and read from ``start`` on. If it did not send PREPAREs until now, it does from
         ``start`` on, whatever later calls ask for (CreateDecodingContext)."""
-        if not wanted:
+        if not twophase:
             return None
         if slot.two_phase and slot.two_phase_at is not None:
             return slot.two_phase_at

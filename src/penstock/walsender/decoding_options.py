@@ -1,4 +1,4 @@
-"""The tables that one stream gets, and the form in which it gets them.
+"""The options of decoding for one stream: the form of its changes, and the tables that it gets.
 
 In: options of a subscriber. Out: frozen values, and Protocols for ``decoding``.
 """
@@ -43,41 +43,41 @@ class Published(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DecodingOptions:
     """The form in which a stream wants changes.
 
-    - ``options``: those of pgoutput, whose messages are encoded where the rows are read. None:
+    - ``pgoutput``: options of pgoutput, whose messages are encoded where the rows are read. None:
       another output plugin, which gets everything as streams of ``pipeline.change_columns``.
     - ``two_phase_at``: what is prepared from there on goes out when it is prepared. None: it goes
       out when it is committed.
     """
 
-    options: PgoutputOptions | None = None
+    pgoutput: PgoutputOptions | None = None
     two_phase_at: Lsn | None = None
 
     @property
     def as_rows(self) -> bool:
         """True for an output plugin other than pgoutput."""
-        return self.options is None
+        return self.pgoutput is None
 
     @property
     def binary(self) -> bool:
         """True if values go out in binary if their types have a send function."""
-        return self.options is not None and self.options.binary
+        return self.pgoutput is not None and self.pgoutput.binary
 
     @property
     def streaming(self) -> bool:
         """True if large transactions go out in blocks."""
-        return self.options is None or self.options.streaming is not None
+        return self.pgoutput is None or self.pgoutput.streaming is not None
 
     @property
     def messages(self) -> bool:
         """True if messages of sessions go out, too."""
-        return self.options is None or self.options.messages
+        return self.pgoutput is None or self.pgoutput.messages
 
     def filters_origin(self, origin: str | None) -> bool:
         """Tell whether what comes from an origin is left out."""
-        return self.options is not None and self.options.filters_origin(origin)
+        return self.pgoutput is not None and self.pgoutput.filters_origin(origin)
 
     def sends_changes(self, transaction: LakeTransaction) -> bool:
         """Tell whether a transaction's changes go out with this record of it."""
