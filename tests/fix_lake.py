@@ -30,7 +30,7 @@ from penstock.protocol.copy_both import xlog_data
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.decoding_options import DecodingOptions
-from penstock.walsender.feed import Begun, Changes, ChangeSource, Ended, Piece
+from penstock.walsender.feed import Begun, Changes, ChangeSource, Ended, Portion
 from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer, SequencerThread
@@ -56,7 +56,7 @@ class VersionsAsRows:
             for member in transaction.members:
                 cells = (Text(str(member.to_version).encode()),)
                 row = Insert(RELATION.oid, cells, transaction.xid if streamed else None)
-                yield Piece((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
+                yield Portion((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
             yield Ended(transaction)
 
 

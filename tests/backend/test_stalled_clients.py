@@ -22,7 +22,7 @@ from penstock.pgoutput.messages import Commit, Insert
 from penstock.pgoutput.tuple_data import Text
 from penstock.protocol.copy_both import xlog_data
 from penstock.walsender.decoding_options import DecodingOptions
-from penstock.walsender.feed import Begun, Changes, Ended, Piece
+from penstock.walsender.feed import Begun, Changes, Ended, Portion
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.slots import Slots
 
@@ -42,7 +42,7 @@ class Large:
             yield Begun(transaction)
             for number in range(_PIECES):
                 row = Insert(RELATION.oid, (Text(b"%d " % number + _WIDE),))
-                yield Piece((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
+                yield Portion((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
             yield Ended(transaction)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 from sqlalchemy import BigInteger, Column, Connection, String, create_engine, insert
 
-from penstock.catalog.metadata import LIST, Form, Null, StoredTable, enum_form
+from penstock.catalog.metadata import LIST, ColumnForm, Null, StoredTable, enum_form
 
 
 class State(Enum):
@@ -38,7 +38,7 @@ class Thing(Base):
     span: Annotated[
         Span | None,
         (Column("first", BigInteger), Column("last", BigInteger)),
-        Form(lambda span: (span.first, span.last), Span, also=("oid",)),
+        ColumnForm(lambda span: (span.first, span.last), Span, also=("oid",)),
     ] = None
     unstored: int = 0
 

@@ -15,13 +15,13 @@ from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.registry import type_of_arrow
 from penstock.pgtypes.text_output import text_output
 from penstock.protocol.framing import FrameReader
-from penstock.walsender.feed import Piece
+from penstock.walsender.feed import Portion
 from protocol.client_messages import XLogData, decode_sender_message
 
 Cells = tuple[Cell, ...]
 
 
-def messages_of(piece: Piece) -> Iterator[Message]:
+def messages_of(piece: Portion) -> Iterator[Message]:
     """As a client reads them."""
     reader, decoder = FrameReader(), Decoder(4)
     reader.feed(piece.data)

@@ -30,7 +30,7 @@ from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql import parse
 from penstock.walsender.decoding import Decoding, RelationSyncCache
 from penstock.walsender.decoding_options import DecodingOptions
-from penstock.walsender.feed import Piece
+from penstock.walsender.feed import Portion
 from penstock.walsender.sequencer import Sequencer
 from pipeline.cells import Cells, cells_of, kind_of, messages_of, shown, whole, with_columns
 
@@ -225,7 +225,7 @@ class Subscriber:
         touched: Counter[object] = Counter()
         before = self.rows.copy()
         for piece in decoding.changes([transaction]):
-            if not isinstance(piece, Piece):
+            if not isinstance(piece, Portion):
                 continue
             (relation,) = piece.relations
             self._relation(relation)

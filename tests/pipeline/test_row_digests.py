@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.attribute import Attribute
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline import compare_tables
-from penstock.pipeline.compare_tables import DigestColumn, DigestItem, HeldRows, TableDifference
+from penstock.pipeline.compare_tables import DigestColumn, DigestItem, NodeRows, TableDifference
 from penstock.pipeline.scan import ScanFile
 from penstock.pipeline.snapshot_task import CopyTask
 
@@ -47,13 +47,13 @@ def batches(rows: Sequence[Row], divided: int) -> list[pa.RecordBatch]:
 
 def compared(published: Sequence[Row], held: Sequence[Row], divided: int, *, key: bool) -> Any:
     """As ``Comparison.run`` does it, with rows from here."""
-    here = HeldRows(Storage("/nowhere"), "/nowhere", ScanFile("f", 0), ())
+    here = NodeRows(Storage("/nowhere"), "/nowhere", ScanFile("f", 0), ())
     there = object.__new__(CopyTask)
     items = [DigestItem(0, rows, columns(key=key)) for rows in (there, here)]
     table = compare_tables._Compared(columns(key=key), [(0, item) for item in items])
 
     def of(item: DigestItem, _: object) -> Iterator[pa.RecordBatch]:
-        rows = held if isinstance(item.rows, HeldRows) else published
+        rows = held if isinstance(item.rows, NodeRows) else published
         return (batch for batch in batches(rows, divided))
 
     with mock.patch.object(compare_tables, "_batches", of):

@@ -41,7 +41,7 @@ from penstock.subscription.parking import Parking
 from penstock.subscription.prepared import two_phase
 from penstock.subscription.tablesync import Copies, SyncOptions
 from penstock.subscription.targets import Targets
-from penstock.subscription.worker import CatalogAccess, Membership
+from penstock.subscription.worker import CatalogAccess, MembershipWatch
 from penstock.subscription.worker_status import WorkerStatus
 from subscription.no_definitions import no_definitions
 
@@ -73,8 +73,8 @@ class World:
         assert found is not None
         return found
 
-    def membership(self) -> Membership:
-        return Membership(self.subscription, self.catalog.generation, self.now)
+    def membership(self) -> MembershipWatch:
+        return MembershipWatch(self.subscription, self.catalog.generation, self.now)
 
     def now(self) -> tuple[Subscription | None, tuple[SubscriptionRel, ...]]:
         return self.catalog.subscription_with_relations(self.oid)
@@ -299,7 +299,7 @@ def copies_of(
         status=status,
         cancelled=lambda: False,
         check_connection=lambda connection: None,
-        shown=ShownWorkers(sessions, "lake", world.oid),
+        activity=ShownWorkers(sessions, "lake", world.oid),
     )
 
 

@@ -6,21 +6,21 @@ import queue
 
 import pytest
 
-from penstock.walsender.feed import _PIECES, _WAITING_BYTES, Piece, _Waiting
+from penstock.walsender.feed import _PORTIONS, _WAITING_BYTES, Portion, _Waiting
 
 
 def test_pieces_wait_by_their_bytes() -> None:
-    waiting = _Waiting(_PIECES)
-    large = Piece((), b"x" * (2 * _WAITING_BYTES), 1)
+    waiting = _Waiting(_PORTIONS)
+    large = Portion((), b"x" * (2 * _WAITING_BYTES), 1)
     waiting.put(large, block=False)
     with pytest.raises(queue.Full):
-        waiting.put(Piece((), b"", 0), block=False)
+        waiting.put(Portion((), b"", 0), block=False)
     assert waiting.get(block=False) is large
-    small = Piece((), b"x", 1)
-    for _ in range(_PIECES):
+    small = Portion((), b"x", 1)
+    for _ in range(_PORTIONS):
         waiting.put(small, block=False)
     with pytest.raises(queue.Full):
         waiting.put(small, block=False)
-    for _ in range(_PIECES):
+    for _ in range(_PORTIONS):
         assert waiting.get(block=False) is small
     assert waiting.empty()

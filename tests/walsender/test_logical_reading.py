@@ -15,7 +15,7 @@ from penstock.errors import NotInPrerequisiteState, RequiredChangesRemoved, Stor
 from penstock.lsn import Lsn
 from penstock.sqlstate import QueryCanceled
 from penstock.walsender.feed import Begun, Changes, ChangeSource, Ended
-from penstock.walsender.logical_reading import SlotChanges, SlotRequest
+from penstock.walsender.logical_reading import SlotCall, SlotRequest
 from penstock.walsender.slots import Slots
 
 _OPTIONS = (("proto_version", "1"), ("publication_names", "p"))
@@ -105,7 +105,7 @@ def opened(
     upto: Lsn | None = None,
     source: ChangeSource | None = None,
     confirm: bool = True,
-) -> SlotChanges:
+) -> SlotCall:
     """pg_logical_slot_get_binary_changes"""
     reading = slot_reading(
         server.catalog, server.sequencer, slots, lambda wanted: source or _Nothing()

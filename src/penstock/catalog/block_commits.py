@@ -15,9 +15,9 @@ from typing import Annotated, Final
 from sqlalchemy import Boolean, Column, Connection, String, Text, select
 
 from penstock.catalog.made_tables import MadeTable, from_json, to_json
-from penstock.catalog.metadata import LIST, Form, StoredTable
+from penstock.catalog.metadata import LIST, ColumnForm, StoredTable
 
-_MADE: Final = Form(
+_MADE: Final = ColumnForm(
     lambda made: json.dumps([to_json(table) for table in made]) if made else None,
     lambda text: tuple(map(from_json, json.loads(text))),
 )

@@ -1,7 +1,7 @@
 """Parts that the state store's tables share: their collection, a column type, rows as records.
 
 A table is written once, as the frozen dataclass of its rows. A stored field is annotated with its
-column, or with several columns and the ``Form`` that its value has in them::
+column, or with several columns and the ``ColumnForm`` that its value has in them::
 
     @dataclass(frozen=True, slots=True)
     class Namespace:
@@ -64,7 +64,7 @@ class LsnColumn(TypeDecorator[Lsn]):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ColumnForm:
     """The form of a field's value in its columns.
 
     ``write`` returns the column's value, or a tuple of them for several columns; ``read`` takes
@@ -84,15 +84,15 @@ class Null:
     value: Any
 
 
-LIST: Final = Form(
+LIST: Final = ColumnForm(
     lambda values: json.dumps(values, ensure_ascii=False), lambda text: tuple(json.loads(text))
 )
 """A tuple as a JSON array."""
 
 
-def enum_form(kind: type[Enum]) -> Form:
+def enum_form(kind: type[Enum]) -> ColumnForm:
     """Return the form of an enum's members: their values."""
-    return Form(lambda member: member.value, kind)
+    return ColumnForm(lambda member: member.value, kind)
 
 
 Record = TypeVar("Record")
@@ -102,7 +102,7 @@ Record = TypeVar("Record")
 class _Field:
     name: str
     columns: tuple[str, ...]
-    form: Form | None
+    form: ColumnForm | None
     null: Any
 
     def values(self, value: Any) -> Iterable[tuple[str, Any]]:
@@ -136,7 +136,7 @@ class StoredTable(Generic[Record]):
                 continue
             default = None if field.default is dataclasses.MISSING else field.default
             null = next((item.value for item in told if isinstance(item, Null)), default)
-            form = next((item for item in told if isinstance(item, Form)), None)
+            form = next((item for item in told if isinstance(item, ColumnForm)), None)
             in_table = tuple(column.name for column in own)
             self._fields.append(_Field(field.name, in_table, form, null))
             columns += own
@@ -248,4 +248,4 @@ def error_columns(prefix: str) -> tuple[Column[Any], ...]:
     )
 
 
-ERROR: Final = Form(dataclasses.astuple, RecordedError)
+ERROR: Final = ColumnForm(dataclasses.astuple, RecordedError)

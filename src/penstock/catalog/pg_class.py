@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import LIST, Form, StoredTable, enum_form
+from penstock.catalog.metadata import LIST, ColumnForm, StoredTable, enum_form
 from penstock.identifiers import NAMEDATALEN, truncated
 from penstock.lsn import Lsn
 from penstock.relation import ReplicaIdentity, TableName
@@ -91,12 +91,12 @@ def _unique_index(stored: dict[str, Any]) -> UniqueIndex:
 
 
 _IDENTITY: Final = enum_form(ReplicaIdentity)
-_FOLDER: Final = Form(json.dumps, lambda text: tuple(json.loads(text)))
-_INDEXES: Final = Form(
+_FOLDER: Final = ColumnForm(json.dumps, lambda text: tuple(json.loads(text)))
+_INDEXES: Final = ColumnForm(
     lambda indexes: json.dumps([asdict(each) for each in indexes], ensure_ascii=False),
     lambda text: tuple(map(_unique_index, json.loads(text))),
 )
-_FORMER: Final = Form(
+_FORMER: Final = ColumnForm(
     lambda former: json.dumps([_stored(one) for one in former]) if former else None,
     lambda text: tuple(map(_former, json.loads(text))),
 )

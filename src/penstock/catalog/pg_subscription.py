@@ -22,7 +22,7 @@ from penstock.catalog import pg_control
 from penstock.catalog.metadata import (
     ERROR,
     LIST,
-    Form,
+    ColumnForm,
     LsnColumn,
     Null,
     RecordedError,
@@ -101,17 +101,19 @@ def _publisher_columns() -> tuple[Column[Any], ...]:
     )
 
 
-_PUBLISHER: Final = Form(
+_PUBLISHER: Final = ColumnForm(
     attrgetter("system_id", "timeline", "database_oid", "standby"),
     lambda system_id, timeline, oid, standby: PublisherIdentity(
         system_id, timeline, oid, bool(standby)
     ),
 )
-_HISTORY: Final = Form(
+_HISTORY: Final = ColumnForm(
     lambda choice: (choice.every, str(choice) if choice.names else None),
     lambda every, names: read_choice("history", names or every),
 )
-_SET: Final = Form(lambda ids: json.dumps(sorted(ids)), lambda text: frozenset(json.loads(text)))
+_SET: Final = ColumnForm(
+    lambda ids: json.dumps(sorted(ids)), lambda text: frozenset(json.loads(text))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +242,7 @@ class Subscription(SubscriptionOptions):
     upgraded: Annotated[
         PublisherUpgrade | None,
         (Column("subupgradedlsn", LsnColumn), Column("subupgradedxid", BigInteger)),
-        Form(attrgetter("lsn", "xid"), PublisherUpgrade),
+        ColumnForm(attrgetter("lsn", "xid"), PublisherUpgrade),
     ] = None
 
     def healed(self) -> Subscription:

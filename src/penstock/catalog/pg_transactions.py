@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 from penstock.catalog import block_messages, sequenced
 from penstock.catalog.block_messages import BlockMessage, MessageHead
-from penstock.catalog.metadata import Form, LsnColumn, StoredTable
+from penstock.catalog.metadata import ColumnForm, LsnColumn, StoredTable
 from penstock.catalog.prepared_blocks import first_prepare, last_prepared_xid
 from penstock.catalog.sequenced import Sequenced
 from penstock.catalog.two_phase_records import TwoPhaseKind, TwoPhaseRecord, from_text, to_text
@@ -83,12 +83,12 @@ def _member(values: Sequence[Any]) -> Member:
     return Member(relation, uri, before, after, table_id, held)
 
 
-_MEMBERS: Final = Form(
+_MEMBERS: Final = ColumnForm(
     lambda members: json.dumps([list(dataclasses.astuple(member)) for member in members]),
     lambda text: tuple(map(_member, json.loads(text))),
 )
-_TWO_PHASE: Final = Form(to_text, from_text)
-_HEADS: Final = Form(
+_TWO_PHASE: Final = ColumnForm(to_text, from_text)
+_HEADS: Final = ColumnForm(
     lambda heads: block_messages.to_text(heads) if heads else None, block_messages.from_text
 )
 
@@ -124,7 +124,7 @@ class LakeTransaction:
     message: Annotated[
         EmittedMessage | None,
         (Column("message_transactional", Boolean), Column("message_prefix", Text)),
-        Form(attrgetter("transactional", "prefix"), EmittedMessage),
+        ColumnForm(attrgetter("transactional", "prefix"), EmittedMessage),
     ] = None
     # NULL also in rows that older versions have written
     two_phase: Annotated[TwoPhaseRecord | None, Column("two_phase", Text), _TWO_PHASE] = None

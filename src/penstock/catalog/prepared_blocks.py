@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 from sqlalchemy import BigInteger, Column, Connection, String, Text, func, select
 
 from penstock.catalog.block_messages import BlockMessages
-from penstock.catalog.metadata import LIST, Form, LsnColumn, StoredTable, enum_form
+from penstock.catalog.metadata import LIST, ColumnForm, LsnColumn, StoredTable, enum_form
 from penstock.catalog.two_phase_records import PrepareRecord
 from penstock.lsn import Lsn
 
@@ -56,7 +56,7 @@ class PreparedBlock:
     prepare: Annotated[
         PrepareRecord | None,
         (Column("prepare_lsn", LsnColumn), Column("prepare_end", LsnColumn)),
-        Form(attrgetter("lsn", "end"), PrepareRecord, also=("prepared",)),
+        ColumnForm(attrgetter("lsn", "end"), PrepareRecord, also=("prepared",)),
     ] = None
     # NULL before COMMIT PREPARED
     commit_block: Annotated[str | None, Column("commit_block", String(36))] = None

@@ -63,7 +63,7 @@ def caught_up(status: SubscriptionStatus, position: Lsn, cut: Cut | None) -> Cau
     )
 
 
-class Following(Protocol):
+class FollowingNode(Protocol):
     """The part of ``Node`` that is used here."""
 
     def wait_for(
@@ -76,7 +76,7 @@ class Following(Protocol):
 
 
 def wait_for_cut(
-    node: Following, name: str, position: Lsn, timeout: float, check: Callable[[str], None]
+    node: FollowingNode, name: str, position: Lsn, timeout: float, check: Callable[[str], None]
 ) -> Cut:
     """Wait until a subscription has a cut at or after ``position``. ``check`` raises the error that
     has stopped it. Raises NotInPrerequisiteState after ``timeout`` seconds."""
@@ -96,7 +96,7 @@ def wait_for_cut(
 
 
 def wait_for_all(
-    node: Following, positions: Mapping[str, Lsn], timeout: float, stop: threading.Event | None
+    node: FollowingNode, positions: Mapping[str, Lsn], timeout: float, stop: threading.Event | None
 ) -> Sequence[CaughtUp]:
     """Wait until each subscription has a cut at or after its position, or until ``stop``. Raises as
     ``wait_for``."""

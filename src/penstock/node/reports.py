@@ -17,7 +17,7 @@ from penstock.catalog.catalog import Catalog
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_subscription import Subscription
 from penstock.lsn import INVALID, Lsn
-from penstock.node.slot_watch import SlotWatch, Told
+from penstock.node.slot_watch import PublisherAnswer, SlotWatch
 from penstock.subscription.worker import ApplyWorker
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,9 @@ def carried_on(
     )
 
 
-def with_told(numbers: SubscriptionStatistics, told: Told | None) -> SubscriptionStatistics:
+def with_told(
+    numbers: SubscriptionStatistics, told: PublisherAnswer | None
+) -> SubscriptionStatistics:
     """Return the numbers with the publisher's answer, and with the time at which a cut last had
     everything."""
     if told is None:

@@ -281,7 +281,7 @@ class RunningNode:
             ),
             sync_options=lambda: sync_options(self._parameters),
             stream_options=lambda: stream_options(self._parameters, self._spool, self._indexes),
-            shown=ShownWorkers(
+            activity=ShownWorkers(
                 self._sessions, self._parameters.database, oid, lambda: self._owner(oid)
             ),
             in_doubt=self._in_doubt[oid],
@@ -348,7 +348,7 @@ class RunningNode:
             self._catalog.park(rel, error)
         except UndefinedObject as gone:
             # REFRESH was first: the subscription has other tables now, and so there is no cut
-            # without these changes (``subscription.worker.Membership``).
+            # without these changes (``subscription.worker.MembershipWatch``).
             log.info("%s", gone.message)
 
     def _report_all(self) -> None:
@@ -403,7 +403,7 @@ _NO_NAME: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class ShownWorkers:
-    """The ``subscription.worker_status.Shown`` of one subscription. ``subid``: its oid; ``owner``
+    """The ``worker_status.WorkerActivity`` of one subscription. ``subid``: its oid; ``owner``
     returns its owner's oid when a worker begins, None for the node itself."""
 
     sessions: Sessions

@@ -33,7 +33,7 @@ _APPLICATION_NAME: Final = "penstock status"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PublisherAnswer:
     """A publisher's answer. ``at``: its time, in seconds since 1970. ``wal_status``: as in
     pg_replication_slots, or ``missing`` if there is no such slot; None for a subscription without
     one. ``in_danger``: the slot, if it may be lost soon."""
@@ -49,11 +49,11 @@ class SlotWatch:
     """Asks publishers in the background, with at most one question at a time to each."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Told] = {}
+        self._known: dict[int, PublisherAnswer] = {}
         self._due: dict[int, float] = {}
         self._asking: set[int] = set()
 
-    def told(self, subscription: Subscription) -> Told | None:
+    def told(self, subscription: Subscription) -> PublisherAnswer | None:
         """Return the publisher's last answer, None while there is none. Never waits."""
         oid, now = subscription.oid, time.monotonic()
         if now >= self._due.get(oid, 0.0) and oid not in self._asking:
@@ -87,24 +87,26 @@ def _warning(subscription: Subscription, slot: RemoteSlot) -> str:
     )
 
 
-def ask(subscription: Subscription) -> Told:
+def ask(subscription: Subscription) -> PublisherAnswer:
     """Ask one publisher. Raises what connecting and asking raise."""
     conninfo = ConnInfo.parse(subscription.conninfo)
     with Publisher.connect(conninfo, _APPLICATION_NAME) as publisher:
         position = publisher.current_wal_lsn()
         if subscription.slot_name is None:
-            return Told(time.time(), position, None, None)
+            return PublisherAnswer(time.time(), position, None, None)
         slot = publisher.slot_state(subscription.slot_name)
         if slot is None:
-            return Told(time.time(), position, None, MISSING)
+            return PublisherAnswer(time.time(), position, None, MISSING)
         danger = slot if slot.in_danger else None
-        return Told(time.time(), position, slot.retained_bytes, slot.wal_status, danger)
+        return PublisherAnswer(time.time(), position, slot.retained_bytes, slot.wal_status, danger)
 
 
-def ask_all(subscriptions: Iterable[Subscription], patience: float) -> Mapping[int, Told]:
+def ask_all(
+    subscriptions: Iterable[Subscription], patience: float
+) -> Mapping[int, PublisherAnswer]:
     """Ask all publishers side by side. Return the answers that come within ``patience`` seconds, by
     the subscription's oid."""
-    found: dict[int, Told] = {}
+    found: dict[int, PublisherAnswer] = {}
 
     def one(subscription: Subscription) -> None:
         try:

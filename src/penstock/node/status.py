@@ -28,7 +28,7 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRe
 from penstock.catalog.verifications import TableVerification
 from penstock.lsn import Lsn
 from penstock.node.reports import NO_WORKER, nothing_known, with_told
-from penstock.node.slot_watch import Told
+from penstock.node.slot_watch import PublisherAnswer
 from penstock.walreceiver.slots import LOST, MISSING
 
 
@@ -193,7 +193,7 @@ def as_json(subscriptions: Sequence[SubscriptionStatus]) -> list[dict[str, Any]]
 
 
 def read_status(
-    catalog: Catalog, *, running: bool, told: Mapping[int, Told] = MappingProxyType({})
+    catalog: Catalog, *, running: bool, told: Mapping[int, PublisherAnswer] = MappingProxyType({})
 ) -> list[SubscriptionStatus]:
     """Return every subscription in the order of creation. ``running``: a process runs the node.
     ``told``: recent answers of publishers, by the subscription's oid."""
@@ -215,7 +215,7 @@ def read_status(
     ]
 
 
-def _numbers(known: SubscriptionStatistics, told: Told | None) -> SubscriptionStatistics:
+def _numbers(known: SubscriptionStatistics, told: PublisherAnswer | None) -> SubscriptionStatistics:
     return known if told is None else with_told(known, told)
 
 

@@ -19,7 +19,7 @@ from penstock.sql.to_duckdb.catalog_functions import VARIADIC, CatalogFunction, 
 from penstock.sqlstate import NullValueNotAllowed, QueryCanceled
 from penstock.walsender.logical_reading import (
     LogicalReading,
-    SlotChanges,
+    SlotCall,
     SlotRequest,
     slot_options,
 )
@@ -73,7 +73,7 @@ class SlotFunctions:
         self._slots = slots
         self._facts = facts
         self._database = database_oid
-        self._calls: list[SlotChanges] = []
+        self._calls: list[SlotCall] = []
         """The calls that return rows."""
 
     def functions(self) -> Mapping[str, PythonFunction]:
@@ -147,7 +147,7 @@ class SlotFunctions:
         upto_lsn: int | None,
         upto_nchanges: int | None,
         options: Sequence[str | None] | None,
-    ) -> SlotChanges:
+    ) -> SlotCall:
         self._check()
         if name is None:
             raise NullValueNotAllowed("slot name must not be null")

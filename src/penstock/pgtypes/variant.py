@@ -94,7 +94,7 @@ def encoded(text: str) -> tuple[bytes, bytes]:
         raise _too_deep(text) from None
     except json.JSONDecodeError:
         raise _no_json(text) from None
-    except Unfit as error:
+    except NumberTooLarge as error:
         raise _unfit(text, error.args[0]) from None
     except UnicodeEncodeError:
         raise _no_json(text) from None
@@ -121,7 +121,7 @@ def _no_json(text: str) -> NoReturn:
 # In: integers, and texts of numbers with a point. Out: the bytes that Spark's ``parse_json`` makes:
 # integers in as few as they need, other numbers as decimals of up to 38 digits with their own
 # scale. Beyond that a number becomes a double if the double is exactly that number, else it raises
-# ``Unfit``.
+# ``NumberTooLarge``.
 
 _DIGITS: Final = 38
 _INTEGERS: Final = ((1, 0x0C), (2, 0x10), (4, 0x14), (8, 0x18))
@@ -131,7 +131,7 @@ _DECIMALS: Final = ((9, 4, 0x20), (18, 8, 0x24), (_DIGITS, 16, 0x28))
 """The most digits (before and behind the point), the bytes that hold them, and the first byte."""
 
 
-class Unfit(Exception):
+class NumberTooLarge(Exception):
     """A number does not fit; the text says why."""
 
 
@@ -168,7 +168,7 @@ def _decimal(number: int, scale: int) -> bytes | None:
 def _double(value: Decimal) -> bytes:
     double = float(value)
     if math.isinf(double) or Decimal(repr(double)) != value:
-        raise Unfit(
+        raise NumberTooLarge(
             f'The number "{shown(value)}" is neither a decimal of up to {_DIGITS} digits nor '
             "exactly a double."
         )

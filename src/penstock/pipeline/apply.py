@@ -57,7 +57,7 @@ from penstock.pipeline.tasks import (
     Result,
     SearchItem,
     ShowItem,
-    Shown,
+    ShownRows,
     Written,
     run_item,
 )
@@ -260,7 +260,7 @@ def _results_of(number: int, results: Sequence[Result]) -> list[Done]:
         if result.work == number:
             if isinstance(result, Failed):
                 raise result.error
-            assert not isinstance(result, Shown)
+            assert not isinstance(result, ShownRows)
             found.append(result)
     return found
 
@@ -385,11 +385,11 @@ def _with_commits(
     work: TableWork, found: Sequence[Result], files: int
 ) -> Iterator[tuple[int, str, FileCommit | None]]:
     """Yield numbers, texts and commits of the rows; commits only for the first ``files`` files."""
-    shown: list[Shown] = []
+    shown: list[ShownRows] = []
     for result in found:
         if isinstance(result, Failed):
             raise result.error
-        assert isinstance(result, Shown)
+        assert isinstance(result, ShownRows)
         shown += [result] if result.rows else []
     for number, result in enumerate(sorted(shown, key=lambda each: min(each.rows))):
         table = work.parts[result.part].table

@@ -126,7 +126,7 @@ class DigestColumn:
 
 
 @dataclass(frozen=True)
-class HeldRows:
+class NodeRows:
     """A file of the node's table, with the table's columns by their names at the publisher.
     ``live``: the column that is NULL in live rows, if the file may hold dead ones, which do not
     count. ``range``: only rows in it count."""
@@ -145,7 +145,7 @@ class DigestItem:
     rows are returned one by one; None: digests of all buckets."""
 
     table: int
-    rows: CopyTask | HeldRows
+    rows: CopyTask | NodeRows
     columns: tuple[DigestColumn, ...]
     listed: tuple[int, ...] | None = None
 
@@ -188,7 +188,7 @@ _Interrupt = Callable[[], None] | None
 def run_digest(item: DigestItem, interrupt: _Interrupt = None) -> Iterator[Digested]:
     """Read an item, in a task. An error comes back as a value, and concerns the table only.
     ``interrupt``: called while waiting for the publisher; its errors come back likewise."""
-    here = isinstance(item.rows, HeldRows)
+    here = isinstance(item.rows, NodeRows)
     try:
         if item.listed is None:
             yield Digests(item.table, here, *_digest(item, interrupt))
@@ -223,7 +223,7 @@ def _comparable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _only_live(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the live rows, without the last column, which is ``HeldRows.live``."""
+    """Return the live rows, without the last column, which is ``NodeRows.live``."""
     last = batch.num_columns - 1
     return batch.filter(pc.is_null(batch.column(last))).remove_column(last)
 
@@ -560,7 +560,7 @@ def _stored(source: CopySource, number: int) -> Iterator[tuple[int, DigestItem]]
                 continue
             table = part.table
             scanned = ScanFile.of(file)
-            rows = HeldRows(table.storage, table.uri, scanned, columns, live, source.rows)
+            rows = NodeRows(table.storage, table.uri, scanned, columns, live, source.rows)
             yield file.size, DigestItem(number, rows, ())
 
 

@@ -48,7 +48,7 @@ from penstock.pipeline.key_events import (
 )
 from penstock.pipeline.lineage import (
     NONE_ENDED,
-    Ended,
+    DeletedRows,
     Lineage,
     changes_of_missing,
     duplicates,
@@ -325,7 +325,7 @@ class _KeyedFold:
 class _Dead:
     """The rows that stay when they are deleted."""
 
-    rows: Ended
+    rows: DeletedRows
 
     def with_rows(self, changes: Changes, last: Integers) -> tuple[Changes, Integers]:
         """Return the changes, and ``last``, the positions of changes that write rows, together with

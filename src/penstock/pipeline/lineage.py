@@ -51,7 +51,7 @@ def trace(event: Integers, key: Integers, last: Integers, unchanged: Mapping[str
 
 
 @dataclass(frozen=True)
-class Ended:
+class DeletedRows:
     """The rows that a DELETE of the run ends, one entry for each.
 
     ``origin``: as in ``Lineage``; ``by``: position of the DELETE; ``last``: position of the change
@@ -62,15 +62,15 @@ class Ended:
     by: Integers
     last: Integers
 
-    def take(self, kept: Mask) -> Ended:
+    def take(self, kept: Mask) -> DeletedRows:
         """Return the entries that a mask selects."""
-        return Ended(self.origin[kept], self.by[kept], self.last[kept])
+        return DeletedRows(self.origin[kept], self.by[kept], self.last[kept])
 
 
-NONE_ENDED: Final = Ended(*(np.empty(0, np.int64) for _ in range(3)))
+NONE_ENDED: Final = DeletedRows(*(np.empty(0, np.int64) for _ in range(3)))
 
 
-def ended(event: Integers, key: Integers) -> Ended:
+def ended(event: Integers, key: Integers) -> DeletedRows:
     """Return the rows that are deleted in the run, whether or not they existed before it.
 
     ``event``, ``key``: as ``KeyEvents.grouped`` gives them.
@@ -82,7 +82,7 @@ def ended(event: Integers, key: Integers) -> Ended:
     last = _running_max(gives, group)
     # A row that moved to another key goes on with the CREATE there: its last event is no REMOVE.
     at = np.flatnonzero(np.append(new_row[1:], True) & (kind(event) == REMOVE))
-    return Ended(first[row[at]], position(event[at]), last[at])
+    return DeletedRows(first[row[at]], position(event[at]), last[at])
 
 
 def changes_of_missing(event: Integers, key: Integers, missing: Integers, begins: bool) -> Integers:

@@ -101,7 +101,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownRows:
     """Rows found in a file, as pairs of probe row and text."""
 
     work: int
@@ -118,7 +118,7 @@ class Failed:
     error: PenstockError
 
 
-Result = Located | Candidates | Written | Shown | Failed
+Result = Located | Candidates | Written | ShownRows | Failed
 
 
 def run_item(item: Item) -> Iterator[Result]:
@@ -169,13 +169,13 @@ def _run(item: Item) -> Iterator[Result]:
         yield Written(where.work, tuple(files), rows, where.part)
 
 
-def _shown(item: ShowItem, hits: Hits) -> Shown:
+def _shown(item: ShowItem, hits: Hits) -> ShownRows:
     where = item.locate
     probe, first = np.unique(hits.probe, return_index=True)
     order = np.argsort(first)  # by position
     rows = rows_as_text(where, item.columns, hits.position[first[order]])
     told = tuple(zip(probe[order].tolist(), rows, strict=True))
-    return Shown(where.work, where.path, told, where.part)
+    return ShownRows(where.work, where.path, told, where.part)
 
 
 def _end_all(item: EndAllItem) -> Iterator[Result]:

@@ -99,7 +99,7 @@ from penstock.sql.builtin.enum_types import known_enums
 from penstock.subscription import origin
 from penstock.subscription.apply_error import Passing
 from penstock.subscription.applyparallelworker import StagedRun
-from penstock.subscription.conflicts import Conflicts, Names
+from penstock.subscription.conflicts import ConflictNames, Conflicts
 from penstock.subscription.history import TransactionStamps
 from penstock.subscription.in_place import with_labels
 from penstock.subscription.inbox import Batch, Piece
@@ -179,7 +179,9 @@ class Applier:
         self._committed: list[TableOutcome] = []
         self._conflicts = Conflicts(
             subscription,
-            Names(lambda table: parking.unique_index(targets.name_of(table)), session.origin_of),
+            ConflictNames(
+                lambda table: parking.unique_index(targets.name_of(table)), session.origin_of
+            ),
             session.warehouse.conflicts,
         )
         self._stamps = TransactionStamps()

@@ -63,7 +63,7 @@ class Conflicts:
     def __init__(
         self,
         subscription: Subscription,
-        names: Names,
+        names: ConflictNames,
         table: SideTable,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -111,7 +111,9 @@ class Conflicts:
         line = self._names.exists(table, local)
         return error.changed(detail=f"{line}.\n{told}")
 
-    def _rows(self, table: str, told: Told, stamps: Stamps) -> Iterator[Mapping[str, object]]:
+    def _rows(
+        self, table: str, told: ConflictGroup, stamps: Stamps
+    ) -> Iterator[Mapping[str, object]]:
         def row(changes: int, at: _Transaction, **values: object) -> Mapping[str, object]:
             return {
                 "log_time": datetime.now(UTC),
@@ -280,8 +282,9 @@ def _shown(value: object) -> object:
 
 # The texts of conflicts, for each kind of a table (conflict.c, errdetail_apply_conflict).
 #
-# In: outcomes, and what an error knows of the rows that are in the way. Out: ``Told``: the number
-# of conflicts, and keys, rows and texts of the first ones. ``Conflicts`` records and logs them.
+# In: outcomes, and what an error knows of the rows that are in the way. Out: ``ConflictGroup``: the
+# number of conflicts, and keys, rows and texts of the first ones. ``Conflicts`` records and logs
+# them.
 
 INSERT_EXISTS: Final = "insert_exists"
 UPDATE_EXISTS: Final = "update_exists"
@@ -303,7 +306,7 @@ _THEIRS: Final = {
 
 
 @dataclass(frozen=True)
-class Names:
+class ConflictNames:
     """Names for the texts. ``index``: the name of a table's unique index, by the table's name; None
     if the node knows of none. ``origin``: the name of a replication origin, by the subscription's
     app id; None if the node no longer has that subscription."""
@@ -339,7 +342,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Told:
+class ConflictGroup:
     """Conflicts of a kind: their number, and for the first ones their keys, message sequences, new
     rows, and the publisher's old rows or keys. ``whole``: ``identities`` are rows, not keys.
     ``local``: the rows that the changes met."""
@@ -361,7 +364,7 @@ class Told:
         rows = [None] * len(self.at) if self.rows is None else self.rows.to_pylist()
         yield from zip(self.keys.to_pylist(), rows, self._met(), strict=True)
 
-    def texts(self, outcome: TableOutcome, names: Names) -> list[tuple[str, str]]:
+    def texts(self, outcome: TableOutcome, names: ConflictNames) -> list[tuple[str, str]]:
         """Return for each change the relation where its row would be, which is the leaf of a
         partitioned table, and its DETAIL without the last period."""
         leaves, count = outcome.leaves, len(self.at)
@@ -411,23 +414,23 @@ def _ordered(rows: pa.Table, leaf: TableSchema | None) -> pa.Table:
     return rows.select([c.name for c in leaf.columns if c.name in rows.column_names])
 
 
-def told_of(outcome: TableOutcome, resolution: str) -> Iterator[Told]:
-    """Yield the conflicts of an outcome, one ``Told`` for each kind that it has."""
+def told_of(outcome: TableOutcome, resolution: str) -> Iterator[ConflictGroup]:
+    """Yield the conflicts of an outcome, one ``ConflictGroup`` for each kind that it has."""
     if (skipped := outcome.skipped) is not None:
         whole = skipped.whole_rows
         if skipped.update_missing:
             keys, at, rows = skipped.updates, skipped.updates_at, skipped.new_rows
-            yield Told(UPDATE_MISSING, skipped.update_missing, keys, at, rows, keys, whole)
+            yield ConflictGroup(UPDATE_MISSING, skipped.update_missing, keys, at, rows, keys, whole)
         if skipped.delete_missing:
             keys, at = skipped.deletes, skipped.deletes_at
-            yield Told(DELETE_MISSING, skipped.delete_missing, keys, at, None, keys, whole)
+            yield ConflictGroup(DELETE_MISSING, skipped.delete_missing, keys, at, None, keys, whole)
     if outcome.resolved is not None:
         yield from told_of_met(outcome.resolved, resolution)
     if outcome.differs is not None:
         yield from _told_of_others(outcome.differs)
 
 
-def _told_of_others(differs: OriginDiffers) -> Iterator[Told]:
+def _told_of_others(differs: OriginDiffers) -> Iterator[ConflictGroup]:
     for kind, number, which in (
         (UPDATE_ORIGIN_DIFFERS, differs.updates, differs.update),
         (DELETE_ORIGIN_DIFFERS, differs.deletes, ~differs.update),
@@ -438,12 +441,14 @@ def _told_of_others(differs: OriginDiffers) -> Iterator[Told]:
             rows = differs.rows.filter(here) if kind == UPDATE_ORIGIN_DIFFERS else None
             local = tuple(differs.local[at] for at in np.flatnonzero(which).tolist())
             at = differs.at[which]
-            yield Told(kind, number, keys, at, rows, keys, resolution=APPLY_REMOTE, local=local)
+            yield ConflictGroup(
+                kind, number, keys, at, rows, keys, resolution=APPLY_REMOTE, local=local
+            )
 
 
-def told_of_met(met: Met, resolution: str) -> Iterator[Told]:
-    """Yield the conflicts of changes that met a row, one ``Told`` for each kind that there is.
-    ``resolution``: the resolution that was applied to them."""
+def told_of_met(met: Met, resolution: str) -> Iterator[ConflictGroup]:
+    """Yield the conflicts of changes that met a row, one ``ConflictGroup`` for each kind that there
+    is. ``resolution``: the resolution that was applied to them."""
     for kind, number, which in (
         (INSERT_EXISTS, met.insert_exists, ~met.update),
         (UPDATE_EXISTS, met.update_exists, met.update),
@@ -454,4 +459,6 @@ def told_of_met(met: Met, resolution: str) -> Iterator[Told]:
             old = met.old_keys.filter(here) if kind == UPDATE_EXISTS else None
             local = tuple(met.local[at] for at in np.flatnonzero(which).tolist())
             at = met.at[which]
-            yield Told(kind, number, keys, at, rows, old, resolution=resolution, local=local)
+            yield ConflictGroup(
+                kind, number, keys, at, rows, old, resolution=resolution, local=local
+            )

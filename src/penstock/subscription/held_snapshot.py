@@ -25,7 +25,7 @@ _ASK_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SnapshotHorizon:
     """The xmin and WAL that a snapshot holds back. ``since``: seconds since 1970. ``xmin``: None
     where the publisher does not tell; ``retained_bytes``: WAL that it keeps for the slot."""
 
@@ -46,7 +46,7 @@ class HeldSnapshot:
         *,
         subscription: str,
         timeout: Callable[[], float],
-        tell: Callable[[Held | None], None],
+        tell: Callable[[SnapshotHorizon | None], None],
     ) -> None:
         """``pid``: the process of the session that holds the snapshot. ``timeout``: returns the
         current copy_snapshot_timeout in seconds, 0 for none."""
@@ -58,7 +58,7 @@ class HeldSnapshot:
         self._over = self._told = False
 
     def __enter__(self) -> HeldSnapshot:
-        self._tell(Held(self._since, None, None))
+        self._tell(SnapshotHorizon(self._since, None, None))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,7 +77,9 @@ class HeldSnapshot:
             self._asked = now
             slot = self._publisher.slot_state(self._slot)
             retained = None if slot is None else slot.retained_bytes
-            self._tell(Held(self._since, self._publisher.backend_xmin(self._pid), retained))
+            self._tell(
+                SnapshotHorizon(self._since, self._publisher.backend_xmin(self._pid), retained)
+            )
         timeout = self._timeout()
         if timeout and now - self._began >= timeout and self._begun:
             self._over = True

@@ -49,7 +49,7 @@ class PreparedStore:
 
 
 @dataclass(frozen=True, slots=True)
-class TwoPhase:
+class TwoPhaseOptions:
     """Hold what a session does about two-phase commit.
 
     ``state``: the state as the session begins. ``enable``: the session's stream asks the publisher
@@ -65,7 +65,7 @@ class TwoPhase:
 
 def two_phase(
     catalog: Catalog, warehouse: Warehouse, subscription: Subscription, spool_folder: Path
-) -> TwoPhase:
+) -> TwoPhaseOptions:
     """Return what a session that begins now does about two-phase commit.
 
     It is enabled once there are tables and all are ready (AllTablesyncsReady): a transaction that
@@ -75,7 +75,7 @@ def two_phase(
     now, rels = catalog.subscription_with_relations(oid)
     state = TwoPhaseState.DISABLED if now is None else now.two_phase_state
     ready = bool(rels) and all(rel.state is SubscriptionRelState.READY for rel in rels)
-    return TwoPhase(
+    return TwoPhaseOptions(
         state=state,
         enable=state is TwoPhaseState.PENDING and ready,
         enabled=lambda: catalog.enable_two_phase(oid),

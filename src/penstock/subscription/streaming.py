@@ -34,7 +34,7 @@ from penstock.subscription.applyparallelworker import ParallelApplyWorker, appli
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, Inbox
 from penstock.subscription.origin import AdvancedOrigin, advance_to, are_beyond
-from penstock.subscription.prepared import PreparedTransactions, TwoPhase
+from penstock.subscription.prepared import PreparedTransactions, TwoPhaseOptions
 from penstock.subscription.streamed import StreamedTransactions
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
@@ -67,7 +67,7 @@ class StreamCatalog(Protocol):
     def requested_cuts(self) -> RequestedCuts: ...
 
     @property
-    def two_phase(self) -> Callable[[], TwoPhase]: ...
+    def two_phase(self) -> Callable[[], TwoPhaseOptions]: ...
 
     @property
     def skip_lsns(self) -> SkipLsns: ...

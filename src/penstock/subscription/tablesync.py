@@ -112,10 +112,10 @@ from penstock.subscription.definitions import (
     first_known,
     questions,
 )
-from penstock.subscription.held_snapshot import Held, HeldSnapshot
+from penstock.subscription.held_snapshot import HeldSnapshot, SnapshotHorizon
 from penstock.subscription.parking import is_own
 from penstock.subscription.retry import max_tries
-from penstock.subscription.worker_status import Shown, WorkerStatus
+from penstock.subscription.worker_status import WorkerActivity, WorkerStatus
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
@@ -177,7 +177,7 @@ class Copies:
         status: WorkerStatus,
         cancelled: Callable[[], bool],
         check_connection: Callable[[Connection], None],
-        shown: Shown,
+        activity: WorkerActivity,
     ) -> None:
         """``options``: returns the options as they are now."""
         self._subscription = subscription
@@ -200,7 +200,7 @@ class Copies:
             failed=self._failed,
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tablesync")
-        self._shown = shown
+        self._activity = activity
         self._terminated = threading.Event()
         self._round: Future[bool] | None = None
         self.disabling: Exception | None = None
@@ -324,7 +324,7 @@ class Copies:
         error: Exception | None = None
         self._terminated.clear()
         try:
-            with self._shown.copies([rel.table_name for rel in rels], self._terminated.set):
+            with self._activity.copies([rel.table_name for rel in rels], self._terminated.set):
                 run_round(work, rels)
         except CopyCancelled as cancelled:
             log.info('subscription "%s": %s', self._subscription.name, cancelled)
@@ -468,7 +468,7 @@ class CopyRound:
     subscription: Subscription
     options: CopyOptions
     progress: Callable[[CopyProgress], None]
-    held: Callable[[Held | None], None]
+    held: Callable[[SnapshotHorizon | None], None]
     """Take what the round's snapshot holds back at the publisher; None: nothing any more."""
     snapshot_timeout: Callable[[], float]
     """Seconds now, 0 for none (``held_snapshot``)."""

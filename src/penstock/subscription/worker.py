@@ -36,13 +36,13 @@ from penstock.subscription.history import begin_history
 from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.origin import AdvancedOrigin
 from penstock.subscription.parking import Parking
-from penstock.subscription.prepared import TwoPhase
+from penstock.subscription.prepared import TwoPhaseOptions
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import ApplyStream, BinaryStream, NotInBinary, StreamOptions
 from penstock.subscription.tablesync import NOT_COPIED, Copies, SyncOptions
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
-from penstock.subscription.worker_status import Shown, WorkerStatus
+from penstock.subscription.worker_status import WorkerActivity, WorkerStatus
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
@@ -68,7 +68,7 @@ class ApplyWorker:
         catalog: CatalogAccess,
         sync_options: Callable[[], SyncOptions],
         stream_options: Callable[[], StreamOptions],
-        shown: Shown,
+        activity: WorkerActivity,
         in_doubt: InDoubtCommits,
     ) -> None:
         """``in_doubt``: shared by all workers; the two options: return them as they are now."""
@@ -77,7 +77,7 @@ class ApplyWorker:
         self.pid: int | None = None
         """The pid that stands for the worker while sessions follow one another without an error;
         else None."""
-        self._shown = shown
+        self._activity = activity
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
@@ -114,7 +114,7 @@ class ApplyWorker:
             status=self.status,
             cancelled=self._stopping.is_set,
             check_connection=self._consistency.check_connection,
-            shown=shown,
+            activity=activity,
         )
         self._thread = threading.Thread(
             target=self._run, name=f"apply {subscription.name}", daemon=True
@@ -178,7 +178,7 @@ class ApplyWorker:
 
     def _sessions(self) -> None:
         """Run sessions until an error, or until told to stop: what one process of a server does."""
-        with self._shown.apply(self.status, self.terminate) as self.pid:
+        with self._activity.apply(self.status, self.terminate) as self.pid:
             self._terminated.clear()
             try:
                 while not self._stopping.is_set() and not self._terminated.is_set():
@@ -261,7 +261,7 @@ class ApplyWorker:
             self._consistency.begin(publisher)
             self._copies.begin()
             parking = self._parking = self._new_parking()
-            members = Membership(
+            members = MembershipWatch(
                 self.subscription, self._catalog.generation, self._catalog.subscription_with_rels
             )
             if members.altered:
@@ -339,7 +339,7 @@ class ApplyWorker:
         events = (self._stopping, self._changed, self._terminated)
         return any(event.is_set() for event in events)
 
-    def _members_hold(self, members: Membership) -> bool:
+    def _members_hold(self, members: MembershipWatch) -> bool:
         """Tell whether the subscription's tables are still those that this session opened.
 
         If not, the session ends, and changes that are in no cut come again.
@@ -491,7 +491,7 @@ class ApplyWorker:
 # It costs two looks at the change counter a batch. The rows are read only if the counter has moved.
 
 
-class Membership:
+class MembershipWatch:
     """Watch a subscription and its tables for one session, from before it opens its tables."""
 
     def __init__(
@@ -579,7 +579,7 @@ class CatalogAccess:
     origin_name: Callable[[str], str | None]
     """Return the name of a subscription's replication origin by its app id; None as above."""
     requested_cuts: RequestedCuts
-    two_phase: Callable[[], TwoPhase]
+    two_phase: Callable[[], TwoPhaseOptions]
     """Return what a session does about two-phase commit, as it is now."""
     follow_change: Callable[[SubscriptionRel, BaseException], object]
     """Let a table be copied again whose relation has changed at the publisher. Raises what REFRESH

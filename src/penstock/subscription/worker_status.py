@@ -2,8 +2,8 @@
 
 In: calls from the worker's threads. Out: a frozen snapshot at any time, which the node writes down
 about once a second. It is for reports: only ``retry``'s count of failures in a row and the
-launcher's patience with a worker that connects depend on it. ``Shown``, a Protocol that ``node``
-fulfils, shows a worker as a session of pg_stat_activity.
+launcher's patience with a worker that connects depend on it. ``WorkerActivity``, a Protocol that
+``node`` fulfils, shows a worker as a session of pg_stat_activity.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.lsn import Lsn
 from penstock.pipeline.snapshot import CopyProgress
 from penstock.relation import TableName
 from penstock.subscription.apply import Applied
-from penstock.subscription.held_snapshot import Held
+from penstock.subscription.held_snapshot import SnapshotHorizon
 from penstock.subscription.target import Target
 
 _NO_ERROR: Final[dict[str, Any]] = {
@@ -178,7 +178,7 @@ class WorkerStatus:
             )
             self._set({copy.table: after})
 
-    def holding(self, held: Held | None) -> None:
+    def holding(self, held: SnapshotHorizon | None) -> None:
         """Note what a copy holds back at the publisher; None: nothing."""
         self._set(
             copy_snapshot_at=held and held.since,
@@ -274,7 +274,7 @@ def _fields(error: BaseException) -> dict[str, Any]:
     return {**_NO_ERROR, "error": str(error)}
 
 
-class Shown(Protocol):
+class WorkerActivity(Protocol):
     """Show the workers of one subscription in pg_stat_activity.
 
     Each context stands for a worker of PostgreSQL from its start to its end, and yields its pid.

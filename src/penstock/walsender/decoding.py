@@ -56,7 +56,7 @@ from penstock.publication.relation_sync import relation_sync_entry
 from penstock.relation import Relation
 from penstock.walsender.decoding_options import DecodingOptions, Published, PublishedAt
 from penstock.walsender.every_table import relation_data
-from penstock.walsender.feed import Begun, Changes, Ended, Piece
+from penstock.walsender.feed import Begun, Changes, Ended, Portion
 from penstock.walsender.lake_columns import (
     LakeColumn,
     as_then,
@@ -101,7 +101,7 @@ class _Plan:
 
     transaction: LakeTransaction
     xid: int | None
-    emptied: Piece | None
+    emptied: Portion | None
     relations: Mapping[int, Relation]
     leaves: Mapping[int, int]
     items: Sequence[ChangeItem]
@@ -157,7 +157,7 @@ class Decoding:
                         raise self._translated(waiting.error)
                     while messages and messages[0][0] < plan.leaves[waiting.work]:
                         yield messages.popleft()[1]
-                    yield Piece(
+                    yield Portion(
                         (plan.relations[waiting.work],),
                         waiting.data,
                         waiting.changes,
@@ -245,11 +245,11 @@ class Decoding:
             for work in works
         }
 
-    def _messages(self, plan: _Plan) -> deque[tuple[int, Piece]]:
+    def _messages(self, plan: _Plan) -> deque[tuple[int, Portion]]:
         if not plan.messages:
             return deque()
         found = session_messages(self._catalog, plan.transaction)
-        return deque((after, Piece((), b"", 1, message=message)) for after, message in found)
+        return deque((after, Portion((), b"", 1, message=message)) for after, message in found)
 
     def _streams(self, transaction: LakeTransaction) -> bool:
         """Tell whether it is large and the subscriber wants large transactions in blocks."""
@@ -375,11 +375,15 @@ class Decoding:
             yield from (replace(item, added=(file,)) for file in added)
 
 
-def _truncate(relations: Sequence[Relation], described: Mapping[int, RelationData]) -> Piece | None:
+def _truncate(
+    relations: Sequence[Relation], described: Mapping[int, RelationData]
+) -> Portion | None:
     if not relations:
         return None
     by_oid = {relation.oid: relation for relation in relations}  # several leaves have one root
-    return Piece(tuple(by_oid.values()), b"", len(by_oid), Operation.TRUNCATE, described=described)
+    return Portion(
+        tuple(by_oid.values()), b"", len(by_oid), Operation.TRUNCATE, described=described
+    )
 
 
 def _publishable(table: LakeTable, state: TableState) -> bool:

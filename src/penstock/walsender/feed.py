@@ -26,10 +26,10 @@ from penstock.relation import Relation
 from penstock.walsender.bundles import Bundles
 from penstock.walsender.sequencer import Sequencer
 
-_PIECES: Final = 8
-"""Pieces that wait to be sent."""
+_PORTIONS: Final = 8
+"""Portions that wait to be sent."""
 _WAITING_BYTES: Final = 32 << 20
-"""Bytes of all pieces that wait; a single row may have more."""
+"""Bytes of all portions that wait; a single row may have more."""
 _BUNDLE_BYTES: Final = 4 << 20
 """Bytes of WAL that are decoded together, roughly."""
 _WAIT_S: Final = 0.5
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Portion:
     """Changes of ``relations`` that follow one another.
 
     There is one relation, except for TRUNCATE and messages of sessions. ``data`` has the rows: for
@@ -84,9 +84,9 @@ class FeedFailure:
     error: BaseException
 
 
-Change = Begun | Piece | Ended
-Changes = Generator[Change, None, None]
-Item = Change | FeedFailure
+FeedChange = Begun | Portion | Ended
+Changes = Generator[FeedChange, None, None]
+Item = FeedChange | FeedFailure
 
 
 class ChangeSource(Protocol):
@@ -95,7 +95,7 @@ class ChangeSource(Protocol):
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
         """Yield each transaction from Begun to Ended, in the order of sending.
 
-        It has no pieces if nothing of it is published. The work is done before the first item
+        It has no portions if nothing of it is published. The work is done before the first item
         comes. Raises PenstockError after the end of the last transaction that can be sent. The
         caller closes the generator.
         """
@@ -105,7 +105,7 @@ class ChangeSource(Protocol):
 class _Started:
     """Changes whose work is done, and the seconds that it took."""
 
-    first: tuple[Change, ...]
+    first: tuple[FeedChange, ...]
     rest: Changes
     seconds: float
 
@@ -122,22 +122,22 @@ def _succeeded(future: Future[_Started]) -> bool:
 
 
 class _Waiting(queue.Queue[Item]):
-    """A queue that is also full once its pieces have too many bytes."""
+    """A queue that is also full once its portions have too many bytes."""
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)
         self._bytes = 0
 
     def _qsize(self) -> int:
-        return max(len(self.queue), self._bytes * _PIECES // _WAITING_BYTES)
+        return max(len(self.queue), self._bytes * _PORTIONS // _WAITING_BYTES)
 
     def _put(self, item: Item) -> None:
-        self._bytes += item.nbytes if isinstance(item, Piece) else 0
+        self._bytes += item.nbytes if isinstance(item, Portion) else 0
         super()._put(item)
 
     def _get(self) -> Item:
         item: Item = super()._get()
-        self._bytes -= item.nbytes if isinstance(item, Piece) else 0
+        self._bytes -= item.nbytes if isinstance(item, Portion) else 0
         return item
 
 
@@ -150,7 +150,7 @@ class Feed:
         self._sequencer = sequencer
         self._source = source
         self._at = start
-        self._items = _Waiting(_PIECES)
+        self._items = _Waiting(_PORTIONS)
         self._stopping = threading.Event()
         self._waited_s = 0.0
         self._bundles = Bundles(catalog, _BUNDLE_BYTES)
@@ -216,7 +216,7 @@ class Feed:
         with closing(started.rest):
             for item in itertools.chain(started.first, started.rest):
                 self._put(item)
-                if isinstance(item, Piece):
+                if isinstance(item, Portion):
                     count, sent = count + item.changes, sent + item.nbytes
                 elif isinstance(item, Ended):
                     self._at = item.transaction.end

@@ -30,7 +30,7 @@ from penstock.pipeline.change_columns import read_row_stream
 from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.decoding_options import prepare_is_sent, was_prepared
-from penstock.walsender.feed import Begun, Change, ChangeSource, Ended, Piece
+from penstock.walsender.feed import Begun, ChangeSource, Ended, FeedChange, Portion
 
 _ACTIONS: Final = {
     Operation.INSERT: Action.INSERT,
@@ -76,35 +76,37 @@ class LakeTransactions:
                     for _ in rest:  # a filter may have skipped the transaction
                         pass
 
-    def changes(self, transaction: LakeTransaction, found: Iterator[Change]) -> Iterator[Decoded]:
+    def changes(
+        self, transaction: LakeTransaction, found: Iterator[FeedChange]
+    ) -> Iterator[Decoded]:
         """Yield the changes up to the transaction's end."""
         for change in found:
             if isinstance(change, Ended):
                 return
-            if isinstance(change, Piece):
-                yield self.piece(change, transaction)
+            if isinstance(change, Portion):
+                yield self.portion(change, transaction)
 
-    def piece(self, piece: Piece, transaction: LakeTransaction) -> Decoded:
-        """Decode a piece; its changes stand where the transaction begins. A message stands at the
+    def portion(self, portion: Portion, transaction: LakeTransaction) -> Decoded:
+        """Decode a portion; its changes stand where the transaction begins. A message stands at the
         end of its record."""
-        if piece.message is not None:
-            return piece.message
+        if portion.message is not None:
+            return portion.message
         lsn = transaction.begin
-        relations = tuple(self._relation(piece, relation) for relation in piece.relations)
-        if piece.operation is Operation.TRUNCATE:
+        relations = tuple(self._relation(portion, relation) for relation in portion.relations)
+        if portion.operation is Operation.TRUNCATE:
             return TruncateChange(relations, lsn)
         (relation,) = relations
-        action = _ACTIONS[piece.operation]
-        if not piece.as_rows:
-            rows, data = piece.changes, piece.data
+        action = _ACTIONS[portion.operation]
+        if not portion.as_rows:
+            rows, data = portion.changes, portion.data
             return RowBatch(relation, action, None, None, lsn, rows=rows, messages=data)
-        columns = read_row_stream(piece.data, piece.changes)
+        columns = read_row_stream(portion.data, portion.changes)
         new, old = (_tuples(relation, side, columns.count) for side in (columns.new, columns.old))
         return RowBatch(relation, action, new, old, lsn, rows=columns.count)
 
-    def _relation(self, piece: Piece, relation: Relation) -> RelationData:
+    def _relation(self, portion: Portion, relation: Relation) -> RelationData:
         """Return what the plugin sees of a table; pgoutput needs the relation alone."""
-        described = piece.described.get(relation.oid)
+        described = portion.described.get(relation.oid)
         if described is not None:
             return described
         if relation not in self._bare:

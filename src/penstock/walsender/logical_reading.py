@@ -115,8 +115,8 @@ class LogicalReading:
         request: SlotRequest,
         pid: int,
         cancelled: Callable[[], None],
-        others: Sequence[SlotChanges] = (),
-    ) -> SlotChanges:
+        others: Sequence[SlotCall] = (),
+    ) -> SlotCall:
         """Begin a call; ``others`` are other calls of its query. ``cancelled`` raises if the
         statement must end. Raises PenstockError if there is no such slot, another session has it,
         or its plugin refuses."""
@@ -124,10 +124,10 @@ class LogicalReading:
         held = (call.hold for call in others if call.hold.is_held)
         same = next((hold for hold in held if hold.slot.name == name), None)
         hold = same or SlotHold(self.slots, name, pid, self.version)
-        return SlotChanges(self, request, hold, cancelled)
+        return SlotCall(self, request, hold, cancelled)
 
 
-class SlotChanges:
+class SlotCall:
     """The ``pg_catalog.row_streams.RowStream`` of one call, with LSN, xid and data."""
 
     def __init__(

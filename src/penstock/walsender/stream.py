@@ -22,7 +22,7 @@ from penstock.protocol.answers import Duplex
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.copy_both import StandbyStatusUpdate, decode_standby_message, keepalive
 from penstock.protocol.frontend_messages import CopyData, CopyDone
-from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Piece
+from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Portion
 from penstock.walsender.lake_transactions import Decoded, LakeTransactions
 
 TICK_S: Final = 0.05
@@ -145,8 +145,8 @@ class Stream:
                     return
                 case FeedFailure(error):
                     raise error
-                case Piece():
-                    yield self._lake.piece(item, begun.transaction)
+                case Portion():
+                    yield self._lake.portion(item, begun.transaction)
                     failpoint(INSIDE_TRANSACTION)
             if self._client_done():
                 raise _ClientDone
