@@ -223,6 +223,22 @@ def test_the_types_of_an_empty_table_that_others_have_made_stay(
     assert owner_of(world, mode) == pa.string()
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_columns_of_the_nodes_own_keep_what_create_table_has_said(
+    world: World, again: bool
+) -> None:
+    """The publisher's columns come without NOT NULL and default."""
+    made = TableSchema.of_relation(published().relation, ("id",))
+    own = replace(made.by_source["owner"].attribute, not_null=True, default="'nobody'")
+    columns = (made.columns[0], replace(made.by_source["owner"], attribute=own, local=True))
+    created_before_a_crash(world, replace(made, columns=columns))
+    for _ in range(1 + again):
+        world.catalog.bind(world.rel, OID, world.table().id)
+        world.commit(world.target(), range(3), Lsn(7), "COPY")
+    found = world.table().schema.by_source["owner"]
+    assert (found.attribute, found.local, found.published) == (own, True, True)
+
+
 def tear_the_log(world: World) -> None:
     (log_of(world) / f"{2:020}.json").write_text('{"torn')
 

@@ -59,7 +59,7 @@ def copied_again(
     own = have.by_source
     made = new.schema(wanted)
     columns = [
-        _keep_own_type(own[c.source], c, table) if c.source in own and own[c.source].local else m
+        _keep_own(own[c.source], c, table) if c.source in own and own[c.source].local else m
         for c, m in zip(wanted.columns, made.columns, strict=True)
     ]
     rest = [
@@ -126,13 +126,13 @@ def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> 
         )
 
 
-def _keep_own_type(own: Column, wanted: Column, table: str) -> Column:
-    """Return a column that CREATE TABLE has made, with the type chosen there. Raises
-    FeatureNotSupported if published values do not go into it."""
+def _keep_own(own: Column, wanted: Column, table: str) -> Column:
+    """Return a column that CREATE TABLE has made as it is there: its type, default and NOT NULL.
+    Raises FeatureNotSupported if published values do not go into it."""
     _check_taken(own, wanted.attribute, table)
     return replace(
         wanted,
-        attribute=replace(wanted.attribute.of_type(own.attribute), default=own.attribute.default),
+        attribute=own.attribute,
         type=own.type,
         local=True,
         published=True,
