@@ -34,11 +34,11 @@ from penstock.lakehouse.session import build_session
 from penstock.lakehouse.storage import make_folder
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.compact import CompactOptions, compact
 from penstock.pipeline.publish_changes import Portion, publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.protocol.copy_both import xlog_data_head
 from penstock.publication.members import Operation
 from penstock.relation import Relation, ReplicaIdentity
 from penstock_node import rows_at_cut
@@ -157,7 +157,7 @@ def _many_files(options: argparse.Namespace, folder: Path, meter: Meter) -> None
         {},
         frozenset(Operation),
     )
-    header = XLogDataHeader(Lsn(1), 0)
+    header = xlog_data_head(Lsn(1), 0)
     updates = ChangeItem(0, table, uri, tuple(files[::2]), tuple(files[1::2]), header)
     inserts = [ChangeItem(1, table, uri, (), (file,), header) for file in files]
     changes = 0

@@ -13,7 +13,6 @@ from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.columnar_encoder import (
     EncodedColumn,
-    XLogDataHeader,
     delete_messages,
     insert_messages,
     update_messages,
@@ -21,12 +20,13 @@ from penstock.pgoutput.columnar_encoder import (
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.tuple_data import NULL, Binary, Cell, Text, TupleData
-from penstock.protocol.copy_both import xlog_data
+from penstock.protocol.copy_both import xlog_data, xlog_data_head
 from penstock.wire_rows import data_of
 
 OID = 2**32 - 7
 CELLS = st.none() | st.binary(max_size=5) | st.just(b"x" * 300)
-HEADERS = st.builds(XLogDataHeader, st.integers(0, 2**64 - 1).map(Lsn), st.integers(0, 2**60))
+Header = tuple[Lsn, int]
+HEADERS = st.tuples(st.integers(0, 2**64 - 1).map(Lsn), st.integers(0, 2**60))
 XIDS = st.none() | st.integers(0, 2**32 - 1)
 
 
@@ -53,8 +53,8 @@ def tuple_of(columns: Sequence[EncodedColumn], row: int) -> TupleData:
     return tuple(cell(column) for column in columns)
 
 
-def same(array: pa.Array, wanted: Sequence[m.Message], header: XLogDataHeader) -> None:
-    messages = [xlog_data(header.lsn, header.send_time, encode(message)) for message in wanted]
+def same(array: pa.Array, wanted: Sequence[m.Message], header: Header) -> None:
+    messages = [xlog_data(*header, encode(message)) for message in wanted]
     assert array.to_pylist() == messages
     assert data_of(array) == b"".join(messages)
     half = len(array) // 2
@@ -70,10 +70,10 @@ def read_again(array: pa.Array, wanted: Sequence[m.Message], xid: int | None) ->
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(0, 6), HEADERS, XIDS)
-def test_inserts(data: st.DataObject, rows: int, header: XLogDataHeader, xid: int | None) -> None:
+def test_inserts(data: st.DataObject, rows: int, header: Header, xid: int | None) -> None:
     new = data.draw(tables(rows))
     wanted = [m.Insert(OID, tuple_of(new, row), xid=xid) for row in range(rows)]
-    array = insert_messages(OID, new, rows, header, xid)
+    array = insert_messages(OID, new, rows, xlog_data_head(*header), xid)
     same(array, wanted, header)
     read_again(array, wanted, xid)
 
@@ -81,11 +81,11 @@ def test_inserts(data: st.DataObject, rows: int, header: XLogDataHeader, xid: in
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(0, 6), HEADERS, XIDS, st.sampled_from(m.OldTuple))
 def test_deletes(
-    data: st.DataObject, rows: int, header: XLogDataHeader, xid: int | None, kind: m.OldTuple
+    data: st.DataObject, rows: int, header: Header, xid: int | None, kind: m.OldTuple
 ) -> None:
     old = data.draw(tables(rows))
     wanted = [m.Delete(OID, tuple_of(old, row), kind, xid=xid) for row in range(rows)]
-    array = delete_messages(OID, old, kind, rows, header, xid)
+    array = delete_messages(OID, old, kind, rows, xlog_data_head(*header), xid)
     same(array, wanted, header)
     read_again(array, wanted, xid)
 
@@ -93,7 +93,7 @@ def test_deletes(
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(0, 6), HEADERS, XIDS, st.none() | st.sampled_from(m.OldTuple))
 def test_updates(
-    data: st.DataObject, rows: int, header: XLogDataHeader, xid: int | None, kind: m.OldTuple | None
+    data: st.DataObject, rows: int, header: Header, xid: int | None, kind: m.OldTuple | None
 ) -> None:
     new = data.draw(tables(rows))
     old = None if kind is None else data.draw(tables(rows))
@@ -103,21 +103,20 @@ def test_updates(
         )
         for row in range(rows)
     ]
-    array = update_messages(OID, new, rows, header, old=old, kind=kind, xid=xid)
+    array = update_messages(OID, new, rows, xlog_data_head(*header), old=old, kind=kind, xid=xid)
     same(array, wanted, header)
     read_again(array, wanted, xid)
 
 
 def test_rows_without_columns() -> None:
-    header = XLogDataHeader(Lsn(1), 0)
-    same(insert_messages(OID, [], 3, header), [m.Insert(OID, ())] * 3, header)
+    messages = insert_messages(OID, [], 3, xlog_data_head(Lsn(1), 0))
+    same(messages, [m.Insert(OID, ())] * 3, (Lsn(1), 0))
 
 
 @pytest.mark.parametrize("rows", [0, 1, 70_000])
 def test_many_rows(rows: int) -> None:
     cells = pa.array([None if i % 7 == 0 else b"%d" % i for i in range(rows)], pa.binary())
-    header = XLogDataHeader(Lsn(7), 1)
-    array = insert_messages(OID, [EncodedColumn(cells)] * 2, rows, header)
+    array = insert_messages(OID, [EncodedColumn(cells)] * 2, rows, xlog_data_head(Lsn(7), 1))
     assert len(array) == rows
     wanted = [NULL if raw is None else Text(raw) for raw in cells.to_pylist()]
     out = [xlog_data(Lsn(7), 1, encode(m.Insert(OID, (cell, cell)))) for cell in wanted]

@@ -19,7 +19,6 @@ from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.row_pairs import NEW, OLD, PairFile, pairs_folder
 from penstock.lakehouse.storage import Storage, make_folder
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.messages import Delete, Insert, Message, OldTuple, Update
 from penstock.pgoutput.tuple_data import NULL, Text, TupleData
@@ -32,6 +31,7 @@ from penstock.pipeline.publish_changes import (
     shares,
 )
 from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.protocol.copy_both import xlog_data_head
 from penstock.publication.members import Operation
 from penstock.relation import Relation, ReplicaIdentity
 
@@ -82,7 +82,7 @@ class Changed:
             frozenset(Operation),
         )
         item = ChangeItem(
-            0, table, self.uri, self._files(old), self._files(new), XLogDataHeader(Lsn(1), 0)
+            0, table, self.uri, self._files(old), self._files(new), xlog_data_head(Lsn(1), 0)
         )
         return replace(item, pairs=self._pairs(told))
 

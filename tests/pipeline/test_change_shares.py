@@ -14,7 +14,6 @@ from penstock.attribute import Attribute
 from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.storage import Storage, make_folder
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.publish_changes import (
     Divided,
@@ -25,6 +24,7 @@ from penstock.pipeline.publish_changes import (
     shares,
 )
 from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.protocol.copy_both import xlog_data_head
 from penstock.publication.members import Operation
 from penstock.relation import Relation, ReplicaIdentity
 
@@ -73,7 +73,7 @@ class _Table:
             frozenset(Operation),
         )
         removed, added = self._write(self.went.values(), 3), self._write(self.came.values(), 2)
-        return ChangeItem(0, table, self.uri, removed, added, XLogDataHeader(Lsn(1), 0))
+        return ChangeItem(0, table, self.uri, removed, added, xlog_data_head(Lsn(1), 0))
 
     def _row(self, i: int) -> Cells:
         f = self._random.choice([0.0, -0.0, 1.5, None, float("nan")])

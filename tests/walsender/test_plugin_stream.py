@@ -21,7 +21,7 @@ from penstock.decoding import (
 )
 from penstock.decoding.publication_rules import AsPublished
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar_encoder import HEADER
+from penstock.protocol.copy_both import XLOG_DATA
 from penstock.protocol.frontend_messages import CopyData, FrontendMessage
 from penstock.walsender.feed import Begun, Ended, Feed, Item, Portion
 from penstock.walsender.lake_transactions import LakeTransactions
@@ -129,8 +129,8 @@ def test_a_begin_stands_where_the_change_stands_that_it_comes_with() -> None:
     _stream(find_plugin("pgoutput"), client, _Items(_told(1000, None, b"")), _PGOUTPUT)
     sent, at = [], 0
     while at < len(client.data):
-        _, length, _, lsn, _, _ = HEADER.unpack_from(client.data, at)
-        sent.append((client.data[at + HEADER.size :][:1], lsn))
+        _, length, _, lsn, _, _ = XLOG_DATA.unpack_from(client.data, at)
+        sent.append((client.data[at + XLOG_DATA.size :][:1], lsn))
         at += 1 + length
     assert sent == [(b"B", 1040), (b"M", 1040), (b"C", 1048)]
 

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar_encoder import HEADER, XLogDataHeader, xlog_data_messages
-from penstock.protocol.copy_both import xlog_data
+from penstock.pgoutput.columnar_encoder import copy_data_messages
+from penstock.protocol.copy_both import XLOG_DATA, xlog_data, xlog_data_head
 from penstock.sqlstate import CharacterNotInRepertoire
 from penstock.wire_rows import bytes_of, data_of, lengths
 
@@ -55,8 +55,8 @@ class Output:
         out = bytearray()
         for start, stop in zip(starts, [*starts[1:], len(at)], strict=True):
             part = data.slice(start, stop - start)
-            header = XLogDataHeader(Lsn(int(at[start])), sent)
-            out += data_of(xlog_data_messages([part], lengths(part), header))
+            header = xlog_data_head(Lsn(int(at[start])), sent)
+            out += data_of(copy_data_messages([part], lengths(part), header))
         return bytes(out)
 
 
@@ -90,10 +90,10 @@ class _Messages:
         data: list[bytes] = []
         at = 0
         while at < len(self.data):
-            _, length, _, lsn, _, _ = HEADER.unpack_from(self.data, at)
+            _, length, _, lsn, _, _ = XLOG_DATA.unpack_from(self.data, at)
             end = at + 1 + length
             lsns.append(lsn)
-            data.append(self.data[at + HEADER.size : end])
+            data.append(self.data[at + XLOG_DATA.size : end])
             at = end
         xids = pa.array([self.xid] * len(lsns), pa.uint32())
         return Output(pa.array(lsns, pa.uint64()), xids, pa.array(data, type_))

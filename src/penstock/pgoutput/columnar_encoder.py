@@ -1,8 +1,9 @@
 """Row messages of many rows at once: the reverse of ``columnar`` (proto.c, logicalrep_write_*).
 
 In: columns of cells in PostgreSQL's output format. Out: one message per row, the same as from
-``encoder``, each as a CopyData message with its XLogData header in front, so that the data of the
-array can go to a client as it is. The caller chooses the rows and their order.
+``encoder``, each behind the head of a CopyData message that the caller gives, into which its length
+is written. So the data of the array can go to a client as it is. The caller chooses the rows and
+their order.
 """
 
 from __future__ import annotations
@@ -15,14 +16,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.civil import EPOCH_MICROSECONDS
-from penstock.lsn import Lsn
 from penstock.pgoutput.messages import OldTuple
 from penstock.wire_rows import Lengths, counted_prefix, framed, joined
 
-HEADER: Final = struct.Struct("!cIcQQq")
-"""d, length, w, start and end of the data, time of sending."""
 _LENGTH_AT: Final = 1
+"""The place of the length in the head of a message, from which on it counts."""
 _NULL: Final = b"n"
 
 
@@ -34,24 +32,11 @@ class EncodedColumn:
     binary: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class XLogDataHeader:
-    """The header in front of each message. ``send_time``: microseconds since the Unix epoch."""
-
-    lsn: Lsn
-    send_time: int
-
-    def bytes(self) -> bytes:
-        """Return the head of a CopyData message whose length is still to be written."""
-        time = self.send_time - EPOCH_MICROSECONDS
-        return HEADER.pack(b"d", 0, b"w", self.lsn, self.lsn, time)
-
-
 Tuple = Sequence[EncodedColumn]
 
 
 def insert_messages(
-    oid: int, new: Tuple, rows: int, header: XLogDataHeader, xid: int | None = None
+    oid: int, new: Tuple, rows: int, header: bytes, xid: int | None = None
 ) -> pa.Array:
     """Return ``I`` messages of ``rows`` rows, as CopyData."""
     return _messages(_head(b"I", xid, oid), [(b"N", new)], rows, header)
@@ -62,7 +47,7 @@ def delete_messages(
     old: Tuple,
     kind: OldTuple,
     rows: int,
-    header: XLogDataHeader,
+    header: bytes,
     xid: int | None = None,
 ) -> pa.Array:
     """Return ``D`` messages. Columns that are no part of a key are null in a ``K`` tuple."""
@@ -73,7 +58,7 @@ def update_messages(
     oid: int,
     new: Tuple,
     rows: int,
-    header: XLogDataHeader,
+    header: bytes,
     *,
     old: Tuple | None = None,
     kind: OldTuple | None = None,
@@ -89,7 +74,7 @@ def _head(kind: bytes, xid: int | None, oid: int) -> bytes:
 
 
 def _messages(
-    head: bytes, tuples: Sequence[tuple[bytes, Tuple]], rows: int, header: XLogDataHeader
+    head: bytes, tuples: Sequence[tuple[bytes, Tuple]], rows: int, header: bytes
 ) -> pa.Array:
     parts: list[pa.Array | bytes] = []
     sizes: Lengths = np.zeros(rows, np.int64)
@@ -102,15 +87,12 @@ def _messages(
             prefix, size = counted_prefix(column.cells, b"b" if column.binary else b"t", _NULL)
             parts += [prefix, column.cells]
             sizes += size
-    return xlog_data_messages(parts, sizes + constant, header, head)
+    return copy_data_messages(parts, sizes + constant, header, head)
 
 
-def xlog_data_messages(
-    parts: Sequence[pa.Array | bytes], sizes: Lengths, header: XLogDataHeader, head: bytes = b""
+def copy_data_messages(
+    parts: Sequence[pa.Array | bytes], sizes: Lengths, header: bytes, head: bytes = b""
 ) -> pa.Array:
-    """Return a CopyData message with XLogData for each row of ``parts``.
-
-    ``sizes``: bytes of a row's parts together. ``head``: the bytes that every row's data begins
-    with.
-    """
-    return joined([framed(header.bytes() + head, _LENGTH_AT, _LENGTH_AT, sizes), *parts])
+    """Return a CopyData message for each row of ``parts``. ``sizes``: bytes of a row's parts
+    together. ``header``, and ``head`` after it: the bytes that every message begins with."""
+    return joined([framed(header + head, _LENGTH_AT, _LENGTH_AT, sizes), *parts])

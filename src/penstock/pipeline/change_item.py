@@ -17,7 +17,6 @@ from penstock.errors import PenstockError, StorageError
 from penstock.identifiers import quoted
 from penstock.lakehouse.row_pairs import PairFile
 from penstock.lakehouse.storage import resolve, storage_errors
-from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
 from penstock.relation import Relation, ReplicaIdentity
@@ -60,7 +59,8 @@ class StoredRows:
 class ChangeItem:
     """One table's changes, or a share of them.
 
-    ``work``: number of the table in the transaction. ``xid``: of a streamed transaction.
+    ``work``: number of the table in the transaction. ``header``: the head of each message
+    (``xlog_data_head``). ``xid``: of a streamed transaction.
     ``divided``: it is a share with all rows of its keys (``publish_changes.shares``). ``pairs``:
     files that tell which new row was which old one, if the writer has told. ``as_rows``: output
     plugins want rows as columns, and no messages.
@@ -71,7 +71,7 @@ class ChangeItem:
     table_uri: str
     removed: tuple[ScanFile | StoredRows, ...]
     added: tuple[ScanFile | StoredRows, ...]
-    header: XLogDataHeader
+    header: bytes
     binary: bool = False
     xid: int | None = None
     divided: bool = False

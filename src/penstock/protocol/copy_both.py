@@ -14,13 +14,12 @@ from typing import Final
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
-from penstock.protocol.framing import LENGTH_SIZE
 from penstock.protocol.message_reader import MessageReader
 
-XLOG_DATA_HEADER_SIZE: Final = 25
+XLOG_DATA: Final = struct.Struct("!cIcQQQ")
+"""The head of XLogData as a CopyData message: d, length, w, start and end of the data, time."""
 
 _INT64_MASK: Final = (1 << 64) - 1
-_XLOG_DATA: Final = struct.Struct("!cIcQQQ").pack
 _KEEPALIVE: Final = struct.Struct("!cQQ?").pack
 
 
@@ -48,8 +47,13 @@ class HotStandbyFeedback:
 
 def xlog_data(lsn: Lsn, send_time: int, payload: bytes) -> bytes:
     """Return XLogData as a CopyData message of a logical walsender: start = end = lsn."""
-    size = LENGTH_SIZE + XLOG_DATA_HEADER_SIZE + len(payload)
-    return _XLOG_DATA(b"d", size, b"w", lsn, lsn, _to_server_epoch(send_time)) + payload
+    return xlog_data_head(lsn, send_time, len(payload)) + payload
+
+
+def xlog_data_head(lsn: Lsn, send_time: int, size: int = 0) -> bytes:
+    """Return what such a message has before its payload of ``size`` bytes."""
+    length = XLOG_DATA.size + size - 1  # of all but the type
+    return XLOG_DATA.pack(b"d", length, b"w", lsn, lsn, _to_server_epoch(send_time))
 
 
 def keepalive(end: Lsn, send_time: int, *, reply_requested: bool = False) -> bytes:

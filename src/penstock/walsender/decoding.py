@@ -46,11 +46,11 @@ from penstock.lakehouse.table_changes import (
 )
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
 from penstock.pipeline.scan import ScanFile
 from penstock.pipeline.tasks import Failed
+from penstock.protocol.copy_both import xlog_data_head
 from penstock.publication.members import Members, Operation
 from penstock.publication.relation_sync import relation_sync_entry
 from penstock.relation import Relation
@@ -205,7 +205,7 @@ class Decoding:
         messages = local and told and self._options.messages
         whole = (works or messages) and transaction.is_transaction
         xid = transaction.xid if whole and self._streams(transaction) else None
-        header = XLogDataHeader(transaction.begin, time.time_ns() // 1000)
+        header = xlog_data_head(transaction.begin, time.time_ns() // 1000)
         numbered = {next(numbers): work for work in works}
         described = self._described(works)
         emptied = [work.table.relation for work in works if work.truncated]
@@ -351,7 +351,7 @@ class Decoding:
             return None
 
     def _items(
-        self, number: int, work: _Work, header: XLogDataHeader, xid: int | None
+        self, number: int, work: _Work, header: bytes, xid: int | None
     ) -> Iterator[ChangeItem]:
         changes = work.changes
         removed = tuple(map(ScanFile.of_part, work.removed))
