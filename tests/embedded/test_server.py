@@ -71,6 +71,27 @@ def test_settings_and_hba() -> None:
             pass
 
 
+def test_the_folder_is_in_tmpdir_where_sockets_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket's path may have 107 bytes, and an unprivileged server must get through to it."""
+    short = Path(tempfile.mkdtemp(dir="/tmp"))
+    short.chmod(0o711)
+    long = short / ("long" * 20)
+    long.mkdir()
+    for folder, expected in ((short, short), (long, Path("/tmp"))):
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        with EmbeddedPostgres(18) as server:
+            assert server.data_dir.parents[1] == expected
+            with psycopg.connect(f"host={server.socket_dir} port={server.port} user=postgres"):
+                pass
+    short.chmod(0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    with EmbeddedPostgres(18) as server:
+        assert server.data_dir.parents[1] == (Path("/tmp") if os.geteuid() == 0 else short)
+    shutil.rmtree(short)
+
+
 def test_close_removes_the_folder_and_a_given_data_dir_stays(tmp_path: Path) -> None:
     place = tmp_path / "data"
     tmp_path.chmod(0o755)

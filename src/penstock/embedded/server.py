@@ -23,21 +23,26 @@ import random
 import shutil
 import signal
 import socket
+import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from penstock.artifacts import Notice
-from penstock.embedded.account import as_account, server_account
+from penstock.embedded.account import Account, as_account, server_account
 from penstock.embedded.installation import clients, find_installation
 from penstock.errors import ConfigurationError
 from penstock.identifiers import simple_quote_literal
 
 _PORTS: Final = range(16384, 32768)
+_PREFIX: Final = "penstock-pg-"
+_SOCKET: Final = f"{_PREFIX}12345678/socket/.s.PGSQL.{_PORTS.start}"
+_LONGEST_PATH: Final = 107 if sys.platform == "linux" else 103
+"""Bytes that a unix socket's path may have."""
 
 logger = logging.getLogger(__name__)
 
@@ -105,8 +110,7 @@ class EmbeddedPostgres:
         self._installation = find_installation(version, notice=notice)
         self._settings = {**_SETTINGS, **({} if fsync else _NO_FSYNC), **(settings or {})}
         self._hba = tuple(hba)
-        # In /tmp, since a unix socket's path may have 107 bytes, and macOS' TMPDIR is long.
-        self._base = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir="/tmp"))
+        self._base = _make_base(self._account)
         self.data_dir = Path(data_dir).absolute() if data_dir else self._base / "data"
         self.socket_dir = self._base / "socket"
         self.log_path = self._base / "server.log"
@@ -125,12 +129,7 @@ class EmbeddedPostgres:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Life
@@ -347,6 +346,17 @@ class EmbeddedPostgres:
 
     def _log_tail(self) -> str:
         return "\n".join(self.log().splitlines()[-12:])
+
+
+def _make_base(account: Account | None) -> Path:
+    """Make a server's temporary folder: in TMPDIR, or in /tmp if sockets in TMPDIR would have too
+    long paths, or the account cannot enter it."""
+    parent = Path(tempfile.gettempdir()).absolute()
+    fits = len(os.fsencode(parent / _SOCKET)) <= _LONGEST_PATH
+    enters = account is None or all(
+        folder.stat().st_mode & stat.S_IXOTH for folder in (parent, *parent.parents)
+    )
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent if fits and enters else "/tmp"))
 
 
 def _environment() -> dict[str, str]:
