@@ -1,4 +1,9 @@
-"""VARIANT's encoding as it was first written: a value at a time, nothing remembered."""
+"""The oracle of ``penstock.pgtypes.variant``: the same encoding, a value at a time, nothing
+remembered.
+
+It calls nothing of the product, so that a shortcut there, such as shapes of objects that are kept
+from one value to the next, cannot be wrong in both.
+"""
 
 from __future__ import annotations
 

@@ -289,7 +289,8 @@ class Parameters:
     wal_receiver_status_interval: float = parameter(10.0, Integer(0, INT_MAX // 1000, "s"))
     wal_retrieve_retry_interval: float = milliseconds(5.0, 1)
     max_logical_replication_workers: int = number(4, 0, _MAX_BACKENDS)
-    """Subscriptions that have a worker at once; workers that copy do not count."""
+    """Subscriptions that have a worker at once. One counts once, whether it streams, copies or
+    both."""
     max_sync_workers_per_subscription: int = number(2, 0, _MAX_BACKENDS)
     """Tables that a subscription copies at once beside its stream; 0: it copies none at all."""
     max_active_replication_origins: int = number(10, 0, _MAX_BACKENDS)

@@ -15,7 +15,6 @@ import re
 import select
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Final
 
 import psycopg
@@ -253,12 +252,7 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
