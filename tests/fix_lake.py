@@ -30,7 +30,7 @@ from penstock.protocol.copy_both import xlog_data
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.decoding_options import DecodingOptions
-from penstock.walsender.feed import Begun, Changes, ChangeSource, Ended, Portion
+from penstock.walsender.feed import Changes, ChangeSource, Portion, TransactionBegin, TransactionEnd
 from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer, SequencerThread
@@ -52,12 +52,12 @@ class VersionsAsRows:
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
         streamed = self._options.streaming
         for transaction in transactions:
-            yield Begun(transaction, streamed)
+            yield TransactionBegin(transaction, streamed)
             for member in transaction.members:
                 cells = (Text(str(member.to_version).encode()),)
                 row = Insert(RELATION.oid, cells, transaction.xid if streamed else None)
                 yield Portion((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
-            yield Ended(transaction)
+            yield TransactionEnd(transaction)
 
 
 def slot_reading(

@@ -29,7 +29,7 @@ from penstock.pgoutput.messages import (
     StreamStop,
 )
 from penstock.protocol.copy_both import StandbyStatusUpdate
-from penstock.walsender.feed import Begun, Changes, Ended
+from penstock.walsender.feed import Changes, TransactionBegin, TransactionEnd
 from protocol.client_messages import (
     PrimaryKeepalive,
     XLogData,
@@ -299,8 +299,8 @@ def test_positions_pass_where_nothing_is_published(tmp_path: Path) -> None:
     class Nothing:
         def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
             for transaction in transactions:
-                yield Begun(transaction)
-                yield Ended(transaction)
+                yield TransactionBegin(transaction)
+                yield TransactionEnd(transaction)
 
     lake = LakeServer(tmp_path, decoding=lambda wanted: Nothing())
     try:

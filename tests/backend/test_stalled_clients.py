@@ -22,7 +22,7 @@ from penstock.pgoutput.messages import Commit, Insert
 from penstock.pgoutput.tuple_data import Text
 from penstock.protocol.copy_both import xlog_data
 from penstock.walsender.decoding_options import DecodingOptions
-from penstock.walsender.feed import Begun, Changes, Ended, Portion
+from penstock.walsender.feed import Changes, Portion, TransactionBegin, TransactionEnd
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.slots import Slots
 
@@ -39,11 +39,11 @@ class Large:
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
         for transaction in transactions:
-            yield Begun(transaction)
+            yield TransactionBegin(transaction)
             for number in range(_PIECES):
                 row = Insert(RELATION.oid, (Text(b"%d " % number + _WIDE),))
                 yield Portion((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
-            yield Ended(transaction)
+            yield TransactionEnd(transaction)
 
 
 @pytest.fixture

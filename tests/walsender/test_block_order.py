@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.catalog import Member
-from penstock.walsender.commit_order import Found
+from penstock.walsender.commit_order import PendingTransaction
 from penstock.walsender.sequencer import one_by_block, waited_for, whole_blocks
 
 A, B, C, D = 1, 2, 3, 4
 ALL = {A, B, C, D}
 
 
-def commit(relation: int, to: int, group: str | None = None, *block: int) -> Found:
+def commit(relation: int, to: int, group: str | None = None, *block: int) -> PendingTransaction:
     member = Member(relation, f"t{relation}", to - 1, to)
-    return Found((member,), 10 * to, 10 * to, 8, group=group, block=frozenset(block))
+    return PendingTransaction((member,), 10 * to, 10 * to, 8, group=group, block=frozenset(block))
 
 
-def undone(relation: int, to: int, group: str, *block: int) -> Found:
+def undone(relation: int, to: int, group: str, *block: int) -> PendingTransaction:
     return replace(commit(relation, to, group, *block), undone=True)
 
 
-def whole(found: list[Found], followed: set[int]) -> list[Found]:
+def whole(found: list[PendingTransaction], followed: set[int]) -> list[PendingTransaction]:
     return whole_blocks(found, waited_for(found, followed))
 
 
-def shown(found: list[Found]) -> list[list[tuple[int, int, int]]]:
+def shown(found: list[PendingTransaction]) -> list[list[tuple[int, int, int]]]:
     return [[(m.relation, m.from_version, m.to_version) for m in f.members] for f in found]
 
 

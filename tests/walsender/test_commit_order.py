@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from penstock.catalog import Catalog, LakeTransaction, Member
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commit_order import Found, follows, in_order, together
+from penstock.walsender.commit_order import PendingTransaction, follows, in_order, together
 from penstock.walsender.commits import TableCommit, commits_after
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.table_logs import TableLogs
@@ -98,8 +98,8 @@ def test_nobody_comes_before_who_came_first_while_writers_go_on(
     assert names(catalog) == order
 
 
-def found(source: int, moment: int) -> Found:
-    return Found((Member(source, "", 0, 1),), moment, moment, 0)
+def found(source: int, moment: int) -> PendingTransaction:
+    return PendingTransaction((Member(source, "", 0, 1),), moment, moment, 0)
 
 
 def test_what_only_the_second_look_found_and_is_later_waits() -> None:
@@ -168,9 +168,9 @@ def test_commit_times_never_go_back_nor_beyond_now(
 
 
 def test_commits_of_a_group_are_one_transaction_in_the_place_of_the_last() -> None:
-    def found(relation: int, to_version: int, group: str | None = None) -> Found:
+    def found(relation: int, to_version: int, group: str | None = None) -> PendingTransaction:
         member = Member(relation, f"t{relation}", to_version - 1, to_version)
-        return Found((member,), to_version, to_version, 10, group=group)
+        return PendingTransaction((member,), to_version, to_version, 10, group=group)
 
     one, other, two = found(1, 5, "g"), found(3, 5), found(2, 6, "g")
     joined = together([one, other, two])
@@ -188,9 +188,9 @@ def test_commits_of_a_group_are_one_transaction_in_the_place_of_the_last() -> No
 def test_groups_that_move_past_each_other_keep_the_order_of_their_tables() -> None:
     """The first would go to its last commit, the second to its first: table 1 has both."""
 
-    def found(relation: int, to_version: int, group: str) -> Found:
+    def found(relation: int, to_version: int, group: str) -> PendingTransaction:
         member = Member(relation, f"t{relation}", to_version - 1, to_version)
-        return Found((member,), to_version, to_version, 10, group=group)
+        return PendingTransaction((member,), to_version, to_version, 10, group=group)
 
     crossed = [found(1, 1, "g"), found(2, 1, "h"), found(2, 2, "g"), found(1, 2, "h")]
     joined = together(crossed)
@@ -199,9 +199,9 @@ def test_groups_that_move_past_each_other_keep_the_order_of_their_tables() -> No
 
 
 def test_several_commits_of_one_table_in_a_group_are_one_step_of_it() -> None:
-    def found(relation: int, to_version: int, group: str | None = None) -> Found:
+    def found(relation: int, to_version: int, group: str | None = None) -> PendingTransaction:
         member = Member(relation, f"t{relation}", to_version - 1, to_version)
-        return Found((member,), to_version, to_version, 10, group=group)
+        return PendingTransaction((member,), to_version, to_version, 10, group=group)
 
     out, into, back = found(1, 5, "g"), found(2, 3, "g"), found(1, 6, "g")
     (joined,) = together([out, into, back])

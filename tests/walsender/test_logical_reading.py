@@ -14,7 +14,7 @@ from penstock.catalog import EmittedMessage, LakeTransaction
 from penstock.errors import NotInPrerequisiteState, RequiredChangesRemoved, StorageError
 from penstock.lsn import Lsn
 from penstock.sqlstate import QueryCanceled
-from penstock.walsender.feed import Begun, Changes, ChangeSource, Ended
+from penstock.walsender.feed import Changes, ChangeSource, TransactionBegin, TransactionEnd
 from penstock.walsender.logical_reading import SlotCall, SlotRequest
 from penstock.walsender.slots import Slots
 
@@ -26,8 +26,8 @@ class _Nothing:
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
         for transaction in transactions:
-            yield Begun(transaction)
-            yield Ended(transaction)
+            yield TransactionBegin(transaction)
+            yield TransactionEnd(transaction)
 
 
 @pytest.fixture

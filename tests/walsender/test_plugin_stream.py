@@ -23,7 +23,7 @@ from penstock.decoding.publication_rules import AsPublished
 from penstock.lsn import Lsn
 from penstock.protocol.copy_both import XLOG_DATA
 from penstock.protocol.frontend_messages import CopyData, FrontendMessage
-from penstock.walsender.feed import Begun, Ended, Feed, Item, Portion
+from penstock.walsender.feed import Feed, Item, Portion, TransactionBegin, TransactionEnd
 from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.stream import TICK_S, SenderState, Stream
 
@@ -57,7 +57,11 @@ def _told(place: int, origin: str | None, content: bytes) -> list[Item]:
     message = EmittedMessage(True, "p")
     transaction = LakeTransaction(place, *lsns, 0, (), origin=origin, message=message)
     told = MessageChange(True, "p", content, lsns[1], place)
-    return [Begun(transaction), Portion((), b"", 1, message=told), Ended(transaction)]
+    return [
+        TransactionBegin(transaction),
+        Portion((), b"", 1, message=told),
+        TransactionEnd(transaction),
+    ]
 
 
 class _Slow(OutputPlugin):

@@ -21,7 +21,7 @@ from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.commit_order import CommitTimes
-from penstock.walsender.following import Followed
+from penstock.walsender.following import FollowedTables
 from penstock.walsender.sequencer import Sequencer, TableLooks
 
 
@@ -341,7 +341,7 @@ def test_a_cut_that_comes_while_logs_are_looked_at_is_for_the_next_look(
     real = TableLooks.grown
     late = [app_id]
 
-    def grown(looks: TableLooks, followed: Followed) -> frozenset[int]:
+    def grown(looks: TableLooks, followed: FollowedTables) -> frozenset[int]:
         found = real(looks, followed)
         while late:
             write(warehouse, "public.a", 1)

@@ -15,7 +15,7 @@ from penstock.catalog import (
     TwoPhaseKind,
 )
 from penstock.lakehouse.staged_change import StagedChange, changes_in, content_of
-from penstock.walsender.commit_order import Found
+from penstock.walsender.commit_order import PendingTransaction
 from penstock.walsender.sequencer import one_by_block
 from penstock.walsender.two_phase import (
     commit_record,
@@ -41,8 +41,8 @@ def prepare(t: CatalogTransaction, gid: str = "g", number: str = "1") -> Prepare
     return found
 
 
-def commit(relation: int, to: int, *, ours: bool = True) -> Found:
-    found = Found((Member(relation, f"t{relation}", to - 1, to),), 10 * to, 10 * to, 8)
+def commit(relation: int, to: int, *, ours: bool = True) -> PendingTransaction:
+    found = PendingTransaction((Member(relation, f"t{relation}", to - 1, to),), 10 * to, 10 * to, 8)
     if not ours:
         return found
     block = frozenset({A, B})

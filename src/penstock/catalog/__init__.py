@@ -18,11 +18,11 @@ from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_namespace import Namespace
 from penstock.catalog.pg_prepared_xacts import PreparedXact
 from penstock.catalog.pg_publication import (
+    HistoricPublications,
     Publication,
     PublicationHistory,
     PublicationNamespace,
     PublicationRel,
-    PublicationsThen,
 )
 from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_sequence import Sequence, SequenceParameters
@@ -49,6 +49,7 @@ __all__ = [
     "Catalog",
     "CatalogTransaction",
     "EmittedMessage",
+    "HistoricPublications",
     "LakeTable",
     "LakeTransaction",
     "MadeTable",
@@ -64,7 +65,6 @@ __all__ = [
     "PublicationHistory",
     "PublicationNamespace",
     "PublicationRel",
-    "PublicationsThen",
     "RecordedError",
     "Role",
     "Sequence",

@@ -103,7 +103,7 @@ _KINDS: Final = {stored.table.name: stored for stored in (_PUBLICATIONS, _RELATI
 
 
 @dataclass(frozen=True, slots=True)
-class PublicationsThen:
+class HistoricPublications:
     """The publications at one place of the log, in the orders of ``PgPublication``."""
 
     publications: tuple[Publication, ...]
@@ -142,11 +142,11 @@ class PublicationHistory:
         return bisect_right(self._changes, place)
 
     @cached_property
-    def newest(self) -> PublicationsThen:
+    def newest(self) -> HistoricPublications:
         """The publications that are valid for the next transaction."""
         return self.at(_AFTER_ALL)
 
-    def at(self, place: Lsn) -> PublicationsThen:
+    def at(self, place: Lsn) -> HistoricPublications:
         """Return the publications that are valid for a transaction that begins at ``place``."""
 
         def rows(stored: StoredTable[Record]) -> list[Record]:
@@ -154,7 +154,7 @@ class PublicationHistory:
             found = [s.row for s in self.spans if s.kind == kind and s.counts(place)]
             return [stored.record(row) for row in found]
 
-        return PublicationsThen(
+        return HistoricPublications(
             tuple(sorted(rows(_PUBLICATIONS), key=lambda row: row.name)),
             tuple(sorted(rows(_RELATIONS), key=lambda row: row.oid)),
             tuple(sorted(rows(_NAMESPACES), key=lambda row: row.oid)),

@@ -34,7 +34,7 @@ FileName = tuple[int, str]
 """The number of a file's table among those of the work, and the file's path there."""
 
 
-class Searched(Protocol):
+class SearchedTable(Protocol):
     """A table with rows of a relation (``parts.Part``)."""
 
     @property
@@ -60,7 +60,7 @@ def look_up(
     spark: Spark,
     schema: TableSchema,
     keys: pa.Table,
-    files: Sequence[tuple[Searched, DataFile]],
+    files: Sequence[tuple[SearchedTable, DataFile]],
 ) -> Mapping[FileName, Hits]:
     """Return the hits by part and path. Files that are not in the result are to be searched.
     ``keys``: columns of the relation's key."""
@@ -89,7 +89,7 @@ def look_up(
     return found
 
 
-def _is_quick(keys: int, files: Sequence[tuple[Searched, DataFile]], *, long: bool) -> bool:
+def _is_quick(keys: int, files: Sequence[tuple[SearchedTable, DataFile]], *, long: bool) -> bool:
     """Tell whether indexes are quicker than a look at every row. For many short keys, which are
     numbers, they are not."""
     lookups, rows = keys * len(files), sum(file.rows for _, file in files)
@@ -117,7 +117,7 @@ def _is_there(item: IndexItem, file: DataFile) -> bool:
 def prepare_indexes(
     indexes: KeyIndexes,
     spark: Spark,
-    part: Searched,
+    part: SearchedTable,
     schema: TableSchema,
     files: Sequence[WrittenFile],
 ) -> None:

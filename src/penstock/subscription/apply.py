@@ -119,7 +119,7 @@ are as they were loaded. Later attempts do not check: others may commit all the 
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class BatchOutcome:
     """The result of a batch. ``cut``: the LSN of the new cut, None where there is none.
     ``outcomes``: one or more for each of its tables. ``replaced``: how many values were out of
     range."""
@@ -200,7 +200,9 @@ class Applier:
         """Release the commit threads."""
         self._commits.close()
 
-    def apply(self, batch: Batch, skip: Lsn = INVALID, *, whole: bool = False) -> Applied | None:
+    def apply(
+        self, batch: Batch, skip: Lsn = INVALID, *, whole: bool = False
+    ) -> BatchOutcome | None:
         """Apply whole transactions. Raises ReplicationConflict, RelationChanged, StorageError ...
 
         ``skip``: the finish LSN of the transaction that is not applied. ``whole``: the caller will
@@ -250,7 +252,7 @@ class Applier:
         )
         cut = None if joined is None else batch.end_lsn
         outcomes, replaced = tuple(self._outcomes), self._out_of_range.take()
-        return Applied(rows, cut, joined or (), outcomes, replaced)
+        return BatchOutcome(rows, cut, joined or (), outcomes, replaced)
 
     def take_back(self) -> bool:
         """Bring all tables back to the last cut, and tell whether any was brought back. If so, they
@@ -637,7 +639,7 @@ class Commits:
         Partitions come before their partitioned table, whose commit says that all of them have the
         batch.
         """
-        failed = _Failed()
+        failed = _FailedTargets()
         self._targets.changed(touched)
         histories = [(t, each) for t in touched if (each := self._history(t, end_lsn)) is not None]
         self._commit_all(histories, end_lsn, failed)
@@ -707,7 +709,7 @@ class Commits:
         raise CommitConflict(f"another writer has committed to {names}")
 
     def _commit_all(
-        self, commits: Sequence[tuple[Target, DeltaTable]], end_lsn: Lsn, failed: _Failed
+        self, commits: Sequence[tuple[Target, DeltaTable]], end_lsn: Lsn, failed: _FailedTargets
     ) -> None:
         """Commit the tables. Raise an error that is no single table's own once all are done."""
         ended = itertools.count(1)
@@ -737,7 +739,7 @@ class Commits:
         return table if marker < end_lsn else None
 
 
-class _Failed:
+class _FailedTargets:
     """Targets that could not be committed: those that have lost a race, and others."""
 
     def __init__(self) -> None:

@@ -526,7 +526,9 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
             tell=work.held,
         )
         definitions = _Definitions(work, publisher, [source.info for _, source in sources])
-        running = _Running(work, publisher, locks, holder, held, point, definitions, _members(work))
+        running = _RunningRound(
+            work, publisher, locks, holder, held, point, definitions, _members(work)
+        )
         with held:
             running.begin(snapshot_name, sources)
             run_copy(
@@ -544,7 +546,7 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _RunningRound:
     """Hold a round that has its snapshot.
 
     ``members``: sync ids of the tables that are still wanted. ``tables``: the tables by the URI of

@@ -26,7 +26,7 @@ from penstock.errors import InsertExists, PenstockError, UpdateExists
 from penstock.lsn import Lsn
 from penstock.pipeline.snapshot import CopyProgress
 from penstock.relation import TableName
-from penstock.subscription.apply import Applied
+from penstock.subscription.apply import BatchOutcome
 from penstock.subscription.held_snapshot import SnapshotHorizon
 from penstock.subscription.target import Target
 
@@ -114,7 +114,7 @@ class WorkerStatus:
         end_lsn: Lsn,
         commit_time: float,
         transactions: int,
-        applied: Applied,
+        applied: BatchOutcome,
         targets: Iterable[Target],
     ) -> None:
         """Note that a batch is committed. ``commit_time``: that of its last transaction, in seconds
@@ -140,7 +140,7 @@ class WorkerStatus:
         if applied.cut is not None:
             self._set(cut_lsn=applied.cut, cut_time=time.time())
 
-    def _count_conflicts(self, applied: Applied) -> None:
+    def _count_conflicts(self, applied: BatchOutcome) -> None:
         """Count the conflicts that are no errors, and the values that were replaced because they
         were out of range."""
         differs = [each.differs for each in applied.outcomes if each.differs is not None]

@@ -53,7 +53,7 @@ def now() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PendingTransaction:
     """A transaction that is not in the log yet.
 
     - ``moment``: its place among others; ``time``: when it was committed. Both are microseconds
@@ -82,8 +82,9 @@ class Found:
 
 
 def in_order(
-    first: Mapping[int, Sequence[Found]], again: Mapping[int, Sequence[Found]]
-) -> list[Found]:
+    first: Mapping[int, Sequence[PendingTransaction]],
+    again: Mapping[int, Sequence[PendingTransaction]],
+) -> list[PendingTransaction]:
     """Merge what two looks found into one order. ``first`` and ``again`` are by source, in its
     order, with moments that do not go back."""
     latest = max((found[-1].moment for found in first.values() if found), default=None)
@@ -96,7 +97,7 @@ def in_order(
     return list(heapq.merge(*sources, key=lambda found: found.moment))
 
 
-def together(found: Sequence[Found]) -> list[Found]:
+def together(found: Sequence[PendingTransaction]) -> list[PendingTransaction]:
     """Return ``found`` with the commits of each group as one transaction.
 
     It stands in the place of the group's last commit, or else of its first. If other commits of the
@@ -108,7 +109,7 @@ def together(found: Sequence[Found]) -> list[Found]:
         if item.group is not None:
             places[item.group].append(place)
     # Each group starts from the order that the groups before have left.
-    order: list[Found | None] = list(found)
+    order: list[PendingTransaction | None] = list(found)
     for group, own in places.items():
         span = [item for item in order[own[0] : own[-1] + 1] if item is not None]
         if not _would_pass(span, group):
@@ -125,7 +126,7 @@ def together(found: Sequence[Found]) -> list[Found]:
     return [item for item in order if item is not None]
 
 
-def follows(found: Sequence[Found], versions: Mapping[int, int]) -> bool:
+def follows(found: Sequence[PendingTransaction], versions: Mapping[int, int]) -> bool:
     """Tell whether each table's part of ``found`` begins where the log ends. ``versions`` says how
     far the log goes, by table oid. A table that is not in it was dropped, and its part does not
     count."""
@@ -138,7 +139,7 @@ def follows(found: Sequence[Found], versions: Mapping[int, int]) -> bool:
     return True
 
 
-def _would_pass(span: Sequence[Found], group: str) -> bool:
+def _would_pass(span: Sequence[PendingTransaction], group: str) -> bool:
     """Tell whether moving the group's commits to the end of ``span`` reorders a table's commits."""
     moved: set[int] = set()
     for item in span:
@@ -162,10 +163,12 @@ def by_relation(members: Iterable[Member]) -> tuple[Member, ...]:
 log = logging.getLogger(__name__)
 
 
-def without_unfinished(found: Sequence[Found], unfinished: Collection[str | None]) -> list[Found]:
+def without_unfinished(
+    found: Sequence[PendingTransaction], unfinished: Collection[str | None]
+) -> list[PendingTransaction]:
     """Return ``found`` without unfinished groups and without later commits of their tables."""
     waiting: set[int] = set()
-    whole: list[Found] = []
+    whole: list[PendingTransaction] = []
     for item in found:
         relations = {member.relation for member in item.members}
         if relations & waiting or (item.group is not None and item.group in unfinished):

@@ -21,9 +21,9 @@ from penstock.catalog import LakeTable, Member, Subscription, SubscriptionRel
 from penstock.catalog.pg_subscription import origin_name
 from penstock.lakehouse.cuts import Cut, CutOwner
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.walsender.commit_order import Found
+from penstock.walsender.commit_order import PendingTransaction
 from penstock.walsender.commits import newest_version
-from penstock.walsender.own_commits import CutMember, Owned, Owners
+from penstock.walsender.own_commits import CutMember, OwnedTables, Owners
 from penstock.walsender.table_logs import next_path
 
 
@@ -94,7 +94,7 @@ class CutCommits:
         members = () if cut is None else cut.tables.values()
         return next((at.version for at in members if at.uri == uri), newest)
 
-    def moved(self, owned: Owned) -> Iterator[tuple[int, Cut, list[CutMember]]]:
+    def moved(self, owned: OwnedTables) -> Iterator[tuple[int, Cut, list[CutMember]]]:
         """Yield subscription, cut and tables for each subscription whose cut has moved on."""
         for subscription, last in sorted(self._cuts.items()):
             cut: Cut | None = last
@@ -112,11 +112,13 @@ def _cut_owners(subscriptions: Sequence[Subscription]) -> frozenset[tuple[int, C
     return frozenset((s.oid, CutOwner(s.name, s.app_id)) for s in subscriptions)
 
 
-def transaction(subscription: int, cut: Cut, members: Sequence[Member], size: int) -> Found:
+def transaction(
+    subscription: int, cut: Cut, members: Sequence[Member], size: int
+) -> PendingTransaction:
     """Return a cut as one transaction. It stands where the cut was made, and has the time of the
     cut's last commit."""
     committed = cut.commit_time or cut.cut_time
-    return Found(
+    return PendingTransaction(
         tuple(members),
         moment=round(cut.cut_time.timestamp() * 1e6),
         time=round(committed.timestamp() * 1e6),

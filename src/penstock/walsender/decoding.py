@@ -18,12 +18,12 @@ from typing import Final
 from penstock.catalog import (
     Catalog,
     CatalogTransaction,
+    HistoricPublications,
     LakeTable,
     LakeTransaction,
     Member,
     Publication,
     PublicationHistory,
-    PublicationsThen,
     TwoPhaseKind,
 )
 from penstock.decoding import MessageChange, RelationData
@@ -56,7 +56,7 @@ from penstock.publication.relation_sync import relation_sync_entry
 from penstock.relation import Relation
 from penstock.walsender.decoding_options import DecodingOptions, Published, PublishedAt
 from penstock.walsender.every_table import relation_data
-from penstock.walsender.feed import Begun, Changes, Ended, Portion
+from penstock.walsender.feed import Changes, Portion, TransactionBegin, TransactionEnd
 from penstock.walsender.lake_columns import (
     LakeColumn,
     as_then,
@@ -148,7 +148,7 @@ class Decoding:
         waiting = next(portions, None)
         try:
             for plan in plans:
-                yield Begun(plan.transaction, plan.xid is not None)
+                yield TransactionBegin(plan.transaction, plan.xid is not None)
                 if plan.emptied is not None:
                     yield plan.emptied
                 messages = self._messages(plan)
@@ -168,7 +168,7 @@ class Decoding:
                     waiting = next(portions, None)
                 for _, message in messages:
                     yield message
-                yield Ended(plan.transaction)
+                yield TransactionEnd(plan.transaction)
             if waiting is not None:
                 raise PenstockError(f"changes of table {waiting.work} belong to no transaction")
         finally:
@@ -470,7 +470,7 @@ class _Epoch:
     def __init__(
         self,
         catalog: Catalog,
-        then: PublicationsThen,
+        then: HistoricPublications,
         names: Sequence[str],
         version: int | None,
         now: _Epoch | None = None,

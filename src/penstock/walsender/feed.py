@@ -62,7 +62,7 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class TransactionBegin:
     """The begin of a transaction, or of a message outside of transactions. ``streamed``: it is sent
     in blocks (protocol version 2)."""
 
@@ -71,7 +71,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TransactionEnd:
     """The end of a transaction, all of which has been handed out."""
 
     transaction: LakeTransaction
@@ -84,7 +84,7 @@ class FeedFailure:
     error: BaseException
 
 
-FeedChange = Begun | Portion | Ended
+FeedChange = TransactionBegin | Portion | TransactionEnd
 Changes = Generator[FeedChange, None, None]
 Item = FeedChange | FeedFailure
 
@@ -93,7 +93,7 @@ class ChangeSource(Protocol):
     """A source that turns transactions into messages, made for one stream."""
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
-        """Yield each transaction from Begun to Ended, in the order of sending.
+        """Yield each transaction from TransactionBegin to TransactionEnd, in the order of sending.
 
         It has no portions if nothing of it is published. The work is done before the first item
         comes. Raises PenstockError after the end of the last transaction that can be sent. The
@@ -218,7 +218,7 @@ class Feed:
                 self._put(item)
                 if isinstance(item, Portion):
                     count, sent = count + item.changes, sent + item.nbytes
-                elif isinstance(item, Ended):
+                elif isinstance(item, TransactionEnd):
                     self._at = item.transaction.end
                 if self._stopping.is_set():
                     return

@@ -38,7 +38,7 @@ CUTS_NAME = "the cuts of subscriptions"
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowedTables:
     """The followed tables, and how far each is followed. ``tables`` are those with rows of their
     own. ``made`` are oids of tables that blocks will make which are not committed yet."""
 
@@ -174,7 +174,7 @@ class Following:
                 self._follow(schema, name, uri or "", followed)
         self._troubles.forget(there)
 
-    def _follow(self, schema: str, name: str, uri: str, followed: Followed) -> None:
+    def _follow(self, schema: str, name: str, uri: str, followed: FollowedTables) -> None:
         found = describe(self._warehouse, uri)
         if found is None:
             return
@@ -199,7 +199,7 @@ class Following:
             if table.uri == uri and table.oid not in t.transactions.versions():
                 t.transactions.advance(table.oid, version, found.id)
 
-    def followed(self) -> Followed:
+    def followed(self) -> FollowedTables:
         """Return what is followed now."""
         with self._catalog.read() as t:
             generation, end = t.generation(), t.transactions.end()
@@ -214,11 +214,11 @@ class Following:
         return Lsn(0) if self._known is None else self._known.end
 
     @property
-    def last(self) -> Followed | None:
+    def last(self) -> FollowedTables | None:
         """The last result of ``followed``, kept up by ``moved``; None if it must be asked."""
         return None if self._known is None else self._known.followed
 
-    def last_at(self, generation: int, end: Lsn) -> Followed | None:
+    def last_at(self, generation: int, end: Lsn) -> FollowedTables | None:
         """Return what ``followed`` would give at a state of the catalog, None if not known. Any
         thread may call it."""
         known = self._known
@@ -255,17 +255,17 @@ class _Known:
 
     generation: int
     end: Lsn
-    followed: Followed
+    followed: FollowedTables
 
 
-def _followed(t: CatalogTransaction) -> Followed:
+def _followed(t: CatalogTransaction) -> FollowedTables:
     at = t.transactions.sequenced()
     known = t.tables.all()
     tables = tuple(table for table in known if table.uri and table.oid in at)
     subscriptions = t.subscriptions.all()
     maintained = owners(subscriptions, t.relations.all(), known)
     made = frozenset(table.row.oid for table in t.block_commits.made())
-    return Followed(tables, at, subscriptions, maintained, made)
+    return FollowedTables(tables, at, subscriptions, maintained, made)
 
 
 def _still(t: CatalogTransaction, table: LakeTable, at: Sequenced) -> bool:

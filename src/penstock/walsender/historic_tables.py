@@ -37,7 +37,7 @@ _PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class TableThen:
+class HistoricTable:
     """A table at a version; ``state`` has no files, and is None for a partitioned parent."""
 
     table: LakeTable
@@ -98,7 +98,7 @@ class HistoricTables:
 
     def tables(
         self, transaction: LakeTransaction, among: Iterable[LakeTable] | None = None
-    ) -> Iterator[TableThen]:
+    ) -> Iterator[HistoricTable]:
         """Yield the tables that existed, in the order given, or by oid. Raises as ``relation``."""
         with self._catalog.read() as t:
             known = t.tables.all() if among is None else tuple(among)
@@ -107,7 +107,7 @@ class HistoricTables:
         moved = {member.relation for member in transaction.members}
         for table in known:
             if table.partition_key is not None:
-                yield TableThen(table, None)
+                yield HistoricTable(table, None)
                 continue
             version = versions.get(table.oid, -1)
             if version >= 0:
@@ -118,7 +118,7 @@ class HistoricTables:
                 if not changed and _made_after(state, transaction):
                     continue
                 end = None if changed else transaction.end
-                yield TableThen(as_then(table, version, state, end), state)
+                yield HistoricTable(as_then(table, version, state, end), state)
 
     def _versions(
         self, t: CatalogTransaction, transaction: LakeTransaction, oids: Iterable[int]

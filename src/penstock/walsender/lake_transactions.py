@@ -30,7 +30,13 @@ from penstock.pipeline.change_columns import read_row_stream
 from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.decoding_options import prepare_is_sent, was_prepared
-from penstock.walsender.feed import Begun, ChangeSource, Ended, FeedChange, Portion
+from penstock.walsender.feed import (
+    ChangeSource,
+    FeedChange,
+    Portion,
+    TransactionBegin,
+    TransactionEnd,
+)
 
 _ACTIONS: Final = {
     Operation.INSERT: Action.INSERT,
@@ -70,7 +76,7 @@ class LakeTransactions:
         items are drawn."""
         with closing(self.source.changes(transactions)) as found:
             for change in found:
-                if isinstance(change, Begun):
+                if isinstance(change, TransactionBegin):
                     rest = self.changes(change.transaction, found)
                     yield self.items_of(change, rest), change.transaction.end
                     for _ in rest:  # a filter may have skipped the transaction
@@ -81,7 +87,7 @@ class LakeTransactions:
     ) -> Iterator[Decoded]:
         """Yield the changes up to the transaction's end."""
         for change in found:
-            if isinstance(change, Ended):
+            if isinstance(change, TransactionEnd):
                 return
             if isinstance(change, Portion):
                 yield self.portion(change, transaction)
@@ -113,7 +119,7 @@ class LakeTransactions:
             self._bare[relation] = RelationData.of(relation)
         return self._bare[relation]
 
-    def items_of(self, begun: Begun, changes: Iterator[Decoded]) -> Iterable[Item]:
+    def items_of(self, begun: TransactionBegin, changes: Iterator[Decoded]) -> Iterable[Item]:
         """Return an entry of the log as items: a transaction, or a message outside of one."""
         transaction, record = begun.transaction, begun.transaction.two_phase
         if not transaction.is_transaction:

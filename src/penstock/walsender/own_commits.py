@@ -19,7 +19,7 @@ from functools import partial
 from penstock.catalog import LakeTable, Member, Sequenced, Subscription
 from penstock.lakehouse.cuts import Cut, CutTable
 from penstock.lsn import Lsn
-from penstock.walsender.commit_order import Found
+from penstock.walsender.commit_order import PendingTransaction
 from penstock.walsender.commits import TableCommit
 from penstock.walsender.table_logs import TableLogs
 
@@ -56,7 +56,7 @@ class OwnedTable:
 
     table: LakeTable
     owner: int
-    others: tuple[Found, ...]
+    others: tuple[PendingTransaction, ...]
     at: Sequenced
     mixed: int | None
 
@@ -121,7 +121,7 @@ def _next_of_others(
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnedTables:
     """The tables with owners that could be read."""
 
     tables: Sequence[OwnedTable]
@@ -146,7 +146,7 @@ class Owned:
             for limit in [limits[member.table.oid]]
         )
 
-    def before(self, moments: Mapping[int, int]) -> dict[int, list[Found]]:
+    def before(self, moments: Mapping[int, int]) -> dict[int, list[PendingTransaction]]:
         """Return the commits of others, by table oid. ``moments`` are the places of the cuts that
         move tables on. What a table's log has before a cut goes before it, whatever the clocks
         said."""
@@ -162,11 +162,11 @@ class Owned:
 
 def found_alone(
     table: LakeTable, commit: TableCommit, moment: int, subscriptions: Sequence[Subscription]
-) -> Found:
+) -> PendingTransaction:
     """Return a commit as a transaction of its own, whatever group or block it belongs to."""
     member = Member(table.oid, table.uri or "", commit.version - 1, commit.version, commit.table_id)
     origin, lsn = origin_of(commit.applied, subscriptions)
-    return Found(
+    return PendingTransaction(
         (member,),
         moment,
         moment,
@@ -186,7 +186,7 @@ def walk(
     subscriptions: Sequence[Subscription],
 ) -> OwnedTable:
     """Read a table's commits after ``at``. Raises StorageError."""
-    others: list[Found] = []
+    others: list[PendingTransaction] = []
     waits, mixed, moment = False, None, 0
     for commit, committed in logs.after(table, at.version):
         theirs = commit.applied is None or commit.applied[0] != owner.app_id

@@ -72,7 +72,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.commit_order import (
     CommitTimes,
-    Found,
+    PendingTransaction,
     by_relation,
     follows,
     in_order,
@@ -82,11 +82,11 @@ from penstock.walsender.commit_order import (
 )
 from penstock.walsender.commits import TableCommit
 from penstock.walsender.cut_commits import CutCommits, transaction
-from penstock.walsender.following import CUTS_NAME, Followed, Following
+from penstock.walsender.following import CUTS_NAME, FollowedTables, Following
 from penstock.walsender.own_commits import (
     CutMember,
-    Owned,
     OwnedTable,
+    OwnedTables,
     Turn,
     found_alone,
     in_turn,
@@ -313,10 +313,10 @@ class Sequencer:
                 self._end = end
                 self._grown.notify_all()
 
-    def _transactions(self) -> list[Found]:
+    def _transactions(self) -> list[PendingTransaction]:
         return together(one_by_block(self._find()))
 
-    def _find(self) -> list[Found]:
+    def _find(self) -> list[PendingTransaction]:
         followed = self._following.followed()
         cuts_grown = self._cuts.has_grown(followed.subscriptions) or self.troubles.of(_CUTS_WORK)
         if cuts_grown:
@@ -351,7 +351,9 @@ class Sequencer:
         waiting = waited_for(there, own_tables | followed.made)
         return whole_blocks(there, waiting, self._lost_blocks.lost(there, waiting, followed))
 
-    def _between_cuts(self, owned: Owned, followed: Followed) -> Iterable[Found]:
+    def _between_cuts(
+        self, owned: OwnedTables, followed: FollowedTables
+    ) -> Iterable[PendingTransaction]:
         for oid, cut, moved in self._cuts.moved(owned):
             parts = [part for item in moved if (part := self._part(item)) is not None]
             app_id = next(s.app_id for s in followed.subscriptions if s.oid == oid)
@@ -375,7 +377,7 @@ class Sequencer:
             return None
         return moved, commits
 
-    def _append(self, found: Sequence[Found]) -> bool:
+    def _append(self, found: Sequence[PendingTransaction]) -> bool:
         """Append transactions to the log, and tell whether that was done. It is not done if another
         process has put commits of these tables there meanwhile; then they must be found again."""
         relations = {member.relation for item in found for member in item.members}
@@ -423,7 +425,7 @@ class Sequencer:
         return True
 
 
-def _of_cut(subscription: int, cut: Cut, turn: Turn) -> Found:
+def _of_cut(subscription: int, cut: Cut, turn: Turn) -> PendingTransaction:
     """Return a cut as one transaction, or the part of it before a commit of others."""
     members, size, blocks = [], 0, frozenset[str]()
     for moved, commits in turn.commits:
@@ -454,11 +456,13 @@ def _of_cut(subscription: int, cut: Cut, turn: Turn) -> Found:
 _NONE: Final[Mapping[str, Collection[int]]] = {}
 
 
-def waited_for(found: Sequence[Found], followed: Collection[int]) -> dict[str, set[int]]:
+def waited_for(
+    found: Sequence[PendingTransaction], followed: Collection[int]
+) -> dict[str, set[int]]:
     """Return, for each incomplete block, oids of the tables whose commits it lacks. If commits of
     it were taken back, these are the tables whose commits were not taken back yet. ``followed`` has
     the oids of tables whose every commit is looked at."""
-    blocks: dict[str, list[Found]] = defaultdict(list)
+    blocks: dict[str, list[PendingTransaction]] = defaultdict(list)
     for item in found:
         if item.block and item.group is not None:
             blocks[item.group].append(item)
@@ -467,10 +471,10 @@ def waited_for(found: Sequence[Found], followed: Collection[int]) -> dict[str, s
 
 
 def whole_blocks(
-    found: Sequence[Found],
+    found: Sequence[PendingTransaction],
     waiting: Mapping[str, Collection[int]],
     lost: Mapping[str, Collection[int]] = _NONE,
-) -> list[Found]:
+) -> list[PendingTransaction]:
     """Return ``found`` without incomplete blocks. ``waiting`` comes from ``waited_for``; ``lost``
     has the tables of it that are not waited for any more, by block."""
     unfinished = {
@@ -479,20 +483,20 @@ def whole_blocks(
     return without_unfinished(found, unfinished) if unfinished else list(found)
 
 
-def _lacking(items: Sequence[Found], followed: Collection[int]) -> set[int]:
+def _lacking(items: Sequence[PendingTransaction], followed: Collection[int]) -> set[int]:
     there, undone = _put(items), _undone(items)
     return there - undone if undone else (set(followed) & items[0].block) - there
 
 
-def _put(items: Sequence[Found]) -> set[int]:
+def _put(items: Sequence[PendingTransaction]) -> set[int]:
     return {relation for item in items for relation in _relations(item)}
 
 
-def _undone(items: Sequence[Found]) -> set[int]:
+def _undone(items: Sequence[PendingTransaction]) -> set[int]:
     return {relation for item in items if item.undone for relation in _relations(item)}
 
 
-def one_by_block(found: Sequence[Found]) -> list[Found]:
+def one_by_block(found: Sequence[PendingTransaction]) -> list[PendingTransaction]:
     """Join the commits of each block into one transaction; all blocks are complete."""
     order = list(found)
     for group in dict.fromkeys(item.group for item in found if item.block):
@@ -506,13 +510,13 @@ def one_by_block(found: Sequence[Found]) -> list[Found]:
 class _Span:
     """The span from the first commit of a block to its last one."""
 
-    items: Sequence[Found]
+    items: Sequence[PendingTransaction]
     group: str | None
-    before: list[Found] = field(default_factory=list)
-    within: list[Found] = field(default_factory=list)
-    after: list[Found] = field(default_factory=list)
+    before: list[PendingTransaction] = field(default_factory=list)
+    within: list[PendingTransaction] = field(default_factory=list)
+    after: list[PendingTransaction] = field(default_factory=list)
 
-    def divided(self) -> list[Found]:
+    def divided(self) -> list[PendingTransaction]:
         """Return what comes before the block, then the block, then what comes after it."""
         begun: set[int] = set()
         ended: set[int] = set()  # relations of the items after the block
@@ -535,7 +539,7 @@ class _Span:
         own = (item for item in self.items[start:] if item.group == self.group)
         return {relation for item in own for relation in _relations(item)}
 
-    def _one(self, items: Sequence[Found]) -> Found:
+    def _one(self, items: Sequence[PendingTransaction]) -> PendingTransaction:
         members = by_relation(member for item in items for member in item.members)
         last = next(item for item in reversed(items) if item.group == self.group)
         # A block that was taken back changes nothing, and its tables' next commits start after it.
@@ -561,7 +565,7 @@ class _Span:
         )
 
 
-def _relations(item: Found) -> set[int]:
+def _relations(item: PendingTransaction) -> set[int]:
     return {member.relation for member in item.members}
 
 
@@ -586,9 +590,9 @@ class LostBlocks:
 
     def lost(
         self,
-        there: Sequence[Found],
+        there: Sequence[PendingTransaction],
         waiting: Mapping[str, Collection[int]],
-        followed: Followed,
+        followed: FollowedTables,
     ) -> Mapping[str, Collection[int]]:
         """Return, by block, oids of the tables that are not waited for. ``waiting`` has, by block,
         the tables whose commits ``there`` lacks."""
@@ -661,7 +665,7 @@ class TableLooks:
         self._grown_at: Mapping[int, int] = {}
         self._changed: dict[int, float] = {}
 
-    def grown(self, followed: Followed) -> frozenset[int]:
+    def grown(self, followed: FollowedTables) -> frozenset[int]:
         """Return oids of the tables whose logs may have grown, or could not be read before."""
         at = {oid: sequenced.version for oid, sequenced in followed.at.items()}
         found = {table.oid for table in self._logs.grown(followed.tables, at)}
@@ -671,13 +675,15 @@ class TableLooks:
         self._grown_at = {oid: at[oid] for oid in found}
         return frozenset(found)
 
-    def own(self, followed: Followed, grown: Collection[int]) -> dict[int, list[Found]]:
+    def own(
+        self, followed: FollowedTables, grown: Collection[int]
+    ) -> dict[int, list[PendingTransaction]]:
         """Return new commits of the tables whose every commit is a transaction."""
         return self._look((t for t in followed.own() if t.oid in grown), followed, {})
 
     def again(
-        self, followed: Followed, before: Mapping[int, Sequence[Found]]
-    ) -> dict[int, list[Found]]:
+        self, followed: FollowedTables, before: Mapping[int, Sequence[PendingTransaction]]
+    ) -> dict[int, list[PendingTransaction]]:
         """Look at all such tables again, for commits after those found ``before``."""
         tables = list(followed.own())
         at = {
@@ -689,11 +695,14 @@ class TableLooks:
         return self._look(self._logs.grown(tables, at), followed, before)
 
     def _look(
-        self, tables: Iterable[LakeTable], followed: Followed, behind: Mapping[int, Sequence[Found]]
-    ) -> dict[int, list[Found]]:
-        found: dict[int, list[Found]] = {}
+        self,
+        tables: Iterable[LakeTable],
+        followed: FollowedTables,
+        behind: Mapping[int, Sequence[PendingTransaction]],
+    ) -> dict[int, list[PendingTransaction]]:
+        found: dict[int, list[PendingTransaction]] = {}
         for table in tables:
-            commits: list[Found] = []
+            commits: list[PendingTransaction] = []
             before = behind.get(table.oid)
             version, moment = followed.at[table.oid].version, 0
             if before:
@@ -709,10 +718,10 @@ class TableLooks:
             found[table.oid] = commits
         return found
 
-    def owned(self, followed: Followed, grown: Collection[int]) -> Owned:
+    def owned(self, followed: FollowedTables, grown: Collection[int]) -> OwnedTables:
         """Return the tables that subscriptions maintain, with the commits of others to them."""
         if not followed.owners:
-            return Owned(())
+            return OwnedTables(())
         subscriptions = {subscription.oid: subscription for subscription in followed.subscriptions}
         found: list[OwnedTable] = []
         for table in followed.tables:
@@ -726,13 +735,13 @@ class TableLooks:
             with self._troubles.kept(_COMMITS, table.qualified_name):
                 maintains = subscriptions[owner]
                 found.append(walk(self._logs, table, at, maintains, followed.subscriptions))
-        return Owned(found)
+        return OwnedTables(found)
 
     def changed(self, relations: Iterable[int]) -> None:
         """Note that the log of transactions has new commits of these tables."""
         self._changed |= dict.fromkeys(relations, time.monotonic())
 
-    def watched(self, followed: Followed) -> tuple[str, ...]:
+    def watched(self, followed: FollowedTables) -> tuple[str, ...]:
         """Return the paths of the next entries of tables that have changed lately. A table is left
         out if its next entry is there already, but waits for something else."""
         since = time.monotonic() - _LATELY_S

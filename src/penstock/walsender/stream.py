@@ -22,7 +22,14 @@ from penstock.protocol.answers import Duplex
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.copy_both import StandbyStatusUpdate, decode_standby_message, keepalive
 from penstock.protocol.frontend_messages import CopyData, CopyDone
-from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Item, Portion
+from penstock.walsender.feed import (
+    Feed,
+    FeedFailure,
+    Item,
+    Portion,
+    TransactionBegin,
+    TransactionEnd,
+)
 from penstock.walsender.lake_transactions import Decoded, LakeTransactions
 
 TICK_S: Final = 0.05
@@ -109,14 +116,14 @@ class Stream:
         match item:
             case None:
                 self._tell_position()
-            case Begun():
+            case TransactionBegin():
                 self._send(item)
             case FeedFailure(error):
                 raise error
 
     # What is sent
 
-    def _send(self, begun: Begun) -> None:
+    def _send(self, begun: TransactionBegin) -> None:
         """Send all of a transaction."""
         state, context = self.state, self._context
         changes = self._changes(begun)
@@ -136,12 +143,12 @@ class Stream:
             state.streamed += context.blocks > blocks
         state.sent = begun.transaction.end
 
-    def _changes(self, begun: Begun) -> Iterator[Decoded]:
+    def _changes(self, begun: TransactionBegin) -> Iterator[Decoded]:
         """Yield the feed's changes of the transaction that has begun."""
         while True:
             item = self._feed.next(TICK_S)
             match item:
-                case Ended():
+                case TransactionEnd():
                     return
                 case FeedFailure(error):
                     raise error

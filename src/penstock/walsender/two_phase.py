@@ -27,7 +27,7 @@ from penstock.catalog import (
     TwoPhaseRecord,
 )
 from penstock.lakehouse.staged_change import StagedChange
-from penstock.walsender.commit_order import Found
+from penstock.walsender.commit_order import PendingTransaction
 
 _BYTES_OF_AN_ACTION = 64
 """Bytes of WAL for each file, as ``commits`` counts them."""
@@ -156,7 +156,9 @@ def note_commit(
         t.prepared_blocks.begin_commit(commit.prepared, commit.block)
 
 
-def committed_by(t: CatalogTransaction, item: Found, time: int) -> PreparedBlock | None:
+def committed_by(
+    t: CatalogTransaction, item: PendingTransaction, time: int
+) -> PreparedBlock | None:
     """Return the prepared transaction whose COMMIT PREPARED is ``item``, None if there is none.
     Other prepared transactions with commits in ``item`` get their ROLLBACK PREPARED before it."""
     for block_id in sorted(item.blocks):
