@@ -1,8 +1,8 @@
 """The apply half of worker.c: apply a batch of whole transactions to Delta tables, exactly once.
 
 In: a batch from the inbox. Out: the tables' commits, each with the batch's end LSN inside (law 2),
-then the cut (law 3). A server applies one change after the other. A commit to a table costs the
-same for one row as for a million, so a batch becomes one commit of each table that it touches. A
+then the cut (law 3). A server applies one change after the other. A Delta commit costs tens of
+milliseconds however few rows it has, so a batch becomes one commit of each table that it touches. A
 transaction larger than ``logical_decoding_work_mem`` comes in several pieces, which are staged one
 after the other and committed together.
 

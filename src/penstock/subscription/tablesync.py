@@ -23,7 +23,8 @@ A round, beside the apply worker and on the publisher:
     last cut L  --------> look at tables and locks; make targets
     (holds back what      create a temporary slot  --------------->  waits for all that write;
      it acknowledges                                                 point X, snapshot exported
-     at L: began_at)      lock the tables; leave out what has
+     at L: began_at)      read what rows depend on (_Definitions)
+                          lock the tables; leave out what has
                           changed since the snapshot
                           i -> d
                           write files that no log entry names  <---  rows at the snapshot
