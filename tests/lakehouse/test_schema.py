@@ -22,7 +22,7 @@ from penstock.lakehouse.schema import (
     delta_type,
     recorded_type,
 )
-from penstock.lakehouse.schema_changes import check_same_key, columns_added, copied_again
+from penstock.lakehouse.schema_changes import check_same_key, columns_to_add, schema_of_copy
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.variant import VARIANT
 from penstock.relation import Relation, ReplicaIdentity
@@ -73,7 +73,7 @@ def test_a_column_made_here_keeps_its_type_when_it_is_copied_again() -> None:
     )
     own = TableSchema(tuple(columns), made.key)
     published = relation(ID, Attribute("mood", 16777), Attribute("n", TEXT))
-    again = copied_again(own, TableSchema.of_relation(published), table="public.t")
+    again = schema_of_copy(own, TableSchema.of_relation(published), table="public.t")
     types = {c.name: (c.attribute.type_oid, c.local, c.attribute.default) for c in again.columns}
     assert types == {
         "id": (INT8, True, "'x'"),
@@ -88,9 +88,9 @@ def test_a_type_that_was_chosen_here_is_not_replaced_by_a_copy() -> None:
     own = TableSchema((Column("id", Attribute("id", INT8), pa.int64(), local=True), point), ("id",))
     wanted = TableSchema.of_relation(relation(ID, Attribute("c", TEXT)))
     with pytest.raises(FeatureNotSupported, match="cannot be converted to the type"):
-        copied_again(own, wanted, table="public.t")
+        schema_of_copy(own, wanted, table="public.t")
     same = TableSchema.of_relation(relation(ID, Attribute("c", 600)))
-    assert copied_again(own, same, table="public.t").columns[1].attribute.type_oid == 600
+    assert schema_of_copy(own, same, table="public.t").columns[1].attribute.type_oid == 600
 
 
 def test_full_and_nothing_have_no_key_unless_one_is_named() -> None:
@@ -139,25 +139,25 @@ def test_types_that_delta_has_and_we_do_not_write() -> None:
 
 def test_same_and_reordered_relations_fit() -> None:
     have = TableSchema.of_relation(relation(ID, NOTE))
-    assert columns_added(have, have, table="public.orders") == ()
-    assert columns_added(have, TableSchema.of_relation(relation(NOTE, ID)), table="t") == ()
+    assert columns_to_add(have, have, table="public.orders") == ()
+    assert columns_to_add(have, TableSchema.of_relation(relation(NOTE, ID)), table="t") == ()
     varchar = TableSchema.of_relation(relation(ID, Attribute("note", 1043, 14)))
-    assert columns_added(have, varchar, table="t") == (), "text and varchar are both strings"
+    assert columns_to_add(have, varchar, table="t") == (), "text and varchar are both strings"
 
 
 def test_added_columns_get_names_that_are_free() -> None:
     have = TableSchema.of_relation(relation(ID, Attribute("a_b", TEXT)))
     wanted = TableSchema.of_relation(relation(ID, Attribute("a b", INT8), Attribute("a_b", TEXT)))
-    (added,) = columns_added(have, wanted, table="public.orders")
+    (added,) = columns_to_add(have, wanted, table="public.orders")
     assert (added.source, added.name, added.type) == ("a b", "a_b_2", pa.int64())
-    assert columns_added(have.with_columns([added]), wanted, table="public.orders") == ()
+    assert columns_to_add(have.with_columns([added]), wanted, table="public.orders") == ()
 
 
 def test_a_column_that_another_writer_has_added() -> None:
     wanted = TableSchema.of_relation(relation(ID))
     have = wanted.with_columns([Column("note", Attribute("note", 0), pa.string())])
     with pytest.raises(RelationChanged, match="is not published") as caught:
-        columns_added(have, wanted, table="public.orders")
+        columns_to_add(have, wanted, table="public.orders")
     assert "Another writer has made it" in str(caught.value.detail)
 
 
@@ -182,7 +182,7 @@ def test_other_changes_stop_with_table_column_types_and_remedy(
 ) -> None:
     have = TableSchema.of_relation(relation(ID, NOTE))
     with pytest.raises(RelationChanged) as caught:
-        columns_added(have, TableSchema.of_relation(relation(*attributes)), table="public.orders")
+        columns_to_add(have, TableSchema.of_relation(relation(*attributes)), table="public.orders")
     report = caught.value.with_statement("ALTER SUBSCRIPTION s").report()
     assert all(word in report for word in ["public.orders", *words]), report
 
@@ -192,19 +192,19 @@ def test_a_column_of_the_nodes_own_that_was_published_and_may_be_renamed() -> No
     theirs = TableSchema.of_relation(relation(ID, NOTE))
     made = TableSchema(tuple(replace(c, local=True) for c in theirs.columns), theirs.key)
     renamed = TableSchema.of_relation(relation(ID, Attribute("remark", TEXT), Attribute("a", TEXT)))
-    assert [c.source for c in columns_added(made, renamed, table="t")] == ["remark", "a"]
+    assert [c.source for c in columns_to_add(made, renamed, table="t")] == ["remark", "a"]
     fields = alter_schema_json(made.delta_json(), made.with_published(["id", "note"]).columns, ())
     sent = TableSchema.of_delta(fields, {KEY: '["id"]'})
     with pytest.raises(RelationChanged) as caught:
-        columns_added(sent, renamed, table="public.t")
+        columns_to_add(sent, renamed, table="public.t")
     assert str(caught.value.message) == (
         'logical replication target relation "public.t" is missing replicated columns: '
         '"remark", "a"'
     )
     assert '"note" is no longer published' in str(caught.value.detail)
-    assert columns_added(sent, TableSchema.of_relation(relation(ID)), table="t") == ()
+    assert columns_to_add(sent, TableSchema.of_relation(relation(ID)), table="t") == ()
     assert theirs.with_published(["note"]) == theirs
-    again = copied_again(sent, renamed, table="t")
+    again = schema_of_copy(sent, renamed, table="t")
     assert {c.source: c.published for c in again.columns} == {
         "id": True,
         "remark": False,
@@ -266,7 +266,7 @@ def test_nobody_sees_the_column_of_a_table_without_columns(tmp_path: Path) -> No
     assert [column.attribute.name for column in columns_of(table.state)] == ["id"]
     assert [column.name for column in table.schema.taken().columns if column.local] == []
     wanted = TableSchema.of_relation(relation(ID), ())
-    assert columns_added(table.schema, wanted, table="t") == ()
+    assert columns_to_add(table.schema, wanted, table="t") == ()
 
 
 def test_columns_as_text_where_a_type_does_not_hold_all_values() -> None:
@@ -284,15 +284,15 @@ def test_columns_as_text_where_a_type_does_not_hold_all_values() -> None:
     more = TableSchema.of_relation(
         relation(ID, Attribute("d", DATE), Attribute("n", NUMERIC), Attribute("e", DATE))
     )
-    (added,) = columns_added(made, more, table="t", new=new)
+    (added,) = columns_to_add(made, more, table="t", new=new)
     assert (added.source, added.attribute.type_oid, added.as_text) == ("e", TEXT, True)
-    assert columns_added(plain, plain, table="t", new=new) == ()
-    assert columns_added(made, plain, table="t") == ()
-    assert copied_again(plain, plain, table="t", new=new) == made
-    assert copied_again(made, plain, table="t") == plain
+    assert columns_to_add(plain, plain, table="t", new=new) == ()
+    assert columns_to_add(made, plain, table="t") == ()
+    assert schema_of_copy(plain, plain, table="t", new=new) == made
+    assert schema_of_copy(made, plain, table="t") == plain
     own = TableSchema((*plain.columns[:1], replace(plain.columns[1], local=True)), plain.key)
     wanted = TableSchema(plain.columns[:2], plain.key)
-    assert copied_again(own, wanted, table="t", new=new).columns[1].attribute.type_oid == DATE
+    assert schema_of_copy(own, wanted, table="t", new=new).columns[1].attribute.type_oid == DATE
 
 
 JSONB, JSON, JSONB_ARRAY = 3802, 114, 3807
@@ -308,15 +308,15 @@ def test_jsonb_as_variants() -> None:
     assert not plain.has_variants
     written = TableSchema.of_delta(made.delta_json(), {KEY: '["id"]'})
     assert written == made
-    assert columns_added(written, plain, table="t") == ()
+    assert columns_to_add(written, plain, table="t") == ()
     more = TableSchema.of_relation(relation(*attributes, Attribute("d", JSONB)))
-    assert [c.type for c in columns_added(made, more, table="t", new=new)] == [VARIANT]
-    assert columns_added(plain, plain, table="t", new=new) == ()
-    assert copied_again(plain, plain, table="t", new=new) == made
+    assert [c.type for c in columns_to_add(made, more, table="t", new=new)] == [VARIANT]
+    assert columns_to_add(plain, plain, table="t", new=new) == ()
+    assert schema_of_copy(plain, plain, table="t", new=new) == made
     for other in (JSON, TEXT):
         changed = TableSchema.of_relation(relation(ID, Attribute("a", other), *attributes[2:]))
         with pytest.raises(RelationChanged, match="changed its type"):
-            columns_added(made, changed, table="t")
+            columns_to_add(made, changed, table="t")
 
 
 def test_a_column_that_spark_has_made_takes_jsonb_only() -> None:
@@ -325,10 +325,10 @@ def test_a_column_that_spark_has_made_takes_jsonb_only() -> None:
         ("id",),
     ).taken()
     wanted = TableSchema.of_relation(relation(ID, Attribute("v", JSONB)))
-    assert columns_added(have, wanted, table="t") == ()
-    assert copied_again(have, wanted, table="t").columns[1].type == VARIANT
+    assert columns_to_add(have, wanted, table="t") == ()
+    assert schema_of_copy(have, wanted, table="t").columns[1].type == VARIANT
     with pytest.raises(FeatureNotSupported, match="cannot be converted"):
-        columns_added(have, TableSchema.of_relation(relation(ID, Attribute("v", JSON))), table="t")
+        columns_to_add(have, TableSchema.of_relation(relation(ID, Attribute("v", JSON))), table="t")
 
 
 def test_a_partition_copied_again_has_the_types_of_its_root() -> None:
@@ -357,4 +357,4 @@ def test_a_variant_is_no_key() -> None:
         check_no_variant(made, table="t")
     check_no_variant(wanted, table="t")
     with pytest.raises(FeatureNotSupported, match="variant"):
-        copied_again(wanted, wanted, table="t", new=NewColumns(variants=True))
+        schema_of_copy(wanted, wanted, table="t", new=NewColumns(variants=True))

@@ -30,7 +30,7 @@ from penstock.cli import NodeDir
 from penstock.cli.pace import Pace, Speed, amount
 from penstock.errors import PenstockError
 from penstock.node import Node
-from penstock.node.catching_up import CaughtUp
+from penstock.node.catchup import CatchupState
 from penstock.node.reloading import reload_told
 from penstock.node.status import SubscriptionStatus, TableStatus
 
@@ -120,7 +120,7 @@ def run(
     """
     signals = StopSignals()
     signals.listen()
-    reached: Sequence[CaughtUp] = ()
+    reached: Sequence[CatchupState] = ()
     with Node(directory) as node:
         node.start()
         signals.reload = partial(reload_told, node.folder, node.reload)

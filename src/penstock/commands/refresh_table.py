@@ -17,7 +17,7 @@ from penstock.catalog import (
     SubscriptionRelState,
 )
 from penstock.catalog.publisher_identity import alter
-from penstock.commands.copied_again import copy_notice
+from penstock.commands.recopy import copy_notice
 from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice
 from penstock.commands.subscriptioncmds import (
     ALTERED,

@@ -39,8 +39,8 @@ from penstock.commands.aclchk import (
     check_owner,
     role_of,
 )
-from penstock.commands.copied_again import notices_of_returned, take_in_again
 from penstock.commands.define import def_get_boolean
+from penstock.commands.recopy import copy_again, notices_of_returned
 from penstock.commands.scope import (
     CommandResult,
     CommandScope,
@@ -239,7 +239,7 @@ def take_in(
         transaction.relations.remove(known[table])
     kept = [(known[table], oid) for table, oid in found.tables.items() if table in known]
     notices = notices_of_returned(added)
-    notices += take_in_again(transaction, subscription, kept, options)
+    notices += copy_again(transaction, subscription, kept, options)
     if "copy_target" in options.specified:
         transaction.relations.set_copy_target(subscription.oid, options.copy_target)
     unwarned = [table for table in found.without_identity if table in new]

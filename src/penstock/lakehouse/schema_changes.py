@@ -46,7 +46,7 @@ from penstock.pgtypes.pg_type import (
 from penstock.pgtypes.type_names import numeric_modifiers
 
 
-def copied_again(
+def schema_of_copy(
     have: TableSchema, wanted: TableSchema, *, table: str, new: NewColumns = AS_TYPES_ARE
 ) -> TableSchema:
     """Return the schema of a new copy: ``wanted``, made as ``new`` says, and beside it the columns
@@ -73,7 +73,7 @@ def copied_again(
     return found.with_row()
 
 
-def columns_added(
+def columns_to_add(
     have: TableSchema,
     wanted: TableSchema,
     *,

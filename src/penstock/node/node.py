@@ -41,7 +41,7 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc
-from penstock.node.catching_up import CaughtUp, check_not_stopped, wait_for_all, wait_for_cut
+from penstock.node.catchup import CatchupState, check_not_stopped, wait_for_all, wait_for_cut
 from penstock.node.claims import LockFile, running_process, take_warehouse
 from penstock.node.guc import Parameters
 from penstock.node.logical_decoding import logical_reading, plugin_finder
@@ -352,7 +352,7 @@ class Node:
 
     def wait_until_caught_up(
         self, timeout: float, stop: threading.Event | None = None
-    ) -> Sequence[CaughtUp]:
+    ) -> Sequence[CatchupState]:
         """Wait until every enabled subscription has a cut at its publisher's present position.
 
         Return how far each is: all have got there, unless ``stop`` was set before. Raises the error

@@ -44,7 +44,7 @@ from penstock.lakehouse.new_columns import (
     check_no_variant,
 )
 from penstock.lakehouse.schema import ROW, TableSchema
-from penstock.lakehouse.schema_changes import check_same_key, columns_added, copied_again
+from penstock.lakehouse.schema_changes import check_same_key, columns_to_add, schema_of_copy
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_layout import NewTableLayouts
 from penstock.lakehouse.warehouse import Warehouse
@@ -169,7 +169,7 @@ def copy_target(
         )
     wanted = TableSchema.of_relation(relation, _key_for(info, table))
     new = new_columns_of(options)
-    table.replace(copied_again(table.schema, wanted, table=table.name, new=new))
+    table.replace(schema_of_copy(table.schema, wanted, table=table.name, new=new))
     return table
 
 
@@ -370,7 +370,7 @@ def ensure_table(
         _take_key(table, wanted)
     try:
         whole_rows = relation.replica_identity is ReplicaIdentity.FULL
-        added = columns_added(
+        added = columns_to_add(
             table.schema, wanted, table=table.name, whole_rows=whole_rows, new=new
         )
         check_same_key(table.schema, wanted.source_key, table.name)

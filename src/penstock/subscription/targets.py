@@ -36,7 +36,7 @@ from penstock.lakehouse.conversion import kept_as_text
 from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.metadata_columns import add_metadata_columns
 from penstock.lakehouse.schema import Column, TableSchema
-from penstock.lakehouse.schema_changes import columns_added
+from penstock.lakehouse.schema_changes import columns_to_add
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
@@ -379,7 +379,7 @@ class Targets:
         schema = self._with_types(target, wanted)
         try:
             check_dropped(target.table, relation)
-            added = columns_added(
+            added = columns_to_add(
                 schema,
                 wanted,
                 table=target.table.name,

@@ -35,7 +35,7 @@ def _comes_back(rel: SubscriptionRel) -> bool:
     return rel.returned and rel.state is SubscriptionRelState.INIT
 
 
-def take_in_again(
+def copy_again(
     transaction: CatalogTransaction,
     subscription: Subscription,
     kept: Sequence[tuple[SubscriptionRel, int]],

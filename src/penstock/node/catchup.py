@@ -24,7 +24,7 @@ _STEP: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class CaughtUp:
+class CatchupState:
     """The progress of a subscription. ``position``: the publisher's position at the start; ``cut``:
     the last cut's, if there is one.
 
@@ -52,9 +52,9 @@ class CaughtUp:
         return f"{self.subscription}: not caught up, {at} of {self.position}{waiting}"
 
 
-def caught_up(status: SubscriptionStatus, position: Lsn, cut: Cut | None) -> CaughtUp:
+def catchup_state(status: SubscriptionStatus, position: Lsn, cut: Cut | None) -> CatchupState:
     """Return the progress of a subscription. ``cut``: its last one."""
-    return CaughtUp(
+    return CatchupState(
         status.name,
         position,
         None if cut is None else cut.lsn,
@@ -97,7 +97,7 @@ def wait_for_cut(
 
 def wait_for_all(
     node: FollowingNode, positions: Mapping[str, Lsn], timeout: float, stop: threading.Event | None
-) -> Sequence[CaughtUp]:
+) -> Sequence[CatchupState]:
     """Wait until each subscription has a cut at or after its position, or until ``stop``. Raises as
     ``wait_for``."""
     deadline = time.monotonic() + timeout
@@ -111,7 +111,9 @@ def wait_for_all(
                 if time.monotonic() >= deadline:
                     raise
     status = {s.name: s for s in node.status()}
-    return [caught_up(status[n], lsn, node.cut(n)) for n, lsn in positions.items() if n in status]
+    return [
+        catchup_state(status[n], lsn, node.cut(n)) for n, lsn in positions.items() if n in status
+    ]
 
 
 def all_ready(statuses: Iterable[SubscriptionStatus], name: str) -> bool:
