@@ -20,8 +20,8 @@ from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.node.status import SubscriptionStatus, TableStatus
-from penstock.pipeline import snapshot
-from penstock.pipeline.snapshot import CopyProgress
+from penstock.pipeline import table_copy
+from penstock.pipeline.table_copy import CopyProgress
 from penstock.subscription import tablesync
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
 
@@ -93,7 +93,7 @@ def waits(database: Database, pid: int) -> bool:
 
 def before_reading(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Call ``do`` once, when a round has its snapshot and its locks and has read nothing yet."""
-    original = snapshot.run_copy
+    original = table_copy.run_copy
     todo = [do]
 
     def run_copy(*arguments: Any, **named: Any) -> Any:
@@ -293,7 +293,7 @@ class InTheMiddle:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self._go = threading.Event(), threading.Event()
-        original = snapshot.run_copy
+        original = table_copy.run_copy
 
         def run_copy(*arguments: Any, **named: Any) -> Any:
             told = named["progress"]

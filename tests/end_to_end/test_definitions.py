@@ -13,7 +13,7 @@ from end_to_end.local_node import LocalNode
 from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
-from penstock.subscription import definitions
+from penstock.subscription import definition_watch
 from penstock.subscription.inbox import Inbox
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -482,7 +482,7 @@ def test_a_partition_that_is_not_logged_is_told_of(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(definitions, "LOOK_INTERVAL", 0.5)
+    monkeypatch.setattr(definition_watch, "LOOK_INTERVAL", 0.5)
     database.execute(_PARTITIONED)
     node = local_node()
     node.subscribe("s", database, "p")
@@ -583,7 +583,7 @@ def test_no_cut_mixes_labels(
     local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No message tells that a type has changed: its tables are looked at before each commit."""
-    monkeypatch.setattr(definitions, "LOOK_INTERVAL", 3600.0)
+    monkeypatch.setattr(definition_watch, "LOOK_INTERVAL", 3600.0)
     database.execute(
         "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TYPE pair AS (x int);"
         "CREATE TABLE t (id int PRIMARY KEY, m mood); INSERT INTO t VALUES (1, 'ok');"
@@ -692,7 +692,7 @@ def test_changes_that_nobody_tells_of_tables_that_nobody_writes_to(
     version: int,
 ) -> None:
     """What stands here under its name is not what stands there."""
-    monkeypatch.setattr(definitions, "LOOK_INTERVAL", 0.5)
+    monkeypatch.setattr(definition_watch, "LOOK_INTERVAL", 0.5)
     database = database_on(version)
     _setup(database, _IDLE, version)
     database.execute("CREATE TABLE dropped (id int PRIMARY KEY)")
@@ -722,7 +722,7 @@ def test_names_that_nobody_tells_of_are_followed(
     local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tables exchange their names, and nobody writes to them."""
-    monkeypatch.setattr(definitions, "LOOK_INTERVAL", 0.5)
+    monkeypatch.setattr(definition_watch, "LOOK_INTERVAL", 0.5)
     database.execute(
         "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY);"
         "INSERT INTO a VALUES (1); INSERT INTO b VALUES (2); CREATE PUBLICATION p FOR TABLE a, b"

@@ -17,7 +17,7 @@ from penstock.lakehouse.storage import Storage
 from penstock.pipeline import compare_tables
 from penstock.pipeline.compare_tables import DigestColumn, DigestItem, NodeRows, TableDifference
 from penstock.pipeline.scan import ScanFile
-from penstock.pipeline.snapshot_task import CopyTask
+from penstock.pipeline.table_copy_task import CopyTask
 
 Row = tuple[Any, ...]
 SCHEMA = pa.schema([("a", pa.int32()), ("w", pa.float64()), ("x", pa.list_(pa.float32()))])

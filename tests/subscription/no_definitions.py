@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.lsn import Lsn
-from penstock.subscription.definitions import DefinitionWatch, WatchedTarget
+from penstock.subscription.definition_watch import DefinitionWatch, WatchedTarget
 from penstock.walreceiver.connection import Connection
 
 

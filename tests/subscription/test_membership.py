@@ -28,7 +28,7 @@ from penstock.pgoutput import messages as m
 from penstock.pgoutput.chunk import MessageChunk
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.tuple_data import Text
-from penstock.pipeline.snapshot import CopyOptions
+from penstock.pipeline.table_copy import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions

@@ -79,8 +79,8 @@ class SubscriptionRel:
     subscription since that copy; if nothing is copied, any relation of that name had. ``conflict``:
     the reason why the relation may be another one now. ``error``: the reason why the table is
     parked. In both cases REFRESH PUBLICATION copies it again. ``definition``: what the rows depend
-    on at the publisher (``subscription.definitions``). ``copy_target``: one of COPY_TARGETS for the
-    copy that is still to be made; None: the subscription's option.
+    on at the publisher (``definition_watch``). ``copy_target``: one of COPY_TARGETS for the copy
+    that is still to be made; None: the subscription's option.
     """
 
     subid: Annotated[int, Column("srsubid", BigInteger, primary_key=True, autoincrement=False)]

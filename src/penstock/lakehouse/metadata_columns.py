@@ -4,7 +4,7 @@
 In: a table's columns, a subscription's options. Out: the metadata columns that the table lacks.
 They are the node's own, so that a publication need not have them, and they are no part of a row's
 identity. Their values come from the transactions of a batch (``pipeline.changes``) and from the LSN
-of a copy (``pipeline.snapshot_task``). Their names are those that a history uses.
+of a copy (``pipeline.table_copy_task``). Their names are those that a history uses.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.pipeline.compact import CompactOptions
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.payload import remove_leftovers
-from penstock.pipeline.snapshot import CopyOptions
+from penstock.pipeline.table_copy import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import TableName
 from penstock.sql import AlterSubscriptionRefresh, AlterSubscriptionRefreshTables

@@ -44,7 +44,7 @@ from penstock.node.verification import (
 from penstock.node.verify import InBackground, Ranges, Verifier, VerifyOptions
 from penstock.pgtypes.pg_type import INTEGERS
 from penstock.pipeline.key_range import KeyRange
-from penstock.pipeline.snapshot import CopyOptions
+from penstock.pipeline.table_copy import CopyOptions
 from penstock.relation import TableName
 from penstock.subscription.apply_error import log_stop
 from penstock.subscription.parking import Parking

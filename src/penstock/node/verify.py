@@ -49,7 +49,7 @@ from penstock.pipeline.compare_tables import (
 from penstock.pipeline.key_range import KeyRange
 from penstock.pipeline.partition_tree import routing_of
 from penstock.pipeline.parts import Leaves
-from penstock.pipeline.snapshot import CopyOptions, CopySource
+from penstock.pipeline.table_copy import CopyOptions, CopySource
 from penstock.relation import TableName, qualified
 from penstock.sqlstate import UndefinedTable
 from penstock.subscription.consistency import server_identity

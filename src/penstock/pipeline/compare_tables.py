@@ -44,8 +44,8 @@ from penstock.pipeline.job import run_job
 from penstock.pipeline.key_range import KeyRange
 from penstock.pipeline.prune import integer_bounds
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
-from penstock.pipeline.snapshot import CopyOptions, CopySource, Unit, published_columns, units_of
-from penstock.pipeline.snapshot_task import CopyTask, read_unit
+from penstock.pipeline.table_copy import CopyOptions, CopySource, Unit, published_columns, units_of
+from penstock.pipeline.table_copy_task import CopyTask, read_unit
 from penstock.pipeline.tasks import Failed
 from penstock.walreceiver.conninfo import ConnInfo
 

@@ -31,11 +31,19 @@ from penstock.pipeline import (
     compare_tables,
     copy_to,
     publish_changes,
-    snapshot_task,
+    table_copy_task,
     tasks,
 )
 
-IMPORTED = (pyspark.worker, compare_tables, compact, copy_to, publish_changes, snapshot_task, tasks)
+IMPORTED = (
+    pyspark.worker,
+    compare_tables,
+    compact,
+    copy_to,
+    publish_changes,
+    table_copy_task,
+    tasks,
+)
 """The modules whose functions tasks run."""
 
 

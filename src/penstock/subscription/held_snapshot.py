@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.pipeline.snapshot import CopyProgress
+from penstock.pipeline.table_copy import CopyProgress
 from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from penstock.lakehouse.schema import Column
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pgtypes.variant import VARIANT
 from penstock.pipeline.rewrite import DDL_APP_ID, ColumnChange, ColumnRewrites, with_replaced
-from penstock.subscription.definitions import Labels
+from penstock.subscription.definition_watch import Labels
 from penstock.subscription.target import Target
 
 log = logging.getLogger(__name__)

@@ -95,7 +95,7 @@ from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.parts import Part
 from penstock.pipeline.rows_with_keys import KeyedTable, columns_of_files, rows_with_keys
 from penstock.pipeline.scan import ScanColumn
-from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
+from penstock.pipeline.table_copy import CopyOptions, CopyProgress, CopySource, run_copy
 from penstock.relation import TableName
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import UniqueViolation
@@ -106,7 +106,7 @@ from penstock.subscription.copy_target import (
     copy_target,
     replaced_marker,
 )
-from penstock.subscription.definitions import (
+from penstock.subscription.definition_watch import (
     HeldColumns,
     Known,
     compare,

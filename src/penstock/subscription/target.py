@@ -19,7 +19,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import Lsn
 from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, TableName
-from penstock.subscription.definitions import HeldColumns
+from penstock.subscription.definition_watch import HeldColumns
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions
 

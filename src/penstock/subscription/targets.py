@@ -50,7 +50,7 @@ from penstock.subscription.consistency_rules import (
     check_timeline,
 )
 from penstock.subscription.copy_target import new_columns_of
-from penstock.subscription.definitions import DefinitionWatch, Difference, FillKind, keep_hint
+from penstock.subscription.definition_watch import DefinitionWatch, Difference, FillKind, keep_hint
 from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.in_place import (
     add_filled,

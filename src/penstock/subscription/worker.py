@@ -31,7 +31,7 @@ from penstock.subscription.apply_error import SkipLsns, log_stop, text_of
 from penstock.subscription.consistency import ConsistencyCheck, TimelineWatch
 from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.cut_requests import RequestedCuts
-from penstock.subscription.definitions import DefinitionWatch
+from penstock.subscription.definition_watch import DefinitionWatch
 from penstock.subscription.history import begin_history
 from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.origin import AdvancedOrigin

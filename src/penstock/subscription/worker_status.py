@@ -24,7 +24,7 @@ from penstock.catalog.pg_stat_subscription import (
 from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.errors import InsertExists, PenstockError, UpdateExists
 from penstock.lsn import Lsn
-from penstock.pipeline.snapshot import CopyProgress
+from penstock.pipeline.table_copy import CopyProgress
 from penstock.relation import TableName
 from penstock.subscription.apply import BatchOutcome
 from penstock.subscription.held_snapshot import SnapshotHorizon

@@ -6,7 +6,7 @@ In: OIDs of published tables and the names of a subscription's publications. Out
 expressions and missing values, the labels and attributes of the types that the columns use, the
 publications that it is in, and its partitions with their places in the tree. Some of these change
 the rows at the publisher without any change message, so a subscriber has to look.
-``subscription.definitions`` decides what a difference means.
+``subscription.definition_watch`` decides what a difference means.
 
 One query reads all tables, from catalogs alone: it takes no lock on any of them.
 

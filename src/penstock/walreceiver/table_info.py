@@ -2,7 +2,7 @@
 
 In: publication names, schema and table. Out: ``RemoteTable``: the relation with its published
 columns in the order in which tuples carry them, key, row filter and heap files to copy.
-``pipeline.snapshot`` copies them.
+``pipeline.table_copy`` copies them.
 
 PostgreSQL: src/backend/replication/logical/tablesync.c
 """

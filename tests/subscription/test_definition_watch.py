@@ -14,8 +14,8 @@ from fix_postgres import Database
 from penstock.catalog.pg_subscription import KEEP
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.lsn import INVALID, Lsn
-from penstock.subscription import definitions
-from penstock.subscription.definitions import (
+from penstock.subscription import definition_watch
+from penstock.subscription.definition_watch import (
     DefinitionWatch,
     Difference,
     FillKind,
@@ -121,7 +121,7 @@ def test_a_look_is_written_down_again_after_a_time(
     database.execute("INSERT INTO root VALUES (1)")
     watch.look(targets, INVALID)
     assert len(saved) == 2
-    monkeypatch.setattr(definitions, "SAVE_INTERVAL", 0.0)
+    monkeypatch.setattr(definition_watch, "SAVE_INTERVAL", 0.0)
     watch.look(targets, INVALID)
     ((name, known),) = saved[2:]
     assert name == "root"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.attribute import Attribute
-from penstock.pipeline.snapshot import Unit, unit_bytes, units_of
+from penstock.pipeline.table_copy import Unit, unit_bytes, units_of
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.walreceiver.table_info import LeafTable, RemoteTable
 

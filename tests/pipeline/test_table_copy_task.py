@@ -12,9 +12,9 @@ from penstock.errors import PenstockError, StorageError
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage
-from penstock.pipeline import snapshot_task
+from penstock.pipeline import table_copy_task
 from penstock.pipeline.generated import GeneratedColumns
-from penstock.pipeline.snapshot_task import CopyTask
+from penstock.pipeline.table_copy_task import CopyTask
 from penstock.walreceiver.conninfo import ConnInfo
 
 _SCHEMA = pa.schema([("v", pa.string())])
@@ -43,9 +43,9 @@ def test_rows_and_lengths_are_compared(tmp_path: Path) -> None:
     (file,) = FileWriter(Storage(str(tmp_path), fsync=False), str(tmp_path), _SCHEMA).write(
         [pa.record_batch([pa.array(["a", "b"])], schema=_SCHEMA)]
     )
-    snapshot_task._check([(0, file)], 2, task(tmp_path))
+    table_copy_task._check([(0, file)], 2, task(tmp_path))
     with pytest.raises(PenstockError, match="wrote 2 rows of 3"):
-        snapshot_task._check([(0, file)], 3, task(tmp_path))
+        table_copy_task._check([(0, file)], 3, task(tmp_path))
     torn = WrittenFile(file.path, file.size + 1, file.rows, file.stats)
     with pytest.raises(StorageError, match=f"has {file.size} bytes of {file.size + 1}"):
-        snapshot_task._check([(0, torn)], 2, task(tmp_path))
+        table_copy_task._check([(0, torn)], 2, task(tmp_path))

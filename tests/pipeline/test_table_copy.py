@@ -24,7 +24,7 @@ from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopyResult, CopySource, run_copy
+from penstock.pipeline.table_copy import CopyOptions, CopyProgress, CopyResult, CopySource, run_copy
 from penstock.sql.grammar.column import NEXTVAL
 from penstock.sqlstate import SequenceGeneratorLimitExceeded
 from penstock.walreceiver.conninfo import ConnInfo

@@ -4,7 +4,7 @@ one after the other in this process if they are small.
 In: published tables, their Delta tables, and the name of a snapshot that another session holds open
 (``walreceiver.snapshot_holder``). Out: the copied files staged on each table, one table after the
 other as they are complete, to be committed by the caller. Nothing is visible before that.
-``snapshot_task`` copies a unit of work. Rows of large tables never touch the driver.
+``table_copy_task`` copies a unit of work. Rows of large tables never touch the driver.
 
 PostgreSQL copies with one worker and one slot per table (tablesync.c). Here the tables of a round
 share one consistent point, and a large table is cut by ctid.
@@ -43,7 +43,7 @@ from penstock.pgtypes.out_of_range import ERROR
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.key_range import KeyRange
 from penstock.pipeline.parts import Leaves, Part, parts
-from penstock.pipeline.snapshot_task import (
+from penstock.pipeline.table_copy_task import (
     Copied,
     CopiedFile,
     CopyFailed,
@@ -652,7 +652,7 @@ class CopyJob:
 #
 # In: a published table with the size of its heaps, and the columns of its target. Out: SELECT
 # commands, packed so that each task reads about the same amount, whatever the tables look like.
-# This part is pure: no Spark, no connection. ``CopyJob`` and ``snapshot_task`` run the commands.
+# This part is pure: no Spark, no connection. ``CopyJob`` and ``table_copy_task`` run the commands.
 #
 # A heap is cut by ctid, which PostgreSQL 14 and later reads by TID range scans. The last range of
 # a heap is open: blocks may have been added since they were counted, and the snapshot may see rows
