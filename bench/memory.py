@@ -36,7 +36,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.compact import CompactOptions, compact
-from penstock.pipeline.publish_changes import Portion, publish_changes
+from penstock.pipeline.publish_changes import EncodedChanges, publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.protocol.copy_both import xlog_data_head
 from penstock.publication.members import Operation
@@ -165,7 +165,7 @@ def _many_files(options: argparse.Namespace, folder: Path, meter: Meter) -> None
         for portion in publish_changes(
             spark, warehouse.storage, [updates, *inserts], staging=f"{folder}/staging"
         ):
-            assert isinstance(portion, Portion), portion
+            assert isinstance(portion, EncodedChanges), portion
             changes += portion.changes
     assert changes == 2000 * (options.files + options.files // 2), changes
 

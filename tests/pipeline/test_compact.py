@@ -16,7 +16,7 @@ from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.compact import CompactOptions, compact, files_to_rewrite, needs_compaction
+from penstock.pipeline.compact import CompactOptions, compact, files_to_rewrite
 from pipeline.history import Publisher
 from pipeline.lake import APP, Lake
 
@@ -118,10 +118,9 @@ def small_files(lake: Lake, count: int = 5) -> tuple[Publisher, DeltaTable]:
 @pytest.mark.spark
 def test_rows_and_marker_stay(lake: Lake, spark: SparkSession) -> None:
     source, table = small_files(lake)
-    assert needs_compaction(table, MERGE)
     assert compact(spark, table, MERGE) == 5
     assert len(table.files) == 1
-    assert not needs_compaction(table, MERGE)
+    assert compact(spark, table, MERGE) == 0
     assert (table.last_app_id, table.transaction_version(APP)) == (APP, lake.lsn)
     lake.check(table, source)
     table.reload()
@@ -146,7 +145,6 @@ def test_dead_rows_go_and_added_columns_are_filled(lake: Lake, spark: SparkSessi
     source.update(0, {"later": 1})
     lake.follow(table, source)
     options = CompactOptions(small_bytes=2000)
-    assert needs_compaction(table, options)
     assert compact(spark, table, options) == 1
     lake.check(table, source)
     assert sum(f.deleted for f in table.files.values()) == 0
@@ -203,7 +201,6 @@ def test_waits_while_something_is_staged(lake: Lake, spark: SparkSession) -> Non
     source, table = small_files(lake)
     source.insert({"a": 1000, "b": None})
     lake.stage((table, source))
-    assert not needs_compaction(table, MERGE)
     assert compact(spark, table, MERGE) == 0
     lake.commit(table)
     lake.check(table, source)

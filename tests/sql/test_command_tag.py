@@ -8,8 +8,8 @@ import pytest
 
 from penstock.sql import parse
 from penstock.sql.command_tag import command_tag, reads
-from penstock.sql.grammar.copy import QueryStatement
 from penstock.sql.grammar.parsenodes import Statement
+from penstock.sql.grammar.raw_statements import QueryStatement
 from penstock.sql.grammar.role import GrantSelect
 
 # A dataclass with slots is made of another class of the same name, which is in no module.

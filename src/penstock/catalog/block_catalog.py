@@ -2,8 +2,8 @@
 
 In: a catalog, what the block has made. Out: ``BlockCatalog``, for statements of its session. Tables
 and sequences that they make are kept here, in memory, until COMMIT puts them into the state store:
-nobody else sees them, and a rollback has nothing to undo. Everything else is written at once: oids,
-and tables of the warehouse that are met for the first time.
+nobody else sees them, and a rollback has nothing to undo. Everything else is written immediately:
+new oids, and tables of the warehouse that are seen for the first time.
 """
 
 from __future__ import annotations

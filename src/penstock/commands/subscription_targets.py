@@ -1,5 +1,5 @@
-"""Checks of the tables that a subscription may fill (execReplication.c, CheckSubscriptionRelkind),
-and of changes to their partitions and to its publications while it fills them.
+"""Checks before a subscription fills a table (execReplication.c, CheckSubscriptionRelkind), and
+while it does, before the table's partitions or the subscription's publications change.
 
 In: the published tables; a partitioned table of the node. Out: nothing, or an error. Tables that
 do not exist are made when they are copied.

@@ -1,9 +1,9 @@
 """The writes of plugins, as batches (logicalfuncs.c, LogicalOutputWrite; walsender.c,
 WalSndWriteData).
 
-In: pieces of text or bytes, each with its LSN and xid, columns of them, or messages that are ready
-to be sent. Out: Arrow columns (``Output``) for SQL functions, CopyData messages with XLogData for
-clients. The bytes that wait here are counted, so that the caller can hand them on in time.
+In: texts or bytes with LSN and xid, singly or as columns; or finished messages. Out: Arrow columns
+(``Output``) for SQL functions, CopyData messages with XLogData for clients. The bytes that wait
+here are counted, so that the caller can hand them on in time.
 """
 
 from __future__ import annotations

@@ -214,15 +214,6 @@ class Tuple:
             return column.text_at(self._row)
         return column.values[self._row].as_py()
 
-    def as_dict(self) -> dict[str, str | None]:
-        """Return texts by column name, without columns and values that were not sent."""
-        found: dict[str, str | None] = {}
-        for index, attribute in enumerate(self._columns.relation.attributes):
-            text = self.text(index)
-            if not isinstance(text, Unsent):
-                found[attribute.name] = text
-        return found
-
 
 class Detoasted(Tuple):
     """A new row with the values of the old one where TOAST was not changed and the old one has

@@ -404,7 +404,7 @@ class CommitBlocks:
 
     def _is_there(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> bool:
         """Tell whether the log has the block, or will have it: every table that still exists has
-        its commit, and none was taken back (``block_order``). Such a block stays committed."""
+        its commit, and none was taken back. Such a block stays committed."""
         self._warehouse.check_there()  # else every table would be taken for dropped
         if not all(map(self._new.is_there, block.made)):
             return False

@@ -1,7 +1,7 @@
 """The rows of one small table that an UPDATE or DELETE changes, read and written by its files.
 
-In: what is computed of the rows, a version of the table, where new rows belong. Out: files and
-positions for a commit with deletion vectors, and pairs of old and new rows if an UPDATE changes
+In: the expressions to compute, a version of the table, the partition of each new row. Out: files
+and positions for a commit with deletion vectors, and pairs of old and new rows if an UPDATE changes
 their identity. Memory: a run of rows of one file, new values of 10,000 of them, and the pairs.
 """
 

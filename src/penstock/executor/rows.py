@@ -1,8 +1,10 @@
-"""The rows and expressions of INSERT, UPDATE and DELETE, as Spark SQL can name them.
+"""The rows and expressions of INSERT, UPDATE and DELETE.
 
-In: a raw statement and its table. Out: a ``Change``: Spark SQL that holds none of the user's text,
-only names of functions and files. Our own functions compute the values; a file in the staging area
-holds inserted rows. Both are removed when the change is done.
+In: a parsed statement and its table. Out: ``NewRows``, the rows that an INSERT adds, or a
+``RowChange``, what an UPDATE or DELETE computes; ``modify`` writes files from them. For tables that
+only Spark can write, both become a ``Change``: Spark SQL without any text of the user's, which
+names functions that compute the values, and a file in the staging area with inserted rows. These
+are removed when the change is done.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 In: an open data file, or batches of any size. Out: batches of about the wanted number of bytes; a
 larger row is a batch of its own. A footer tells the decoded size of a row group, and so the average
-size of a row. It counts a value of a dictionary once, however often it is repeated, so if there are
-dictionaries a few rows are read first.
+size of a row. But it counts a repeated value of a dictionary once. With dictionaries, a few rows
+are therefore read first to learn their size.
 """
 
 from __future__ import annotations

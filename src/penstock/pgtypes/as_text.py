@@ -1,8 +1,7 @@
 """Columns with text as target: values as PostgreSQL prints them, even beyond what our type holds.
 
-In: cells. Out: strings. A publisher is asked for text if a target wants it. If it sends binary all
-the same, the value is read as its type and printed, so a value that the type here cannot hold is
-then an error.
+A publisher is asked for text if a target wants it. If it sends binary all the same, the value is
+first read as the type here, so that a value beyond this type is an error.
 """
 
 from __future__ import annotations

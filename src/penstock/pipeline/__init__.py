@@ -1,4 +1,5 @@
-"""Every Spark job of the node, and its tasks: snapshot, apply, compact, copy, publish, query.
+"""Every Spark job of the node, and its tasks: copies of tables, apply, compact, COPY, publish,
+query.
 
 In: change batches or versions of tables, and a SparkSession. Out: data files staged on Delta
 tables, to be committed by the caller; rows and messages that were read. Small work runs without a

@@ -124,11 +124,6 @@ def _is_by(file: DataFile, at: TableAt, own: str) -> bool:
     return at.commits.by_others(file, at.version, own)
 
 
-def needs_compaction(table: DeltaTable, options: CompactOptions) -> bool:
-    """Tell whether ``compact`` would rewrite anything now; False while something is staged."""
-    return not table.has_staged and bool(due_files(TableAt.now(table), options))
-
-
 def compact(spark: Spark, table: DeltaTable, options: CompactOptions) -> int:
     """Rewrite the files that are due and commit; return the number of files rewritten.
 

@@ -1,10 +1,13 @@
-"""Changes of Delta tables as messages of pgoutput: one Spark job for a wave of tables, two more for
-a table that is too large for a task, none for little work.
+"""Changes of Delta tables for streams: one Spark job for a wave of tables, two more for a table
+that is too large for a task, none for little work.
 
 In: for each table of a transaction, the rows that came and went, and how the table is published.
-Out: encoded messages in order: table by table, deletes before updates before inserts. Tasks read
-the rows, cancel equal ones, pair old and new ones, filter and encode them. Large results come back
-through the staging area.
+Out: ``EncodedChanges`` in order: table by table, deletes before updates before inserts. They hold
+messages of pgoutput, or rows for other output plugins. Tasks read the rows, cancel equal ones, pair
+old and new ones, filter and encode them. Large results come back through the staging area.
+
+In this file: the works and their division into waves; the rows of one table that came and went;
+their pairs.
 
 Memory: only so many files are worked on at a time that the staging area holds a bounded part of the
 messages, and the driver a few megabytes of them. A table whose rows went and came is one piece,
@@ -73,8 +76,9 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Portion:
-    """Whole messages of one table and one operation; ``data`` goes to a client unchanged."""
+class EncodedChanges:
+    """Changes of one table by one operation. ``data``: whole messages of pgoutput, which go to a
+    client unchanged, or rows for another output plugin."""
 
     work: int
     operation: Operation
@@ -101,7 +105,7 @@ class _TooLarge:
     work: int
 
 
-_Result = Portion | _Stored | _TooLarge | Failed
+_Result = EncodedChanges | _Stored | _TooLarge | Failed
 
 
 def publish_changes(
@@ -111,7 +115,7 @@ def publish_changes(
     *,
     staging: str,
     share_bytes: int = _SHARE_BYTES,
-) -> Generator[Portion | Failed, None, None]:
+) -> Generator[EncodedChanges | Failed, None, None]:
     """Yield the messages of ``items``, which are by table (``work``), in the order of sending.
 
     ``share_bytes``: Arrow data of old and new rows that one task pairs. An error that
@@ -152,7 +156,7 @@ class _Job:
     folder: str
     share_bytes: int
 
-    def wave(self, items: Sequence[ChangeItem]) -> Iterator[Portion | Failed]:
+    def wave(self, items: Sequence[ChangeItem]) -> Iterator[EncodedChanges | Failed]:
         """Yield all portions of some items, in order."""
         found: list[_Result] = [
             _TooLarge(item.work) for item in items if item.removed and item.size > self.share_bytes
@@ -166,7 +170,7 @@ class _Job:
             else:
                 yield from self._read([result])
 
-    def _divided(self, item: ChangeItem) -> Iterator[Portion | Failed]:
+    def _divided(self, item: ChangeItem) -> Iterator[EncodedChanges | Failed]:
         """Yield the portions of one table whose changes are too many for a task."""
         tasks = self.spark.sparkContext.defaultParallelism
         work = divide_items(self.storage, item, self.folder, self.share_bytes, tasks)
@@ -193,7 +197,7 @@ class _Job:
         tasks = [(1.0 + item.size, replace(task, item=item)) for item in items]
         return run_job(self.spark, tasks, run_changes, _JOB, cores=FOR_A_CLIENT, here=HERE_BYTES)
 
-    def _read(self, results: Sequence[_Result]) -> Iterator[Portion | Failed]:
+    def _read(self, results: Sequence[_Result]) -> Iterator[EncodedChanges | Failed]:
         for result in results:
             if isinstance(result, _Stored):
                 yield _read(result)
@@ -236,7 +240,7 @@ def run_changes(task: _Task) -> Iterator[_Result]:
         yield Failed(task.item.work, error)
 
 
-def _changes(task: _Task, item: ChangeItem) -> Iterator[Portion | _Stored]:
+def _changes(task: _Task, item: ChangeItem) -> Iterator[EncodedChanges | _Stored]:
     inline = 0
     encoded = encoded_changes(task.storage, item, task.share_bytes)
     for operation, changes, data in encoded:
@@ -244,7 +248,7 @@ def _changes(task: _Task, item: ChangeItem) -> Iterator[Portion | _Stored]:
         if inline > task.inline:
             yield from _stored(task, item.work, (operation, changes, data), encoded)
             return
-        yield Portion(item.work, operation, changes, data)
+        yield EncodedChanges(item.work, operation, changes, data)
 
 
 def _stored(
@@ -268,7 +272,7 @@ def _stored(
                 following = next(rest, None)
 
 
-def _read(stored: _Stored) -> Portion:
+def _read(stored: _Stored) -> EncodedChanges:
     with storage_errors("read file", stored.uri):
         filesystem, path = resolve(stored.uri)
         with filesystem.open_input_file(path) as source:
@@ -280,7 +284,7 @@ def _read(stored: _Stored) -> Portion:
             f"{stored.start + stored.size} were written",
             sqlstate="XX001",
         )
-    return Portion(stored.work, stored.operation, stored.changes, data)
+    return EncodedChanges(stored.work, stored.operation, stored.changes, data)
 
 
 # The changes of one table divided by key, so that each share fits into a task's memory.

@@ -1,7 +1,7 @@
 """Answers of statements, in the shapes that a session knows how to send.
 
-In: results of whoever runs statements. Out: nothing; ``backend`` sends them. Rows and copies are
-iterables that are drawn as fast as the client reads.
+Whoever runs a statement makes them, and ``backend`` sends them. Rows and copies are iterables that
+are drawn as fast as the client reads.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""SQL text in, frozen statements out (parser.c), by PostgreSQL's own grammar.
+"""SQL: ``grammar`` parses it, ``typed`` finds types and functions, ``to_duckdb`` compiles queries.
 
-In: a user's text. Out: ``Statement`` values, or PostgreSQL's syntax error. Nothing is looked up and
-nothing is executed here: options are kept as written, names are only folded. The meaning of a
-statement is left to ``penstock.commands`` and to the sessions of the walsender. Only this room
-imports postgast.
+``parse`` makes frozen statements of a user's text (parser.c), by PostgreSQL's own grammar, or
+raises PostgreSQL's syntax error. Options are kept as written and names are only folded: nothing is
+looked up and nothing is executed in this room. ``commands`` and ``backend`` give statements their
+meaning. Only this room imports postgast.
 """
 
 from penstock.sql.grammar.alter_table import (
@@ -24,7 +24,7 @@ from penstock.sql.grammar.alter_table import (
     SetSchema,
 )
 from penstock.sql.grammar.column import ColumnDef, ColumnType, ConstrType, Unique
-from penstock.sql.grammar.copy import Copy, QueryStatement, Truncate
+from penstock.sql.grammar.copy import Copy
 from penstock.sql.grammar.parsenodes import DefElem, RangeVar, RoleKind, RoleSpec, Statement
 from penstock.sql.grammar.parser import parse, parse_script, parse_table_name
 from penstock.sql.grammar.partition_bound import (
@@ -45,6 +45,7 @@ from penstock.sql.grammar.publication import (
     PublicationTable,
     RenamePublication,
 )
+from penstock.sql.grammar.raw_statements import QueryStatement
 from penstock.sql.grammar.role import (
     AlterRole,
     CreateRole,
@@ -86,6 +87,7 @@ from penstock.sql.grammar.table import (
     DropSchema,
     DropTable,
     PartitionSpec,
+    Truncate,
 )
 from penstock.sql.grammar.type import AddEnumValue, CreateEnum, DropType
 

@@ -14,6 +14,7 @@ from penstock.sql.grammar import (
     alter_table,
     copy,
     publication,
+    raw_statements,
     role,
     session,
     subscription,
@@ -28,7 +29,7 @@ _TAGS: Final[Mapping[type[Statement], str]] = {
     alter_table.CreateIndex: "CREATE INDEX",
     alter_table.DropIndex: "DROP INDEX",
     alter_table.SetSchema: "ALTER TABLE",
-    copy.Truncate: "TRUNCATE TABLE",
+    table.Truncate: "TRUNCATE TABLE",
     publication.AlterPublicationObjects: "ALTER PUBLICATION",
     publication.AlterPublicationOptions: "ALTER PUBLICATION",
     publication.AlterPublicationOwner: "ALTER PUBLICATION",
@@ -80,7 +81,7 @@ _CHANGES_NOTHING: Final = frozenset(
 def command_tag(statement: Statement) -> str | None:
     """Return the tag of a statement, None if it changes nothing."""
     match statement:
-        case copy.QueryStatement():
+        case raw_statements.QueryStatement():
             return None if isinstance(statement.query, SelectStmt) else statement.tag
         case role.GrantSelect(is_grant=is_grant):
             return "GRANT" if is_grant else "REVOKE"

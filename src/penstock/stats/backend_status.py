@@ -2,7 +2,7 @@
 
 In: sessions, and workers of subscriptions, as they begin, work and end. Out: their pids and
 states, for pg_stat_activity, and a way for one session to cancel or end another.
-``session_views`` and ``signal_functions`` decide who may see or end which session.
+``pg_catalog.node_catalogs`` decides who may see or end which session.
 """
 
 from __future__ import annotations

@@ -141,7 +141,8 @@ class ApplySession:
 
     ``origin_of``: returns the name of a subscription's replication origin by its app id.
     ``members_hold``: tells whether the subscription still has the tables that were opened
-    (``membership``); once it returns False, no cut is made any more and the session must end.
+    (``worker.MembershipWatch``); once it returns False, no cut is made any more and the session
+    must end.
     """
 
     spark: Spark

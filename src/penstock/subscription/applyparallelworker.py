@@ -2,8 +2,8 @@
 
 In: runs of frames on disk, of transactions that are open. Out: their new rows as data files that no
 log entry names yet, and the old rows that the commit has to remove. A thread beside the applying
-one does this, and changes neither tables nor catalog. The applying thread does the rest from the
-frames, which are the truth until the commit.
+one does this, and changes neither tables nor catalog. The applying thread takes from the frames
+what is not done; until the commit, only the frames count.
 
 A note on the node's disk names a file's mark from before the file is written until its commit, so
 that ``remove_orphaned_files`` finds the files that a kill has left.

@@ -1,7 +1,7 @@
 """Changes of a publisher's definitions that are made in the rows here, too.
 
-In: a target, and labels of an enum that have other names, or added columns with the constant that
-rows from before have. Out: one commit for each of the target's Delta tables, with files rewritten
+In: a target, and renamed labels of an enum, or added columns with the constant that older rows get.
+Out: one commit for each of the target's Delta tables, with files rewritten
 where rows change. The commit is not part of a batch: whoever has opened the table loads it again.
 After a crash the table is changed either not at all or fully; a partitioned one may be changed in
 part, and is then changed again.

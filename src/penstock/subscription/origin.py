@@ -2,8 +2,8 @@
 (origin.c).
 
 In: the last cut and the LSNs that tables carry in their own commits. Out: LSNs. Pure: law 1 and law
-3 are decided here and carried out by the worker. ``check_state`` decides which subscriptions can
-have progress at all.
+3 are decided here; ``streaming`` and ``apply`` carry them out. ``check_state`` decides which
+subscriptions can have progress at all.
 
 A table's own LSN (``marker``) is the end LSN of the last batch that touched it, or the consistent
 point of its copy. Every change at or below it is in the table already.

@@ -71,7 +71,7 @@ class ApplyWorker:
         activity: WorkerActivity,
         in_doubt: InDoubtCommits,
     ) -> None:
-        """``in_doubt``: shared by all workers; the two options: return them as they are now."""
+        """``in_doubt``: of this subscription; the two options: return them as they are now."""
         self.subscription = subscription
         self.status = WorkerStatus(subscription.oid, catalog.count)
         self.pid: int | None = None

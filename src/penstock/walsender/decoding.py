@@ -1,8 +1,9 @@
-"""The decoding of transactions for one stream: the part that is published to it (pgoutput.c).
+"""The tables and rows of a transaction that one stream gets (get_rel_sync_entry of pgoutput.c).
 
 In: transactions of the log, the tables that are published, and the form that the stream wants. Out:
-pieces of encoded changes, or of rows for output plugins. Publications and tables are as they were
-at the transaction's place in the log.
+``feed.Portion`` values, in order. Executors make the messages in them
+(``pipeline.publish_changes``), and ``decoding.plugins.pgoutput`` puts Begin, Relation and Commit
+around them. Publications and tables are as they were at the transaction's place in the log.
 """
 
 from __future__ import annotations

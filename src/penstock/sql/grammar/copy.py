@@ -1,4 +1,4 @@
-"""COPY, TRUNCATE and queries (parsenodes.h, CopyStmt, TruncateStmt, PreparableStmt).
+"""COPY, and the queries that a subscriber copies a table with (parsenodes.h, CopyStmt).
 
 Only COPY TO STDOUT is supported; COPY FROM, files and programs are refused by name (0A000).
 """
@@ -12,39 +12,26 @@ from typing import Final
 
 from penstock.sql.grammar.names import (
     Readers,
-    cascades,
     not_supported,
     options,
     range_var,
-    relations,
 )
 from penstock.sql.grammar.parsenodes import (
     ColumnRef,
     DefElem,
-    DeleteStmt,
     Expression,
-    InsertStmt,
-    PreparableStmt,
     RangeTable,
     RangeVar,
     ResTarget,
     SelectStmt,
     Star,
     Statement,
-    UpdateStmt,
     mutated,
     nodes_of,
 )
 from penstock.sql.grammar.raw_node import RawNode
-from penstock.sql.grammar.raw_statements import parse_expression, read_query, read_select
+from penstock.sql.grammar.raw_statements import parse_expression, read_select
 from penstock.sql.grammar.source import Source
-
-_TAGS: Final = {
-    SelectStmt: "SELECT",
-    InsertStmt: "INSERT",
-    UpdateStmt: "UPDATE",
-    DeleteStmt: "DELETE",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +46,6 @@ class Copy(Statement):
     columns: tuple[str, ...] | None = None
     query: SelectStmt | None = None
     options: tuple[DefElem, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Truncate(Statement):
-    """TRUNCATE [TABLE] relations."""
-
-    relations: tuple[RangeVar, ...]
-    cascade: bool = False
-    restart_identity: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class QueryStatement(Statement):
-    """SELECT, VALUES, TABLE, INSERT, UPDATE or DELETE."""
-
-    query: PreparableStmt
-
-    @property
-    def tag(self) -> str:
-        """The statement's command tag, without numbers (CreateCommandTag)."""
-        return _TAGS[type(self.query)]
 
 
 def _copy(raw: RawNode, _source: Source) -> Copy:
@@ -97,14 +63,6 @@ def _copy(raw: RawNode, _source: Source) -> Copy:
         None if query is None else read_select(query),
         options(raw),
     )
-
-
-def _truncate(raw: RawNode, _source: Source) -> Truncate:
-    return Truncate(relations(raw, "relations"), cascades(raw), bool(raw.take("restart_seqs")))
-
-
-def _query(raw: RawNode, _source: Source) -> QueryStatement:
-    return QueryStatement(read_query(raw))
 
 
 # The queries that a subscriber copies a table with (tablesync.c, copy_table):
@@ -184,8 +142,4 @@ def _forms() -> dict[Expression, CopyForm]:
     }
 
 
-READERS: Final[Readers] = {
-    "CopyStmt": _copy,
-    "TruncateStmt": _truncate,
-    **dict.fromkeys(("SelectStmt", "InsertStmt", "UpdateStmt", "DeleteStmt"), _query),
-}
+READERS: Final[Readers] = {"CopyStmt": _copy}

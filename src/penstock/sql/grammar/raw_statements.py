@@ -7,10 +7,12 @@ PostgreSQL's grammar does not take raises 42601.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.grammar.libpg_query import parse_tree
+from penstock.sql.grammar.names import Readers
 from penstock.sql.grammar.parsenodes import (
     AArray,
     ABool,
@@ -53,6 +55,7 @@ from penstock.sql.grammar.parsenodes import (
     SortBy,
     SqlValueFunction,
     Star,
+    Statement,
     SubLinkKind,
     Subscript,
     TypeCast,
@@ -61,6 +64,7 @@ from penstock.sql.grammar.parsenodes import (
     WindowDef,
 )
 from penstock.sql.grammar.raw_node import Json, RawNode, string
+from penstock.sql.grammar.source import Source
 from penstock.sql.text.limits import MAX_DIGITS, limited_depth
 
 _JOINS: Final = {
@@ -75,6 +79,26 @@ _OPERATIONS: Final = {
     "SETOP_INTERSECT": SetOperation.INTERSECT,
     "SETOP_EXCEPT": SetOperation.EXCEPT,
 }
+
+
+_TAGS: Final = {
+    SelectStmt: "SELECT",
+    InsertStmt: "INSERT",
+    UpdateStmt: "UPDATE",
+    DeleteStmt: "DELETE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatement(Statement):
+    """SELECT, VALUES, TABLE, INSERT, UPDATE or DELETE."""
+
+    query: PreparableStmt
+
+    @property
+    def tag(self) -> str:
+        """The statement's command tag, without numbers (CreateCommandTag)."""
+        return _TAGS[type(self.query)]
 
 
 def parse_query(text: str) -> PreparableStmt:
@@ -724,3 +748,12 @@ def without_parentheses(text: str) -> str:
     except PenstockError:
         return text
     return text[1:-1]
+
+
+def _query(raw: RawNode, _source: Source) -> QueryStatement:
+    return QueryStatement(read_query(raw))
+
+
+READERS: Final[Readers] = dict.fromkeys(
+    ("SelectStmt", "InsertStmt", "UpdateStmt", "DeleteStmt"), _query
+)

@@ -1,4 +1,4 @@
-"""CREATE and DROP of tables and schemas (parsenodes.h, CreateStmt, CreateTableAsStmt).
+"""CREATE and DROP of tables and schemas, TRUNCATE (parsenodes.h, CreateStmt, CreateTableAsStmt).
 
 In: raw nodes. Out: frozen values. Clauses that a Delta table cannot keep are refused by name
 (0A000).
@@ -90,6 +90,15 @@ class DropTable(Statement):
     relations: tuple[RangeVar, ...]
     missing_ok: bool = False
     cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate(Statement):
+    """TRUNCATE [TABLE] relations."""
+
+    relations: tuple[RangeVar, ...]
+    cascade: bool = False
+    restart_identity: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +260,12 @@ def _drop_schema(raw: RawNode, _source: Source) -> DropSchema:
     return DropSchema(raw.names("objects"), bool(raw.take("missing_ok")), cascades(raw))
 
 
+def _truncate(raw: RawNode, _source: Source) -> Truncate:
+    return Truncate(relations(raw, "relations"), cascades(raw), bool(raw.take("restart_seqs")))
+
+
 READERS: Final[Readers] = {
+    "TruncateStmt": _truncate,
     "CreateStmt": _create,
     "CreateTableAsStmt OBJECT_TABLE": _create_as,
     "DropStmt OBJECT_TABLE": _drop,
