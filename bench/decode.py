@@ -20,8 +20,7 @@ from penstock.pgoutput.chunk import MessageChunk
 from penstock.pgoutput.columnar import ColumnarDecoder
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.messages import Insert, RelationMessage, Update
-from penstock.pgoutput.tuple_data import Binary, Text, TupleData
+from penstock.pgoutput.messages import Binary, Insert, RelationMessage, Text, TupleData, Update
 from penstock.pgtypes import find
 from penstock.relation import Relation, ReplicaIdentity
 

@@ -24,8 +24,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.messages import Insert
-from penstock.pgoutput.tuple_data import Text
+from penstock.pgoutput.messages import Insert, Text
 from penstock.protocol.copy_both import xlog_data
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions

@@ -22,7 +22,7 @@ from fix_lake import LakeServer
 from penstock.embedded import wait_until
 from penstock.errors import SqlSyntaxError
 from penstock.protocol.framing import frame
-from penstock.protocol.scram_verifier import ITERATIONS, SALT_SIZE
+from penstock.protocol.scram import ITERATIONS, SALT_SIZE
 
 _NONCE = b"rOprNGfwEbeRWgbNEkqO"
 

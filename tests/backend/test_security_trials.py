@@ -19,7 +19,7 @@ from deltalake import write_deltalake
 
 from backend.two_servers import PASSWORD, Node, Server, two_servers
 from fix_postgres import Database
-from penstock.protocol.scram_verifier import SALT_SIZE, ScramVerifier
+from penstock.protocol.scram import SALT_SIZE, ScramVerifier
 
 pytestmark = pytest.mark.postgres
 

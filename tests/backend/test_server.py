@@ -43,7 +43,7 @@ from penstock.protocol.answers import (
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus, copy_data
 from penstock.protocol.copy_both import keepalive, xlog_data
 from penstock.protocol.frontend_messages import CopyDone
-from penstock.protocol.scram_verifier import SALT_SIZE, ScramVerifier
+from penstock.protocol.scram import SALT_SIZE, ScramVerifier
 from protocol.client_messages import text_messages
 
 INT4, TEXT = 23, 25

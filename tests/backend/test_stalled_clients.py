@@ -18,8 +18,7 @@ from penstock.embedded import wait_until
 from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.messages import Commit, Insert
-from penstock.pgoutput.tuple_data import Text
+from penstock.pgoutput.messages import Commit, Insert, Text
 from penstock.protocol.copy_both import xlog_data
 from penstock.walsender.decoding_options import DecodingOptions
 from penstock.walsender.feed import Changes, Portion, TransactionBegin, TransactionEnd

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.framing import FrameReader
-from penstock.protocol.startup_packets import PROTOCOL_3_0, StartupMessage
+from penstock.protocol.startup import PROTOCOL_3_0, StartupMessage
 from protocol.client_messages import encode_frontend, encode_startup
 
 _READY: Final = ord("Z")

@@ -28,7 +28,7 @@ from penstock.errors import FeatureNotSupported, InsufficientPrivilege, StorageE
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.protocol.scram_verifier import ScramVerifier
+from penstock.protocol.scram import ScramVerifier
 from penstock.relation import ReplicaIdentity
 from penstock.sql import parse
 from penstock.walreceiver.publisher import Publisher

@@ -35,7 +35,7 @@ from penstock.errors import ValueNotRepresentable
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.decoder import Decoder
-from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Text, TupleData
+from penstock.pgoutput.messages import NULL, UNCHANGED, Text, TupleData
 from penstock.pgtypes import find
 
 Rows = Sequence[tuple[Lsn, int, bytes]]

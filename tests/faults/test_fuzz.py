@@ -23,18 +23,16 @@ from penstock.pg_catalog import (
     reads_catalog_only,
 )
 from penstock.pgoutput.options import parse_parameters
-from penstock.protocol.replication_commands import (
+from penstock.protocol.replication_grammar import (
     AlterReplicationSlot,
     CreateReplicationSlot,
     StartReplication,
-)
-from penstock.protocol.replication_grammar import (
     alter_slot_options,
     create_slot_options,
     is_replication_command,
     parse_replication_command,
 )
-from penstock.protocol.scram_verifier import ScramVerifier
+from penstock.protocol.scram import ScramVerifier
 from penstock.protocol.startup import parse_options
 from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import QueryStatement, RangeVar, parse, parse_partition_bound, parse_script

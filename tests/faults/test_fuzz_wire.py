@@ -28,11 +28,10 @@ from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pg_catalog import CatalogDatabase, reads_catalog_only
 from penstock.protocol.answers import Description, Rows
 from penstock.protocol.frontend_messages import CopyDone, Query, Sync
-from penstock.protocol.phases import Phase
 from penstock.protocol.scram import NONCE_SIZE, ScramExchange, mock_verifier
 from penstock.protocol.session import ServerSession
-from penstock.protocol.startup import read_startup
-from penstock.protocol.startup_packets import SslRequest, StartupMessage
+from penstock.protocol.session_input import Phase
+from penstock.protocol.startup import SslRequest, StartupMessage, read_startup
 from penstock.sql.grammar.parsenodes import SelectStmt
 from pg_catalog import objects
 

@@ -12,7 +12,6 @@ FACE = "its room shows it to others"
 NODE = "a part of its room that only the node puts together"
 COMMAND = "a command of the command line, a file each"
 ROOM = "the whole of its room but for its start"
-LIBRARY = "the one owner of a library"
 FAMILY = "a family of types, a file each"
 POSTGRES = "PostgreSQL has it in a file of its own: "
 UNTIL_ONE_COMMIT = "until statements are blocks of one, with one place that commits"
@@ -54,7 +53,6 @@ REASONS = {
     "pgtypes.array": FAMILY,
     "pgtypes.integer": FAMILY,
     "pgtypes.uuid": FAMILY,
-    "protocol.scram": LIBRARY,
     "sql.command_tag": "sessions alone need it, and it reads parse trees",
     "sql.grammar.parser": FACE,
     "sql.to_duckdb.catalog_query": "queries of the catalogs, beside those of tables",

@@ -13,7 +13,7 @@ from penstock.attribute import Attribute
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.chunk import PADDING, MessageChunk
-from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
+from penstock.pgoutput.messages import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.relation import Relation, ReplicaIdentity
 from pgtypes.values import KINDS, OTHER, Kind, array_out, array_send
 

@@ -17,11 +17,10 @@ from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import PenstockError, ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
-from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
+from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk, check_commits
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.framing import check_commits
-from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
+from penstock.pgoutput.messages import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.pgtypes import find
 from penstock.relation import Relation, ReplicaIdentity
 from pgoutput.strategies import chunk_of, chunks

@@ -19,7 +19,7 @@ from penstock.pgoutput.columnar_encoder import (
 )
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.tuple_data import NULL, Binary, Cell, Text, TupleData
+from penstock.pgoutput.messages import NULL, Binary, Cell, Text, TupleData
 from penstock.protocol.copy_both import xlog_data, xlog_data_head
 from penstock.wire_rows import data_of
 

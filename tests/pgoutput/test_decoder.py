@@ -15,7 +15,7 @@ from penstock.pgoutput import messages as m
 from penstock.pgoutput.columnar import ColumnarDecoder
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Text
+from penstock.pgoutput.messages import NULL, UNCHANGED, Binary, Text
 from penstock.pgtypes import find
 from penstock.relation import Relation, ReplicaIdentity
 from pgoutput.strategies import CHANGES, OTHERS, chunk_of

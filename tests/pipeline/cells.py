@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.pgoutput.decoder import Decoder
-from penstock.pgoutput.messages import Message, RelationMessage
-from penstock.pgoutput.tuple_data import NULL, Binary, Cell, Text, TupleData
+from penstock.pgoutput.messages import NULL, Binary, Cell, Message, RelationMessage, Text, TupleData
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.registry import type_of_arrow
 from penstock.pgtypes.text_output import text_output

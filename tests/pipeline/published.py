@@ -23,9 +23,8 @@ from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.session_commands import SessionCommands
-from penstock.pgoutput.messages import Delete, Insert, Message, OldTuple, Update
+from penstock.pgoutput.messages import NULL, Delete, Insert, Message, OldTuple, TupleData, Update
 from penstock.pgoutput.options import PgoutputOptions
-from penstock.pgoutput.tuple_data import NULL, TupleData
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql import parse
 from penstock.walsender.decoding import Decoding, RelationSyncCache

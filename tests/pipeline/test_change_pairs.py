@@ -20,8 +20,16 @@ from penstock.lakehouse.row_pairs import NEW, OLD, PairFile, pairs_folder
 from penstock.lakehouse.storage import Storage, make_folder
 from penstock.lsn import Lsn
 from penstock.pgoutput.decoder import Decoder
-from penstock.pgoutput.messages import Delete, Insert, Message, OldTuple, Update
-from penstock.pgoutput.tuple_data import NULL, Text, TupleData
+from penstock.pgoutput.messages import (
+    NULL,
+    Delete,
+    Insert,
+    Message,
+    OldTuple,
+    Text,
+    TupleData,
+    Update,
+)
 from penstock.pipeline.change_item import SENT_ORDER, ChangeItem, PublishedTable
 from penstock.pipeline.publish_changes import (
     Divided,

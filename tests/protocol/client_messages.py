@@ -20,9 +20,8 @@ from penstock.protocol import frontend_messages as m
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.copy_both import StandbyStatusUpdate
 from penstock.protocol.encoding import UTF8, ClientEncoding
-from penstock.protocol.framing import LENGTH_SIZE, frame
-from penstock.protocol.message_reader import MessageReader
-from penstock.protocol.startup_packets import (
+from penstock.protocol.framing import LENGTH_SIZE, MessageReader, frame
+from penstock.protocol.startup import (
     CANCEL_REQUEST_CODE,
     GSSENC_REQUEST_CODE,
     SSL_REQUEST_CODE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from penstock.protocol import frontend_messages as m
-from penstock.protocol.startup_packets import (
+from penstock.protocol.startup import (
     PROTOCOL_3_0,
     CancelRequest,
     GssEncRequest,

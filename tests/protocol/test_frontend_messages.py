@@ -12,7 +12,7 @@ from penstock.protocol import frontend_messages as m
 from penstock.protocol.encoding import UTF8, find_encoding
 from penstock.protocol.framing import Frame, FrameReader, frame
 from penstock.protocol.frontend_messages import decode_frontend
-from penstock.protocol.startup_packets import StartupMessage, decode_startup
+from penstock.protocol.startup import StartupMessage, decode_startup
 from protocol.client_messages import encode_frontend, encode_startup
 from protocol.messages import LATIN1, frontend, startup
 

@@ -14,8 +14,8 @@ from penstock.embedded import wait_until
 from penstock.lsn import Lsn
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.copy_both import StandbyStatusUpdate
-from penstock.protocol.replication_commands import ReplicationKind, StartReplication
-from penstock.protocol.startup_packets import (
+from penstock.protocol.replication_grammar import ReplicationKind, StartReplication
+from penstock.protocol.startup import (
     PROTOCOL_3_0,
     PROTOCOL_3_2,
     SslRequest,

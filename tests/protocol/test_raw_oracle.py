@@ -15,8 +15,14 @@ from penstock.protocol import frontend_messages as m
 from penstock.protocol.backend_messages import parameter_status
 from penstock.protocol.framing import FrameReader, frame
 from penstock.protocol.session import ServerSession
-from penstock.protocol.startup import ReplicationMode, read_startup, reported_parameters
-from penstock.protocol.startup_packets import PROTOCOL_3_0, PROTOCOL_3_2, StartupMessage
+from penstock.protocol.startup import (
+    PROTOCOL_3_0,
+    PROTOCOL_3_2,
+    ReplicationMode,
+    StartupMessage,
+    read_startup,
+    reported_parameters,
+)
 from protocol.client_messages import encode_frontend, encode_startup
 
 Failure = tuple[str, str, str, str | None]

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
-from penstock.protocol import replication_commands as c
-from penstock.protocol.replication_commands import Option, ReplicationKind
+from penstock.protocol import replication_grammar as c
 from penstock.protocol.replication_grammar import (
     KEYWORDS,
     AlterSlotOptions,
     CreateSlotOptions,
+    Option,
+    ReplicationKind,
     SnapshotAction,
     alter_slot_options,
     create_slot_options,

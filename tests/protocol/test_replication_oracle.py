@@ -14,8 +14,9 @@ from psycopg.pq import DiagnosticField, ExecStatus
 
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import PenstockError
-from penstock.protocol.replication_commands import AlterReplicationSlot, CreateReplicationSlot
 from penstock.protocol.replication_grammar import (
+    AlterReplicationSlot,
+    CreateReplicationSlot,
     alter_slot_options,
     create_slot_options,
     is_replication_command,

@@ -14,8 +14,13 @@ from scramp.core import Nonce
 
 from fix_postgres import Database
 from penstock.errors import AuthenticationFailure, InvalidParameterValue, PenstockError
-from penstock.protocol.scram import ScramExchange, mechanisms, mock_verifier
-from penstock.protocol.scram_verifier import ScramVerifier, is_verifier
+from penstock.protocol.scram import (
+    ScramExchange,
+    ScramVerifier,
+    is_verifier,
+    mechanisms,
+    mock_verifier,
+)
 
 SALT = bytes(range(16))
 NONCE = b"0123456789abcdefgh"

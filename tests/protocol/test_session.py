@@ -12,9 +12,9 @@ from penstock.protocol import authentication as auth
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
 from penstock.protocol.framing import frame
-from penstock.protocol.phases import Limits, Phase
 from penstock.protocol.session import ServerSession
-from penstock.protocol.startup_packets import (
+from penstock.protocol.session_input import Limits, Phase
+from penstock.protocol.startup import (
     PROTOCOL_3_0,
     PROTOCOL_3_2,
     CancelRequest,

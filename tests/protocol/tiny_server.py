@@ -19,24 +19,26 @@ from penstock.lsn import Lsn
 from penstock.protocol import authentication as auth
 from penstock.protocol import backend_messages as backend
 from penstock.protocol import frontend_messages as m
-from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
+from penstock.protocol.backend_messages import FieldDescription, TransactionStatus, notice_response
 from penstock.protocol.copy_both import decode_standby_message, keepalive, xlog_data
 from penstock.protocol.copy_columns import BINARY_END, with_binary_header
-from penstock.protocol.error_messages import notice_response
-from penstock.protocol.replication_commands import IdentifySystem, Show, StartReplication
 from penstock.protocol.replication_grammar import (
+    IdentifySystem,
+    Show,
+    StartReplication,
     is_replication_command,
     parse_replication_command,
 )
-from penstock.protocol.scram import ScramExchange, mechanisms, mock_verifier
-from penstock.protocol.scram_verifier import ScramVerifier
+from penstock.protocol.scram import ScramExchange, ScramVerifier, mechanisms, mock_verifier
 from penstock.protocol.session import ServerSession
-from penstock.protocol.startup import ReplicationMode, read_startup, reported_parameters
-from penstock.protocol.startup_packets import (
+from penstock.protocol.startup import (
     PROTOCOL_3_2,
     GssEncRequest,
+    ReplicationMode,
     SslRequest,
     StartupMessage,
+    read_startup,
+    reported_parameters,
 )
 from protocol.client_messages import binary_messages, text_messages
 

@@ -27,7 +27,7 @@ from penstock.node.running import ShownWorkers
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.chunk import MessageChunk
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.tuple_data import Text
+from penstock.pgoutput.messages import Text
 from penstock.pipeline.table_copy import CopyOptions
 from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import Relation, ReplicaIdentity

@@ -36,9 +36,9 @@ from penstock.pgoutput.messages import (
     StreamPrepare,
     StreamStart,
     StreamStop,
+    Text,
     Truncate,
 )
-from penstock.pgoutput.tuple_data import Text
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.inbox import Inbox
 from penstock.subscription.prepared import PreparedStore, PreparedTransactions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ConnectionFailure, PenstockError, PublisherError, UndefinedObject
-from penstock.protocol.error_messages import Severity, error_response, message_fields
+from penstock.protocol.backend_messages import Severity, error_response, message_fields
 from penstock.protocol.framing import LENGTH_SIZE
 from penstock.walreceiver.libpq_errors import server_failure
 

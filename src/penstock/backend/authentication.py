@@ -21,11 +21,11 @@ from penstock.protocol.authentication import SaslInitialResponse, SaslResponse
 from penstock.protocol.scram import (
     NONCE_SIZE,
     ScramExchange,
+    ScramVerifier,
     mechanisms,
     mock_verifier,
     password_failure,
 )
-from penstock.protocol.scram_verifier import ScramVerifier
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
 

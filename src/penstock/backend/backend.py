@@ -49,30 +49,28 @@ from penstock.protocol.backend_messages import (
     BINARY_FORMAT,
     TEXT_FORMAT,
     FieldDescription,
+    Severity,
     TransactionStatus,
     backend_key_data,
     data_row,
+    notice_response,
     parameter_status,
 )
 from penstock.protocol.encoding import ClientEncoding, find_encoding
-from penstock.protocol.error_messages import Severity, notice_response
 from penstock.protocol.frontend_messages import CopyDone, CopyFail, FrontendMessage, Terminate
-from penstock.protocol.phases import Limits
 from penstock.protocol.replication_grammar import is_replication_command
 from penstock.protocol.session import ServerSession
-from penstock.protocol.session_input import Event
+from penstock.protocol.session_input import Event, Limits
 from penstock.protocol.startup import (
-    ReplicationMode,
-    StartupParameters,
-    read_startup,
-    require_database,
-)
-from penstock.protocol.startup_packets import (
     PROTOCOL_3_0,
     PROTOCOL_3_2,
     CancelRequest,
+    ReplicationMode,
     SslRequest,
     StartupMessage,
+    StartupParameters,
+    read_startup,
+    require_database,
 )
 from penstock.sql.typed.literals import canonical
 from penstock.sqlstate import (

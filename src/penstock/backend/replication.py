@@ -28,10 +28,11 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.pgtypes.pg_type import INT4, INT8, TEXT
-from penstock.protocol import replication_commands as c
+from penstock.protocol import replication_grammar as c
 from penstock.protocol.answers import Answer, Done, Duplex, Rows, Streaming
-from penstock.protocol.replication_commands import ReplicationCommand, ReplicationKind
 from penstock.protocol.replication_grammar import (
+    ReplicationCommand,
+    ReplicationKind,
     SnapshotAction,
     alter_slot_options,
     create_slot_options,

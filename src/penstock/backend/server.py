@@ -19,7 +19,7 @@ from typing import Final
 from penstock.backend.backend import Backend, BackendOptions, Services
 from penstock.backend.client_socket import ClientSocket
 from penstock.errors import ConfigurationError
-from penstock.protocol.startup_packets import CancelRequest
+from penstock.protocol.startup import CancelRequest
 from penstock.sqlstate import TooManyConnections
 
 _KEY_SIZE: Final = 32

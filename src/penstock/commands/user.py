@@ -27,7 +27,7 @@ from penstock.errors import (
     ObjectInUse,
 )
 from penstock.protocol.answers import Notice
-from penstock.protocol.scram_verifier import SALT_SIZE, ScramVerifier, is_verifier
+from penstock.protocol.scram import SALT_SIZE, ScramVerifier, is_verifier
 from penstock.sql import (
     AlterRole,
     CreateRole,

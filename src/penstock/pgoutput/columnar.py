@@ -2,7 +2,7 @@
 
 In: a ``MessageChunk`` of protocol version 1. Out: a ``DecodedChunk``: row changes per relation,
 truncates and commits. The relation map is kept from chunk to chunk. The apply worker checks that
-transactions are complete and that commits fit their Begin (``framing.check_commits``). ``decoder``
+transactions are complete and that commits fit their Begin (``check_commits``). ``decoder``
 reads single messages in readable form; a property test keeps both equal (law 7).
 """
 
@@ -19,12 +19,9 @@ from numpy.typing import NDArray
 
 from penstock.attribute import Attribute
 from penstock.cells import Cells, window
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
-from penstock.pgoutput.change_reader import (
-    expected_new,
-    unchanged_in_old_tuple,
-    unknown_representation,
-)
+from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import (
     PADDING,
     ChangeBatch,
@@ -33,8 +30,15 @@ from penstock.pgoutput.chunk import (
     TruncateEvent,
     Unreadable,
 )
-from penstock.pgoutput.decoder import Decoder, unknown_message
-from penstock.pgoutput.framing import check_origins, read_begins, read_commits
+from penstock.pgoutput.decoder import (
+    Decoder,
+    Reader,
+    expected_new,
+    read_origin,
+    unchanged_in_old_tuple,
+    unknown_message,
+    unknown_representation,
+)
 from penstock.pgoutput.messages import LogicalMessage, RelationMessage, Truncate
 from penstock.relation import Relation, ReplicaIdentity
 
@@ -554,3 +558,79 @@ def _wrong_number(received: int, columns: int) -> ProtocolViolation:
             f"only {received} column(s) received"
         )
     return ProtocolViolation(f"tuple of {received} columns for a relation of {columns}")
+
+
+# Messages that carry no rows, many at once: Begin, Commit, Origin. They give commits as columns,
+# and the errors for all messages that ``decoder`` would refuse.
+
+_BEGIN_SIZE: Final = 1 + 8 + 8 + 4
+_COMMIT_SIZE: Final = 1 + 1 + 8 + 8 + 8
+
+
+def read_begins(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return final_lsn and xid of each Begin. Raises ProtocolViolation."""
+    _sized(starts, ends, _BEGIN_SIZE)
+    final_lsn = window(buffer, ">i8")[starts + 1].astype(np.int64, copy=False)
+    if (final_lsn == 0).any():
+        raise ProtocolViolation("final_lsn not set in begin message")
+    return final_lsn, window(buffer, ">u4")[starts + 17].astype(np.int64)
+
+
+def check_commits(chunk: DecodedChunk) -> None:
+    """Check that each Commit is where its Begin said. A Begin of an earlier chunk is unknown here.
+
+    Raises ProtocolViolation (apply_handle_commit).
+    """
+    before = np.searchsorted(chunk.begin_sequence, chunk.commit_sequence) - 1
+    known = before >= 0
+    expected, found = chunk.final_lsn[before[known]], chunk.commit_lsn[known]
+    wrong = np.flatnonzero(expected != found)
+    if len(wrong):
+        raise ProtocolViolation(
+            f"incorrect commit LSN {Lsn(int(found[wrong[0]]))} in commit message "
+            f"(expected {Lsn(int(expected[wrong[0]]))})"
+        )
+
+
+def read_commits(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return commit_lsn, end_lsn and time (microseconds since the Unix epoch) of each Commit."""
+    _sized(starts, ends, _COMMIT_SIZE)
+    flags = buffer[starts + 1]
+    if flags.any():
+        raise ProtocolViolation(f"unrecognized flags {flags.max()} in commit message")
+    fields = window(buffer, ">i8")
+    commit_lsn, end_lsn, time = (
+        fields[starts + at].astype(np.int64, copy=False) for at in (2, 10, 18)
+    )
+    return commit_lsn, end_lsn, time + EPOCH_MICROSECONDS
+
+
+def check_origins(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> None:
+    """Check that Origin messages are well formed; behind a cascade there is one per transaction.
+
+    Nearly all name the same origin, so those that equal the first one need not be read.
+    """
+    name_at = 1 + 8
+    size = int(ends[0] - starts[0])
+    alike = ends - starts == max(size, name_at + 1)
+    alike[0] = False
+    if alike.any():
+        names = window(buffer, f"V{max(size - name_at, 1)}")
+        alike[alike] = names[starts[alike] + name_at] == names[starts[:1] + name_at]
+    for index in np.flatnonzero(~alike):
+        reader = Reader(buffer[starts[index] + 1 : ends[index]].tobytes())
+        read_origin(reader)
+        reader.finish()
+
+
+def _sized(starts: NDArray[np.int64], ends: NDArray[np.int64], size: int) -> None:
+    if (ends - starts < size).any():
+        raise ProtocolViolation("insufficient data left in message")
+    if (ends - starts > size).any():
+        raise ProtocolViolation("invalid message format")

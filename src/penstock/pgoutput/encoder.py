@@ -9,8 +9,14 @@ from __future__ import annotations
 import struct
 from functools import singledispatch
 
-from penstock.pgoutput import change_reader as flag
+from penstock.pgoutput.decoder import (
+    CASCADE_FLAG,
+    KEY_FLAG,
+    RESTART_IDENTITY_FLAG,
+    TRANSACTIONAL_FLAG,
+)
 from penstock.pgoutput.messages import (
+    Absent,
     Begin,
     BeginPrepare,
     Commit,
@@ -28,11 +34,12 @@ from penstock.pgoutput.messages import (
     StreamPrepare,
     StreamStart,
     StreamStop,
+    Text,
     Truncate,
+    TupleData,
     TypeMessage,
     Update,
 )
-from penstock.pgoutput.tuple_data import Absent, Text, TupleData
 
 
 @singledispatch
@@ -69,7 +76,7 @@ def _(message: RelationMessage) -> bytes:
     out += _string(relation.name) + relation.replica_identity.value.encode()
     out += struct.pack("!H", len(relation.attributes))
     for attribute in relation.attributes:
-        out += bytes([flag.KEY_FLAG if attribute.key else 0]) + _string(attribute.name)
+        out += bytes([KEY_FLAG if attribute.key else 0]) + _string(attribute.name)
         out += struct.pack("!Ii", attribute.type_oid, attribute.typmod)
     return out
 
@@ -103,8 +110,8 @@ def _(message: Delete) -> bytes:
 
 @_encode.register
 def _(message: Truncate) -> bytes:
-    flags = flag.CASCADE_FLAG if message.cascade else 0
-    flags |= flag.RESTART_IDENTITY_FLAG if message.restart_identity else 0
+    flags = CASCADE_FLAG if message.cascade else 0
+    flags |= RESTART_IDENTITY_FLAG if message.restart_identity else 0
     oids = message.relation_oids
     head = b"T" + _xid(message.xid) + struct.pack("!IB", len(oids), flags)
     return head + struct.pack(f"!{len(oids)}I", *oids)
@@ -112,7 +119,7 @@ def _(message: Truncate) -> bytes:
 
 @_encode.register
 def _(message: LogicalMessage) -> bytes:
-    flags = flag.TRANSACTIONAL_FLAG if message.transactional else 0
+    flags = TRANSACTIONAL_FLAG if message.transactional else 0
     head = b"M" + _xid(message.xid) + struct.pack("!BQ", flags, message.lsn)
     return head + _string(message.prefix) + _sized(message.content)
 

@@ -14,8 +14,39 @@ from enum import Enum
 from typing import Final
 
 from penstock.lsn import Lsn
-from penstock.pgoutput.tuple_data import TupleData
 from penstock.relation import Relation, ReplicaIdentity
+
+# TupleData: the cells of one row version as they are sent (LogicalRepTupleData). Four kinds of
+# cell are four types, so that "NULL" and "not sent" cannot be mixed up (law 4).
+
+
+class Absent(Enum):
+    """Cells without bytes: NULL, or an unchanged TOAST value that was not sent."""
+
+    NULL = "n"
+    UNCHANGED = "u"
+
+
+NULL = Absent.NULL
+UNCHANGED = Absent.UNCHANGED
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A value as the type's output function prints it."""
+
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A value as the type's send function gives it."""
+
+    raw: bytes
+
+
+Cell = Absent | Text | Binary
+TupleData = tuple[Cell, ...]
 
 
 class OldTuple(Enum):

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.protocol.encoding import UTF8
-from penstock.protocol.framing import frame
-from penstock.protocol.message_reader import MessageReader
+from penstock.protocol.framing import MessageReader, frame
 
 MAX_SASL_LENGTH: Final = 1024
 """PG_MAX_SASL_MESSAGE_LENGTH: the longest SASL message, with its length."""

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
-from penstock.protocol.message_reader import MessageReader
+from penstock.protocol.framing import MessageReader
 
 XLOG_DATA: Final = struct.Struct("!cIcQQQ")
 """The head of XLogData as a CopyData message: d, length, w, start and end of the data, time."""

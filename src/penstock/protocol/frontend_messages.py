@@ -13,8 +13,7 @@ from typing import Final
 
 from penstock.errors import InvalidParameterValue, ProtocolViolation
 from penstock.protocol.encoding import UTF8, ClientEncoding
-from penstock.protocol.framing import Frame
-from penstock.protocol.message_reader import MessageReader
+from penstock.protocol.framing import Frame, MessageReader
 
 STATEMENT: Final = "S"
 PORTAL: Final = "P"

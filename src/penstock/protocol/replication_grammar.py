@@ -17,14 +17,121 @@ from penstock.errors import InvalidParameterValue, PenstockError, SqlSyntaxError
 from penstock.guc import def_get_boolean
 from penstock.identifiers import fold, truncated
 from penstock.lsn import Lsn
-from penstock.protocol import replication_commands as c
-from penstock.protocol.replication_commands import (
-    AlterReplicationSlot,
-    CreateReplicationSlot,
-    Option,
-    ReplicationCommand,
-    ReplicationKind,
+
+# The commands (replnodes.h). Options are kept as written: those of a slot are interpreted here,
+# the plugin interprets its own.
+
+
+class ReplicationKind(Enum):
+    """ReplicationKind of replnodes.h."""
+
+    PHYSICAL = auto()
+    LOGICAL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option. ``value``: a string, a number, or None if the option has none."""
+
+    name: str
+    value: str | int | bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifySystem:
+    """IDENTIFY_SYSTEM"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReplicationSlot:
+    """READ_REPLICATION_SLOT slot_name"""
+
+    slot_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """SHOW name"""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateReplicationSlot:
+    """CREATE_REPLICATION_SLOT slot_name [TEMPORARY] {PHYSICAL | LOGICAL plugin} [options]
+
+    ``plugin``: None for PHYSICAL.
+    """
+
+    slot_name: str
+    kind: ReplicationKind
+    temporary: bool = False
+    plugin: str | None = None
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlterReplicationSlot:
+    """ALTER_REPLICATION_SLOT slot_name (options)"""
+
+    slot_name: str
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropReplicationSlot:
+    """DROP_REPLICATION_SLOT slot_name [WAIT]"""
+
+    slot_name: str
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplication:
+    """START_REPLICATION [SLOT slot_name] [PHYSICAL | LOGICAL] start [TIMELINE t | (options)]
+
+    ``timeline``: 0 if none is given. ``options``: of the output plugin; values are strings or None.
+    """
+
+    slot_name: str | None
+    kind: ReplicationKind
+    start: Lsn
+    timeline: int = 0
+    options: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineHistory:
+    """TIMELINE_HISTORY timeline"""
+
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaseBackup:
+    """BASE_BACKUP [(options)]; recognised, so that whoever runs commands can refuse it"""
+
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UploadManifest:
+    """UPLOAD_MANIFEST; recognised, so that whoever runs commands can refuse it"""
+
+
+ReplicationCommand = (
+    IdentifySystem
+    | ReadReplicationSlot
+    | Show
+    | CreateReplicationSlot
+    | AlterReplicationSlot
+    | DropReplicationSlot
+    | StartReplication
+    | TimelineHistory
+    | BaseBackup
+    | UploadManifest
 )
+
 
 LATEST_VERSION: Final = 18
 _LISTED_OPTIONS_SINCE: Final = 15
@@ -137,7 +244,7 @@ def _create_slot(parser: _Parser) -> ReplicationCommand:
     else:
         raise SqlSyntaxError("syntax error")
     options = _create_slot_options(parser)
-    return c.CreateReplicationSlot(slot_name, kind, temporary, plugin, options)
+    return CreateReplicationSlot(slot_name, kind, temporary, plugin, options)
 
 
 def _create_slot_options(parser: _Parser) -> tuple[Option, ...]:
@@ -170,11 +277,11 @@ def _plugin_option(parser: _Parser) -> tuple[str, str | None]:
 
 
 def _drop_slot(parser: _Parser) -> ReplicationCommand:
-    return c.DropReplicationSlot(parser.name(), parser.accept("WAIT"))
+    return DropReplicationSlot(parser.name(), parser.accept("WAIT"))
 
 
 def _alter_slot(parser: _Parser) -> ReplicationCommand:
-    return c.AlterReplicationSlot(parser.name(), parser.list_of(_generic_option))
+    return AlterReplicationSlot(parser.name(), parser.list_of(_generic_option))
 
 
 def _start_replication(parser: _Parser) -> ReplicationCommand:
@@ -183,11 +290,11 @@ def _start_replication(parser: _Parser) -> ReplicationCommand:
         start = Lsn(parser.expect(TokenKind.RECPTR).number)
         listed = parser.peek() == Token(TokenKind.CHARACTER, "(")
         options = parser.list_of(_plugin_option) if listed else ()
-        return c.StartReplication(slot_name, ReplicationKind.LOGICAL, start, options=options)
+        return StartReplication(slot_name, ReplicationKind.LOGICAL, start, options=options)
     parser.accept("PHYSICAL")
     start = Lsn(parser.expect(TokenKind.RECPTR).number)
     timeline = _timeline(parser) if parser.accept("TIMELINE") else 0
-    return c.StartReplication(slot_name, ReplicationKind.PHYSICAL, start, timeline)
+    return StartReplication(slot_name, ReplicationKind.PHYSICAL, start, timeline)
 
 
 def _timeline(parser: _Parser) -> int:
@@ -203,22 +310,22 @@ def _base_backup(parser: _Parser) -> ReplicationCommand:
         # ignores.
         while parser.peek().kind in (TokenKind.IDENT, TokenKind.SCONST, TokenKind.UCONST):
             parser.take()
-        return c.BaseBackup()
+        return BaseBackup()
     listed = parser.peek() == Token(TokenKind.CHARACTER, "(")
-    return c.BaseBackup(parser.list_of(_generic_option) if listed else ())
+    return BaseBackup(parser.list_of(_generic_option) if listed else ())
 
 
 _COMMANDS: Final[dict[str, Callable[[_Parser], ReplicationCommand]]] = {
-    "IDENTIFY_SYSTEM": lambda parser: c.IdentifySystem(),
-    "READ_REPLICATION_SLOT": lambda parser: c.ReadReplicationSlot(_variable_name(parser)),
-    "SHOW": lambda parser: c.Show(_variable_name(parser)),
+    "IDENTIFY_SYSTEM": lambda parser: IdentifySystem(),
+    "READ_REPLICATION_SLOT": lambda parser: ReadReplicationSlot(_variable_name(parser)),
+    "SHOW": lambda parser: Show(_variable_name(parser)),
     "CREATE_REPLICATION_SLOT": _create_slot,
     "DROP_REPLICATION_SLOT": _drop_slot,
     "ALTER_REPLICATION_SLOT": _alter_slot,
     "START_REPLICATION": _start_replication,
-    "TIMELINE_HISTORY": lambda parser: c.TimelineHistory(_timeline(parser)),
+    "TIMELINE_HISTORY": lambda parser: TimelineHistory(_timeline(parser)),
     "BASE_BACKUP": _base_backup,
-    "UPLOAD_MANIFEST": lambda parser: c.UploadManifest(),
+    "UPLOAD_MANIFEST": lambda parser: UploadManifest(),
 }
 
 

@@ -16,12 +16,14 @@ from collections.abc import Sequence
 from penstock.errors import PenstockError, ProtocolViolation
 from penstock.protocol import authentication as auth
 from penstock.protocol import backend_messages as backend
-from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
-from penstock.protocol.error_messages import Severity, error_response
-from penstock.protocol.phases import Limits, Phase
-from penstock.protocol.session_input import SessionInput, encryption_accepted
-from penstock.protocol.startup import negotiated
-from penstock.protocol.startup_packets import PROTOCOL_3_2, SslRequest, StartupMessage
+from penstock.protocol.backend_messages import (
+    FieldDescription,
+    Severity,
+    TransactionStatus,
+    error_response,
+)
+from penstock.protocol.session_input import Limits, Phase, SessionInput, encryption_accepted
+from penstock.protocol.startup import PROTOCOL_3_2, SslRequest, StartupMessage, negotiated
 
 _IN_COMMAND = (Phase.BUSY, Phase.COPY_IN, Phase.COPY_OUT, Phase.COPY_BOTH)
 

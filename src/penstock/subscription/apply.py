@@ -83,8 +83,7 @@ from penstock.lakehouse.storage import is_local
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.columnar import ChangeBatch, ColumnarDecoder, MessageChunk
-from penstock.pgoutput.framing import check_commits
+from penstock.pgoutput.columnar import ChangeBatch, ColumnarDecoder, MessageChunk, check_commits
 from penstock.pgtypes import find
 from penstock.pgtypes.out_of_range import OutOfRange
 from penstock.pipeline.apply import TableOutcome, run_batch

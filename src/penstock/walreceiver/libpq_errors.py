@@ -24,7 +24,7 @@ from penstock.errors import (
     UndefinedObject,
     UndefinedPublication,
 )
-from penstock.protocol.error_messages import Severity
+from penstock.protocol.backend_messages import Severity
 from penstock.sql.text.quoting import quote_identifier
 
 _CONNECTION: Final = "Correct the connection string."

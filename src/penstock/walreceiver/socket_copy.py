@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 
 from penstock.errors import ConnectionFailure, ProtocolViolation
+from penstock.protocol.backend_messages import message_fields
 from penstock.protocol.copy_block import HEAD, TRAILER, CopyBlock, file_header, whole_rows
-from penstock.protocol.error_messages import message_fields
 from penstock.protocol.framing import LENGTH_SIZE, frame
 from penstock.walreceiver.connection import Connection, wait
 from penstock.walreceiver.libpq_errors import server_failure

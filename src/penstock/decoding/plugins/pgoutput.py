@@ -42,15 +42,20 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import (
+    NULL,
     TRANSFORMATIONS,
+    UNCHANGED,
+    Binary,
+    Cell,
     Delete,
     Insert,
     OldTuple,
     RowMessage,
+    Text,
+    TupleData,
     Update,
 )
 from penstock.pgoutput.options import PgoutputOptions, parse_parameters
-from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.relation import Relation
 
 _EMPTY_NOT_SENT_SINCE: Final = 15
