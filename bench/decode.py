@@ -16,8 +16,7 @@ import uuid
 from collections.abc import Callable
 
 from penstock.attribute import Attribute
-from penstock.pgoutput.chunk import MessageChunk
-from penstock.pgoutput.columnar import ColumnarDecoder
+from penstock.pgoutput.columnar import ColumnarDecoder, MessageChunk
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Binary, Insert, RelationMessage, Text, TupleData, Update

@@ -14,14 +14,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.lakehouse.session import build_session
-from penstock.node import running, slot_watch
+from penstock.node import reports, running
 from penstock.subscription import streaming
 
 _INTERVALS: Final[tuple[tuple[ModuleType, str, float], ...]] = (
     (streaming, "_IDLE_CUT_INTERVAL", 0.1),
     (running, "_LOOK_INTERVAL", 0.05),
     (running, "_REPORT_INTERVAL", 0.1),
-    (slot_watch, "_INTERVAL", 0.5),
+    (reports, "_INTERVAL", 0.5),
 )
 """Seconds. Tests wait for what nodes do so: the cut of a quiet stream, and what a status shows."""
 

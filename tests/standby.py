@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.embedded import EmbeddedPostgres, wait_until
-from penstock.embedded.account import server_account
-from penstock.embedded.installation import clients
+from penstock.embedded.installation import clients, server_account
 
 PHYSICAL_SLOT: Final = "standby1"
 """For ``synchronized_standby_slots`` of the primary: streams wait for the standby."""

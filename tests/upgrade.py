@@ -6,8 +6,7 @@ import subprocess
 from pathlib import Path
 
 from penstock.embedded import EmbeddedPostgres
-from penstock.embedded.account import as_account, server_account
-from penstock.embedded.installation import find_installation
+from penstock.embedded.installation import as_account, find_installation, server_account
 
 
 def upgraded(

@@ -19,7 +19,7 @@ from typing import Final
 import typer
 
 from penstock.cli.main import app
-from penstock.node.prometheus import NodeCollector, NodeReport, SequencerReport
+from penstock.node.monitoring import NodeCollector, NodeReport, SequencerReport
 
 ROOT: Final = Path(__file__).parents[1]
 HISTORY: Final = ROOT / "bench" / "history.md"

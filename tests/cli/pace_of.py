@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cli.pace import Pace, Speed
+from penstock.cli.status import Pace, Speed
 
 
 def pace_of(*seen: tuple[float, int]) -> Speed:

@@ -10,8 +10,8 @@ from cli.pace_of import pace_of
 from cli.statuses import subscription, table
 from cli.terminal import Terminal
 from fix_postgres import Database
-from penstock.cli.pace import amount
 from penstock.cli.run import PlainLines
+from penstock.cli.status import amount
 
 _STORY = [sys.executable, "-m", "cli.progress_story"]
 _TESTS = str(Path(__file__).parents[1])

@@ -11,7 +11,7 @@ from cli.terminal import Terminal
 from penstock.cli.main import log_to_standard_error
 from penstock.cli.verify import _Shown, lines
 from penstock.lsn import Lsn
-from penstock.node.verification import Verification, VerifiedTable, VerifyProgress
+from penstock.node.verify import Verification, VerifiedTable, VerifyProgress
 from penstock.pipeline.compare_tables import CompareProgress, RowDifference, TableDifference
 
 _BAR = re.compile(r"^s +\S+ comparing +\d:\d\d:\d\d$")

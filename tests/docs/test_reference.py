@@ -22,7 +22,7 @@ from penstock.lakehouse.schema import delta_type
 from penstock.lsn import Lsn
 from penstock.node import guc
 from penstock.node.guc import Integer, Real
-from penstock.node.prometheus import (
+from penstock.node.monitoring import (
     NodeCollector,
     NodeReport,
     SenderReport,
@@ -30,8 +30,8 @@ from penstock.node.prometheus import (
     SlotReport,
 )
 from penstock.node.status import SubscriptionStatus, TableStatus, json_fields
-from penstock.node.verification import Verification, VerifiedTable
-from penstock.node.verification import as_json as verification_json
+from penstock.node.verify import Verification, VerifiedTable
+from penstock.node.verify import as_json as verification_json
 from penstock.pg_catalog.definitions import catalogs
 from penstock.pgtypes import arrow_type
 from penstock.pipeline.compare_tables import RowDifference, TableDifference

@@ -17,7 +17,7 @@ from fix_postgres import Database
 from penstock.cli.main import app
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.lsn import Lsn
-from penstock.node.prometheus import NodeCollector
+from penstock.node.monitoring import NodeCollector
 from penstock.node.status import Health, SubscriptionStatus, health
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]

@@ -11,8 +11,7 @@ import pytest
 from end_to_end.local_node import LocalNode
 from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
-from penstock.node.verification import VerifiedTable, VerifyProgress
-from penstock.node.verify import VerifyOptions
+from penstock.node.verify import VerifiedTable, VerifyOptions, VerifyProgress
 from pgtypes.server_values import ARRAYS, OTHERS, SCALARS, TYPES_OF_OTHERS
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]

@@ -22,8 +22,7 @@ from penstock.cli.main import app
 from penstock.embedded import wait_until
 from penstock.errors import NotInPrerequisiteState, PenstockError, UndefinedObject
 from penstock.lsn import Lsn
-from penstock.node.verification import VerifyProgress
-from penstock.node.verify import VerifyOptions
+from penstock.node.verify import VerifyOptions, VerifyProgress
 from penstock.subscription import cut_requests
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]

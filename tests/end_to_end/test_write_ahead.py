@@ -16,7 +16,7 @@ from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint
 from penstock.embedded import wait_until
-from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.columnar import XLOGDATA_HEADER
 from penstock.subscription import streamed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import ObjectInUse
 from penstock.node.claims import LockFile, Running, running_process
-from penstock.node.reloading import signal_running
+from penstock.node.guc import signal_running
 
 HOLD = """
 import signal

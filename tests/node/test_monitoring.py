@@ -13,8 +13,7 @@ from penstock.catalog import Catalog
 from penstock.embedded import free_port
 from penstock.errors import ConfigurationError
 from penstock.lsn import Lsn
-from penstock.node.monitoring import Monitoring, node_report
-from penstock.node.prometheus import NodeReport
+from penstock.node.monitoring import Monitoring, NodeReport, node_report
 from penstock.node.status import SubscriptionStatus, TableStatus
 
 STATUS = SubscriptionStatus(

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.catalog import SubscriptionCounts
 from penstock.lsn import Lsn
-from penstock.node.prometheus import (
+from penstock.node.monitoring import (
     NodeReport,
     SenderReport,
     SequencerReport,

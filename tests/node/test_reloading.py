@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import ConfigurationError
 from penstock.node import guc
-from penstock.node.reloading import LiveParameters, reload_told, signal_running
+from penstock.node.guc import LiveParameters, reload_told, signal_running
 
 
 def write(folder: Path, text: str) -> Path:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.attribute import Attribute
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
-from penstock.pgoutput.chunk import PADDING, MessageChunk
+from penstock.pgoutput.columnar import PADDING, MessageChunk
 from penstock.pgoutput.messages import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.relation import Relation, ReplicaIdentity
 from pgtypes.values import KINDS, OTHER, Kind, array_out, array_send

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.cells import Cells
 from penstock.errors import ProtocolViolation
-from penstock.pgoutput.chunk import PADDING, MessageChunk
+from penstock.pgoutput.columnar import PADDING, MessageChunk
 
 MESSAGES = st.lists(st.binary(min_size=1, max_size=20), max_size=8)
 

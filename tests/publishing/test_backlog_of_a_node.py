@@ -12,7 +12,7 @@ from end_to_end.compare import delta_rows
 from end_to_end.local_node import LocalNode
 from penstock.embedded import wait_until
 from penstock.lsn import Lsn
-from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.columnar import XLOGDATA_HEADER
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walreceiver import backlog as backlog_module
 from penstock.walreceiver.connection import Connection

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.lsn import Lsn
-from penstock.pgoutput.chunk import XLOGDATA_HEADER, MessageChunk
+from penstock.pgoutput.columnar import XLOGDATA_HEADER, MessageChunk
 from penstock.subscription.inbox import BACKLOG_BYTES, Inbox
 
 HEADER = b"w" + bytes(24)

@@ -25,7 +25,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.node.running import ShownWorkers
 from penstock.pgoutput import messages as m
-from penstock.pgoutput.chunk import MessageChunk
+from penstock.pgoutput.columnar import MessageChunk
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Text
 from penstock.pipeline.table_copy import CopyOptions

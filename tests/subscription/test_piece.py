@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
 from penstock.lsn import INVALID
-from penstock.pgoutput.chunk import PADDING, MessageChunk
+from penstock.pgoutput.columnar import PADDING, MessageChunk
 from penstock.subscription.inbox import Piece
 
 HEADER = b"w" + bytes(24)

@@ -16,7 +16,7 @@ from penstock.catalog import Catalog
 from penstock.errors import ProtocolViolation, UndefinedObject
 from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
-from penstock.pgoutput.chunk import XLOGDATA_HEADER, MessageChunk
+from penstock.pgoutput.columnar import XLOGDATA_HEADER, MessageChunk
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import (

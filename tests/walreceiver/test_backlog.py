@@ -22,13 +22,11 @@ from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConnectionFailure, PublisherError
 from penstock.identifiers import quote_literal
 from penstock.lsn import Lsn
-from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.columnar import XLOGDATA_HEADER
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walreceiver import backlog as backlog_module
-from penstock.walreceiver import binary_rows, stream
-from penstock.walreceiver.backlog import Backlog
-from penstock.walreceiver.backlog_lane import Lane, Window, _moved
-from penstock.walreceiver.binary_rows import BinaryRows, TooLong, bounded
+from penstock.walreceiver import stream
+from penstock.walreceiver.backlog import Backlog, BinaryRows, Lane, TooLong, Window, _moved, bounded
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
@@ -604,7 +602,7 @@ def test_a_message_that_is_too_long_for_a_query_is_copied(
 ) -> None:
     main = publisher(database)
     start = prepared(database, main)
-    monkeypatch.setattr(binary_rows, "LONGEST", 100)
+    monkeypatch.setattr(backlog_module, "LONGEST", 100)
     backlog = opened(publisher(database).connection, database, start)
     with pytest.raises(TooLong):
         fetched(backlog)

@@ -26,11 +26,10 @@ from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConnectionFailure, PenstockError, ProtocolViolation, PublisherError
 from penstock.protocol.copy_block import CopyBlock, whole_rows
 from penstock.protocol.framing import frame
-from penstock.walreceiver import socket_copy
+from penstock.walreceiver import copy_blocks
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
-from penstock.walreceiver.copy_blocks import blocks_of, start_copy
-from penstock.walreceiver.socket_copy import Prefixes
+from penstock.walreceiver.copy_blocks import Prefixes, blocks_of, start_copy
 from penstock.walreceiver.stream import CopyReader
 
 pytestmark = pytest.mark.postgres
@@ -153,7 +152,7 @@ def test_what_is_here_is_not_gone_through_for_each_notice(
         looked_at.append(end - at)
         return whole_rows(buffer, at, end, fields)
 
-    monkeypatch.setattr(socket_copy, "whole_rows", counted)
+    monkeypatch.setattr(copy_blocks, "whole_rows", counted)
     with session(database.conninfo) as connection:
         assert connection.query("SHOW client_min_messages") == [("error",)]
         connection.query("SET client_min_messages = notice")
@@ -268,7 +267,7 @@ QUERY = (
 
 
 def test_byte_by_byte(postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_copy, "_PAUSE_S", 0)
+    monkeypatch.setattr(copy_blocks, "_PAUSE_S", 0)
     wanted = said_by_psycopg(postgres, QUERY)
     stream = recorded(postgres, QUERY)
     assert replayed([stream[at : at + 1] for at in range(len(stream))], 2) == wanted
@@ -277,7 +276,7 @@ def test_byte_by_byte(postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_end_is_none(postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_copy, "_PAUSE_S", 0)
+    monkeypatch.setattr(copy_blocks, "_PAUSE_S", 0)
     stream = recorded(postgres, QUERY)
     for size in range(len(stream)):
         with pytest.raises(ConnectionFailure, match="server closed the connection unexpectedly"):

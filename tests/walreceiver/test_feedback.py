@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConnectionFailure
 from penstock.lsn import Lsn
-from penstock.walreceiver.feedback import Feedback, Status
+from penstock.walreceiver.stream import Feedback, Status
 
 
 def feedback(**settings: float) -> Feedback:

@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 from penstock.embedded import EmbeddedPostgres
-from penstock.embedded.account import as_account, server_account
-from penstock.embedded.installation import find_installation
+from penstock.embedded.installation import as_account, find_installation, server_account
 from penstock.errors import FeatureNotSupported
 from penstock.walreceiver.publisher import Publisher
 

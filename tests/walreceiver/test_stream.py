@@ -16,7 +16,7 @@ from fix_proxy import Proxy
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ConnectionFailure, PenstockError, PublisherError
 from penstock.lsn import Lsn
-from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.columnar import XLOGDATA_HEADER
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.stream import ReplicationStream
 

@@ -15,8 +15,7 @@ from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.attribute import Attribute
 from penstock.embedded import EmbeddedPostgres, wait_until
-from penstock.embedded.account import as_account, server_account
-from penstock.embedded.installation import find_installation
+from penstock.embedded.installation import as_account, find_installation, server_account
 from penstock.lsn import Lsn
 from penstock.walreceiver import table_definition
 from penstock.walreceiver.publisher import Publisher

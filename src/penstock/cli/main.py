@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -16,10 +17,61 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli import run, sql, status, verify
+from penstock.cli import NodeDir, run, status, verify
 from penstock.errors import PenstockError
 from penstock.node import Node
 from penstock.node import doctor as checks
+
+# ``penstock sql "..."``: run statements, print notices and results as psql does.
+
+
+def align(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return columns under their centred names, NULL as nothing, and the count of rows."""
+    cells = [[_text(value) for value in row] for row in rows]
+    widths = [
+        max(len(name), *(len(row[i]) for row in cells)) if cells else len(name)
+        for i, name in enumerate(columns)
+    ]
+    lines = [
+        "|".join(f" {name.center(width)} " for name, width in zip(columns, widths, strict=True)),
+        "+".join("-" * (width + 2) for width in widths),
+    ]
+    lines += [
+        "|".join(f" {cell.ljust(width)} " for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    lines.append(f"({len(rows)} row{'' if len(rows) == 1 else 's'})")
+    return "\n".join(lines)
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "t" if value else "f"
+        case list() | tuple():
+            return "{" + ",".join(_text(item) for item in value) + "}"
+        case _:
+            return str(value)
+
+
+def sql(
+    statements: Annotated[
+        str, typer.Argument(help="One or more statements separated by semicolons; - reads stdin.")
+    ],
+    directory: NodeDir = Path(),
+) -> None:
+    """Run SQL on a node, whether it is running or not."""
+    text = sys.stdin.read() if statements == "-" else statements
+    with Node(directory) as node:
+        for result in node.execute(text):
+            for notice in result.notices:
+                typer.echo(notice.report(), err=True)
+            if result.columns:
+                typer.echo(align(result.columns, result.rows))
+            else:
+                typer.echo(result.tag)
 
 
 def init(
@@ -84,7 +136,7 @@ app = typer.Typer(
 app.command("init")(init)
 app.command("start")(run.start)
 app.command("run")(run.run)
-app.command("sql")(sql.sql)
+app.command("sql")(sql)
 app.command("status")(status.status)
 app.command("verify")(verify.verify)
 app.command("doctor")(doctor)

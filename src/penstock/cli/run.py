@@ -27,12 +27,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from penstock.cli import NodeDir
-from penstock.cli.pace import Pace, Speed, amount
+from penstock.cli.status import Pace, Speed, amount
 from penstock.errors import PenstockError
 from penstock.node import Node
-from penstock.node.catchup import CatchupState
-from penstock.node.reloading import reload_told
-from penstock.node.status import SubscriptionStatus, TableStatus
+from penstock.node.guc import reload_told
+from penstock.node.status import CatchupState, SubscriptionStatus, TableStatus
 
 _STDERR: Final = 2
 

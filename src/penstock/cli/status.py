@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,9 +19,63 @@ from rich.text import Text
 
 from penstock.catalog.publisher_identity import alter
 from penstock.cli import NodeDir
-from penstock.cli.pace import amount
 from penstock.node import Node
 from penstock.node.status import SubscriptionStatus, TableStatus, as_json, health
+
+# Amounts for people: bytes as pg_size_pretty prints them (dbsize.c), and the speed of copies.
+# Clocks are passed in.
+
+_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
+_UNIT: Final = 1024
+_AS_THEY_ARE: Final = 10 * _UNIT
+"""A number changes to the next unit at ten of that unit."""
+
+
+def amount(size: int | None) -> str:
+    """Return a size as pg_size_pretty prints it; - when unknown."""
+    if size is None:
+        return "-"
+    value, unit = float(size), 0
+    while round(value) >= _AS_THEY_ARE and unit < len(_UNITS) - 1:
+        value, unit = value / _UNIT, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}"
+
+
+_WINDOW_S: Final = 30.0
+"""Seconds over which a rate is taken. Parts of a copy end in bursts: over less it would jump."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The speed of a copy. ``bytes``, ``rows``: per second; ``left``: seconds to the end, None
+    while unknown."""
+
+    bytes: float
+    rows: float
+    left: float | None
+
+
+class Pace:
+    """The recent progress of one copy."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int]] = deque()
+
+    def see(self, at: float, done: int, total: int, rows: int) -> Speed:
+        """Record ``done`` of ``total`` bytes, and ``rows``, at a time in seconds; return the
+        speed."""
+        if self._seen and done < self._seen[-1][1]:  # the copy has begun again
+            self._seen.clear()
+        self._seen.append((at, done, rows))
+        while len(self._seen) > 2 and self._seen[1][0] <= at - _WINDOW_S:
+            self._seen.popleft()
+        since, done_then, rows_then = self._seen[0]
+        elapsed = at - since
+        if elapsed <= 0 or done <= done_then:
+            return Speed(0.0, 0.0, None)
+        speed = (done - done_then) / elapsed
+        return Speed(speed, (rows - rows_then) / elapsed, (total - done) / speed)
+
 
 _WATCH_INTERVAL: Final = 1.0
 _PATIENCE: Final = 3.0

@@ -18,14 +18,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock.cli import NodeDir
 from penstock.node import Node
-from penstock.node.verification import (
+from penstock.node.verify import (
     Verification,
     VerifiedTable,
+    VerifyOptions,
     VerifyProgress,
     as_json,
     row_text,
 )
-from penstock.node.verify import VerifyOptions
 
 _KINDS: Final = {
     "missing": "missing at the node",

@@ -8,9 +8,8 @@ it; and waiting for a state of either. No production code of Penstock imports th
 from __future__ import annotations
 
 from penstock.embedded.installation import VERSIONS, Installation, clients, find_installation
-from penstock.embedded.node_process import CommandFailed, NodeProcess, ends_with_parent
+from penstock.embedded.node_process import CommandFailed, NodeProcess, ends_with_parent, wait_until
 from penstock.embedded.server import EmbeddedPostgres, free_port
-from penstock.embedded.waiting import wait_until
 
 __all__ = [
     "VERSIONS",

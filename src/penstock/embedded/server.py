@@ -33,8 +33,13 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from penstock.artifacts import Notice
-from penstock.embedded.account import Account, as_account, server_account
-from penstock.embedded.installation import clients, find_installation
+from penstock.embedded.installation import (
+    Account,
+    as_account,
+    clients,
+    find_installation,
+    server_account,
+)
 from penstock.errors import ConfigurationError
 from penstock.identifiers import simple_quote_literal
 

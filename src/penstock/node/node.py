@@ -41,20 +41,23 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc
-from penstock.node.catchup import CatchupState, check_not_stopped, wait_for_all, wait_for_cut
 from penstock.node.claims import LockFile, running_process, take_warehouse
-from penstock.node.guc import Parameters
+from penstock.node.guc import LiveParameters, Parameters, reload_told, signal_running
 from penstock.node.logical_decoding import logical_reading, plugin_finder
-from penstock.node.monitoring import Monitoring, node_report
-from penstock.node.prometheus import NodeReport
-from penstock.node.reloading import LiveParameters, reload_told, signal_running
+from penstock.node.monitoring import Monitoring, NodeReport, node_report
+from penstock.node.reports import ask_all
 from penstock.node.running import RunningNode, copy_options
 from penstock.node.serving import DATABASE_OID, ServingNode
 from penstock.node.session_commands import connect_publisher
-from penstock.node.slot_watch import ask_all
-from penstock.node.status import SubscriptionStatus, read_status
-from penstock.node.verification import Verification
-from penstock.node.verify import Verifier, VerifyOptions, check_follows
+from penstock.node.status import (
+    CatchupState,
+    SubscriptionStatus,
+    check_not_stopped,
+    read_status,
+    wait_for_all,
+    wait_for_cut,
+)
+from penstock.node.verify import Verification, Verifier, VerifyOptions, check_follows
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
 from penstock.pg_catalog.session_facts import SessionFacts

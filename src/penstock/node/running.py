@@ -30,8 +30,7 @@ from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError, 
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.node.guc import Parameters
-from penstock.node.reloading import LiveParameters
+from penstock.node.guc import LiveParameters, Parameters
 from penstock.node.reports import Reports
 from penstock.node.session_commands import connect_publisher
 from penstock.node.standing_proof import StandingProof

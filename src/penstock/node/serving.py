@@ -28,9 +28,8 @@ from penstock.guc.guc_tables import settings
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node import guc
-from penstock.node.guc import Parameters
+from penstock.node.guc import LiveParameters, Parameters, reload_told
 from penstock.node.logical_decoding import logical_reading, plugin_finder
-from penstock.node.reloading import LiveParameters, reload_told
 from penstock.node.session_commands import SessionCommands
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState

@@ -33,15 +33,18 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.side_table import VERIFICATIONS
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.node.verification import (
+from penstock.node.verify import (
     DIFFERENT,
     EQUAL,
     PARTIAL,
+    InBackground,
+    Ranges,
     Verification,
     VerifiedTable,
+    Verifier,
+    VerifyOptions,
     row_text,
 )
-from penstock.node.verify import InBackground, Ranges, Verifier, VerifyOptions
 from penstock.pgtypes.pg_type import INTEGERS
 from penstock.pipeline.key_range import KeyRange
 from penstock.pipeline.table_copy import CopyOptions

@@ -45,9 +45,8 @@ from penstock.protocol.copy_block import CopyBlock
 from penstock.sql.builtin.enum_types import known_enums
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
-from penstock.walreceiver.copy_blocks import blocks_of, start_copy
+from penstock.walreceiver.copy_blocks import Prefixes, blocks_of, start_copy
 from penstock.walreceiver.snapshot_holder import lost_snapshot
-from penstock.walreceiver.socket_copy import Prefixes
 
 _NOT_FOR_EVER: Final = "SET lock_timeout = '5s'"
 """A lock timeout that ends a deadlock. Our own session has locked the table

@@ -21,7 +21,7 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import PenstockError, ReplicationConflict, ValueNotRepresentable, report
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.chunk import MessageChunk
+from penstock.pgoutput.columnar import MessageChunk
 from penstock.subscription.inbox import Batch
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.parking import Parking

@@ -24,7 +24,7 @@ from penstock.cells import window
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.chunk import MessageChunk
+from penstock.pgoutput.columnar import MessageChunk
 from penstock.subscription.applyparallelworker import PendingRun
 from penstock.subscription.frame_run import FrameRun
 from penstock.subscription.spool import SpooledFrames, SpooledMessages

@@ -20,7 +20,7 @@ from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP, POSIT
 from penstock.lakehouse.schema import TIMESTAMP
 from penstock.lakehouse.side_table import MESSAGES
 from penstock.lsn import Lsn
-from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.columnar import XLOGDATA_HEADER
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Begin, Commit
 from penstock.pipeline.history import Stamps

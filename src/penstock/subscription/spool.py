@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import StorageError
-from penstock.pgoutput.chunk import MessageChunk
+from penstock.pgoutput.columnar import MessageChunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from typing import Final
 import numpy as np
 
 from penstock.errors import ProtocolViolation
-from penstock.pgoutput.chunk import XLOGDATA_HEADER, MessageChunk
+from penstock.pgoutput.columnar import XLOGDATA_HEADER, MessageChunk
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import (

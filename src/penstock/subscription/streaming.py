@@ -20,7 +20,7 @@ from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
 from penstock.errors import ConnectionFailure, PenstockError, PublisherError
 from penstock.failpoint import AFTER_RECEIVE, failpoint
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.chunk import MessageChunk
+from penstock.pgoutput.columnar import MessageChunk
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.messages import RelationMessage
 from penstock.pgoutput.options import PgoutputOptions, committed_only, subscriber_options
@@ -40,8 +40,7 @@ from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
 from penstock.subscription.worker_status import WorkerStatus
-from penstock.walreceiver.backlog import Backlog
-from penstock.walreceiver.binary_rows import TooLong, available
+from penstock.walreceiver.backlog import Backlog, TooLong, available
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher

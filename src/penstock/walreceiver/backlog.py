@@ -5,7 +5,7 @@ bring from there on, up to where the publisher's WAL ended at the start. A walse
 message at a time, which takes it several times as long as decoding. The rows of a function are sent
 8 kB at a time.
 
-The WAL is cut into windows, which lanes (``backlog_lane``) decode side by side and hand out in
+The WAL is cut into windows, which lanes decode side by side and hand out in
 order: while one is read, the next one is decoded. A window lies between two positions, so its
 limits are known before it is decoded. The server decides which transactions lie in it; this file
 checks that. The subscription's own slot follows the cuts only (law 1).
@@ -22,12 +22,281 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
+import psycopg
+from psycopg.adapt import Transformer
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
+
 from penstock.errors import ConnectionFailure, PenstockError, ProtocolViolation, PublisherError
+from penstock.identifiers import quote_literal
 from penstock.lsn import Lsn
-from penstock.pgoutput.chunk import MessageChunk
-from penstock.walreceiver.backlog_lane import PREFIX, Lane, Window
+from penstock.pgoutput.columnar import MessageChunk
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.copy_blocks import LibpqCopy, Prefixes, SocketCopy, start_copy
+from penstock.walreceiver.libpq_errors import result_failure
+from penstock.walreceiver.slots import slot_state
+
+# Rows of one bytea column of a query, many at a time and as they come (libpq's chunked rows
+# mode). libpq collects rows up to a number of rows, whatever their size, so the query has to
+# bound their size: ``bounded`` turns longer values into NULL, which is an error here.
+
+_ROWS: Final = 64
+LONGEST: Final = 1 << 20
+"""The most bytes of a value. libpq may hold so much times the rows."""
+
+_LINGER_S: Final = 0.05
+"""The most seconds that one call of ``read`` goes on after the first row."""
+
+_PAUSE_S: Final = 0.005
+"""Seconds without a byte after which a portion is handed out, as large as it is."""
+
+
+class TooLong(Exception):
+    """A value is longer than ``LONGEST``."""
+
+
+def bounded(value: str) -> str:
+    """Return SQL for a bytea value that is NULL if it is too long."""
+    return f"CASE WHEN pg_catalog.octet_length({value}) <= {LONGEST} THEN {value} END"
+
+
+def available() -> bool:
+    """Tell whether libpq can hand out chunks of rows."""
+    return psycopg.capabilities.has_stream_chunked()
+
+
+class BinaryRows:
+    """Read the rows of one query. ``ended``: all rows have been handed out."""
+
+    def __init__(self, connection: Connection, sql: str, prefix: str) -> None:
+        """Send the query. ``prefix``: the words in front of the server's messages. Raises
+        ConnectionFailure."""
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._prefix = prefix
+        self._transformer = Transformer()
+        self.ended = False
+        try:
+            self._pgconn.send_query_params(sql.encode(), None, result_format=1)
+            self._pgconn.set_chunked_rows_mode(_ROWS)
+            connection.flush()
+        except psycopg.Error as error:
+            raise connection.broken(str(error), prefix) from None
+
+    def read(self, timeout_s: float, *, max_bytes: int, max_rows: int) -> list[bytes]:
+        """Return values, up to the limits or a little more; [] after ``timeout_s`` and at the end.
+
+        Raises TooLong, ConnectionFailure, and the query's errors.
+        """
+        try:
+            return self._read(timeout_s, max_bytes, max_rows)
+        except psycopg.Error as error:
+            raise self._connection.broken(str(error), self._prefix) from None
+
+    def _read(self, timeout_s: float, max_bytes: int, max_rows: int) -> list[bytes]:
+        values: list[bytes] = []
+        size, now = 0, time.monotonic()
+        deadline = now + timeout_s
+        while not self.ended and size < max_bytes and len(values) < max_rows:
+            if not self._pgconn.is_busy():
+                came = self._rows(self._pgconn.get_result())
+                if came and not values:
+                    deadline = time.monotonic() + _LINGER_S
+                size += _size(came)
+                values += came
+                continue
+            wait_s = deadline - time.monotonic()
+            if values:
+                wait_s = min(wait_s, _PAUSE_S)
+            over = values and wait_s < 0  # without values, look at least once
+            if over or not self._connection.wait_readable(max(0.0, wait_s)):
+                break
+            self._pgconn.consume_input()
+        return values
+
+    def _rows(self, result: PGresult | None) -> list[bytes]:
+        if result is None:
+            self.ended = True
+            return []
+        if result.status == ExecStatus.FATAL_ERROR:
+            self._to_the_end()
+            raise result_failure(result, self._prefix)
+        self._transformer.set_pgresult(result)
+        rows = self._transformer.load_rows(0, result.ntuples, tuple)
+        return list(chain.from_iterable(rows))
+
+    def _to_the_end(self) -> None:
+        while self._connection.next_result() is not None:
+            pass
+        self.ended = True
+
+
+def _size(values: list[bytes]) -> int:
+    try:
+        return sum(map(len, values))
+    except TypeError:  # a NULL; a search for one would be slower, as it compares every value
+        raise TooLong from None
+
+
+# A lane: one of the sessions that read a backlog, window after window. The slot function consumes
+# what it returns, so a lane works on a temporary copy of the slot, which ends with the session.
+# The function decodes a window to its end before it sends the first row: when the window's turn
+# comes, the server may have decoded and stored all of it.
+
+PREFIX: Final = "could not read the backlog: "
+"""The words in front of the server's messages."""
+_PREFIXES: Final = Prefixes(PREFIX, PREFIX)
+
+_BLOCK: Final = 8 << 20
+_PATIENCE_S: Final = 0.005
+"""Seconds without a byte after which a portion is handed out, as large as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Transactions whose commit records begin at ``start`` or later, and before ``upto``."""
+
+    start: Lsn
+    upto: Lsn
+
+
+class Lane:
+    """Read windows by one session. ``by_copy``: read by COPY even if the session is encrypted, so
+    that values of any length come; any session will do then. A session that is not encrypted brings
+    values of any length anyway, and more quickly."""
+
+    def __init__(
+        self, connection: Connection, slot: str, options: PgoutputOptions, *, by_copy: bool
+    ) -> None:
+        """Copy the slot. Raises PublisherError (no free slot 53400), ConnectionFailure."""
+        self.connection = connection
+        self.by_copy = by_copy
+        self._options = options
+        self._copy = f"{slot[:40]}_backlog_{connection.backend_pid}"
+        self._rows: BinaryRows | LibpqCopy | SocketCopy | None = None
+        self._by_libpq = connection.is_encrypted()
+        names = f"{quote_literal(slot)}, {quote_literal(self._copy)}"
+        self._query(f"SELECT pg_catalog.pg_copy_logical_replication_slot({names}, true)")
+        self._position = self._confirmed()
+
+    @property
+    def way(self) -> str:
+        """The SQL command by which messages come, for the log."""
+        return "query" if self._by_libpq and not self.by_copy else "COPY"
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing is left to read of what was begun last."""
+        return self._rows is None or self._rows.ended
+
+    @property
+    def ready(self) -> bool:
+        """True if a row is here, so that the server has decoded what was begun last."""
+        return not self.ended and self.connection.wait_readable(0)
+
+    def begin(self, window: Window, messages: int) -> None:
+        """Ask for a window, or for as much of it as so many ``messages`` and the end of their last
+        transaction bring. Raises ConnectionFailure."""
+        copy, upto = quote_literal(self._copy), f"'{window.upto}'"
+        options = ", ".join(map(quote_literal, self._options.arguments()))
+        changes = "pg_catalog.pg_logical_slot_get_binary_changes({}, {}, {}, {}) AS c"
+        if self.by_copy:
+            if window.start > self._position:
+                self.advance(self._copy, window.start)
+            self._rows = self._copied(changes.format(copy, upto, messages, options))
+            return
+        passes = 1 if window.start <= self._position else 2
+        upto = _after(f"a{passes}", upto)
+        source = (
+            f"{_moved(copy, max(window.start, self._position), passes)}, LATERAL "
+            + changes.format(copy, upto, messages, options)
+        )
+        if self._by_libpq:
+            sql = f"SELECT {bounded('c.data')} FROM {source}"
+            self._rows = BinaryRows(self.connection, sql, PREFIX)
+        else:
+            self._rows = self._copied(source)
+
+    def _copied(self, source: str) -> LibpqCopy | SocketCopy:
+        return start_copy(
+            self.connection,
+            f"SELECT c.data FROM {source}",
+            1,
+            by_libpq=self._by_libpq,
+            block_bytes=_BLOCK,
+            prefixes=_PREFIXES,
+        )
+
+    def read(self, timeout_s: float, *, max_bytes: int, max_rows: int) -> MessageChunk:
+        """Return the messages that are here now, up to the limits or a little more; none after
+        ``timeout_s``.
+
+        Raises TooLong, ProtocolViolation, ConnectionFailure, and the function's errors."""
+        assert self._rows is not None
+        if isinstance(self._rows, BinaryRows):
+            rows = self._rows.read(timeout_s, max_bytes=max_bytes, max_rows=max_rows)
+            return MessageChunk.of_messages(rows)
+        (cells,) = self._rows.read(timeout_s, _PATIENCE_S).cells(1)
+        return MessageChunk.of_cells(cells)
+
+    def end(self) -> Lsn:
+        """Return how far the function came, once all rows are read."""
+        self._rows = None
+        self._position = self._confirmed()
+        return self._position
+
+    def advance(self, slot: str, lsn: Lsn, timeout_s: float | None = None) -> None:
+        """Move a slot that nobody streams from, and its restart_lsn with it. After ``timeout_s``
+        the session ends, with an error."""
+        moved = _moved(quote_literal(slot), lsn, 1 if self.by_copy else 2)
+        self.connection.query(f"SELECT 1 FROM {moved}", prefix=PREFIX, timeout_s=timeout_s)
+
+    def cancel(self) -> None:
+        """Cancel the running command."""
+        if not self.ended:
+            self.connection.cancel()
+
+    def close(self) -> None:
+        """End the session, and cancel first: a server that decodes notices a closed session only
+        when it sends."""
+        self.cancel()
+        self.connection.close()
+
+    def _confirmed(self) -> Lsn:
+        state = slot_state(self.connection, self._copy)
+        if state is None or state.confirmed_flush_lsn is None:
+            raise ConnectionFailure(PREFIX + f'temporary slot "{self._copy}" is gone')
+        return state.confirmed_flush_lsn
+
+    def _query(self, sql: str) -> None:
+        self.connection.query(sql, prefix=PREFIX)
+
+
+def _moved(copy: str, start: Lsn, passes: int) -> str:
+    """Return what stands in FROM before the function that reads from ``start`` on.
+
+    All is one statement, so that nobody here waits for the slot to move; each part needs the one
+    before. The first pass moves the slot to ``start``. A second pass to the same position, which is
+    confirmed by then, makes restart_lsn as new as possible (LogicalIncreaseRestartDecodingForSlot).
+    It pays: the function decodes everything from restart_lsn on again, while a pass skips the rows.
+    """
+    advance = "pg_catalog.pg_replication_slot_advance({}, {}) AS a{}"
+    first = advance.format(copy, f"'{start}'", 1)
+    if passes == 1:
+        return first
+    return f"{first}, LATERAL " + advance.format(copy, _after("a1", f"'{start}'"), 2)
+
+
+def _after(moved: str, lsn: str) -> str:
+    """Return SQL for the position that is NULL unless a slot was moved, so that the move runs
+    first."""
+    return f"CASE WHEN {moved}.end_lsn IS NOT NULL THEN {lsn}::pg_catalog.pg_lsn END"
+
 
 _MESSAGES: Final = 4_000_000
 """The number of messages that a lane is asked for at once. The server keeps them in a temporary

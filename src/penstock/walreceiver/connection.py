@@ -23,9 +23,8 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.identifiers import quote_literal
-from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.conninfo import SESSION_SETTINGS, ConnInfo
 from penstock.walreceiver.libpq_errors import connect_failure, result_failure
-from penstock.walreceiver.session_settings import SESSION_SETTINGS
 
 Row = tuple[str | None, ...]
 
