@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.catalog import Catalog, SubscriptionStatistics, TableStatistics
-from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
+from penstock.catalog.pg_stat_subscription import SubscriptionCounts
 from penstock.lsn import Lsn
 
 NUMBERS = SubscriptionStatistics(

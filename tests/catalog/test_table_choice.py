@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.catalog.table_choice import TableChoice, read_choice
+from penstock.catalog.pg_subscription import TableChoice, read_choice
 from penstock.errors import InvalidParameterValue
 
 

@@ -14,7 +14,7 @@ from docs.blocks import ROOT
 from fix_postgres import Database
 from penstock import errors
 from penstock.cli.main import app
-from penstock.commands import subscription_options
+from penstock.commands import subscriptioncmds
 from penstock.guc import INT_MAX
 from penstock.lakehouse.cuts import SCHEMA
 from penstock.lakehouse.names import column_names, folder_name
@@ -32,7 +32,7 @@ from penstock.node.monitoring import (
 from penstock.node.status import SubscriptionStatus, TableStatus, json_fields
 from penstock.node.verify import Verification, VerifiedTable
 from penstock.node.verify import as_json as verification_json
-from penstock.pg_catalog.definitions import catalogs
+from penstock.pg_catalog.rows import catalogs
 from penstock.pgtypes import arrow_type
 from penstock.pipeline.compare_tables import RowDifference, TableDifference
 from penstock.subscription.retry import max_tries
@@ -148,11 +148,11 @@ def test_what_verify_prints() -> None:
 
 def test_subscription_options() -> None:
     told = {code(n): code(d) for n, d, _ in rows("docs/sql.md", "| option | default |") if "`" in d}
-    parsed = subscription_options.SubOpts()
+    parsed = subscriptioncmds.SubOpts()
     for name, default in told.items():
         assert str(getattr(parsed, name)).lower() == default, name
     named = {code(name) for name, _, _ in rows("docs/sql.md", "| option | default |")}
-    assert named == subscription_options.CREATE
+    assert named == subscriptioncmds.CREATE
     changed = {
         "slot_name",
         "binary",
@@ -181,7 +181,7 @@ def test_subscription_options() -> None:
         "run_as_owner",
         "system_identifier",
     }
-    assert changed == subscription_options.SET
+    assert changed == subscriptioncmds.SET
 
 
 def test_relations_to_select_from() -> None:

@@ -24,7 +24,6 @@ REASONS = {
     "cli.run": COMMAND,
     "cli.verify": COMMAND,
     "commands.block": NODE,
-    "commands.indexcmds": POSTGRES + "indexcmds.c",
     "commands.partbounds": POSTGRES + "partbounds.c",
     "commands.publicationcmds": POSTGRES + "publicationcmds.c",
     "commands.tablecmds": POSTGRES + "tablecmds.c",
@@ -42,8 +41,6 @@ REASONS = {
     "node.node": FACE,
     "node.running": "the threads of a node that runs",
     "node.standing_proof": "the comparison in the background",
-    "pg_catalog.database": FACE,
-    "pg_catalog.historic_catalogs": NODE,
     "pg_catalog.origin_functions": POSTGRES + "origin.c",
     "pg_catalog.slot_functions": POSTGRES + "slotfuncs.c",
     "pg_catalog.wal_functions": POSTGRES + "xlogfuncs.c",
@@ -60,6 +57,7 @@ REASONS = {
     "subscription.streamed": POSTGRES + "apply_handle_stream_start and its kin of worker.c",
     "walreceiver.stream": "a session with START_REPLICATION, below the subscription's",
     "walsender.decoding": NODE,
+    "walsender.historic_tables": NODE,
     "walsender.following": "tables' logs read on, without what is made of them",
 }
 

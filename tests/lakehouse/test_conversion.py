@@ -22,10 +22,9 @@ from penstock.errors import ValueNotRepresentable
 from penstock.lakehouse.conversion import converted, kept_as_text, refusal, takes
 from penstock.lakehouse.schema import Column
 from penstock.pgtypes import arrow_type, find
-from penstock.pgtypes.as_text import may_not_fit
 from penstock.pgtypes.gather import cells_of
 from penstock.pgtypes.pg_type import TEXT
-from penstock.pgtypes.text_output import text_output
+from penstock.pgtypes.text_output import may_not_fit, text_output
 from penstock.pgtypes.varlena import OUTPUT_TEXT
 from penstock.sql.builtin.enum_types import known_enums
 

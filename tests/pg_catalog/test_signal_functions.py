@@ -10,7 +10,7 @@ import pytest
 from penstock.catalog import Catalog
 from penstock.errors import PenstockError
 from penstock.pg_catalog.node_catalogs import SignalFunctions
-from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.stats.backend_status import Activity, BackendType, Session, Sessions
 
 PID = 4711

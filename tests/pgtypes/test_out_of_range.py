@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
 from penstock.pgtypes import find
-from penstock.pgtypes.as_text import AsText, may_not_fit
 from penstock.pgtypes.gather import cells_of
 from penstock.pgtypes.out_of_range import CLAMP, ERROR, NULL, OutOfRange
 from penstock.pgtypes.pg_type import DATE, NUMERIC, TIMESTAMP, TIMESTAMPTZ
+from penstock.pgtypes.text_output import AsText, may_not_fit
 
 _TYPMOD = (8 << 16) + 2 + 4
 """numeric(8,2)"""

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantUtils
 
 from penstock.errors import PenstockError
-from penstock.pgtypes.variant import DEPTH_LIMIT, VARIANT, encoded, variants
-from penstock.pgtypes.variant_text import compared_text, variant_text
+from penstock.pgtypes.variant import (
+    DEPTH_LIMIT,
+    VARIANT,
+    compared_text,
+    encoded,
+    variant_text,
+    variants,
+)
 from penstock.sql.typed.literals import read_jsonb
 from pgtypes import plain_variant
 

@@ -16,7 +16,7 @@ from penstock.catalog import Catalog, LakeTransaction
 from penstock.errors import VersionGone
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pg_catalog.historic_catalogs import HistoricCatalogs
+from penstock.node.logical_decoding import HistoricCatalogs
 from penstock.sqlstate import UndefinedTable
 from penstock.walsender import historic_tables
 from penstock.walsender.historic_tables import HistoricTables

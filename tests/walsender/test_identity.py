@@ -12,7 +12,7 @@ from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, SubscriptionRelState
-from penstock.catalog.sequenced import Sequenced
+from penstock.catalog.pg_transactions import Sequenced
 from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.identity import table_id
 from penstock.lakehouse.warehouse import Warehouse

@@ -17,7 +17,7 @@ from penstock.catalog import Catalog, LakeTransaction
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
-from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.sql.grammar.raw_statements import parse_select
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.senders import Senders

@@ -35,7 +35,7 @@ from penstock.errors import (
 from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
 from penstock.lsn import Lsn
-from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.pgtypes.pg_type import TEXT
 from penstock.protocol.answers import (
     Answer,

@@ -15,7 +15,7 @@ from penstock.executor.block import LakeBlock
 from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.pipeline.query import Interrupts
 from penstock.protocol.answers import CommandOutcome, CopyOut, Description, Rows
 from penstock.protocol.backend_messages import FieldDescription

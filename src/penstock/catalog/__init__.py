@@ -7,16 +7,21 @@ progress in it.
 """
 
 from penstock.catalog.block_catalog import BlockCatalog
-from penstock.catalog.block_commits import BlockCommit
-from penstock.catalog.block_messages import BlockMessage, MessageHead
+from penstock.catalog.block_commits import BlockCommit, BlockMessage, MadeTable, MessageHead
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.made_tables import MadeTable
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_authid import Role
 from penstock.catalog.pg_class import LakeTable, UniqueIndex
 from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_namespace import Namespace
-from penstock.catalog.pg_prepared_xacts import PreparedXact
+from penstock.catalog.pg_prepared_xacts import (
+    PreparedBlock,
+    PreparedState,
+    PreparedXact,
+    PrepareRecord,
+    TwoPhaseKind,
+    TwoPhaseRecord,
+)
 from penstock.catalog.pg_publication import (
     HistoricPublications,
     Publication,
@@ -26,20 +31,21 @@ from penstock.catalog.pg_publication import (
 )
 from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_sequence import Sequence, SequenceParameters
-from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
-from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
+from penstock.catalog.pg_stat_subscription import (
+    SubscriptionCounts,
+    SubscriptionStatistics,
+    TableStatistics,
+)
 from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.pg_transactions import (
     EmittedMessage,
     LakeTransaction,
     Member,
+    Sequenced,
 )
-from penstock.catalog.prepared_blocks import PreparedBlock, PreparedState
-from penstock.catalog.sequenced import Sequenced
 from penstock.catalog.sequences import Sequences, SessionSequences
 from penstock.catalog.transaction import CatalogTransaction
-from penstock.catalog.two_phase_records import PrepareRecord, TwoPhaseKind, TwoPhaseRecord
 from penstock.catalog.verifications import TableVerification
 
 __all__ = [

@@ -17,8 +17,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from penstock.catalog import pg_control
+from penstock.catalog.block_commits import MadeTable
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.made_tables import MadeTable
 from penstock.catalog.pg_class import LakeTable, PgClass
 from penstock.catalog.pg_sequence import PgSequence, Sequence, SequenceParameters
 from penstock.catalog.sequences import Sequences, SessionSequences, values_after

@@ -8,14 +8,67 @@ a row after a crash finishes it. ``content`` is JSON that only the executor inte
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Final
 
-from sqlalchemy import Boolean, Column, Connection, String, Text, select
+from sqlalchemy import Boolean, Column, Connection, LargeBinary, String, Table, Text, select
 
-from penstock.catalog.made_tables import MadeTable, from_json, to_json
-from penstock.catalog.metadata import LIST, ColumnForm, StoredTable
+from penstock.catalog.metadata import LIST, METADATA, ColumnForm, StoredTable
+from penstock.catalog.pg_class import LakeTable, lake_table, stored_table
+from penstock.catalog.pg_sequence import Sequence
+
+# Tables that a transaction block has made, and that are in no catalog yet.
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTable:
+    """A table that a block has made. ``entry``: the lines of the first entry of its Delta log,
+    which is not written yet."""
+
+    row: LakeTable
+    sequences: tuple[Sequence, ...]
+    entry: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the table's relations: its own and those of its sequences."""
+        return (*self.row.own_names, *(sequence.name for sequence in self.sequences))
+
+    @property
+    def uri(self) -> str:
+        """The URI where the table will lie."""
+        return self.row.uri or ""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The Delta table's ``metaData`` action."""
+        found = (json.loads(line).get("metaData") for line in self.entry)
+        return next(metadata for metadata in found if metadata)
+
+    @property
+    def table_id(self) -> str:
+        """The Delta table's id."""
+        return str(self.metadata["id"])
+
+
+def to_json(table: MadeTable) -> dict[str, Any]:
+    """Return the table as JSON."""
+    return {
+        "row": stored_table(table.row),
+        "sequences": [asdict(sequence) for sequence in table.sequences],
+        "entry": list(table.entry),
+    }
+
+
+def from_json(found: Mapping[str, Any]) -> MadeTable:
+    """Return the table that ``to_json`` has written."""
+    return MadeTable(
+        lake_table(found["row"]),
+        tuple(Sequence(**sequence) for sequence in found["sequences"]),
+        tuple(found["entry"]),
+    )
+
 
 _MADE: Final = ColumnForm(
     lambda made: json.dumps([to_json(table) for table in made]) if made else None,
@@ -31,7 +84,7 @@ class BlockCommit:
     of its commits may remain. ``prepared``: the id of the prepared transaction that it commits.
     ``made``: tables that it makes, which are in no catalog while the row exists. ``noted``: the
     commit is a row here or has to become one, as that of a block with messages
-    (``block_messages``) always does."""
+    (``BlockMessages``) always does."""
 
     block: Annotated[str, Column("block", String(36), primary_key=True)]
     relations: Annotated[tuple[int, ...], Column("relations", Text, nullable=False), LIST]
@@ -83,3 +136,107 @@ class BlockCommits:
     def delete(self, block: str) -> None:
         """Delete the block's row; no effect when it is gone."""
         _TABLE.delete(self._connection, _TABLE.c.block == block)
+
+
+# Messages that belong to transaction blocks (xl_logical_message, transactional). They are kept by
+# the id of a block whose commits are under way, or of a prepared transaction, until the log has
+# them together with the rows of the block, or until it is certain that nobody will get them.
+
+_MESSAGES: Final = Table(
+    "penstock_block_message",
+    METADATA,
+    Column("block", String(36), primary_key=True),
+    # Oids of the tables that the block changes; NULL in rows that older versions have written
+    Column("relations", Text),
+    Column("heads", Text, nullable=False),
+    Column("contents", LargeBinary, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHead:
+    """A message without its content. ``size``: bytes of the content.
+
+    ``after``: the largest oid among the tables that the block had changed when the message was
+    emitted; 0 if none. Decoding sends the rows in the order of these oids, and the message after
+    the rows of this table."""
+
+    prefix: str
+    size: int
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMessage:
+    """A message that a session has emitted in a block."""
+
+    head: MessageHead
+    content: bytes
+
+
+class BlockMessages:
+    """The table, within one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def put(
+        self, block: str, messages: Collection[BlockMessage], relations: Collection[int] = ()
+    ) -> None:
+        """Replace the messages of a block by these, which are in order."""
+        self.delete(block)
+        if messages:
+            values = {
+                "block": block,
+                "relations": json.dumps(list(relations)),
+                "heads": heads_to_text(message.head for message in messages),
+                "contents": b"".join(message.content for message in messages),
+            }
+            self._connection.execute(_MESSAGES.insert().values(**values))
+
+    def of(self, block: str) -> tuple[BlockMessage, ...]:
+        """Return the messages of a block, () if it has none."""
+        query = select(_MESSAGES).where(_MESSAGES.c.block == block)
+        row = self._connection.execute(query).mappings().one_or_none()
+        if row is None:
+            return ()
+        heads = heads_from_text(row["heads"])
+        parts = split_contents(heads, bytes(row["contents"]))
+        return tuple(map(BlockMessage, heads, parts))
+
+    def take(self, blocks: Iterable[str]) -> tuple[BlockMessage, ...]:
+        """Remove and return the messages of all these blocks."""
+        found: list[BlockMessage] = []
+        for block in sorted(blocks):
+            found += self.of(block)
+            self.delete(block)
+        return tuple(found)
+
+    def relations(self) -> Mapping[str, tuple[int, ...] | None]:
+        """Return the oids of the tables that each block with messages changes; None if unknown."""
+        query = select(_MESSAGES.c.block, _MESSAGES.c.relations)
+        found = self._connection.execute(query)
+        return {block: None if text is None else tuple(json.loads(text)) for block, text in found}
+
+    def delete(self, block: str) -> None:
+        """Delete the messages of a block; no effect if it has none."""
+        self._connection.execute(_MESSAGES.delete().where(_MESSAGES.c.block == block))
+
+
+def heads_to_text(heads: Iterable[MessageHead]) -> str:
+    """Return the heads as a row keeps them."""
+    return json.dumps([[head.prefix, head.size, head.after] for head in heads])
+
+
+def heads_from_text(text: str) -> tuple[MessageHead, ...]:
+    """Return the heads that ``heads_to_text`` has written."""
+    return tuple(MessageHead(*values) for values in json.loads(text))
+
+
+def split_contents(heads: Iterable[MessageHead], contents: bytes) -> tuple[bytes, ...]:
+    """Return the content of each message; ``contents`` holds them one after another."""
+    found, start = [], 0
+    for head in heads:
+        found.append(contents[start : start + head.size])
+        start += head.size
+    return tuple(found)

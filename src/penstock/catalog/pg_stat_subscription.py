@@ -17,10 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, Table, Text, select, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Float,
+    MetaData,
+    Table,
+    Text,
+    inspect,
+    select,
+    text,
+)
 from sqlalchemy.exc import DatabaseError
 
-from penstock.catalog import pg_stat_subscription_stats
 from penstock.catalog.engine import (
     add_what_is_missing,
     make_private_file,
@@ -29,8 +39,83 @@ from penstock.catalog.engine import (
     sqlite_path,
     transaction,
 )
-from penstock.catalog.pg_stat_subscription_stats import METADATA, SubscriptionCounts
 from penstock.lsn import Lsn
+
+# Counts of errors and conflicts of subscriptions (pgstat_subscription.c, PgStat_StatSubEntry).
+# They outlive workers and nodes; a crash may lose the last ones.
+
+METADATA: Final = MetaData()
+"""The collection of all tables of statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionCounts:
+    """Counts named as the view's columns. ``stats_reset``: seconds since 1970; None: never."""
+
+    apply_error_count: int = 0
+    sync_error_count: int = 0
+    confl_insert_exists: int = 0
+    confl_update_exists: int = 0
+    confl_update_missing: int = 0
+    confl_delete_missing: int = 0
+    confl_update_origin_differs: int = 0
+    confl_delete_origin_differs: int = 0
+    values_out_of_range: int = 0
+    stats_reset: float | None = None
+
+    @property
+    def conflicts(self) -> dict[str, int]:
+        """The counts of conflicts by type. Those of several keys at once are not counted apart."""
+        found = {n.removeprefix("confl_"): getattr(self, n) for n in _COUNTED if "confl_" in n}
+        return {**found, "multiple_unique_conflicts": 0}
+
+
+_COUNTED: Final = tuple(
+    field.name for field in dataclasses.fields(SubscriptionCounts) if field.name != "stats_reset"
+)
+_STATS: Final = Table(
+    "penstock_stat_subscription_stats",
+    METADATA,
+    Column("subid", BigInteger, primary_key=True, autoincrement=False),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in _COUNTED),
+    Column("stats_reset", Float(53)),
+)
+
+
+def is_complete(connection: Connection) -> bool:
+    """Tell whether the table has a column for each count. One that an older version of Penstock
+    made may lack some."""
+    there = {column["name"] for column in inspect(connection).get_columns(_STATS.name)}
+    return there.issuperset(_COUNTED)
+
+
+def add(connection: Connection, subid: int, more: SubscriptionCounts) -> None:
+    """Add to the counts of a subscription."""
+    found = _STATS.c.subid == subid
+    values = {name: _STATS.c[name] + getattr(more, name) for name in _COUNTED}
+    if not connection.execute(_STATS.update().where(found).values(values)).rowcount:
+        connection.execute(_STATS.insert().values(subid=subid, **dataclasses.asdict(more)))
+
+
+def reset(connection: Connection, subids: Collection[int], now: float) -> None:
+    """Reset the counts to 0."""
+    connection.execute(_STATS.delete().where(_STATS.c.subid.in_(subids)))
+    nothing = dataclasses.asdict(SubscriptionCounts(stats_reset=now))
+    for subid in subids:
+        connection.execute(_STATS.insert().values(subid=subid, **nothing))
+
+
+def keep_only(connection: Connection, subids: Collection[int]) -> None:
+    """Forget subscriptions that no longer exist."""
+    connection.execute(_STATS.delete().where(_STATS.c.subid.not_in(subids)))
+
+
+def all_counts(connection: Connection) -> dict[int, SubscriptionCounts]:
+    """Return the counts by subscription oid."""
+    rows = connection.execute(select(_STATS)).mappings().all()
+    names = (*_COUNTED, "stats_reset")
+    return {row["subid"]: SubscriptionCounts(**{n: row[n] for n in names}) for row in rows}
+
 
 _TABLE: Final = Table(
     "penstock_stat_subscription",
@@ -186,7 +271,7 @@ class StatisticsStore:
         """Forget subscriptions that no longer exist."""
         with self._write() as connection:
             connection.execute(_TABLE.delete().where(_TABLE.c.subid.not_in(list(subids))))
-            pg_stat_subscription_stats.keep_only(connection, subids)
+            keep_only(connection, subids)
 
     def all(self) -> dict[int, SubscriptionStatistics]:
         """Return the numbers by subscription oid."""
@@ -198,17 +283,17 @@ class StatisticsStore:
     def count(self, subid: int, more: SubscriptionCounts) -> None:
         """Add errors and conflicts to a subscription's counts."""
         with self._write() as connection:
-            pg_stat_subscription_stats.add(connection, subid, more)
+            add(connection, subid, more)
 
     def reset_counts(self, subids: Collection[int], now: float) -> None:
         """Reset the counts to 0."""
         with self._write() as connection:
-            pg_stat_subscription_stats.reset(connection, subids, now)
+            reset(connection, subids, now)
 
     def counts(self) -> dict[int, SubscriptionCounts]:
         """Return errors and conflicts by subscription oid. A subscription without any is absent."""
         with transaction(self._engine, write=False) as connection:
-            return pg_stat_subscription_stats.all_counts(connection)
+            return all_counts(connection)
 
     @contextlib.contextmanager
     def _write(self) -> Iterator[Connection]:
@@ -233,12 +318,12 @@ class StatisticsStore:
         with self._engine.begin() as connection:
             METADATA.create_all(connection)
             connection.execute(select(_TABLE)).all()
-            complete = pg_stat_subscription_stats.is_complete(connection)
+            complete = is_complete(connection)
         if not complete:
             with self._write() as connection:
                 add_what_is_missing(connection, METADATA)
         with self._engine.begin() as connection:
-            pg_stat_subscription_stats.all_counts(connection)
+            all_counts(connection)
 
 
 def _files(path: Path) -> list[Path]:

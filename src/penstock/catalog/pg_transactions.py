@@ -4,7 +4,7 @@ In: a connection inside a transaction. Out: frozen ``LakeTransaction`` rows, and
 has been sequenced. Finding the commits is left to the sequencer (walsender). A transaction's
 changes are not kept here: they lie between two versions of its tables. Messages that sessions emit
 are part of the same order; their content is read separately, as it may be long. So are PREPARE
-TRANSACTION, with the changes that it has staged, and its outcome (``two_phase_records``).
+TRANSACTION, with the changes that it has staged, and its outcome (``TwoPhaseRecord``).
 """
 
 from __future__ import annotations
@@ -25,17 +25,28 @@ from sqlalchemy import (
     Connection,
     LargeBinary,
     String,
+    Table,
     Text,
     func,
     select,
 )
 
-from penstock.catalog import block_messages, sequenced
-from penstock.catalog.block_messages import BlockMessage, MessageHead
-from penstock.catalog.metadata import ColumnForm, LsnColumn, StoredTable
-from penstock.catalog.prepared_blocks import first_prepare, last_prepared_xid
-from penstock.catalog.sequenced import Sequenced
-from penstock.catalog.two_phase_records import TwoPhaseKind, TwoPhaseRecord, from_text, to_text
+from penstock.catalog.block_commits import (
+    BlockMessage,
+    MessageHead,
+    heads_from_text,
+    heads_to_text,
+    split_contents,
+)
+from penstock.catalog.metadata import METADATA, ColumnForm, LsnColumn, StoredTable
+from penstock.catalog.pg_prepared_xacts import (
+    TwoPhaseKind,
+    TwoPhaseRecord,
+    first_prepare,
+    from_text,
+    last_prepared_xid,
+    to_text,
+)
 from penstock.lsn import Lsn
 
 FIRST_LSN: Final = Lsn(0x0100_0000)
@@ -88,9 +99,7 @@ _MEMBERS: Final = ColumnForm(
     lambda text: tuple(map(_member, json.loads(text))),
 )
 _TWO_PHASE: Final = ColumnForm(to_text, from_text)
-_HEADS: Final = ColumnForm(
-    lambda heads: block_messages.to_text(heads) if heads else None, block_messages.from_text
-)
+_HEADS: Final = ColumnForm(lambda heads: heads_to_text(heads) if heads else None, heads_from_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +179,29 @@ _END: Final = select(func.max(_TRANSACTION.c.end_lsn))
 _READ: Final = tuple(c for c in _TRANSACTION.c if c.name not in _LONG)
 
 
+# The place that each table's commits have reached in the log. Finding later commits is left to the
+# sequencer (walsender).
+
+_SEQUENCED: Final = Table(
+    "penstock_sequenced",
+    METADATA,
+    Column("relid", BigInteger, primary_key=True, autoincrement=False),
+    Column("version", BigInteger, nullable=False),
+    Column("table_id", Text),
+)
+_PARAMETERS: Final = 500
+"""The most parameters of a statement; a caller that asks for more tables gets all rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """The last version of a table that is in the log. ``table_id``: the id of the Delta table
+    (``metaData.id``), None if an older node did not record it."""
+
+    version: int
+    table_id: str | None = None
+
+
 class PgTransactions:
     """The log, within one transaction of the state store."""
 
@@ -193,7 +225,12 @@ class PgTransactions:
     def sequenced(self, relations: Collection[int] | None = None) -> Mapping[int, Sequenced]:
         """Return, by table oid, how far a table's commits are in the log. The result has all
         tables, or at least those of ``relations``."""
-        return sequenced.sequenced(self._connection, relations)
+        few = relations is not None and len(relations) <= _PARAMETERS
+        query = select(_SEQUENCED)
+        if few:
+            query = query.where(_SEQUENCED.c.relid.in_(relations or ()))
+        rows = self._connection.execute(query).mappings()
+        return {int(row["relid"]): Sequenced(row["version"], row["table_id"]) for row in rows}
 
     def latest_commit_time(self) -> int:
         """Return the latest commit time in the log, 0 if the log is empty."""
@@ -271,16 +308,22 @@ class PgTransactions:
         c = _TRANSACTION.c
         query = select(c.block_contents).where(c.end_lsn == transaction.end)
         contents = bytes(self._connection.execute(query).scalar_one() or b"")
-        return block_messages.split(transaction.messages, contents)
+        return split_contents(transaction.messages, contents)
 
     def advance(self, relid: int, version: int, table_id: str | None = None) -> None:
         """Record how far a table has been sequenced, also for the first time. ``table_id`` None
         keeps the recorded one."""
-        sequenced.advance(self._connection, relid, version, table_id)
+        same = _SEQUENCED.c.relid == relid
+        values: dict[str, Any] = {"version": version}
+        if table_id is not None:
+            values["table_id"] = table_id
+        moved = self._connection.execute(_SEQUENCED.update().where(same).values(**values))
+        if moved.rowcount == 0:
+            self._connection.execute(_SEQUENCED.insert().values(relid=relid, **values))
 
     def forget(self, relid: int) -> None:
         """Forget a table that is gone; no effect when it is not known."""
-        sequenced.forget(self._connection, relid)
+        self._connection.execute(_SEQUENCED.delete().where(_SEQUENCED.c.relid == relid))
 
     def after(self, lsn: Lsn, limit: int) -> tuple[LakeTransaction, ...]:
         """Return the next transactions that commit at or after ``lsn``, in order, at most

@@ -17,7 +17,6 @@ from sqlalchemy import Connection, Engine, inspect
 
 from penstock.catalog import (
     block_commits,
-    block_messages,
     cut_requests,
     pg_authid,
     pg_class,
@@ -31,7 +30,6 @@ from penstock.catalog import (
     pg_subscription_rel,
     pg_transactions,
     pg_type,
-    prepared_blocks,
     verifications,
 )
 from penstock.catalog.engine import (
@@ -117,7 +115,6 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
 
 _TABLES: Final = (
     block_commits,
-    block_messages,
     cut_requests,
     pg_authid,
     pg_class,
@@ -131,7 +128,6 @@ _TABLES: Final = (
     pg_subscription_rel,
     pg_transactions,
     pg_type,
-    prepared_blocks,
     verifications,
 )
 """Modules whose import puts their tables into METADATA."""

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from penstock.catalog import pg_control
-from penstock.catalog.block_commits import BlockCommits
-from penstock.catalog.block_messages import BlockMessages
+from penstock.catalog.block_commits import BlockCommits, BlockMessages
 from penstock.catalog.cut_requests import CutRequests
 from penstock.catalog.pg_authid import PgAuthid
 from penstock.catalog.pg_class import LakeTable, PgClass
 from penstock.catalog.pg_namespace import PgNamespace
-from penstock.catalog.pg_prepared_xacts import PgPreparedXacts
+from penstock.catalog.pg_prepared_xacts import PgPreparedXacts, PreparedBlocks
 from penstock.catalog.pg_publication import PgPublication, Publication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_sequence import PgSequence
@@ -26,7 +25,6 @@ from penstock.catalog.pg_subscription import PgSubscription
 from penstock.catalog.pg_subscription_rel import PgSubscriptionRel
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.pg_type import PgType
-from penstock.catalog.prepared_blocks import PreparedBlocks
 from penstock.catalog.verifications import Verifications
 from penstock.publication.members import Members
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from penstock.attribute import AttGenerated, Attribute, TupleDesc
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
-from penstock.commands.column_types import column_type
 from penstock.commands.generated_columns import (
     check_generations,
     check_not_in_partition_key,
@@ -21,7 +20,7 @@ from penstock.commands.generated_columns import (
     check_own_default,
     with_expressions,
 )
-from penstock.commands.namespace import get_table, table_columns
+from penstock.commands.namespace import column_type, get_table, table_columns
 from penstock.commands.scope import CommandScope, notice
 from penstock.commands.sequence import (
     OwnedSequence,

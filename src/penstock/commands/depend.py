@@ -18,7 +18,6 @@ from penstock.catalog import (
     SubscriptionRelState,
 )
 from penstock.commands.scope import CommandScope, notice
-from penstock.commands.unique_indexes import is_taken
 from penstock.enum_type import EnumType
 from penstock.errors import NotInPrerequisiteState, ObjectInUse
 from penstock.lakehouse.schema import own_types
@@ -32,7 +31,7 @@ DEPENDENT_OBJECTS_STILL_EXIST = "2BP01"
 def shown_name(transaction: CatalogTransaction, scope: CommandScope, schema: str, name: str) -> str:
     """Return the name of a table or index for messages, with its schema if the search path finds
     another one or none."""
-    found = (first for first in scope.search_path if is_taken(transaction, first, name))
+    found = (first for first in scope.search_path if transaction.is_taken(first, name))
     if next(found, None) == schema:
         return quote_identifier(name)
     return f"{quote_identifier(schema)}.{quote_identifier(name)}"

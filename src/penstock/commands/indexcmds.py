@@ -1,13 +1,17 @@
-"""CREATE UNIQUE INDEX and DROP INDEX (indexcmds.c, tablecmds.c).
+"""CREATE UNIQUE INDEX, DROP INDEX, and the indexes that constraints make (indexcmds.c, index.c).
 
 In: a parsed statement, the catalog, the scope. Out: indexes in the catalog alone, without files.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, UniqueIndex
 from penstock.commands.aclchk import check_create_in_schema, check_owner
-from penstock.commands.define_relation import UNDEFINED_COLUMN
+from penstock.commands.define_relation import UNDEFINED_COLUMN, check_partition_columns
 from penstock.commands.depend import DEPENDENT_OBJECTS_STILL_EXIST, shown_name
 from penstock.commands.generated_columns import check_not_virtual
 from penstock.commands.namespace import (
@@ -19,13 +23,195 @@ from penstock.commands.namespace import (
     table_columns,
 )
 from penstock.commands.scope import CommandResult, CommandScope, notice
-from penstock.commands.unique_indexes import DUPLICATE_TABLE, add_index, is_taken
-from penstock.commands.unique_indexes import drop_index as drop
-from penstock.errors import NotInPrerequisiteState, UndefinedObject, WrongObjectType
+from penstock.errors import (
+    DuplicateObject,
+    NotInPrerequisiteState,
+    UndefinedObject,
+    WrongObjectType,
+)
+from penstock.identifiers import truncated
 from penstock.protocol.answers import Notice
-from penstock.sql import CreateIndex, DropIndex, RangeVar
+from penstock.relation import ReplicaIdentity
+from penstock.sql import CreateIndex, DropIndex, RangeVar, Unique
+from penstock.sql.grammar.partition_bound import key_columns
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import InvalidSchemaName
+
+# Unique indexes of tables and of their partitions, and their names (index.c, indexcmds.c).
+# Whoever relies on the columns being unique checks that, as with a primary key.
+
+DUPLICATE_TABLE: Final = "42P07"
+_NAME_BYTES: Final = 63
+"""The most bytes of a name (NAMEDATALEN - 1)."""
+
+
+def relation_names(transaction: CatalogTransaction, table: LakeTable) -> list[str]:
+    """Return the names of a table, its indexes and its sequences."""
+    sequences = transaction.sequences.of_table(table.oid)
+    return [*table.own_names, *(sequence.name for sequence in sequences)]
+
+
+def check_free(transaction: CatalogTransaction, schema: str, name: str) -> None:
+    """Raise DuplicateObject (42P07) if the name is taken."""
+    if transaction.is_taken(schema, name):
+        raise DuplicateObject(f'relation "{name}" already exists', sqlstate=DUPLICATE_TABLE)
+
+
+def choose_name(
+    transaction: CatalogTransaction,
+    table: LakeTable,
+    columns: Sequence[str],
+    *,
+    constraint: bool,
+) -> str:
+    """Return a name for an index, ``table_column_idx``, or ``_key`` for a constraint
+    (ChooseIndexName)."""
+    label = "key" if constraint else "idx"
+    return choose_relation_name(transaction, table, "_".join(columns), label)
+
+
+def choose_relation_name(
+    transaction: CatalogTransaction, table: LakeTable, second: str, label: str
+) -> str:
+    """Return ``table_second_label``, with a number if that is taken (ChooseRelationName)."""
+    number = 0
+    while True:
+        name = make_object_name(table.name, second, f"{label}{number or ''}")
+        if not transaction.is_taken(table.schema, name):
+            return name
+        number += 1
+
+
+def make_object_name(first: str, second: str, label: str) -> str:
+    """Join the parts of a name; if it is too long, the longer part is cut first
+    (makeObjectName)."""
+    one, two = len(first.encode()), min(len(second.encode()), _NAME_BYTES)
+    room = _NAME_BYTES - len(label) - len("__")
+    if one + two > room:
+        half = room // 2
+        if min(one, two) > half:
+            one, two = room - half, half
+        elif one < two:
+            two = room - one
+        else:
+            one = room - two
+    return f"{truncated(first, one)}_{truncated(second, two)}_{label}"
+
+
+def add_index(
+    transaction: CatalogTransaction,
+    table: LakeTable,
+    columns: Sequence[str],
+    name: str | None,
+    *,
+    constraint: bool,
+    parent: int | None = None,
+) -> LakeTable:
+    """Add an index, whose columns exist, to a table and its partitions, and save them
+    (DefineIndex). ``name``: None to choose one.
+
+    Raises DuplicateObject (42P07), FeatureNotSupported for an index without the partition key.
+    """
+    if table.partition_key is not None:
+        check_partition_columns(table.name, key_columns(table.partition_key), columns, "UNIQUE")
+    if name is None:
+        name = choose_name(transaction, table, columns, constraint=constraint)
+    check_free(transaction, table.schema, name)
+    index = transaction.tables.new_index(name, tuple(columns), constraint=constraint, parent=parent)
+    table = replace(table, indexes=(*table.indexes, index))
+    transaction.tables.save(table)
+    for child in _children(transaction, table):
+        add_index(transaction, child, columns, None, constraint=constraint, parent=index.oid)
+    return table
+
+
+def add_constraints(
+    transaction: CatalogTransaction, table: LakeTable, uniques: Sequence[Unique]
+) -> LakeTable:
+    """Add each UNIQUE of a statement, except those with the same columns as another one or the
+    primary key."""
+    said = [table.primary_key]
+    for unique in uniques:
+        if unique.columns not in said:
+            said.append(unique.columns)
+            table = add_index(transaction, table, unique.columns, unique.name, constraint=True)
+    return table
+
+
+def inherit_indexes(
+    transaction: CatalogTransaction, parent: LakeTable, child: LakeTable
+) -> LakeTable:
+    """Give a partition an index for each of the parent's, using its own ones if they fit
+    (AttachPartitionEnsureIndexes)."""
+    for index in parent.indexes:
+        fitting = [own for own in child.indexes if own.parent is None and _same(own, index)]
+        if fitting:
+            child = with_index(child, replace(fitting[0], parent=index.oid))
+            transaction.tables.save(child)
+        else:
+            child = add_index(
+                transaction,
+                child,
+                index.columns,
+                None,
+                constraint=index.constraint,
+                parent=index.oid,
+            )
+    return child
+
+
+def _same(one: UniqueIndex, other: UniqueIndex) -> bool:
+    return (one.columns, one.constraint) == (other.columns, other.constraint)
+
+
+def detach_indexes(child: LakeTable) -> LakeTable:
+    """Return a detached partition with its indexes, which it keeps as its own."""
+    return replace(child, indexes=tuple(replace(index, parent=None) for index in child.indexes))
+
+
+def with_index(table: LakeTable, index: UniqueIndex) -> LakeTable:
+    """Return the table with a changed index in its place."""
+    return replace(
+        table, indexes=tuple(index if own.oid == index.oid else own for own in table.indexes)
+    )
+
+
+def delete_index(
+    transaction: CatalogTransaction, table: LakeTable, index: UniqueIndex
+) -> LakeTable:
+    """Drop an index of a table and its partitions, save them, and return the table. A replica
+    identity by the index identifies nothing then."""
+    table = without(table, index)
+    transaction.tables.save(table)
+    for child in _children(transaction, table):
+        for own in child.indexes:
+            if own.parent == index.oid:
+                delete_index(transaction, child, own)
+    return table
+
+
+def without(table: LakeTable, index: UniqueIndex) -> LakeTable:
+    """Return the table without an index."""
+    kept = tuple(own for own in table.indexes if own.oid != index.oid)
+    identity = () if index.replica_identity else table.identity_key
+    return replace(table, indexes=kept, identity_key=identity)
+
+
+def identify_by(table: LakeTable, index: UniqueIndex | None) -> LakeTable:
+    """Return the table with REPLICA IDENTITY USING INDEX; ``index`` is None for an identity that is
+    not by an index."""
+    marked = tuple(
+        replace(own, replica_identity=index is not None and own.oid == index.oid)
+        for own in table.indexes
+    )
+    table = replace(table, indexes=marked)
+    if index is None:
+        return table
+    return replace(table, replica_identity=ReplicaIdentity.INDEX, identity_key=index.columns)
+
+
+def _children(transaction: CatalogTransaction, table: LakeTable) -> list[LakeTable]:
+    return [child for child in transaction.tables.all() if child.parent == table.oid]
 
 
 def create_index(statement: CreateIndex, catalog: Catalog, scope: CommandScope) -> CommandResult:
@@ -36,7 +222,7 @@ def create_index(statement: CreateIndex, catalog: Catalog, scope: CommandScope) 
         schema = get_schema(transaction, scope, table.schema)
         check_create_in_schema(scope, schema.owner, schema.name)
         name = statement.name
-        if statement.missing_ok and name and is_taken(transaction, table.schema, name):
+        if statement.missing_ok and name and transaction.is_taken(table.schema, name):
             message = f'relation "{name}" already exists, skipping'
             return CommandResult("CREATE INDEX", (notice(message, sqlstate=DUPLICATE_TABLE),))
         known = table_columns(scope, table)
@@ -58,7 +244,7 @@ def drop_index(statement: DropIndex, catalog: Catalog, scope: CommandScope) -> C
             found = _index_to_drop(transaction, scope, name, statement.missing_ok, notices)
             if found is not None:
                 before = transaction.tables.family(found[0])
-                drop(transaction, *found)
+                delete_index(transaction, *found)
                 keep_former(transaction, scope, before)
     return CommandResult("DROP INDEX", tuple(notices))
 

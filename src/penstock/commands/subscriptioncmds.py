@@ -9,13 +9,15 @@ the slot that was made on the publisher is dropped again.
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from penstock import guc
 from penstock.catalog import (
     Catalog,
     CatalogTransaction,
@@ -25,6 +27,14 @@ from penstock.catalog import (
     SubscriptionRelState,
     TwoPhaseState,
 )
+from penstock.catalog.pg_subscription import (
+    COPY_TARGETS,
+    SCHEMA_CHANGES,
+    UNSENT_CHANGES,
+    SubscriptionOptions,
+    TableChoice,
+    read_choice,
+)
 from penstock.catalog.publisher_identity import (
     PublisherIdentity,
     PublisherUpgrade,
@@ -32,15 +42,18 @@ from penstock.catalog.publisher_identity import (
     check_identity,
     copy_anew,
 )
-from penstock.commands import two_phase
 from penstock.commands.aclchk import (
     check_can_set_role,
     check_create_in_database,
     check_owner,
     role_of,
 )
-from penstock.commands.define import def_get_boolean
-from penstock.commands.recopy import copy_again, notices_of_returned
+from penstock.commands.define import (
+    conflicting_options,
+    def_get_boolean,
+    def_get_streaming_mode,
+    def_get_string,
+)
 from penstock.commands.scope import (
     CommandResult,
     CommandScope,
@@ -50,43 +63,38 @@ from penstock.commands.scope import (
     notice,
     warning,
 )
-from penstock.commands.subscription_options import (
-    CREATE,
-    KEPT,
-    REFRESH,
-    SET,
-    SET_PUBLICATION,
-    SKIP,
-    SYSTEM_IDENTIFIER,
-    SubOpts,
-    different_origin,
-    parse_subscription_options,
-    without_effect,
-    without_identity,
-)
 from penstock.commands.subscription_targets import (
     between_batches,
     check_targets,
     check_whole_batches,
 )
-from penstock.commands.two_phase import check_copy, first_state
 from penstock.errors import (
     ConnectionFailure,
     DuplicateObject,
+    FeatureNotSupported,
     InsufficientPrivilege,
     InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
     PenstockError,
+    SqlSyntaxError,
     StateMismatch,
     UndefinedObject,
 )
 from penstock.identifiers import simple_quote_literal
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts
-from penstock.lakehouse.table_layout import NewTableLayouts
+from penstock.lakehouse.new_columns import JSONB_AS
+from penstock.lakehouse.table_layout import (
+    CLUSTER_BY,
+    PARTITION_BY,
+    NewTableLayouts,
+    column_lists,
+)
 from penstock.lsn import INVALID, Lsn
+from penstock.pgtypes.out_of_range import OUT_OF_RANGE
+from penstock.pipeline.conflict import CONFLICT_RESOLUTIONS
 from penstock.protocol.answers import Notice
-from penstock.relation import TableName
+from penstock.relation import TableName, qualified
 from penstock.sql import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -96,17 +104,379 @@ from penstock.sql import (
     AlterSubscriptionSet,
     AlterSubscriptionSkip,
     CreateSubscription,
+    DefElem,
     DropSubscription,
     RenameSubscription,
     Statement,
 )
+from penstock.sql.grammar.parsenodes import RangeVar
 from penstock.sql.grammar.subscription import AlterSubscriptionPublications
+from penstock.sql.text.interval_literals import read_interval
 from penstock.sql.text.quoting import quote_identifier
-from penstock.sqlstate import InvalidObjectDefinition, ProhibitedSqlStatementAttempted
+from penstock.sqlstate import (
+    InvalidName,
+    InvalidObjectDefinition,
+    NameTooLong,
+    ProhibitedSqlStatementAttempted,
+    UndefinedTable,
+)
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publications import missing_publications_message
 from penstock.walreceiver.publisher import SystemIdentity
 from penstock.walreceiver.slots import RemoteSlot
+
+# Options of subscriptions (subscriptioncmds.c, parse_subscription_options).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubOpts(SubscriptionOptions):
+    """Options with PostgreSQL's defaults; ``specified`` are the names that were written.
+
+    ``slot_name``: None stands for NONE if it was specified, else for the subscription's name.
+    ``lsn``: the LSN to skip; INVALID stands for NONE.
+    """
+
+    connect: bool = True
+    enabled: bool = True
+    create_slot: bool = True
+    slot_name: str | None = None
+    copy_data: bool = True
+    refresh: bool = True
+    two_phase: bool = False
+    lsn: Lsn = INVALID
+    system_identifier: str = ""
+    specified: frozenset[str] = frozenset()
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The options that were written and go into the row."""
+        return {name: getattr(self, name) for name in KEPT if name in self.specified}
+
+
+_SYNCHRONOUS_COMMIT: Final = ("local", "remote_write", "remote_apply", "on", "off")
+_SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
+
+KEPT: Final = frozenset(each.name for each in fields(SubscriptionOptions))
+"""Options that go into the row as they are, under their own names."""
+CREATE: Final = KEPT | {"connect", "enabled", "create_slot", "slot_name", "copy_data", "two_phase"}
+SYSTEM_IDENTIFIER: Final = "system_identifier"
+SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"} | {SYSTEM_IDENTIFIER}
+REFRESH: Final = frozenset({"copy_data", "copy_target"})
+SKIP: Final = frozenset({"lsn"})
+SET_PUBLICATION: Final = frozenset({"copy_data", "copy_target", "refresh"})
+
+
+def parse_subscription_options(options: Sequence[DefElem], supported: frozenset[str]) -> SubOpts:
+    """Check options in the order written, then their combination.
+
+    Raises SqlSyntaxError, InvalidParameterValue.
+    """
+    values: dict[str, Any] = {}
+    for option in options:
+        if option.name not in supported:
+            raise SqlSyntaxError(f'unrecognized subscription parameter: "{option.name}"')
+        if option.name in values:
+            raise conflicting_options()
+        values[option.name] = _READERS.get(option.name, def_get_boolean)(option)
+    parsed = SubOpts(**values, specified=frozenset(values))
+    NewTableLayouts.of(parsed.partition_by, parsed.cluster_by)
+    if "connect" in supported:
+        parsed = _without_connection(parsed)
+        _check_slot_name(parsed)
+    return parsed
+
+
+def _without_connection(options: SubOpts) -> SubOpts:
+    """Return the options as connect = false makes them: without a connection nothing can be
+    enabled, created or copied."""
+    if options.connect:
+        return options
+    for name in ("enabled", "create_slot", "copy_data"):
+        if getattr(options, name) and name in options.specified:
+            raise _mutually_exclusive("connect = false", f"{name} = true")
+    return replace(options, enabled=False, create_slot=False, copy_data=False)
+
+
+def _check_slot_name(options: SubOpts) -> None:
+    """Check slot_name = NONE, which leaves nothing to stream from."""
+    if options.slot_name is not None or "slot_name" not in options.specified:
+        return
+    for name in ("enabled", "create_slot"):
+        if not getattr(options, name):
+            continue
+        if name in options.specified:
+            raise _mutually_exclusive("slot_name = NONE", f"{name} = true")
+        raise SqlSyntaxError(f"subscription with slot_name = NONE must also set {name} = false")
+
+
+def _mutually_exclusive(one: str, other: str) -> SqlSyntaxError:
+    return SqlSyntaxError(f"{one} and {other} are mutually exclusive options")
+
+
+def _slot_name(option: DefElem) -> str | None:
+    name = def_get_string(option)
+    if name == "none":
+        return None
+    validate_slot_name(name)
+    return name
+
+
+def _synchronous_commit(option: DefElem) -> str:
+    value = def_get_string(option)
+    if value.lower() not in _SYNCHRONOUS_COMMIT + _SYNCHRONOUS_COMMIT_HIDDEN:
+        raise InvalidParameterValue(
+            f'invalid value for parameter "synchronous_commit": "{value}"',
+            hint=f"Available values: {', '.join(_SYNCHRONOUS_COMMIT)}.",
+        )
+    return value
+
+
+def _origin(option: DefElem) -> str:
+    """Return origin, which is kept, shown and sent as it was written."""
+    value = def_get_string(option)
+    if value.lower() not in ("any", "none"):
+        raise InvalidParameterValue(f'unrecognized origin value: "{value}"')
+    return value
+
+
+def _one_of(values: Sequence[str]) -> Callable[[DefElem], str]:
+    def read(option: DefElem) -> str:
+        value = def_get_string(option).lower()
+        if value not in values:
+            raise InvalidParameterValue(
+                f'invalid value for parameter "{option.name}": "{value}"',
+                hint=f"Available values: {', '.join(values)}.",
+            )
+        return value
+
+    return read
+
+
+def _column_lists(option: DefElem) -> str:
+    text = def_get_string(option)
+    column_lists(option.name, text)
+    return text
+
+
+def _tables(option: DefElem) -> TableChoice:
+    return read_choice(option.name, option.arg)
+
+
+def _verify_interval(option: DefElem) -> int:
+    """Return seconds, from a number, or an interval as interval_in reads it; 0 for ``off``."""
+    text = def_get_string(option).strip().lower()
+    if guc.parse_bool(text) is False:
+        return 0
+    if text.isdecimal():
+        seconds = int(text)
+    else:
+        value = read_interval(text)
+        days = value.months * 30 + value.days
+        seconds = days * 86400 + value.microseconds // 1_000_000
+    guc.check_range(option.name, seconds, 1, guc.INT_MAX, "s")
+    return seconds
+
+
+def _verify_rate(option: DefElem) -> int:
+    """Return bytes; a number without a unit is in kB, as in PostgreSQL's parameters."""
+    number = guc.read_integer(option.name, def_get_string(option), "kB")
+    guc.check_range(option.name, number, 1, guc.INT_MAX, "kB")
+    return number << 10
+
+
+def _system_identifier(option: DefElem) -> str:
+    text = def_get_string(option)
+    if not re.fullmatch("[0-9]{1,20}", text):
+        raise InvalidParameterValue(
+            f'invalid value for parameter "{option.name}": "{text}"',
+            hint="SELECT system_identifier FROM pg_control_system() on the publisher.",
+        )
+    return text
+
+
+def _lsn(option: DefElem) -> Lsn:
+    text = def_get_string(option)
+    if text == "none":
+        return INVALID
+    lsn = Lsn.parse(text)
+    if lsn == INVALID:
+        raise InvalidParameterValue(f"invalid WAL location (LSN): {text}")
+    return lsn
+
+
+_READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
+    "slot_name": _slot_name,
+    "synchronous_commit": _synchronous_commit,
+    "streaming": def_get_streaming_mode,
+    "origin": _origin,
+    "copy_target": _one_of(COPY_TARGETS),
+    "on_table_error": _one_of(("stop", "park")),
+    "schema_change": _one_of(SCHEMA_CHANGES),
+    "unsent_changes": _one_of(UNSENT_CHANGES),
+    "history": _tables,
+    "conflict_resolution": _one_of(CONFLICT_RESOLUTIONS),
+    "out_of_range": _one_of(OUT_OF_RANGE),
+    PARTITION_BY: _column_lists,
+    CLUSTER_BY: _column_lists,
+    "jsonb_as": _one_of(JSONB_AS),
+    "verify_interval": _verify_interval,
+    "verify_rate": _verify_rate,
+    "lsn": _lsn,
+    SYSTEM_IDENTIFIER: _system_identifier,
+}
+
+
+def validate_slot_name(name: str) -> None:
+    """Check a slot's name (ReplicationSlotValidateName, slot.c). Raises InvalidParameterValue
+    (42602, 42622)."""
+    if not name:
+        raise InvalidName(f'replication slot name "{name}" is too short')
+    if len(name.encode()) >= 64:
+        raise NameTooLong(f'replication slot name "{name}" is too long')
+    if not re.fullmatch(r"[a-z0-9_]+", name):
+        raise InvalidName(
+            f'replication slot name "{name}" contains invalid character',
+            hint="Replication slot names may only contain lower case letters, numbers, "
+            "and the underscore character.",
+        )
+
+
+def without_effect(options: SubOpts) -> tuple[Notice, ...]:
+    """Return a notice for each option that was written and has no effect."""
+    if "synchronous_commit" not in options.specified:
+        return ()
+    return (
+        notice(
+            "synchronous_commit has no effect on this node",
+            detail="What a cut holds is on disk before it is acknowledged (parameter fsync).",
+        ),
+    )
+
+
+def different_origin(subscription: str, publications: Sequence[str]) -> list[Notice]:
+    """Return the warning about publications with tables that the publisher subscribes to
+    (check_publications_origin)."""
+    if not publications:
+        return []
+    names = ", ".join(f'"{name}"' for name in publications)
+    one = len(publications) == 1
+    to = f"a publication ({names}) that contains" if one else f"publications ({names}) that contain"
+    return [
+        warning(
+            f'subscription "{subscription}" requested copy_data with origin = NONE but might copy '
+            "data that had a different origin",
+            detail=f"The subscription being created subscribes to {to} tables that are written to "
+            "by other subscriptions.",
+            hint="Verify that initial data copied from the publisher tables did not come from "
+            "other origins.",
+            sqlstate="55000",
+        )
+    ]
+
+
+def without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:
+    """Return warnings about tables without a replica identity. PostgreSQL reports it only when the
+    first update fails, in somebody's application."""
+    return [
+        warning(
+            f'table "{schema}.{table}" has no replica identity',
+            hint="The publisher refuses updates and deletes of its rows. There: ALTER TABLE ... "
+            "ADD PRIMARY KEY, or ALTER TABLE ... REPLICA IDENTITY FULL.",
+        )
+        for schema, table in tables
+    ]
+
+
+# Two-phase commit in the statements of subscriptions (subscriptioncmds.c). The worker decides
+# when a pending state becomes an enabled one.
+
+_OPTION: Final = "two_phase"
+
+
+def first_two_phase_state(options: SubOpts, *, has_tables: bool) -> TwoPhaseState:
+    """Return the state of a new subscription. It is enabled at once if its slot is made with
+    two-phase commit, as nothing has to be copied."""
+    if not options.two_phase:
+        return TwoPhaseState.DISABLED
+    at_once = options.connect and options.create_slot and not options.copy_data and has_tables
+    return TwoPhaseState.ENABLED if at_once else TwoPhaseState.PENDING
+
+
+def check_copy(subscription: Subscription, options: SubOpts, form: str) -> None:
+    """Refuse to copy tables when two_phase is enabled: a transaction that was prepared before a
+    table is copied is in neither the copy nor the stream. ``form``: the statement's beginning.
+    Raises NotInPrerequisiteState."""
+    if subscription.two_phase_state is not TwoPhaseState.ENABLED or not options.copy_data:
+        return
+    if form == "REFRESH":
+        raise NotInPrerequisiteState(
+            "ALTER SUBSCRIPTION ... REFRESH with copy_data is not allowed when two_phase is "
+            "enabled",
+            hint="Use ALTER SUBSCRIPTION ... REFRESH with copy_data = false, or use DROP/CREATE "
+            "SUBSCRIPTION.",
+        )
+    raise NotInPrerequisiteState(
+        "ALTER SUBSCRIPTION with refresh and copy_data is not allowed when two_phase is enabled",
+        hint=f"Use ALTER SUBSCRIPTION ... {form} PUBLICATION with refresh = false, or with "
+        "copy_data = false, or use DROP/CREATE SUBSCRIPTION.",
+    )
+
+
+def check_copy_of_table(subscription: Subscription) -> None:
+    """Refuse to copy a table again when two_phase is enabled, for the reason that ``check_copy``
+    gives. Raises NotInPrerequisiteState."""
+    if subscription.two_phase_state is TwoPhaseState.ENABLED:
+        raise NotInPrerequisiteState(
+            "ALTER SUBSCRIPTION ... REFRESH TABLE is not allowed when two_phase is enabled",
+            hint="Disable the subscription, SET (two_phase = false), enable it, and refresh the "
+            "table; then two_phase can be set again in the same way.",
+        )
+
+
+def check_alter_sub_option(subscription: Subscription, name: str, *, alters_slot: bool) -> None:
+    """Check that an option which the slot has, too, may be set (CheckAlterSubOption). Raises
+    NotInPrerequisiteState."""
+    if subscription.enabled:
+        raise NotInPrerequisiteState(f'cannot set option "{name}" for enabled subscription')
+    if alters_slot and subscription.slot_name is None:
+        raise NotInPrerequisiteState(
+            f'cannot set option "{name}" for a subscription that does not have a slot name'
+        )
+
+
+def check_alter_two_phase(
+    transaction: CatalogTransaction, subscription: Subscription, options: SubOpts
+) -> TwoPhaseState:
+    """Return the new state after SET (two_phase = ...). Raises SqlSyntaxError,
+    NotInPrerequisiteState."""
+    if "slot_name" in options.specified and not options.two_phase:
+        raise SqlSyntaxError('"slot_name" and "two_phase" cannot be altered at the same time')
+    check_alter_sub_option(subscription, _OPTION, alters_slot=not options.two_phase)
+    if options.two_phase:
+        already = subscription.two_phase_state is not TwoPhaseState.DISABLED
+        return subscription.two_phase_state if already else TwoPhaseState.PENDING
+    if transaction.prepared_xacts.all(subscription.oid):
+        raise NotInPrerequisiteState(
+            'cannot disable "two_phase" when prepared transactions exist',
+            hint="Resolve these transactions and try again.",
+        )
+    return TwoPhaseState.DISABLED
+
+
+def ends_two_phase(subscription: Subscription, options: SubOpts) -> bool:
+    """Tell whether the statement ends two-phase commit of the slot, so that the publisher must be
+    asked."""
+    had = subscription.two_phase_state is not TwoPhaseState.DISABLED
+    return had and _OPTION in options.specified and not options.two_phase
+
+
+def still_running() -> NotInPrerequisiteState:
+    """Return the error for a slot that the worker of a disabled subscription still uses (55006)."""
+    return NotInPrerequisiteState(
+        'cannot alter "two_phase" when logical replication worker is still running',
+        hint="Try again after some time.",
+    )
+
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +534,7 @@ def create_subscription(
         notices += without_identity(
             publisher.tables_without_replica_identity(statement.publications)
         )
-        two_phase = first_state(options, has_tables=bool(tables)) is TwoPhaseState.ENABLED
+        two_phase = first_two_phase_state(options, has_tables=bool(tables)) is TwoPhaseState.ENABLED
         with _new_slot(publisher, options, two_phase=two_phase) as created:
             notices += created
             _insert(statement, catalog, scope, options, tables, identity)
@@ -329,7 +699,7 @@ def _insert(
             publications=statement.publications,
             slot_name=options.slot_name,
             enabled=options.enabled,
-            two_phase_state=first_state(options, has_tables=bool(tables)),
+            two_phase_state=first_two_phase_state(options, has_tables=bool(tables)),
             **{name: getattr(options, name) for name in KEPT},
             owner=scope.role.oid,
         )
@@ -564,10 +934,10 @@ def _altered(
             )
         altered = replace(altered, slot_name=options.slot_name)
     if "two_phase" in options.specified:
-        state = two_phase.check_alter(transaction, subscription, options)
+        state = check_alter_two_phase(transaction, subscription, options)
         altered = replace(altered, two_phase_state=state)
     if "failover" in options.specified:
-        two_phase.check_alter_sub_option(subscription, "failover", alters_slot=True)
+        check_alter_sub_option(subscription, "failover", alters_slot=True)
     altered = replace(altered, **options.kept)
     NewTableLayouts.of(altered.partition_by, altered.cluster_by)
     return altered
@@ -577,7 +947,7 @@ def _alter_slot(subscription: Subscription, options: SubOpts, connect: Publisher
     """Change the slot if an option is the slot's, too, and return whether the publisher was asked
     to. Like PostgreSQL, do so even if the slot has the value already."""
     failover = options.failover if "failover" in options.specified else None
-    ends = False if two_phase.ends(subscription, options) else None
+    ends = False if ends_two_phase(subscription, options) else None
     slot = subscription.slot_name
     if slot is None or (failover is None and ends is None):
         return False
@@ -586,7 +956,7 @@ def _alter_slot(subscription: Subscription, options: SubOpts, connect: Publisher
             publisher.alter_slot(slot, failover=failover, two_phase=ends)
         except PenstockError as error:
             if error.sqlstate == "55006" and ends is not None:
-                raise two_phase.still_running() from None
+                raise still_running() from None
             raise
     return True
 
@@ -1211,3 +1581,150 @@ def _unmark(catalog: Catalog, oid: int) -> None:
         subscription = transaction.subscriptions.find_oid(oid)
         if subscription is not None:
             transaction.subscriptions.save(replace(subscription, dropping=False))
+
+
+# Tables that REFRESH copies again, and its notices about them (ours: AlterSubscription_refresh in
+# subscriptioncmds.c copies no table again).
+
+_RETURNED: Final = (
+    "A table of that name was in the subscription before. Rows that others have changed since "
+    "would be kept, and the copy refused."
+)
+
+
+def notices_of_returned(added: Iterable[SubscriptionRel]) -> list[Notice]:
+    """Return notices for those added tables whose names were in the subscription before."""
+    return [copy_notice(rel, _RETURNED) for rel in added if _comes_back(rel)]
+
+
+def _comes_back(rel: SubscriptionRel) -> bool:
+    return rel.returned and rel.state is SubscriptionRelState.INIT
+
+
+def copy_again(
+    transaction: CatalogTransaction,
+    subscription: Subscription,
+    kept: Sequence[tuple[SubscriptionRel, int]],
+    options: SubOpts,
+) -> list[Notice]:
+    """Copy again the tables whose names mean other relations now, or meant others for a while, and
+    those that are parked or have stopped the subscription. Return notices.
+
+    PostgreSQL goes on with the rows that are there; here a copy replaces them. With copy_data =
+    false the rows of another relation are kept, and the table follows the new one from now on; a
+    table that cannot follow stays as it is, without the changes that it has missed.
+    """
+    notices = []
+    for rel, oid in kept:
+        another = rel.relid not in (None, oid) or rel.conflict is not None
+        failed = _error_of(rel, subscription)
+        if rel.state is SubscriptionRelState.INIT or not (another or failed):
+            continue
+        if options.copy_data:
+            transaction.relations.copy_again(rel, oid)
+            notices.append(copy_notice(rel, _why_again(rel, oid, failed)))
+        elif rel.state is not SubscriptionRelState.PARKED and another:
+            transaction.relations.adopt(rel, oid)
+    return notices
+
+
+def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
+    """Return the reason why a table does not follow any more, or None."""
+    if rel.error is not None:
+        return f"It is parked: {rel.error.message}."
+    if subscription.error is not None and subscription.stopped_by == rel.sync_id:
+        return f"It has stopped the subscription: {subscription.error.message}."
+    return None
+
+
+def copy_notice(rel: SubscriptionRel, why: str) -> Notice:
+    """Return the notice for a table whose copy replaces the rows that are there."""
+    return notice(
+        f'table "{rel.qualified_name}" will be copied again',
+        detail=f"{why} The copy replaces the rows of the Delta table in one commit; its older "
+        "versions keep them.",
+    )
+
+
+def _why_again(rel: SubscriptionRel, oid: int, failed: str | None) -> str:
+    return failed or rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now."
+
+
+# ALTER SUBSCRIPTION ... REFRESH TABLE: copy single tables again (ours; PostgreSQL has none). Each
+# copy replaces the table's rows in one commit; until then readers see the old ones. If anything
+# is wrong with one of the tables, nothing is changed.
+
+_COPIED_NOW = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
+_ASKED_FOR = "You have asked for it."
+
+
+def refresh_tables(
+    statement: AlterSubscriptionRefreshTables,
+    catalog: Catalog,
+    connect: PublisherFactory,
+    scope: CommandScope,
+) -> CommandResult:
+    """Have each table copied again, and start the subscription if one of them has stopped it.
+
+    Raises UndefinedObject for a table that is not in the subscription, NotInPrerequisiteState for
+    one that is not published, and the errors of connecting.
+    """
+    names = list(dict.fromkeys(map(_table_name, statement.tables)))
+    with catalog.read() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+        _members(transaction, subscription, names)
+    check_enabled(subscription, "REFRESH TABLE")
+    check_copy_of_table(subscription)
+    scope.prevent_in_block("ALTER SUBSCRIPTION ... REFRESH TABLE")
+    found = ask_published(subscription, connect)
+    for name in names:
+        _check_published(subscription, name, found.tables)
+    with catalog.write() as transaction:
+        subscription = check_unchanged(transaction, subscription, found)
+        rels = _members(transaction, subscription, names)
+        if subscription.stopped_by in {rel.sync_id for rel in rels}:
+            transaction.subscriptions.save(subscription.healed())
+        notices = tuple(_refresh(transaction, rel, found.tables[rel.table_name]) for rel in rels)
+    return CommandResult(ALTERED, notices)
+
+
+def _refresh(transaction: CatalogTransaction, rel: SubscriptionRel, oid: int) -> Notice:
+    if rel.state in _COPIED_NOW:
+        return notice(f'table "{rel.qualified_name}" is being copied already, skipping')
+    transaction.relations.copy_again(rel, oid)
+    return copy_notice(rel, _ASKED_FOR)
+
+
+def _table_name(table: RangeVar) -> TableName:
+    if table.catalog is not None:
+        raise FeatureNotSupported(
+            f'cross-database references are not implemented: "{table.catalog}.{table.schema}.'
+            f'{table.name}"'
+        )
+    return table.schema or "public", table.name
+
+
+def _members(
+    transaction: CatalogTransaction, subscription: Subscription, names: list[TableName]
+) -> list[SubscriptionRel]:
+    known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
+    for name in names:
+        if name not in known:
+            raise UndefinedTable(
+                f'relation "{qualified(*name)}" is not part of the subscription',
+                hint=f"{alter(subscription.name)} REFRESH PUBLICATION takes in what is published.",
+            )
+    return [known[name] for name in names]
+
+
+def _check_published(
+    subscription: Subscription, name: TableName, found: Mapping[TableName, int]
+) -> None:
+    if name not in found:
+        raise NotInPrerequisiteState(
+            f'relation "{qualified(*name)}" is not published',
+            detail="It was dropped, renamed, or taken out of the publications: "
+            f"{', '.join(subscription.publications)}.",
+            hint=f"{alter(subscription.name)} REFRESH PUBLICATION takes it out of the "
+            "subscription, and in what is published under another name.",
+        )

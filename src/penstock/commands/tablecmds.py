@@ -26,7 +26,6 @@ from penstock.commands.aclchk import (
     check_owner,
     role_of,
 )
-from penstock.commands.column_types import columns_of_types
 from penstock.commands.define_relation import (
     DUPLICATE_COLUMN,
     INVALID_TABLE_DEFINITION,
@@ -54,9 +53,19 @@ from penstock.commands.generated_columns import (
     generated_from,
     with_expression,
 )
+from penstock.commands.indexcmds import (
+    add_constraints,
+    choose_relation_name,
+    delete_index,
+    detach_indexes,
+    identify_by,
+    inherit_indexes,
+    without,
+)
 from penstock.commands.namespace import (
     UNDEFINED_SCHEMA,
     UNDEFINED_TABLE,
+    columns_of_types,
     creation_schema,
     delta_uri,
     find_schema,
@@ -79,16 +88,6 @@ from penstock.commands.subscription_targets import (
     check_joins,
 )
 from penstock.commands.typecmds import check_unused, shown_user
-from penstock.commands.unique_indexes import (
-    add_constraints,
-    choose_relation_name,
-    detach_indexes,
-    drop_index,
-    identify_by,
-    inherit_indexes,
-    is_taken,
-    without,
-)
 from penstock.enum_type import EnumType
 from penstock.errors import (
     CommitConflict,
@@ -185,7 +184,7 @@ def _create_table(
         check_create_in_schema(scope, namespace.owner, namespace.name)
         name = statement.relation.name
         known = register(transaction, scope, namespace.name, name)
-        exists = known is not None or is_taken(transaction, namespace.name, name)
+        exists = known is not None or transaction.is_taken(namespace.name, name)
         if exists and statement.missing_ok:
             return _skip_result(f'relation "{name}" already exists, skipping')
         _check_folder_free(transaction, namespace.name, name)
@@ -501,7 +500,7 @@ def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> L
         )
     if transaction.tables.find(table.schema, name) is not None:
         raise WrongObjectType(f'"{name}" is not an index')
-    if is_taken(transaction, table.schema, name):
+    if transaction.is_taken(table.schema, name):
         raise WrongObjectType(f'"{name}" is not an index for table "{table.name}"')
     raise UndefinedObject(f'index "{name}" for table "{table.name}" does not exist')
 
@@ -531,7 +530,7 @@ def _drop_constraint(
                     f'cannot drop inherited constraint "{name}" of relation "{table.name}"',
                     sqlstate=INVALID_TABLE_DEFINITION,
                 )
-            return drop_index(transaction, table, index)
+            return delete_index(transaction, table, index)
     message = f'constraint "{name}" of relation "{table.name}" does not exist'
     if not missing_ok:
         raise UndefinedObject(message)

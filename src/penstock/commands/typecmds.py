@@ -11,9 +11,15 @@ from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_create_in_schema, check_owner
-from penstock.commands.column_types import columns_of_types, find_enum, shown_type
 from penstock.commands.depend import check_not_being_made
-from penstock.commands.namespace import creation_schema, find_schema, register
+from penstock.commands.namespace import (
+    columns_of_types,
+    creation_schema,
+    find_enum,
+    find_schema,
+    register,
+    shown_type,
+)
 from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.enum_type import EnumType
 from penstock.errors import (

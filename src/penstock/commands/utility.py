@@ -14,8 +14,8 @@ from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands import indexcmds, publicationcmds, tablecmds, typecmds, user
 from penstock.commands.aclchk import check_create_in_schema, check_owner, is_owner
 from penstock.commands.depend import check_not_subscribed
+from penstock.commands.indexcmds import DUPLICATE_TABLE, relation_names
 from penstock.commands.namespace import find_table, get_schema, get_table, keep_former, register
-from penstock.commands.refresh_table import refresh_tables
 from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice, warning
 from penstock.commands.subscriptioncmds import (
     ALTERED,
@@ -30,9 +30,9 @@ from penstock.commands.subscriptioncmds import (
     create_subscription,
     drop_subscription,
     get_subscription,
+    refresh_tables,
 )
 from penstock.commands.tablecmds import alter_table
-from penstock.commands.unique_indexes import DUPLICATE_TABLE, is_taken, relation_names
 from penstock.errors import DuplicateObject, FeatureNotSupported, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner, Cuts
 from penstock.protocol.answers import Notice
@@ -141,7 +141,7 @@ def _check_movable(
     FeatureNotSupported, ObjectInUse."""
     register(transaction, scope, schema, table.name)
     for name in relation_names(transaction, table):
-        if is_taken(transaction, schema, name):
+        if transaction.is_taken(schema, name):
             raise DuplicateObject(
                 f'relation "{name}" already exists in schema "{schema}"', sqlstate=DUPLICATE_TABLE
             )

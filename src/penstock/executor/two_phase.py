@@ -1,7 +1,7 @@
 """PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED of blocks over the lake (twophase.c).
 
 In: what a block has staged, names that clients choose. Out: rows of the catalog
-(``catalog.prepared_blocks``) that hold what the block's commits need. They outlive the session and
+(``catalog.PreparedBlock``) that hold what the block's commits need. They outlive the session and
 the node's process, and nobody sees the changes in them. A block that could not be committed is
 refused. While a transaction is prepared, nobody else on the node changes its rows (``held_rows``).
 COMMIT PREPARED checks once more, since others may write the tables directly; if it cannot commit,

@@ -25,7 +25,6 @@ from penstock.errors import (
 )
 from penstock.identifiers import quote_literal
 from penstock.lakehouse.schema import FIRST_NORMAL_OID, TIMESTAMP_NTZ, Column
-from penstock.pgtypes.as_text import may_not_fit
 from penstock.pgtypes.family import Unfit, shown
 from penstock.pgtypes.gather import cells_of
 from penstock.pgtypes.pg_type import (
@@ -43,7 +42,7 @@ from penstock.pgtypes.pg_type import (
     VARCHAR,
 )
 from penstock.pgtypes.registry import find, type_of_arrow
-from penstock.pgtypes.text_output import text_output
+from penstock.pgtypes.text_output import may_not_fit, text_output
 from penstock.pgtypes.type_names import length_of, numeric_modifiers
 from penstock.pgtypes.variant import KEEP_TEXT, VARIANT, variants
 from penstock.sql.text.quoting import type_text

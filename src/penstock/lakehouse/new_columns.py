@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from penstock.errors import FeatureNotSupported
 from penstock.lakehouse.schema import Column, TableSchema
-from penstock.pgtypes.as_text import may_not_fit
 from penstock.pgtypes.pg_type import JSONB, TEXT
+from penstock.pgtypes.text_output import may_not_fit
 from penstock.pgtypes.variant import VARIANT
 
 JSONB_AS_TEXT: Final = "text"

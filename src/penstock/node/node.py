@@ -58,10 +58,9 @@ from penstock.node.status import (
     wait_for_cut,
 )
 from penstock.node.verify import Verification, Verifier, VerifyOptions, check_follows
-from penstock.pg_catalog.connections import Connections
+from penstock.pg_catalog.database import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
-from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pg_catalog.snapshot import NODE_OWNER
+from penstock.pg_catalog.snapshot import NODE_OWNER, SessionFacts
 from penstock.pgtypes import find
 from penstock.pgtypes.gather import cells_of
 from penstock.pgtypes.pg_type import BOOL, FLOATS, INT8, INTEGERS, OID, XID

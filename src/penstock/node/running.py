@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Final
 
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.pg_stat_subscription import STREAMING
-from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
+from penstock.catalog.pg_stat_subscription import STREAMING, SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.commands.refresh_table import refresh_tables
 from penstock.commands.scope import CommandScope
-from penstock.commands.subscriptioncmds import alter_refresh
+from penstock.commands.subscriptioncmds import alter_refresh, refresh_tables
 from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError, UndefinedObject
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse

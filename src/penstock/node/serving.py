@@ -31,7 +31,7 @@ from penstock.node import guc
 from penstock.node.guc import LiveParameters, Parameters, reload_told
 from penstock.node.logical_decoding import logical_reading, plugin_finder
 from penstock.node.session_commands import SessionCommands
-from penstock.pg_catalog.connections import Connections
+from penstock.pg_catalog.database import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.protocol.answers import StatementRunner

@@ -20,10 +20,10 @@ from penstock.catalog.catalog import Catalog
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_stat_subscription import (
     STREAMING,
+    SubscriptionCounts,
     SubscriptionStatistics,
     TableStatistics,
 )
-from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.verifications import TableVerification

@@ -8,8 +8,7 @@ here.
 
 from penstock.pg_catalog.database import CatalogDatabase, reads_catalog_only
 from penstock.pg_catalog.functions import PythonFunction
-from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
+from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable, SessionFacts
 
 __all__ = [
     "CatalogDatabase",

@@ -32,28 +32,28 @@ from penstock.errors import (
     PenstockError,
     ProtocolViolation,
 )
-from penstock.pg_catalog.connections import Connections
-from penstock.pg_catalog.definitions import (
+from penstock.pg_catalog.functions import (
+    OpenRows,
+    PythonFunction,
+    RowStream,
+    existing_publication,
+    functions,
+    guarded,
+    table_functions,
+)
+from penstock.pg_catalog.privileges import SUPERUSERS, SUPERUSERS_VIEWS
+from penstock.pg_catalog.relation_rows import with_sequences
+from penstock.pg_catalog.relations import with_parents_columns
+from penstock.pg_catalog.rows import (
     INFORMATION_SCHEMA,
     Columns,
     catalogs,
     information_schema,
     is_internal,
+    table_rows,
     view_text,
 )
-from penstock.pg_catalog.functions import (
-    PythonFunction,
-    existing_publication,
-    functions,
-    table_functions,
-)
-from penstock.pg_catalog.privileges import SUPERUSERS, SUPERUSERS_VIEWS
-from penstock.pg_catalog.relations import with_parents_columns
-from penstock.pg_catalog.row_streams import OpenRows, RowStream, guarded
-from penstock.pg_catalog.rows import table_rows
-from penstock.pg_catalog.sequence_rows import with_sequences
-from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pg_catalog.snapshot import CatalogSnapshot
+from penstock.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
 from penstock.pgtypes.floating import float_out
 from penstock.pgtypes.pg_type import (
     BYTEA,
@@ -80,6 +80,7 @@ from penstock.sql.grammar.parsenodes import (
 )
 from penstock.sql.text.array_literals import join_array, split_array
 from penstock.sql.text.limits import limited_depth
+from penstock.sql.to_duckdb import numeric_functions
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, RowSource, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import (
     INT2_FROM_0,
@@ -114,6 +115,60 @@ from penstock.sqlstate import (
     QueryCanceled,
     UndefinedTable,
 )
+
+# DuckDB instances for catalog queries, kept between queries: making one takes longer than most
+# queries. ``give_back`` empties them again.
+
+_CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "threads": "1",
+    "enable_external_access": "false",
+    "memory_limit": "512MB",
+    "temp_directory": "",
+}
+_IDLE: Final = 4
+"""The most idle instances that are kept; each takes a few megabytes."""
+
+
+class Connections:
+    """A node's pool; threads may share it."""
+
+    def __init__(self) -> None:
+        self._idle: list[duckdb.DuckDBPyConnection] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> duckdb.DuckDBPyConnection:
+        """Return a connection for the caller alone."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        connection = duckdb.connect(":memory:", config=_CONFIG)
+        connection.execute("CREATE SCHEMA cat")
+        numeric_functions.register(connection)
+        return connection
+
+    def close(self) -> None:
+        """Close the idle connections; one that is given back later is kept again."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def give_back(self, connection: duckdb.DuckDBPyConnection, functions: set[str]) -> None:
+        """Drop the tables of ``cat`` and the ``functions``, and keep the connection; close it if
+        that fails."""
+        try:
+            connection.execute("DROP SCHEMA cat CASCADE; CREATE SCHEMA cat")
+            for name in functions:
+                connection.remove_function(name)
+        except duckdb.Error:
+            connection.close()
+            return
+        with self._lock:
+            if len(self._idle) < _IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
 
 _LONGEST_S: Final = 60.0
 """The most seconds that a query of the catalogs may take, so that none occupies the node for

@@ -11,15 +11,18 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
 
 from penstock.enum_type import EnumType
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.identifiers import simple_quote_literal, split_qualified
 from penstock.lsn import Lsn
 from penstock.pg_catalog.privileges import has_privilege, role_named
+from penstock.pg_catalog.relation_rows import ARRAY_INPUT, owners
 from penstock.pg_catalog.relations import (
     CATALOG_OIDS,
     Index,
@@ -29,10 +32,7 @@ from penstock.pg_catalog.relations import (
     replica_identity_index,
     schema_oids,
 )
-from penstock.pg_catalog.sequence_rows import owners
-from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
-from penstock.pg_catalog.type_rows import ARRAY_INPUT
+from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable, SessionFacts
 from penstock.pgtypes.pg_type import types, types_by_name
 from penstock.sql.grammar.raw_statements import without_parentheses
 from penstock.sql.text.quoting import quote_identifier, type_text
@@ -45,6 +45,44 @@ from penstock.sqlstate import (
     UndefinedFunction,
     UndefinedTable,
 )
+
+# Rows that functions in FROM return, read by the query that calls them. DuckDB hides an error
+# that is raised while it reads, so the reader keeps it for the caller. Rows that nobody reads are
+# not made.
+
+
+class RowStream(Protocol):
+    """The rows of one call of a function."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches: o1, o2 ..., in the types that ``held_as`` returns."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. Raises PenstockError."""
+
+    def succeed(self) -> None:
+        """Note that the query has returned all of its rows: the rest of these counts as read."""
+
+    def close(self) -> None:
+        """End the call, with or without success."""
+
+
+OpenRows = Callable[..., RowStream]
+"""A function that begins a call. Raises PenstockError."""
+
+
+def guarded(rows: RowStream, errors: list[Exception]) -> pa.RecordBatchReader:
+    """Return a reader of the rows, to be read once; errors are added to ``errors``."""
+
+    def drawn() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from rows.batches()
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    return pa.RecordBatchReader.from_batches(rows.schema, drawn())
 
 
 @dataclass(frozen=True, slots=True)

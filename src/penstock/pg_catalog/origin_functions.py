@@ -27,7 +27,7 @@ from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pg_catalog import PythonFunction
-from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
 from penstock.stats.backend_status import BackendType, Sessions
 

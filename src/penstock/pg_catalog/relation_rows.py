@@ -6,13 +6,16 @@ type.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
-from penstock.attribute import Attribute
-from penstock.pg_catalog.enum_rows import all_types
+from penstock.attribute import Attribute, TupleDesc
+from penstock.catalog import Sequence
 from penstock.pg_catalog.privileges import access_list
 from penstock.pg_catalog.relations import (
+    CATALOG_OIDS,
+    PG_CATALOG,
     Index,
     ancestors,
     descendants,
@@ -21,13 +24,35 @@ from penstock.pg_catalog.relations import (
     not_null_columns,
     schema_oids,
 )
-from penstock.pg_catalog.sequence_rows import class_rows
 from penstock.pg_catalog.snapshot import (
     NODE_OWNER,
     CatalogSnapshot,
     CatalogTable,
 )
-from penstock.pgtypes.pg_type import Type
+from penstock.pgtypes.pg_type import Type, types
+from penstock.sql.builtin.enum_types import type_rows
+from penstock.sql.text.keywords import COLUMN_NAME, KEY_WORDS, RESERVED, TYPE_OR_FUNCTION_NAME
+
+# The node's enum types in the catalogs (pg_type, pg_enum).
+
+
+def pg_enum(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
+    """Yield a row for each label of every type."""
+    for enum in snapshot.types:
+        for label in enum.labels:
+            yield {
+                "oid": label.oid,
+                "enumtypid": enum.oid,
+                "enumsortorder": label.order,
+                "enumlabel": label.text,
+            }
+
+
+def all_types(snapshot: CatalogSnapshot) -> Mapping[int, Type]:
+    """Return PostgreSQL's own types and the node's, by oid."""
+    own = {row.oid: row for enum in snapshot.types for row in type_rows(enum)}
+    return {**types(), **own}
+
 
 Row = dict[str, object]
 
@@ -248,3 +273,175 @@ def partition_tree(snapshot: CatalogSnapshot) -> Iterator[Row]:
                 "isleaf": not is_partitioned(member),
                 "level": level,
             }
+
+
+# Rows of objects that every database has: types, access methods, collations.
+
+ARRAY_INPUT: Final = 750
+"""The pg_proc.oid of array_in, which tells true arrays from other types."""
+_DEFAULT_COLLATION: Final = 100
+_C_COLLATION: Final = 950
+_KEY_WORDS: Final = {"R": RESERVED, "T": TYPE_OR_FUNCTION_NAME, "C": COLUMN_NAME}
+_CATEGORIES: Final = {
+    "R": "reserved",
+    "T": "reserved (can be function or type name)",
+    "C": "unreserved (cannot be function or type name)",
+    "U": "unreserved",
+}
+
+
+def pg_type(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Yield PostgreSQL's own types, and the node's enums with the types of their arrays."""
+    for row in types().values():
+        yield _type(row, PG_CATALOG, NODE_OWNER)
+    schemas = schema_oids(snapshot)
+    for enum in snapshot.types:
+        owner = NODE_OWNER if enum.owner is None else enum.owner
+        for row in type_rows(enum):
+            yield _type(row, schemas[enum.schema], owner)
+
+
+def _type(row: Type, namespace: int, owner: int) -> Row:
+    return {
+        "oid": row.oid,
+        "typname": row.name,
+        "typnamespace": namespace,
+        "typowner": owner,
+        "typlen": row.length,
+        "typbyval": row.by_value,
+        "typtype": row.kind,
+        "typcategory": row.category,
+        "typispreferred": row.preferred,
+        "typisdefined": True,
+        "typdelim": row.delimiter,
+        "typelem": row.typelem,
+        "typarray": row.array,
+        "typinput": ARRAY_INPUT if row.element and not row.is_vector else 0,
+        "typreceive": row.receive_oid,
+        "typalign": row.align,
+        "typstorage": row.storage,
+        "typtypmod": -1,
+        "typcollation": row.collation,
+    }
+
+
+def keywords(_: CatalogSnapshot) -> Iterator[Row]:
+    """Yield the rows of pg_get_keywords."""
+    for word in sorted(KEY_WORDS):
+        code = next((code for code, words in _KEY_WORDS.items() if word in words), "U")
+        yield {"word": word, "catcode": code, "catdesc": _CATEGORIES[code]}
+
+
+def pg_am(_: CatalogSnapshot) -> Iterator[Row]:
+    """Yield the access methods of tables and of the indexes for their keys."""
+    yield {"oid": DELTA, "amname": "delta", "amtype": "t"}
+    yield {"oid": BTREE, "amname": "btree", "amtype": "i"}
+
+
+def pg_collation(_: CatalogSnapshot) -> Iterator[Row]:
+    """Yield the default collation, and C."""
+    common = {"collnamespace": PG_CATALOG, "collowner": NODE_OWNER, "collisdeterministic": True}
+    yield {"oid": _DEFAULT_COLLATION, "collname": "default", "collprovider": "d", **common} | {
+        "collencoding": -1
+    }
+    yield {
+        "oid": _C_COLLATION,
+        "collname": "C",
+        "collprovider": "c",
+        "collencoding": -1,
+        "collcollate": "C",
+        "collctype": "C",
+        **common,
+    }
+
+
+# Rows of pg_class, pg_sequence and pg_depend for sequences, and the columns that have them.
+
+_COLUMNS: Final = 3
+"""The number of a sequence's columns: last_value, log_cnt, is_called."""
+_AUTO, _INTERNAL = "a", "i"
+"""The DependencyType of a sequence that is dropped with its column, and of one that is a part of
+it."""
+
+
+def with_sequences(snapshot: CatalogSnapshot) -> CatalogSnapshot:
+    """Give serial columns their default and identity columns their mark; make both NOT NULL."""
+    if not snapshot.sequences:
+        return snapshot
+    owned = {(s.table, s.column): s for s in snapshot.sequences}
+    tables = tuple(
+        replace(
+            table,
+            columns=TupleDesc(
+                column
+                if (sequence := owned.get((table.oid, column.name))) is None
+                else replace(
+                    column,
+                    not_null=True,
+                    identity=sequence.identity,
+                    default=None if sequence.identity else f"nextval({sequence.oid})",
+                )
+                for column in table.columns
+            ),
+        )
+        for table in snapshot.tables
+    )
+    return replace(snapshot, tables=tables)
+
+
+def owners(snapshot: CatalogSnapshot) -> Iterator[tuple[Sequence, CatalogTable]]:
+    """Yield sequences with the tables that they belong to."""
+    for sequence in snapshot.sequences:
+        table = snapshot.table_by_oid.get(sequence.table)
+        if table is not None:
+            yield sequence, table
+
+
+def class_rows(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
+    """Yield the rows of pg_class."""
+    schemas = schema_oids(snapshot)
+    for sequence, table in owners(snapshot):
+        yield {
+            "oid": sequence.oid,
+            "relname": sequence.name,
+            "relnamespace": schemas[table.lake.schema],
+            "relowner": NODE_OWNER if table.lake.owner is None else table.lake.owner,
+            "relfilenode": sequence.oid,
+            "relpages": 1,
+            "reltuples": 1.0,
+            "relpersistence": "p",
+            "relkind": "S",
+            "relnatts": _COLUMNS,
+            "relispopulated": True,
+            "relreplident": "n",
+        }
+
+
+def pg_sequence(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
+    """Yield every sequence."""
+    for sequence, _ in owners(snapshot):
+        yield {
+            "seqrelid": sequence.oid,
+            "seqtypid": sequence.type,
+            "seqstart": sequence.start,
+            "seqincrement": sequence.increment,
+            "seqmax": sequence.maximum,
+            "seqmin": sequence.minimum,
+            "seqcache": sequence.cache,
+            "seqcycle": sequence.cycle,
+        }
+
+
+def pg_depend(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
+    """Yield the dependency of each sequence on its column; no other dependencies are shown."""
+    relations = CATALOG_OIDS["pg_class"]
+    for sequence, table in owners(snapshot):
+        yield {
+            "classid": relations,
+            "objid": sequence.oid,
+            "objsubid": 0,
+            "refclassid": relations,
+            "refobjid": table.oid,
+            "refobjsubid": table.columns.number(sequence.column) or 0,
+            "deptype": _INTERNAL if sequence.identity else _AUTO,
+        }

@@ -1,4 +1,4 @@
-"""Rows of every catalog, as columns for DuckDB.
+"""Columns and rows of every catalog, for DuckDB.
 
 In: a catalog's name. Out: an Arrow table with the columns of the reported version. A catalog
 without a builder is empty, as it would be in a database without such objects.
@@ -7,8 +7,11 @@ without a builder is empty, as it would be in a database without such objects.
 from __future__ import annotations
 
 import datetime
+import functools
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,16 +22,100 @@ from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError
 from penstock.guc.guc_tables import settings
 from penstock.lsn import Lsn
-from penstock.pg_catalog import enum_rows, relation_rows, sequence_rows, type_rows
-from penstock.pg_catalog.definitions import Columns
+from penstock.pg_catalog import relation_rows
 from penstock.pg_catalog.relation_rows import Row
 from penstock.pg_catalog.relations import relation_oids, schema_oids
-from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable
+from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable, SessionFacts
 from penstock.publication.members import Members
 from penstock.publication.relation_sync import columns_without_list, publication_tables
 from penstock.sql.to_duckdb.catalog_lowering import held_as
 from penstock.walreceiver.conninfo import ConnInfo
+
+# Columns of PostgreSQL's catalogs by version, and queries of its views.
+
+INFORMATION_SCHEMA: Final = "information_schema"
+Columns = tuple[tuple[str, str], ...]
+
+_PENSTOCK: Final[dict[str, str]] = {
+    "penstock_publication_tables": "pubname:name pubid:oid relid:oid attrs:int2vector "
+    "qual:pg_node_tree",
+    "penstock_partition_ancestors": "child:oid relid:regclass position:int4",
+    "penstock_origin_status": "local_id:oid external_id:text remote_lsn:pg_lsn local_lsn:pg_lsn",
+    "penstock_keywords": "word:text catcode:char catdesc:text",
+    "penstock_partition_tree": "root:oid relid:regclass parentrelid:regclass isleaf:bool "
+    "level:int4",
+}
+_OURS: Final[dict[str, str]] = {
+    "pg_stat_lake_tables": "relid:oid schemaname:name relname:text version:int8 table_id:text "
+    "state:text error:text error_since:timestamptz",
+    "pg_stat_lake_subscription": "subid:oid subname:name app_id:text on_table_error:text "
+    "schema_change:text unsent_changes:text history:text messages:bool metadata_columns:bool "
+    "conflict_resolution:text out_of_range:text values_out_of_range:int8 "
+    "soft_delete:bool partition_by:text cluster_by:text "
+    "jsonb_as:text verify_interval:int8 verify_rate:int8 copy_target:text "
+    "stopped:bool error:text "
+    "error_detail:text error_hint:text error_time:timestamptz state:text "
+    "applied_lsn:pg_lsn cut_lsn:pg_lsn publisher_lsn:pg_lsn "
+    "lag_bytes:int8 lag_seconds:float8 retained_bytes:int8 rows_applied:int8 "
+    "rows_per_second:float8 "
+    "copy_snapshot_at:timestamptz copy_snapshot_xmin:xid copy_retained_bytes:int8",
+    "pg_stat_lake_subscription_rel": "subid:oid subname:name relid:oid schemaname:name "
+    "relname:name state:char lsn:pg_lsn sync_id:text error:text error_detail:text "
+    "error_hint:text error_time:timestamptz verify_result:text verify_lsn:pg_lsn "
+    "verified_at:timestamptz",
+}
+"""Our own views, which PostgreSQL lacks: queries may name them."""
+_ODD_TYPES: Final = {"_pg_statistic": "_text"}
+
+
+@functools.cache
+def catalogs(version: int) -> Mapping[str, Columns]:
+    """Return the columns of every catalog and view of a major version, and of our own tables."""
+    out = _of_version("columns.toml", version)
+    out |= {table: _columns(text) for table, text in (_PENSTOCK | _OURS).items()}
+    return out
+
+
+@functools.cache
+def information_schema(version: int) -> Mapping[str, Columns]:
+    """Return the columns of information_schema's views, by their names there."""
+    return _of_version("information_schema.toml", version)
+
+
+def _of_version(file: str, version: int) -> dict[str, Columns]:
+    out: dict[str, Columns] = {}
+    for table, versions in _load(file).items():
+        for span, text in versions.items():
+            first, _, last = span.partition("-")
+            if int(first) <= version <= int(last):
+                out[table] = _columns(text)
+    return out
+
+
+def view_text(schema: str, name: str) -> str | None:
+    """Return the query of a view, "" for a view without rows; None if it is no view here."""
+    views = _load("views.toml")
+    if schema == INFORMATION_SCHEMA:
+        return str(views[INFORMATION_SCHEMA].get(name, ""))
+    found = None if schema else views.get(name)
+    return found if isinstance(found, str) else None
+
+
+def is_internal(table: str) -> bool:
+    """Tell whether a table is one that functions read and no query may name."""
+    return table in _PENSTOCK
+
+
+def _columns(text: str) -> Columns:
+    pairs = (word.partition(":") for word in text.split())
+    return tuple((name, _ODD_TYPES.get(kind, kind)) for name, _, kind in pairs)
+
+
+@functools.cache
+def _load(name: str) -> dict[str, Any]:
+    text = resources.files(__package__).joinpath(name).read_text("utf-8")
+    return tomllib.loads(text)
+
 
 # Rows of publications, subscriptions and slots.
 #
@@ -372,14 +459,14 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_attrdef": relation_rows.pg_attrdef,
     "pg_index": relation_rows.pg_index,
     "pg_inherits": relation_rows.pg_inherits,
-    "pg_sequence": sequence_rows.pg_sequence,
-    "pg_depend": sequence_rows.pg_depend,
+    "pg_sequence": relation_rows.pg_sequence,
+    "pg_depend": relation_rows.pg_depend,
     "pg_partitioned_table": relation_rows.pg_partitioned_table,
-    "pg_type": type_rows.pg_type,
-    "pg_enum": enum_rows.pg_enum,
-    "pg_am": type_rows.pg_am,
-    "penstock_keywords": type_rows.keywords,
-    "pg_collation": type_rows.pg_collation,
+    "pg_type": relation_rows.pg_type,
+    "pg_enum": relation_rows.pg_enum,
+    "pg_am": relation_rows.pg_am,
+    "penstock_keywords": relation_rows.keywords,
+    "pg_collation": relation_rows.pg_collation,
     "penstock_partition_ancestors": relation_rows.partition_ancestors,
     "penstock_partition_tree": relation_rows.partition_tree,
     "pg_publication": pg_publication,

@@ -13,8 +13,8 @@ from typing import Final
 from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.pg_catalog import PythonFunction
-from penstock.pg_catalog.row_streams import OpenRows
-from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.functions import OpenRows
+from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.sql.to_duckdb.catalog_functions import VARIADIC, CatalogFunction, TableFunction
 from penstock.sqlstate import NullValueNotAllowed, QueryCanceled
 from penstock.walsender.logical_reading import (

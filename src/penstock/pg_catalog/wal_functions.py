@@ -16,7 +16,7 @@ from penstock.catalog import Catalog, EmittedMessage
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, NotInPrerequisiteState
 from penstock.lsn import Lsn
 from penstock.pg_catalog import PythonFunction
-from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.sql.to_duckdb.catalog_functions import OF_BYTEA, CatalogFunction, TableFunction
 
 _NAME: Final = "pg_walfile_name"

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.civil import EPOCH_DAYS, EPOCH_MICROSECONDS
 from penstock.errors import FeatureNotSupported
 from penstock.pgtypes import pg_type
-from penstock.pgtypes.datetime_output import check_dates, check_timestamps
+from penstock.pgtypes.datetime import check_dates, check_timestamps
 from penstock.pgtypes.registry import element_oid
 from penstock.wire_rows import counted_prefix, fixed, joined
 

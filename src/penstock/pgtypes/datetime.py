@@ -8,7 +8,8 @@ zone of the session.
 from __future__ import annotations
 
 import datetime
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,18 @@ import pyarrow.compute as pc
 
 from penstock import civil
 from penstock.cells import Cells
-from penstock.civil import DAY, EPOCH_DAYS, EPOCH_MICROSECONDS
+from penstock.civil import (
+    DAY,
+    EPOCH_DAYS,
+    EPOCH_MICROSECONDS,
+    FIRST_DAY,
+    HIGHEST_DAY,
+    LAST_DAY,
+    LOWEST_DAY,
+    print_date,
+    print_timestamp,
+)
+from penstock.errors import ValueNotRepresentable
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import fixed, primitive, strings
@@ -194,3 +206,83 @@ def _infinity(since_2000: int, bits: int) -> str | None:
     return {(1 << bits - 1) - 1: "infinity", 1 << bits - 1: "-infinity"}.get(
         since_2000 % (1 << bits)
     )
+
+
+# Dates and timestamps as PostgreSQL prints them, and the check that it can hold them
+# (datetime.c).
+
+_FRACTION: Final = r"\.?0+$"
+_UTC: Final = "+00"
+
+
+def date_text(array: pa.Array) -> pa.Array:
+    """Return the text of each date. Raises ValueNotRepresentable."""
+    check_dates(array)
+    days = array.cast(pa.int32())
+    return _printed(array, days, FIRST_DAY, LAST_DAY, _plain_date, print_date)
+
+
+def timestamp_text(array: pa.Array) -> pa.Array:
+    """Return the text of each timestamp. Raises ValueNotRepresentable."""
+    check_timestamps(array)
+    zoned = array.type.tz is not None
+    moments = array.cast(pa.int64())
+    return _printed(
+        moments.cast(pa.timestamp("us")),
+        moments,
+        FIRST_DAY * DAY,
+        (LAST_DAY + 1) * DAY - 1,
+        _plain_timestamp_utc if zoned else _plain_timestamp,
+        lambda moment: print_timestamp(moment, zoned),
+    )
+
+
+def check_dates(array: pa.Array) -> None:
+    """Raise ValueNotRepresentable for a day that the server refuses."""
+    _check(array.cast(pa.int32()), LOWEST_DAY, HIGHEST_DAY, "date")
+
+
+def check_timestamps(array: pa.Array) -> None:
+    """Raise ValueNotRepresentable for a moment that is too early for the server.
+
+    There is no upper check: the server holds every later moment of 64 bits.
+    """
+    _check(array.cast(pa.int64()), LOWEST_DAY * DAY, (1 << 63) - 1, "timestamp")
+
+
+def _check(numbers: pa.Array, lowest: int, highest: int, name: str) -> None:
+    limits = pc.min_max(numbers).as_py()
+    if limits["min"] is not None and not lowest <= limits["min"] <= limits["max"] <= highest:
+        raise ValueNotRepresentable(f"{name} out of range", sqlstate="22008")
+
+
+def _printed(
+    array: pa.Array,
+    numbers: pa.Array,
+    lowest: int,
+    highest: int,
+    plain: Callable[[pa.Array], pa.Array],
+    one: Callable[[int], str],
+) -> pa.Array:
+    """Print most years with ``plain``, Arrow's way, and the few others with ``one``."""
+    inside = pc.and_(pc.greater_equal(numbers, lowest), pc.less_equal(numbers, highest))
+    if pc.all(inside, min_count=0).as_py():
+        return plain(array)
+    ours = pc.fill_null(inside, True)
+    text = plain(pc.if_else(ours, array, pa.scalar(None, array.type)))
+    outside = np.flatnonzero(~np.asarray(ours))
+    texts = pa.array([one(numbers[int(at)].as_py()) for at in outside], pa.string())
+    return pc.replace_with_mask(text, pc.invert(ours), texts)
+
+
+def _plain_date(array: pa.Array) -> pa.Array:
+    return pc.cast(array, pa.string())
+
+
+def _plain_timestamp(array: pa.Array) -> pa.Array:
+    # PostgreSQL prints no fraction of zero, and no trailing zeros of a fraction.
+    return pc.replace_substring_regex(pc.cast(array, pa.string()), _FRACTION, "")
+
+
+def _plain_timestamp_utc(array: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(_plain_timestamp(array), _UTC, "")

@@ -35,8 +35,7 @@ from penstock.lakehouse.schema import DELETED_AT, Column
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes.text_output import text_output
-from penstock.pgtypes.variant import VARIANT
-from penstock.pgtypes.variant_text import compared_text
+from penstock.pgtypes.variant import VARIANT, compared_text
 from penstock.pipeline.columns import Integers, signs
 from penstock.pipeline.duck import connection, out_of_memory
 from penstock.pipeline.generated import GeneratedColumns

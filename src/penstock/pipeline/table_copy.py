@@ -38,8 +38,8 @@ from penstock.lakehouse.files import TARGET_FILE_BYTES
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import INVALID, Lsn
-from penstock.pgtypes.as_text import AS_TEXT
 from penstock.pgtypes.out_of_range import ERROR
+from penstock.pgtypes.text_output import AS_TEXT
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.key_range import KeyRange
 from penstock.pipeline.parts import Leaves, Part, parts

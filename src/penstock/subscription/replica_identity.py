@@ -18,8 +18,8 @@ from penstock.catalog.pg_subscription import is_app_id
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.schema_changes import check_same_key
 from penstock.lakehouse.table import DeltaTable
-from penstock.pgtypes.as_text import may_not_fit
 from penstock.pgtypes.out_of_range import CLAMP, NULL
+from penstock.pgtypes.text_output import may_not_fit
 from penstock.pgtypes.variant import VARIANT
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.target import Target

@@ -41,8 +41,8 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes import find
-from penstock.pgtypes.as_text import AsText, may_not_fit
 from penstock.pgtypes.out_of_range import CLAMP
+from penstock.pgtypes.text_output import AsText, may_not_fit
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.consistency_rules import (
     PublisherState,

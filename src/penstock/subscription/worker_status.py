@@ -18,10 +18,10 @@ from typing import Any, Final, Protocol
 
 from penstock.catalog.pg_stat_subscription import (
     STREAMING,
+    SubscriptionCounts,
     SubscriptionStatistics,
     TableStatistics,
 )
-from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.errors import InsertExists, PenstockError, UpdateExists
 from penstock.lsn import Lsn
 from penstock.pipeline.table_copy import CopyProgress
