@@ -8,7 +8,7 @@ progress in it.
 
 from penstock.catalog.block_catalog import BlockCatalog
 from penstock.catalog.block_commits import BlockCommit, BlockMessage, MadeTable, MessageHead
-from penstock.catalog.catalog import Catalog
+from penstock.catalog.catalog import Catalog, CatalogTransaction
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_authid import Role
 from penstock.catalog.pg_class import LakeTable, UniqueIndex
@@ -45,7 +45,6 @@ from penstock.catalog.pg_transactions import (
     Sequenced,
 )
 from penstock.catalog.sequences import Sequences, SessionSequences
-from penstock.catalog.transaction import CatalogTransaction
 from penstock.catalog.verifications import TableVerification
 
 __all__ = [

@@ -18,11 +18,10 @@ from sqlalchemy import Connection
 
 from penstock.catalog import pg_control
 from penstock.catalog.block_commits import MadeTable
-from penstock.catalog.catalog import Catalog
+from penstock.catalog.catalog import Catalog, CatalogTransaction
 from penstock.catalog.pg_class import LakeTable, PgClass
 from penstock.catalog.pg_sequence import PgSequence, Sequence, SequenceParameters
 from penstock.catalog.sequences import Sequences, SessionSequences, values_after
-from penstock.catalog.transaction import CatalogTransaction
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.lsn import Lsn
 from penstock.sqlstate import DuplicateTable, NumericValueOutOfRange

@@ -11,9 +11,12 @@ from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, UniqueIndex
 from penstock.commands.aclchk import check_create_in_schema, check_owner
-from penstock.commands.define_relation import UNDEFINED_COLUMN, check_partition_columns
+from penstock.commands.define_relation import (
+    UNDEFINED_COLUMN,
+    check_not_virtual,
+    check_partition_columns,
+)
 from penstock.commands.depend import DEPENDENT_OBJECTS_STILL_EXIST, shown_name
-from penstock.commands.generated_columns import check_not_virtual
 from penstock.commands.namespace import (
     find_schema,
     get_schema,

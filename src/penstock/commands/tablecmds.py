@@ -34,8 +34,12 @@ from penstock.commands.define_relation import (
     build_column,
     check_declarations,
     check_key,
+    check_not_virtual,
+    check_same_generation,
     define,
+    generated_from,
     multiple_primary_keys,
+    with_expression,
 )
 from penstock.commands.depend import (
     DEPENDENT_OBJECTS_STILL_EXIST,
@@ -46,12 +50,6 @@ from penstock.commands.depend import (
     leave_subscriptions,
     shown_name,
     still_used_error,
-)
-from penstock.commands.generated_columns import (
-    check_not_virtual,
-    check_same_generation,
-    generated_from,
-    with_expression,
 )
 from penstock.commands.indexcmds import (
     add_constraints,
