@@ -21,6 +21,7 @@ REASONS = {
     "backend.runner": NODE,
     "backend.server": NODE,
     "catalog.block_catalog": FACE,
+    "catalog.pg_type": POSTGRES + "pg_type.c, pg_enum.c",
     "cli.run": COMMAND,
     "cli.verify": COMMAND,
     "commands.block": NODE,

@@ -151,7 +151,7 @@ def test_a_state_store_whose_answer_is_lost(lake: LakeNode, monkeypatch: Patch) 
 
     def lost(commits: BlockCommits, block: BlockCommit) -> None:
         put(commits, block)
-        commits._connection.commit()
+        commits.connection.commit()
         raise StorageError("no answer", sqlstate="58030")
 
     def failing(commits: CommitBlocks, block: BlockCommit) -> None:

@@ -131,7 +131,6 @@ class _Tables(PgClass):
 class _SequenceRows(PgSequence):
     def __init__(self, connection: Connection, made: dict[int, Sequence]) -> None:
         super().__init__(connection)
-        self._own_connection = connection
         self._made = made
 
     def all(self) -> tuple[Sequence, ...]:
@@ -148,7 +147,7 @@ class _SequenceRows(PgSequence):
     def create(
         self, name: str, table: int, column: str, identity: str, parameters: SequenceParameters
     ) -> Sequence:
-        oid = pg_control.new_oid(self._own_connection)
+        oid = pg_control.new_oid(self.connection)
         sequence = Sequence.of(oid, name, table, column, identity, parameters)
         self._made[oid] = sequence
         return sequence

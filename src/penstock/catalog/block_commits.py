@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Final
 
-from sqlalchemy import Boolean, Column, Connection, LargeBinary, String, Table, Text, select
+from sqlalchemy import Boolean, Column, LargeBinary, String, Text, select
 
-from penstock.catalog.metadata import LIST, METADATA, ColumnForm, StoredTable
+from penstock.catalog.metadata import LIST, ColumnForm, StoredTable, TableAccess
 from penstock.catalog.pg_class import LakeTable, lake_table, stored_table
 from penstock.catalog.pg_sequence import Sequence
 
@@ -104,20 +104,17 @@ class BlockCommit:
 _TABLE: Final = StoredTable("penstock_block_commit", BlockCommit)
 
 
-class BlockCommits:
+class BlockCommits(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self) -> tuple[BlockCommit, ...]:
         """Return all commits that are under way."""
-        return tuple(replace(commit, noted=True) for commit in _TABLE.all(self._connection))
+        return tuple(replace(commit, noted=True) for commit in _TABLE.all(self.connection))
 
     def touch(self, relations: Iterable[int]) -> bool:
         """Tell whether any of them commits to one of these tables."""
         wanted = set(relations)
-        found = self._connection.execute(select(_TABLE.c.relations)).scalars()
+        found = self.connection.execute(select(_TABLE.c.relations)).scalars()
         return any(wanted.intersection(json.loads(text)) for text in found)
 
     def made(self) -> tuple[MadeTable, ...]:
@@ -131,26 +128,16 @@ class BlockCommits:
     def put(self, commit: BlockCommit) -> None:
         """Insert a commit, or replace the one of the same block."""
         self.delete(commit.block)
-        _TABLE.insert(self._connection, commit)
+        _TABLE.insert(self.connection, commit)
 
     def delete(self, block: str) -> None:
         """Delete the block's row; no effect when it is gone."""
-        _TABLE.delete(self._connection, _TABLE.c.block == block)
+        _TABLE.delete(self.connection, _TABLE.c.block == block)
 
 
 # Messages that belong to transaction blocks (xl_logical_message, transactional). They are kept by
 # the id of a block whose commits are under way, or of a prepared transaction, until the log has
 # them together with the rows of the block, or until it is certain that nobody will get them.
-
-_MESSAGES: Final = Table(
-    "penstock_block_message",
-    METADATA,
-    Column("block", String(36), primary_key=True),
-    # Oids of the tables that the block changes; NULL in rows that older versions have written
-    Column("relations", Text),
-    Column("heads", Text, nullable=False),
-    Column("contents", LargeBinary, nullable=False),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,35 +161,48 @@ class BlockMessage:
     content: bytes
 
 
-class BlockMessages:
+HEADS: Final = ColumnForm(
+    lambda heads: (
+        json.dumps([[head.prefix, head.size, head.after] for head in heads]) if heads else None
+    ),
+    lambda text: tuple(MessageHead(*values) for values in json.loads(text)),
+)
+"""The heads of messages as a row keeps them; NULL for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """All messages of a block. ``relations``: oids of the tables that the block changes; None in
+    rows that older versions have written."""
+
+    block: Annotated[str, Column("block", String(36), primary_key=True)]
+    relations: Annotated[tuple[int, ...] | None, Column("relations", Text), LIST]
+    heads: Annotated[tuple[MessageHead, ...], Column("heads", Text, nullable=False), HEADS]
+    contents: Annotated[bytes, Column("contents", LargeBinary, nullable=False)]
+
+
+_MESSAGES: Final = StoredTable("penstock_block_message", _Messages)
+
+
+class BlockMessages(TableAccess):
     """The table, within one transaction."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
     def put(
-        self, block: str, messages: Collection[BlockMessage], relations: Collection[int] = ()
+        self, block: str, messages: Collection[BlockMessage], relations: Iterable[int] = ()
     ) -> None:
         """Replace the messages of a block by these, which are in order."""
         self.delete(block)
         if messages:
-            values = {
-                "block": block,
-                "relations": json.dumps(list(relations)),
-                "heads": heads_to_text(message.head for message in messages),
-                "contents": b"".join(message.content for message in messages),
-            }
-            self._connection.execute(_MESSAGES.insert().values(**values))
+            heads = tuple(message.head for message in messages)
+            contents = b"".join(message.content for message in messages)
+            _MESSAGES.insert(self.connection, _Messages(block, tuple(relations), heads, contents))
 
     def of(self, block: str) -> tuple[BlockMessage, ...]:
         """Return the messages of a block, () if it has none."""
-        query = select(_MESSAGES).where(_MESSAGES.c.block == block)
-        row = self._connection.execute(query).mappings().one_or_none()
-        if row is None:
+        found = _MESSAGES.find(self.connection, _MESSAGES.c.block == block)
+        if found is None:
             return ()
-        heads = heads_from_text(row["heads"])
-        parts = split_contents(heads, bytes(row["contents"]))
-        return tuple(map(BlockMessage, heads, parts))
+        return tuple(map(BlockMessage, found.heads, split_contents(found.heads, found.contents)))
 
     def take(self, blocks: Iterable[str]) -> tuple[BlockMessage, ...]:
         """Remove and return the messages of all these blocks."""
@@ -215,22 +215,12 @@ class BlockMessages:
     def relations(self) -> Mapping[str, tuple[int, ...] | None]:
         """Return the oids of the tables that each block with messages changes; None if unknown."""
         query = select(_MESSAGES.c.block, _MESSAGES.c.relations)
-        found = self._connection.execute(query)
-        return {block: None if text is None else tuple(json.loads(text)) for block, text in found}
+        found = self.connection.execute(query)
+        return {block: None if text is None else LIST.read(text) for block, text in found}
 
     def delete(self, block: str) -> None:
         """Delete the messages of a block; no effect if it has none."""
-        self._connection.execute(_MESSAGES.delete().where(_MESSAGES.c.block == block))
-
-
-def heads_to_text(heads: Iterable[MessageHead]) -> str:
-    """Return the heads as a row keeps them."""
-    return json.dumps([[head.prefix, head.size, head.after] for head in heads])
-
-
-def heads_from_text(text: str) -> tuple[MessageHead, ...]:
-    """Return the heads that ``heads_to_text`` has written."""
-    return tuple(MessageHead(*values) for values in json.loads(text))
+        _MESSAGES.delete(self.connection, _MESSAGES.c.block == block)
 
 
 def split_contents(heads: Iterable[MessageHead], contents: bytes) -> tuple[bytes, ...]:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, get_type_hints
 
 from sqlalchemy import Connection, Engine, text
 
@@ -120,26 +120,13 @@ class CatalogTransaction:
         self.tables.delete(table.oid)
 
 
+_ACCESS: Final = get_type_hints(CatalogTransaction)
+"""The classes of the fields, by their names."""
+
+
 def catalog_transaction(connection: Connection) -> CatalogTransaction:
     """Return all catalogs over one connection."""
-    return CatalogTransaction(
-        PgSubscription(connection),
-        PgSubscriptionRel(connection),
-        PgAuthid(connection),
-        PgClass(connection),
-        PgPublication(connection),
-        PgReplicationSlots(connection),
-        PgTransactions(connection),
-        PgNamespace(connection),
-        PgType(connection),
-        CutRequests(connection),
-        Verifications(connection),
-        PgPreparedXacts(connection),
-        BlockCommits(connection),
-        PgSequence(connection),
-        PreparedBlocks(connection),
-        BlockMessages(connection),
-    )
+    return CatalogTransaction(**{name: kind(connection) for name, kind in _ACCESS.items()})
 
 
 class Catalog:
@@ -149,7 +136,7 @@ class Catalog:
         self._store = store
         self.statistics = statistics
         self.sequences = Sequences(store)
-        self.node_lock = NodeLock(store.engine, store.node_info().node_id)
+        self.node_lock = NodeLock(store.engine, self.node_info.node_id)
 
     @classmethod
     def create(cls, url: str) -> Catalog:
@@ -184,15 +171,18 @@ class Catalog:
     @property
     def node_info(self) -> NodeInfo:
         """The identity of this node."""
-        return self._store.node_info()
+        with self._store.read() as connection:
+            return pg_control.node_info(connection)
 
     def warehouse(self) -> str | None:
         """Return the URI of the warehouse that bears the node's id; None before it is written."""
-        return self._store.warehouse()
+        with self._store.read() as connection:
+            return pg_control.warehouse(connection)
 
     def record_warehouse(self, uri: str) -> None:
         """Record that the warehouse at ``uri`` bears the node's id."""
-        self._store.record_warehouse(uri)
+        with self._store.write() as connection:
+            pg_control.set_warehouse(connection, uri)
 
     def next_values(self, table: TableName, column: str, count: int) -> Sequence[int]:
         """Take values from the sequence of a table's column, for rows that no session writes.
@@ -206,7 +196,8 @@ class Catalog:
     def generation(self) -> int:
         """Return a number that grows with every ``counted`` change by any process. It is cheap
         enough to poll ten times a second."""
-        return self._store.generation()
+        with self._store.read() as connection:
+            return pg_control.generation(connection)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[CatalogTransaction]:
@@ -350,17 +341,22 @@ class Catalog:
         ``stopped``: start no worker until ENABLE. ``table``: the sync id of the table in which the
         error occurred. ``disable``: disable the subscription, too (DisableSubscription).
         """
+        told = _record_of(error)
+
+        def changed(subscription: Subscription) -> Subscription:
+            enabled = subscription.enabled and not disable
+            return replace(
+                subscription, enabled=enabled, stopped=stopped, error=told, stopped_by=table
+            )
+
+        self._change(subid, changed)
+
+    def _change(self, subid: int, changed: Callable[[Subscription], Subscription]) -> None:
+        """Change the row of a subscription; no effect when it is gone."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
-                changed = replace(
-                    subscription,
-                    enabled=subscription.enabled and not disable,
-                    stopped=stopped,
-                    error=_record_of(error),
-                    stopped_by=table,
-                )
-                transaction.subscriptions.save(changed)
+                transaction.subscriptions.save(changed(subscription))
 
     def skip_lsns(self, subid: int) -> tuple[Lsn, Lsn]:
         """Return ``skip_lsn`` and ``skipping_lsn``; INVALID when the subscription is gone."""
@@ -408,19 +404,12 @@ class Catalog:
     def enable_two_phase(self, subid: int) -> None:
         """Record that the publisher's slot has two-phase commit now (UpdateTwoPhaseState). No
         effect when the subscription is gone."""
-        with self.write() as transaction:
-            subscription = transaction.subscriptions.find_oid(subid)
-            if subscription is not None:
-                enabled = replace(subscription, two_phase_state=TwoPhaseState.ENABLED)
-                transaction.subscriptions.save(enabled)
+        self._change(subid, lambda found: replace(found, two_phase_state=TwoPhaseState.ENABLED))
 
     def record_publisher(self, subid: int, publisher: PublisherIdentity) -> None:
         """Record which publisher a subscription follows. No effect when the subscription is
         gone."""
-        with self.write() as transaction:
-            subscription = transaction.subscriptions.find_oid(subid)
-            if subscription is not None:
-                transaction.subscriptions.save(replace(subscription, publisher=publisher))
+        self._change(subid, lambda found: replace(found, publisher=publisher))
 
 
 class _TakenBack(Exception):

@@ -12,9 +12,9 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from sqlalchemy import BigInteger, Column, Connection, String
+from sqlalchemy import BigInteger, Column, String
 
-from penstock.catalog.metadata import LsnColumn, StoredTable
+from penstock.catalog.metadata import LsnColumn, StoredTable, TableAccess
 from penstock.lsn import Lsn
 
 
@@ -31,33 +31,30 @@ class CutRequest:
 _TABLE: Final = StoredTable("penstock_cut_request", CutRequest)
 
 
-class CutRequests:
+class CutRequests(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self, subid: int) -> tuple[CutRequest, ...]:
         """Return the requests for one subscription."""
-        return _TABLE.all(self._connection, _TABLE.c.subid == subid)
+        return _TABLE.all(self.connection, _TABLE.c.subid == subid)
 
     def ask(self, subid: int, lsn: Lsn, own: str | None = None) -> CutRequest:
         """Insert a request. ``own``: its id; it replaces a request of that id that a crash left."""
         request = CutRequest(own or str(uuid.uuid4()), subid, lsn)
         self.forget(request.id)
-        _TABLE.insert(self._connection, request)
+        _TABLE.insert(self.connection, request)
         return request
 
     def move(self, request_id: str, lsn: Lsn) -> bool:
         """Move a request to another position. False if it is gone, and no longer holds up the
         worker."""
         change = _TABLE.table.update().where(_TABLE.c.id == request_id).values(lsn=lsn)
-        return self._connection.execute(change).rowcount == 1
+        return self.connection.execute(change).rowcount == 1
 
     def forget(self, request_id: str) -> None:
         """Delete a request; no effect when it is gone."""
-        _TABLE.delete(self._connection, _TABLE.c.id == request_id)
+        _TABLE.delete(self.connection, _TABLE.c.id == request_id)
 
     def forget_all(self, subid: int) -> None:
         """Delete the requests for a subscription that is dropped."""
-        _TABLE.delete(self._connection, _TABLE.c.subid == subid)
+        _TABLE.delete(self.connection, _TABLE.c.subid == subid)

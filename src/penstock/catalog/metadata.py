@@ -226,6 +226,13 @@ class StoredTable(Generic[Record]):
         connection.execute(self.table.delete().where(*where))
 
 
+class TableAccess:
+    """A table of the state store, or several, within one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedError:
     """The last error. ``time``: seconds since 1970."""

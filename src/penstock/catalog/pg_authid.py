@@ -14,18 +14,15 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Connection,
     Float,
     Integer,
     String,
-    Table,
     Text,
     and_,
-    select,
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import METADATA, StoredTable
+from penstock.catalog.metadata import StoredTable, TableAccess
 from penstock.errors import DuplicateObject, UndefinedObject
 
 NO_LIMIT: Final = -1
@@ -54,32 +51,32 @@ class Role:
     dropped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """A GRANT of SELECT on a table to a role."""
+
+    relid: Annotated[int, Column("relid", BigInteger, primary_key=True, autoincrement=False)]
+    grantee: Annotated[int, Column("grantee", BigInteger, primary_key=True, autoincrement=False)]
+
+
 _ROLES: Final = StoredTable("penstock_authid", Role)
-_SELECT: Final = Table(
-    "penstock_select_grant",
-    METADATA,
-    Column("relid", BigInteger, primary_key=True, autoincrement=False),
-    Column("grantee", BigInteger, primary_key=True, autoincrement=False),
-)
+_SELECT: Final = StoredTable("penstock_select_grant", _Grant)
 
 
-class PgAuthid:
+class PgAuthid(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self) -> tuple[Role, ...]:
         """Return every role in the order of creation."""
-        return _ROLES.all(self._connection)
+        return _ROLES.all(self.connection)
 
     def find(self, name: str) -> Role | None:
         """Return the role of that name, or None."""
-        return _ROLES.find(self._connection, _ROLES.c.rolname == name)
+        return _ROLES.find(self.connection, _ROLES.c.rolname == name)
 
     def find_oid(self, oid: int) -> Role | None:
         """Return the role of that OID, or None."""
-        return _ROLES.find(self._connection, _ROLES.c.oid == oid)
+        return _ROLES.find(self.connection, _ROLES.c.oid == oid)
 
     def get(self, name: str) -> Role:
         """Return the role of that name. Raises UndefinedObject (42704)."""
@@ -92,52 +89,47 @@ class PgAuthid:
         """Insert a role with these fields of ``Role``. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
             raise DuplicateObject(f'role "{name}" already exists')
-        role = Role(pg_control.new_oid(self._connection), name, **attributes)
-        _ROLES.insert(self._connection, role)
+        role = Role(pg_control.new_oid(self.connection), name, **attributes)
+        _ROLES.insert(self.connection, role)
         return role
 
     def save(self, role: Role) -> None:
         """Write a changed row back (same oid); no effect when it is gone."""
-        _ROLES.update(self._connection, role)
+        _ROLES.update(self.connection, role)
 
     def delete(self, oid: int) -> None:
         """Remove the role and the grants to it."""
-        self._connection.execute(_SELECT.delete().where(_SELECT.c.grantee == oid))
-        _ROLES.delete(self._connection, _ROLES.c.oid == oid)
+        _SELECT.delete(self.connection, _SELECT.c.grantee == oid)
+        _ROLES.delete(self.connection, _ROLES.c.oid == oid)
 
     def grant_select(self, relid: int, grantee: int) -> None:
         """Grant SELECT on a table; no effect if it is already granted."""
-        query = select(_SELECT.c.relid).where(_granted(relid, grantee))
-        if self._connection.execute(query).first() is None:
-            self._connection.execute(_SELECT.insert().values(relid=relid, grantee=grantee))
+        if _SELECT.find(self.connection, _granted(relid, grantee)) is None:
+            _SELECT.insert(self.connection, _Grant(relid, grantee))
 
     def revoke_select(self, relid: int, grantee: int) -> None:
         """Revoke SELECT on a table; no effect if it was not granted."""
-        self._connection.execute(_SELECT.delete().where(_granted(relid, grantee)))
+        _SELECT.delete(self.connection, _granted(relid, grantee))
 
     def grants(self) -> frozenset[tuple[int, int]]:
         """Return (table, role) of every GRANT SELECT; role 0 is PUBLIC."""
-        rows = self._connection.execute(select(_SELECT.c.relid, _SELECT.c.grantee))
-        return frozenset((int(relid), int(grantee)) for relid, grantee in rows)
+        return frozenset((one.relid, one.grantee) for one in _SELECT.all(self.connection))
 
     def revoke_all(self, relid: int) -> None:
         """Forget every grant on a table that is gone."""
-        self._connection.execute(_SELECT.delete().where(_SELECT.c.relid == relid))
+        _SELECT.delete(self.connection, _SELECT.c.relid == relid)
 
     def granted_to(self, grantee: int) -> tuple[int, ...]:
         """Return the oids of the tables on which a role was granted SELECT."""
-        query = select(_SELECT.c.relid).where(_SELECT.c.grantee == grantee)
-        return tuple(row[0] for row in self._connection.execute(query.order_by(_SELECT.c.relid)))
+        return tuple(g.relid for g in _SELECT.all(self.connection, _SELECT.c.grantee == grantee))
 
     def may_select(self, relid: int, grantee: int) -> bool:
         """Tell whether the role, or PUBLIC, was granted SELECT.
 
         Ownership and superusers are left to the caller.
         """
-        query = select(_SELECT.c.relid).where(
-            and_(_SELECT.c.relid == relid, _SELECT.c.grantee.in_((grantee, PUBLIC)))
-        )
-        return self._connection.execute(query).first() is not None
+        found = (_SELECT.c.relid == relid, _SELECT.c.grantee.in_((grantee, PUBLIC)))
+        return bool(_SELECT.all(self.connection, *found))
 
 
 def _granted(relid: int, grantee: int) -> Any:

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final
 from sqlalchemy import (
     BigInteger,
     Column,
-    Connection,
     String,
     Text,
     UniqueConstraint,
@@ -25,7 +24,7 @@ from sqlalchemy import (
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import LIST, ColumnForm, StoredTable, enum_form
+from penstock.catalog.metadata import LIST, ColumnForm, StoredTable, TableAccess, enum_form
 from penstock.identifiers import NAMEDATALEN, truncated
 from penstock.lsn import Lsn
 from penstock.relation import ReplicaIdentity, TableName
@@ -203,11 +202,8 @@ _BY_NAME: Final = select(_TABLE.table).where(
 _BY_OID: Final = select(_TABLE.table).where(_TABLE.c.oid == bindparam("one", type_=BigInteger))
 
 
-class PgClass:
+class PgClass(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def all(self) -> tuple[LakeTable, ...]:
         """Return every table in the order of oids."""

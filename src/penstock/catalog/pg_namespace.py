@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from sqlalchemy import BigInteger, Column, Connection, String
+from sqlalchemy import BigInteger, Column, String
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import StoredTable
+from penstock.catalog.metadata import StoredTable, TableAccess
 from penstock.sqlstate import DuplicateSchema
 
 
@@ -30,30 +30,27 @@ PUBLIC: Final = Namespace(2200, "public")
 """The schema ``public``, with the oid that it has in every PostgreSQL (pg_namespace.dat)."""
 
 
-class PgNamespace:
+class PgNamespace(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self) -> tuple[Namespace, ...]:
         """Return every schema in the order of oids; ``public`` is the first."""
-        return (PUBLIC, *_TABLE.all(self._connection))
+        return (PUBLIC, *_TABLE.all(self.connection))
 
     def find(self, name: str) -> Namespace | None:
         """Return the schema of that name, or None."""
         if name == PUBLIC.name:
             return PUBLIC
-        return _TABLE.find(self._connection, _TABLE.c.nspname == name)
+        return _TABLE.find(self.connection, _TABLE.c.nspname == name)
 
     def create(self, name: str, owner: int | None = None) -> Namespace:
         """Insert a schema. Raises DuplicateObject (42P06)."""
         if self.find(name) is not None:
             raise DuplicateSchema(f'schema "{name}" already exists')
-        namespace = Namespace(pg_control.new_oid(self._connection), name, owner)
-        _TABLE.insert(self._connection, namespace)
+        namespace = Namespace(pg_control.new_oid(self.connection), name, owner)
+        _TABLE.insert(self.connection, namespace)
         return namespace
 
     def delete(self, oid: int) -> None:
         """Forget a schema; no effect when it is gone."""
-        _TABLE.delete(self._connection, _TABLE.c.oid == oid)
+        _TABLE.delete(self.connection, _TABLE.c.oid == oid)

@@ -17,7 +17,14 @@ from typing import Annotated, Any, Final
 from sqlalchemy import BigInteger, Boolean, Column, Connection, String, Text, func, select
 
 from penstock.catalog.block_commits import BlockMessages
-from penstock.catalog.metadata import LIST, ColumnForm, LsnColumn, StoredTable, enum_form
+from penstock.catalog.metadata import (
+    LIST,
+    ColumnForm,
+    LsnColumn,
+    StoredTable,
+    TableAccess,
+    enum_form,
+)
 from penstock.lsn import Lsn
 
 # Records of two-phase commit in the node's log (xact.h, xl_xact_prepare, xl_xact_twophase).
@@ -99,34 +106,31 @@ class PreparedXact:
 _TABLE: Final = StoredTable("penstock_prepared_xact", PreparedXact)
 
 
-class PgPreparedXacts:
+class PgPreparedXacts(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self, subid: int | None = None) -> tuple[PreparedXact, ...]:
         """Return the prepared transactions of one subscription, or of all."""
         where = () if subid is None else (_TABLE.c.subid == subid,)
         order = (_TABLE.c.subid, _TABLE.c.prepare_end_lsn)
-        return _TABLE.all(self._connection, *where, order_by=order)
+        return _TABLE.all(self.connection, *where, order_by=order)
 
     def find(self, subid: int, xid: int) -> PreparedXact | None:
         """Return a subscription's transaction by its xid, or None."""
-        return _TABLE.find(self._connection, _TABLE.c.subid == subid, _TABLE.c.xid == xid)
+        return _TABLE.find(self.connection, _TABLE.c.subid == subid, _TABLE.c.xid == xid)
 
     def put(self, xact: PreparedXact) -> None:
         """Insert a transaction, or replace the one of the same subscription and xid."""
         self.delete(xact.subid, xact.xid)
-        _TABLE.insert(self._connection, xact)
+        _TABLE.insert(self.connection, xact)
 
     def delete(self, subid: int, xid: int) -> None:
         """Delete a transaction; no effect when it is gone."""
-        _TABLE.delete(self._connection, _TABLE.c.subid == subid, _TABLE.c.xid == xid)
+        _TABLE.delete(self.connection, _TABLE.c.subid == subid, _TABLE.c.xid == xid)
 
     def delete_all(self, subid: int) -> None:
         """Delete the transactions of a subscription that is dropped."""
-        _TABLE.delete(self._connection, _TABLE.c.subid == subid)
+        _TABLE.delete(self.connection, _TABLE.c.subid == subid)
 
 
 # Prepared transactions of the node's own sessions (twophase.c). A row exists from before the
@@ -187,15 +191,12 @@ class PreparedBlock:
 _BLOCKS: Final = StoredTable("penstock_prepared_block", PreparedBlock)
 
 
-class PreparedBlocks:
+class PreparedBlocks(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self) -> tuple[PreparedBlock, ...]:
         """Return all blocks in the order of their transaction IDs."""
-        return _BLOCKS.all(self._connection, order_by=[_BLOCKS.c.xid])
+        return _BLOCKS.all(self.connection, order_by=[_BLOCKS.c.xid])
 
     def get(self, block_id: str) -> PreparedBlock | None:
         """Return the block of that id, or None."""
@@ -221,17 +222,17 @@ class PreparedBlocks:
     def put(self, block: PreparedBlock) -> None:
         """Insert a block, or replace the one of the same id."""
         self.delete(block.id)
-        _BLOCKS.insert(self._connection, block)
+        _BLOCKS.insert(self.connection, block)
 
     def set_state(self, block_id: str, state: PreparedState) -> None:
         """Set a block's state; no effect when it is gone."""
         same = _BLOCKS.c.id == block_id
-        self._connection.execute(_BLOCKS.table.update().where(same).values(state=state.value))
+        self.connection.execute(_BLOCKS.table.update().where(same).values(state=state.value))
 
     def begin_commit(self, block_id: str, block: str) -> None:
         """Record the id that the block's commits bear."""
         same = _BLOCKS.c.id == block_id
-        self._connection.execute(_BLOCKS.table.update().where(same).values(commit_block=block))
+        self.connection.execute(_BLOCKS.table.update().where(same).values(commit_block=block))
 
     def end_commit(self, block_id: str) -> None:
         """Record that the block has its commits. Only the log has still to say so, if it has the
@@ -253,12 +254,12 @@ class PreparedBlocks:
                 "prepared": prepare.time,
             }
         same = _BLOCKS.c.id == block_id
-        self._connection.execute(_BLOCKS.table.update().where(same).values(**values))
+        self.connection.execute(_BLOCKS.table.update().where(same).values(**values))
 
     def delete(self, block_id: str) -> None:
         """Delete a block and its messages; no effect when it is gone."""
-        BlockMessages(self._connection).delete(block_id)
-        _BLOCKS.delete(self._connection, _BLOCKS.c.id == block_id)
+        BlockMessages(self.connection).delete(block_id)
+        _BLOCKS.delete(self.connection, _BLOCKS.c.id == block_id)
 
 
 def first_prepare(connection: Connection) -> Lsn | None:

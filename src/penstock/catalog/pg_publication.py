@@ -24,7 +24,6 @@ from sqlalchemy import (
     Boolean,
     Column,
     ColumnElement,
-    Connection,
     String,
     Table,
     Text,
@@ -33,7 +32,7 @@ from sqlalchemy import (
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import LIST, METADATA, LsnColumn, Record, StoredTable
+from penstock.catalog.metadata import LIST, METADATA, LsnColumn, Record, StoredTable, TableAccess
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.errors import DuplicateObject, UndefinedObject
 from penstock.lsn import Lsn
@@ -161,19 +160,16 @@ class PublicationHistory:
         )
 
 
-class PgPublication:
+class PgPublication(TableAccess):
     """The three tables, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self) -> tuple[Publication, ...]:
         """Return every publication, sorted by name."""
-        return _PUBLICATIONS.all(self._connection, order_by=[_PUBLICATIONS.c.pubname])
+        return _PUBLICATIONS.all(self.connection, order_by=[_PUBLICATIONS.c.pubname])
 
     def find(self, name: str) -> Publication | None:
         """Return the publication of that name, or None."""
-        return _PUBLICATIONS.find(self._connection, _PUBLICATIONS.c.pubname == name)
+        return _PUBLICATIONS.find(self.connection, _PUBLICATIONS.c.pubname == name)
 
     def get(self, name: str) -> Publication:
         """Return the publication of that name. Raises UndefinedObject (42704)."""
@@ -186,7 +182,7 @@ class PgPublication:
         """Insert a publication with these fields of ``Publication``. Raises DuplicateObject."""
         if self.find(name) is not None:
             raise DuplicateObject(f'publication "{name}" already exists')
-        publication = Publication(pg_control.new_oid(self._connection), name, **attributes)
+        publication = Publication(pg_control.new_oid(self.connection), name, **attributes)
         self._add(_PUBLICATIONS, publication)
         return publication
 
@@ -205,7 +201,7 @@ class PgPublication:
         """Return the tables of one publication, or of all, in the order in which they were
         added."""
         where = () if publication is None else (_RELATIONS.c.prpubid == publication,)
-        return _RELATIONS.all(self._connection, *where, order_by=[_RELATIONS.c.oid])
+        return _RELATIONS.all(self.connection, *where, order_by=[_RELATIONS.c.oid])
 
     def add_relation(
         self,
@@ -216,7 +212,7 @@ class PgPublication:
     ) -> PublicationRel:
         """Add a table that is not in the publication yet."""
         row = PublicationRel(
-            pg_control.new_oid(self._connection), publication, relation, columns, row_filter
+            pg_control.new_oid(self.connection), publication, relation, columns, row_filter
         )
         self._add(_RELATIONS, row)
         return row
@@ -230,11 +226,11 @@ class PgPublication:
         """Return the schemas of one publication, or of all, in the order in which they were
         added."""
         where = () if publication is None else (_NAMESPACES.c.pnpubid == publication,)
-        return _NAMESPACES.all(self._connection, *where, order_by=[_NAMESPACES.c.oid])
+        return _NAMESPACES.all(self.connection, *where, order_by=[_NAMESPACES.c.oid])
 
     def add_namespace(self, publication: int, schema: str) -> PublicationNamespace:
         """Add a schema that is not in the publication yet."""
-        row = PublicationNamespace(pg_control.new_oid(self._connection), publication, schema)
+        row = PublicationNamespace(pg_control.new_oid(self.connection), publication, schema)
         self._add(_NAMESPACES, row)
         return row
 
@@ -248,38 +244,38 @@ class PgPublication:
         spans = [
             _Span(name, row["since_lsn"], None, dict(row))
             for name, stored in _KINDS.items()
-            for row in self._connection.execute(select(stored.table)).mappings()
+            for row in self.connection.execute(select(stored.table)).mappings()
         ]
-        for row in self._connection.execute(select(_FORMER)).mappings():
+        for row in self.connection.execute(select(_FORMER)).mappings():
             content = json.loads(row["content"])
             spans.append(_Span(row["kind"], row["since_lsn"], row["until_lsn"], content))
         return PublicationHistory(tuple(spans))
 
     def forget_before(self, place: Lsn) -> None:
         """Forget rows that are needed only for transactions that begin before ``place``."""
-        self._connection.execute(_FORMER.delete().where(_FORMER.c.until_lsn <= place))
+        self.connection.execute(_FORMER.delete().where(_FORMER.c.until_lsn <= place))
 
     def _add(self, stored: StoredTable[Record], row: Record) -> None:
-        end = PgTransactions(self._connection).end()
-        stored.insert(self._connection, row, since_lsn=end)
+        end = PgTransactions(self.connection).end()
+        stored.insert(self.connection, row, since_lsn=end)
 
     def _end(self, stored: StoredTable[Record], which: ColumnElement[bool]) -> bool:
         """Remove rows, but keep them for the transactions in the log. Tell whether there were
         any."""
-        end = PgTransactions(self._connection).end()
-        rows = self._connection.execute(select(stored.table).where(which)).mappings().all()
+        end = PgTransactions(self.connection).end()
+        rows = self.connection.execute(select(stored.table).where(which)).mappings().all()
         for row in rows:
             if row["since_lsn"] == end:
                 continue  # it was valid for no transaction
             content = {name: value for name, value in row.items() if name != "since_lsn"}
-            self._connection.execute(
+            self.connection.execute(
                 _FORMER.insert().values(
-                    id=pg_control.new_oid(self._connection),
+                    id=pg_control.new_oid(self.connection),
                     kind=stored.table.name,
                     since_lsn=row["since_lsn"],
                     until_lsn=end,
                     content=json.dumps(content, ensure_ascii=False),
                 )
             )
-        stored.delete(self._connection, which)
+        stored.delete(self.connection, which)
         return bool(rows)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Connection, Float, String
+from sqlalchemy import BigInteger, Boolean, Column, Float, String
 
-from penstock.catalog.metadata import LsnColumn, StoredTable
+from penstock.catalog.metadata import LsnColumn, StoredTable, TableAccess
 from penstock.errors import ConfigurationLimitExceeded, DuplicateObject, UndefinedObject
 from penstock.lsn import Lsn
 
@@ -48,19 +48,16 @@ _TABLE: Final = StoredTable(
 _THERE: Final = _TABLE.c.dropped.is_not(True)
 
 
-class PgReplicationSlots:
+class PgReplicationSlots(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self) -> tuple[Slot, ...]:
         """Return every slot, sorted by name."""
-        return _TABLE.all(self._connection, _THERE)
+        return _TABLE.all(self.connection, _THERE)
 
     def find(self, name: str) -> Slot | None:
         """Return the slot of that name, or None."""
-        return _TABLE.find(self._connection, _TABLE.c.slot_name == name, _THERE)
+        return _TABLE.find(self.connection, _TABLE.c.slot_name == name, _THERE)
 
     def get(self, name: str) -> Slot:
         """Return the slot of that name. Raises UndefinedObject (42704)."""
@@ -81,7 +78,7 @@ class PgReplicationSlots:
                 hint='Free one or increase "max_replication_slots".',
             )
         self.forget(slot.name)
-        _TABLE.insert(self._connection, slot)
+        _TABLE.insert(self.connection, slot)
 
     def confirm(self, name: str, flush: Lsn, restart: Lsn) -> Slot:
         """Move a slot forward; positions never go back (LogicalConfirmReceivedLocation)."""
@@ -97,7 +94,7 @@ class PgReplicationSlots:
 
     def save(self, slot: Slot) -> None:
         """Write a changed row back (same name); no effect when it is gone."""
-        _TABLE.update(self._connection, slot, _THERE)
+        _TABLE.update(self.connection, slot, _THERE)
 
     def drop(self, name: str) -> None:
         """Hide a slot until ``forget`` or ``bring_back``; no effect when it is gone.
@@ -107,20 +104,20 @@ class PgReplicationSlots:
         back and expects its slot; ``bring_back`` then restores it.
         """
         same = _TABLE.c.slot_name == name
-        self._connection.execute(_TABLE.table.update().where(same).values(dropped=True))
+        self.connection.execute(_TABLE.table.update().where(same).values(dropped=True))
 
     def bring_back(self, name: str) -> Slot:
         """Undo ``drop``. Raises UndefinedObject (42704) if there is no slot, or it was
         forgotten."""
         same = _TABLE.c.slot_name == name
-        self._connection.execute(_TABLE.table.update().where(same).values(dropped=False))
+        self.connection.execute(_TABLE.table.update().where(same).values(dropped=False))
         return self.get(name)
 
     def forget(self, name: str) -> None:
         """Remove a dropped slot's row; no effect on a slot that is not dropped."""
         same = _TABLE.c.slot_name == name
-        _TABLE.delete(self._connection, same, _TABLE.c.dropped.is_(True))
+        _TABLE.delete(self.connection, same, _TABLE.c.dropped.is_(True))
 
     def delete(self, name: str) -> None:
         """Remove a slot for good; no effect when it is gone."""
-        _TABLE.delete(self._connection, _TABLE.c.slot_name == name)
+        _TABLE.delete(self.connection, _TABLE.c.slot_name == name)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Connection, String
+from sqlalchemy import BigInteger, Boolean, Column, String
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import StoredTable
+from penstock.catalog.metadata import StoredTable, TableAccess
 
 ALWAYS: Final = "a"
 BY_DEFAULT: Final = "d"
@@ -74,42 +74,39 @@ class Sequence(SequenceParameters):
 _TABLE: Final = StoredTable("penstock_sequence", Sequence)
 
 
-class PgSequence:
+class PgSequence(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self) -> tuple[Sequence, ...]:
         """Return every sequence in the order of oids."""
-        return _TABLE.all(self._connection)
+        return _TABLE.all(self.connection)
 
     def of_table(self, table: int) -> tuple[Sequence, ...]:
         """Return the sequences of a table's columns."""
-        return _TABLE.all(self._connection, _TABLE.c.seqowner == table)
+        return _TABLE.all(self.connection, _TABLE.c.seqowner == table)
 
     def find_oid(self, oid: int) -> Sequence | None:
         """Return the sequence with that oid, or None."""
-        return _TABLE.find(self._connection, _TABLE.c.seqrelid == oid)
+        return _TABLE.find(self.connection, _TABLE.c.seqrelid == oid)
 
     def create(
         self, name: str, table: int, column: str, identity: str, parameters: SequenceParameters
     ) -> Sequence:
         """Insert a sequence. The caller ensures that no relation of the schema has its name."""
-        oid = pg_control.new_oid(self._connection)
+        oid = pg_control.new_oid(self.connection)
         sequence = Sequence.of(oid, name, table, column, identity, parameters)
         self.add(sequence)
         return sequence
 
     def add(self, sequence: Sequence) -> None:
         """Insert a sequence that already has its oid."""
-        _TABLE.insert(self._connection, sequence)
+        _TABLE.insert(self.connection, sequence)
 
     def save(self, sequence: Sequence) -> None:
         """Write a changed row back (same oid); no effect when it is gone."""
-        _TABLE.update(self._connection, sequence)
+        _TABLE.update(self.connection, sequence)
 
     def delete_of(self, table: int, column: str | None = None) -> None:
         """Forget the sequences of a table, or of one of its columns."""
         of_column = () if column is None else (_TABLE.c.seqattname == column,)
-        _TABLE.delete(self._connection, _TABLE.c.seqowner == table, *of_column)
+        _TABLE.delete(self.connection, _TABLE.c.seqowner == table, *of_column)

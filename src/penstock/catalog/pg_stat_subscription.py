@@ -82,41 +82,6 @@ _STATS: Final = Table(
 )
 
 
-def is_complete(connection: Connection) -> bool:
-    """Tell whether the table has a column for each count. One that an older version of Penstock
-    made may lack some."""
-    there = {column["name"] for column in inspect(connection).get_columns(_STATS.name)}
-    return there.issuperset(_COUNTED)
-
-
-def add(connection: Connection, subid: int, more: SubscriptionCounts) -> None:
-    """Add to the counts of a subscription."""
-    found = _STATS.c.subid == subid
-    values = {name: _STATS.c[name] + getattr(more, name) for name in _COUNTED}
-    if not connection.execute(_STATS.update().where(found).values(values)).rowcount:
-        connection.execute(_STATS.insert().values(subid=subid, **dataclasses.asdict(more)))
-
-
-def reset(connection: Connection, subids: Collection[int], now: float) -> None:
-    """Reset the counts to 0."""
-    connection.execute(_STATS.delete().where(_STATS.c.subid.in_(subids)))
-    nothing = dataclasses.asdict(SubscriptionCounts(stats_reset=now))
-    for subid in subids:
-        connection.execute(_STATS.insert().values(subid=subid, **nothing))
-
-
-def keep_only(connection: Connection, subids: Collection[int]) -> None:
-    """Forget subscriptions that no longer exist."""
-    connection.execute(_STATS.delete().where(_STATS.c.subid.not_in(subids)))
-
-
-def all_counts(connection: Connection) -> dict[int, SubscriptionCounts]:
-    """Return the counts by subscription oid."""
-    rows = connection.execute(select(_STATS)).mappings().all()
-    names = (*_COUNTED, "stats_reset")
-    return {row["subid"]: SubscriptionCounts(**{n: row[n] for n in names}) for row in rows}
-
-
 _TABLE: Final = Table(
     "penstock_stat_subscription",
     METADATA,
@@ -271,7 +236,7 @@ class StatisticsStore:
         """Forget subscriptions that no longer exist."""
         with self._write() as connection:
             connection.execute(_TABLE.delete().where(_TABLE.c.subid.not_in(list(subids))))
-            keep_only(connection, subids)
+            connection.execute(_STATS.delete().where(_STATS.c.subid.not_in(subids)))
 
     def all(self) -> dict[int, SubscriptionStatistics]:
         """Return the numbers by subscription oid."""
@@ -283,17 +248,25 @@ class StatisticsStore:
     def count(self, subid: int, more: SubscriptionCounts) -> None:
         """Add errors and conflicts to a subscription's counts."""
         with self._write() as connection:
-            add(connection, subid, more)
+            found = _STATS.c.subid == subid
+            values = {name: _STATS.c[name] + getattr(more, name) for name in _COUNTED}
+            if not connection.execute(_STATS.update().where(found).values(values)).rowcount:
+                connection.execute(_STATS.insert().values(subid=subid, **dataclasses.asdict(more)))
 
     def reset_counts(self, subids: Collection[int], now: float) -> None:
         """Reset the counts to 0."""
         with self._write() as connection:
-            reset(connection, subids, now)
+            connection.execute(_STATS.delete().where(_STATS.c.subid.in_(subids)))
+            nothing = dataclasses.asdict(SubscriptionCounts(stats_reset=now))
+            for subid in subids:
+                connection.execute(_STATS.insert().values(subid=subid, **nothing))
 
     def counts(self) -> dict[int, SubscriptionCounts]:
         """Return errors and conflicts by subscription oid. A subscription without any is absent."""
         with transaction(self._engine, write=False) as connection:
-            return all_counts(connection)
+            rows = connection.execute(select(_STATS)).mappings().all()
+        names = (*_COUNTED, "stats_reset")
+        return {row["subid"]: SubscriptionCounts(**{n: row[n] for n in names}) for row in rows}
 
     @contextlib.contextmanager
     def _write(self) -> Iterator[Connection]:
@@ -318,12 +291,12 @@ class StatisticsStore:
         with self._engine.begin() as connection:
             METADATA.create_all(connection)
             connection.execute(select(_TABLE)).all()
-            complete = is_complete(connection)
-        if not complete:
+            there = {column["name"] for column in inspect(connection).get_columns(_STATS.name)}
+        if not there.issuperset(_COUNTED):  # an older version of Penstock has made it
             with self._write() as connection:
                 add_what_is_missing(connection, METADATA)
         with self._engine.begin() as connection:
-            all_counts(connection)
+            connection.execute(select(_STATS)).all()
 
 
 def _files(path: Path) -> list[Path]:

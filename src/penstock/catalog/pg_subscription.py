@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Annotated, Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, Connection, Integer, String, Text
+from sqlalchemy import BigInteger, Boolean, Column, Integer, String, Text
 
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import (
@@ -27,6 +27,7 @@ from penstock.catalog.metadata import (
     Null,
     RecordedError,
     StoredTable,
+    TableAccess,
     enum_form,
     error_columns,
 )
@@ -366,19 +367,16 @@ _TABLE: Final = StoredTable("penstock_subscription", Subscription)
 _DROPPED: Final = StoredTable("penstock_dropped_subscription", DroppedSubscription)
 
 
-class PgSubscription:
+class PgSubscription(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self) -> tuple[Subscription, ...]:
         """Return every subscription in the order of creation."""
-        return _TABLE.all(self._connection)
+        return _TABLE.all(self.connection)
 
     def find(self, name: str) -> Subscription | None:
         """Return the subscription of that name, or None."""
-        return _TABLE.find(self._connection, _TABLE.c.subname == name)
+        return _TABLE.find(self.connection, _TABLE.c.subname == name)
 
     def get(self, name: str) -> Subscription:
         """Return the subscription of that name. Raises UndefinedObject (42704)."""
@@ -389,7 +387,7 @@ class PgSubscription:
 
     def find_oid(self, oid: int) -> Subscription | None:
         """Return the subscription with that oid, or None."""
-        return _TABLE.find(self._connection, _TABLE.c.oid == oid)
+        return _TABLE.find(self.connection, _TABLE.c.oid == oid)
 
     def create(
         self,
@@ -406,7 +404,7 @@ class PgSubscription:
         if self.find(name) is not None:
             raise DuplicateObject(f'subscription "{name}" already exists')
         subscription = Subscription(
-            oid=pg_control.new_oid(self._connection),
+            oid=pg_control.new_oid(self.connection),
             name=name,
             enabled=enabled,
             conninfo=conninfo,
@@ -415,12 +413,12 @@ class PgSubscription:
             app_id=f"{_APP_ID_PREFIX}{uuid.uuid4()}",
             **options,
         )
-        _TABLE.insert(self._connection, subscription)
+        _TABLE.insert(self.connection, subscription)
         return subscription
 
     def save(self, subscription: Subscription) -> None:
         """Write a changed row back (same oid); no effect when it is gone."""
-        _TABLE.update(self._connection, subscription)
+        _TABLE.update(self.connection, subscription)
 
     def delete(self, oid: int, cut_lsn: Lsn = INVALID, cut_tables: Collection[str] = ()) -> None:
         """Remove a subscription, and keep the facts that ``dropped`` returns. Its tables are left
@@ -428,9 +426,9 @@ class PgSubscription:
         found = self.find_oid(oid)
         if found is None:
             return
-        _TABLE.delete(self._connection, _TABLE.c.oid == oid)
+        _TABLE.delete(self.connection, _TABLE.c.oid == oid)
         _DROPPED.insert(
-            self._connection,
+            self.connection,
             DroppedSubscription(
                 found.app_id, found.name, found.publisher, cut_lsn, frozenset(cut_tables)
             ),
@@ -438,4 +436,4 @@ class PgSubscription:
 
     def dropped(self) -> tuple[DroppedSubscription, ...]:
         """Return the subscriptions that were dropped."""
-        return _DROPPED.all(self._connection)
+        return _DROPPED.all(self.connection)

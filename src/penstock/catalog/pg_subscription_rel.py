@@ -22,13 +22,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Annotated, Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, Connection, String, Text, and_
+from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, String, Text, and_
 
 from penstock.catalog.metadata import (
     ERROR,
     LsnColumn,
     RecordedError,
     StoredTable,
+    TableAccess,
     enum_form,
     error_columns,
 )
@@ -139,16 +140,13 @@ def may_follow(before: SubscriptionRelState, after: SubscriptionRelState) -> boo
     return after is before or after in _NEXT[before]
 
 
-class PgSubscriptionRel:
+class PgSubscriptionRel(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self, subid: int | None = None) -> tuple[SubscriptionRel, ...]:
         """Return the rows of one subscription, or of all, sorted by name."""
         where = () if subid is None else (_TABLE.c.srsubid == subid,)
-        return _TABLE.all(self._connection, *where)
+        return _TABLE.all(self.connection, *where)
 
     def add(
         self,
@@ -171,12 +169,12 @@ class PgSubscriptionRel:
             elif relid is not None and relid == rel.relid:
                 rel = replace(rel, table_id=table_id, returned=True)
             rels.append(rel)
-        _TABLE.insert(self._connection, *rels)
+        _TABLE.insert(self.connection, *rels)
         return tuple(rels)
 
     def _former(self, subid: int) -> dict[TableName, tuple[int | None, str]]:
         """Return the OIDs and Delta tables, by name, of tables that were in the subscription."""
-        former = _FORMER.all(self._connection, _FORMER.c.srsubid == subid)
+        former = _FORMER.all(self.connection, _FORMER.c.srsubid == subid)
         return {(rel.schema, rel.table): (rel.relid, rel.table_id) for rel in former}
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> SubscriptionRel:
@@ -201,7 +199,7 @@ class PgSubscriptionRel:
             definition=None,
             copy_target=None,
         )
-        _TABLE.update(self._connection, again, _same(rel))
+        _TABLE.update(self.connection, again, _same(rel))
         return again
 
     def adopt(self, rel: SubscriptionRel, relid: int) -> None:
@@ -232,11 +230,11 @@ class PgSubscriptionRel:
     def _change(self, rel: SubscriptionRel, **changes: Any) -> None:
         stored = self._stored(rel)
         if stored is not None and changes:
-            _TABLE.update(self._connection, replace(stored, **changes))
+            _TABLE.update(self.connection, replace(stored, **changes))
 
     def _stored(self, rel: SubscriptionRel) -> SubscriptionRel | None:
         """Return the present row of the same membership, None if it has ended."""
-        return _TABLE.find(self._connection, _same(rel))
+        return _TABLE.find(self.connection, _same(rel))
 
     def remove(self, rel: SubscriptionRel) -> None:
         """Remove one table; no effect when it is gone (RemoveSubscriptionRel). Its binding is kept
@@ -244,18 +242,18 @@ class PgSubscriptionRel:
         stored = self._stored(rel)
         if stored is None:
             return
-        _TABLE.delete(self._connection, _same(rel))
+        _TABLE.delete(self.connection, _same(rel))
         if stored.table_id is not None:
             former = _FormerRel(
                 stored.subid, stored.schema, stored.table, stored.table_id, stored.relid
             )
-            if not _FORMER.update(self._connection, former):
-                _FORMER.insert(self._connection, former)
+            if not _FORMER.update(self.connection, former):
+                _FORMER.insert(self.connection, former)
 
     def delete_all(self, subid: int) -> None:
         """Remove all tables of a subscription, and the bindings of former ones."""
-        _TABLE.delete(self._connection, _TABLE.c.srsubid == subid)
-        _FORMER.delete(self._connection, _FORMER.c.srsubid == subid)
+        _TABLE.delete(self.connection, _TABLE.c.srsubid == subid)
+        _FORMER.delete(self.connection, _FORMER.c.srsubid == subid)
 
     def set_state(
         self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None
@@ -276,13 +274,13 @@ class PgSubscriptionRel:
                 f'"{before.state.value}" to "{state.value}"'
             )
         after = replace(before, state=state, lsn=lsn)
-        _TABLE.update(self._connection, after)
+        _TABLE.update(self.connection, after)
         return after
 
     def park(self, rel: SubscriptionRel, error: RecordedError) -> SubscriptionRel:
         """Park a table (f, s or r -> p) and record the reason. Raises as ``set_state``."""
         after = replace(self.set_state(rel, SubscriptionRelState.PARKED, rel.lsn), error=error)
-        _TABLE.update(self._connection, after)
+        _TABLE.update(self.connection, after)
         return after
 
 

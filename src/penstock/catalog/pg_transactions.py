@@ -22,7 +22,6 @@ from sqlalchemy import (
     Boolean,
     Column,
     ColumnElement,
-    Connection,
     LargeBinary,
     String,
     Table,
@@ -32,13 +31,12 @@ from sqlalchemy import (
 )
 
 from penstock.catalog.block_commits import (
+    HEADS,
     BlockMessage,
     MessageHead,
-    heads_from_text,
-    heads_to_text,
     split_contents,
 )
-from penstock.catalog.metadata import METADATA, ColumnForm, LsnColumn, StoredTable
+from penstock.catalog.metadata import METADATA, ColumnForm, LsnColumn, StoredTable, TableAccess
 from penstock.catalog.pg_prepared_xacts import (
     TwoPhaseKind,
     TwoPhaseRecord,
@@ -99,7 +97,6 @@ _MEMBERS: Final = ColumnForm(
     lambda text: tuple(map(_member, json.loads(text))),
 )
 _TWO_PHASE: Final = ColumnForm(to_text, from_text)
-_HEADS: Final = ColumnForm(lambda heads: heads_to_text(heads) if heads else None, heads_from_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +135,7 @@ class LakeTransaction:
     # NULL also in rows that older versions have written
     two_phase: Annotated[TwoPhaseRecord | None, Column("two_phase", Text), _TWO_PHASE] = None
     # NULL if no block has made the transaction, or the block has emitted no messages
-    messages: Annotated[tuple[MessageHead, ...], Column("block_messages", Text), _HEADS] = ()
+    messages: Annotated[tuple[MessageHead, ...], Column("block_messages", Text), HEADS] = ()
 
     @property
     def place(self) -> Lsn:
@@ -202,16 +199,13 @@ class Sequenced:
     table_id: str | None = None
 
 
-class PgTransactions:
+class PgTransactions(TableAccess):
     """The log, within one transaction of the state store."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def end(self) -> Lsn:
         """Return the end of the last transaction: the next one begins there
         (pg_current_wal_lsn)."""
-        end = self._connection.execute(_END).scalar_one()
+        end = self.connection.execute(_END).scalar_one()
         return FIRST_LSN if end is None else Lsn(end)
 
     def next_xid(self) -> int:
@@ -229,13 +223,13 @@ class PgTransactions:
         query = select(_SEQUENCED)
         if few:
             query = query.where(_SEQUENCED.c.relid.in_(relations or ()))
-        rows = self._connection.execute(query).mappings()
+        rows = self.connection.execute(query).mappings()
         return {int(row["relid"]): Sequenced(row["version"], row["table_id"]) for row in rows}
 
     def latest_commit_time(self) -> int:
         """Return the latest commit time in the log, 0 if the log is empty."""
         query = select(func.max(_TRANSACTION.c.commit_time))
-        return int(self._connection.execute(query).scalar_one() or 0)
+        return int(self.connection.execute(query).scalar_one() or 0)
 
     def append(
         self,
@@ -274,7 +268,7 @@ class PgTransactions:
             more["block_contents"] = b"".join(message.content for message in messages)
         if xid is not None:
             more["newest_xid"] = max(self._newest_xid(), xid)
-        _TABLE.insert(self._connection, transaction, **more)
+        _TABLE.insert(self.connection, transaction, **more)
         if two_phase is None or two_phase.kind is not TwoPhaseKind.PREPARE:
             for member in members:
                 self.advance(member.relation, member.to_version, member.table_id)
@@ -292,7 +286,7 @@ class PgTransactions:
         else:
             commit = begin
         emitted = LakeTransaction(xid, begin, commit, end, commit_time, (), message=message)
-        _TABLE.insert(self._connection, emitted, message_content=content)
+        _TABLE.insert(self.connection, emitted, message_content=content)
         return emitted
 
     def content(self, transaction: LakeTransaction) -> bytes:
@@ -300,14 +294,14 @@ class PgTransactions:
         slot needs it."""
         c = _TRANSACTION.c
         query = select(c.message_content).where(c.end_lsn == transaction.end)
-        return bytes(self._connection.execute(query).scalar_one())
+        return bytes(self.connection.execute(query).scalar_one())
 
     def contents(self, transaction: LakeTransaction) -> tuple[bytes, ...]:
         """Return the contents of a block's messages, in order. They are kept as long as a slot
         needs them."""
         c = _TRANSACTION.c
         query = select(c.block_contents).where(c.end_lsn == transaction.end)
-        contents = bytes(self._connection.execute(query).scalar_one() or b"")
+        contents = bytes(self.connection.execute(query).scalar_one() or b"")
         return split_contents(transaction.messages, contents)
 
     def advance(self, relid: int, version: int, table_id: str | None = None) -> None:
@@ -317,13 +311,13 @@ class PgTransactions:
         values: dict[str, Any] = {"version": version}
         if table_id is not None:
             values["table_id"] = table_id
-        moved = self._connection.execute(_SEQUENCED.update().where(same).values(**values))
+        moved = self.connection.execute(_SEQUENCED.update().where(same).values(**values))
         if moved.rowcount == 0:
-            self._connection.execute(_SEQUENCED.insert().values(relid=relid, **values))
+            self.connection.execute(_SEQUENCED.insert().values(relid=relid, **values))
 
     def forget(self, relid: int) -> None:
         """Forget a table that is gone; no effect when it is not known."""
-        self._connection.execute(_SEQUENCED.delete().where(_SEQUENCED.c.relid == relid))
+        self.connection.execute(_SEQUENCED.delete().where(_SEQUENCED.c.relid == relid))
 
     def after(self, lsn: Lsn, limit: int) -> tuple[LakeTransaction, ...]:
         """Return the next transactions that commit at or after ``lsn``, in order, at most
@@ -334,47 +328,47 @@ class PgTransactions:
         """
         query = select(*_READ).where(_after(lsn))
         query = query.order_by(_TRANSACTION.c.end_lsn).limit(limit)
-        return _TABLE.records(self._connection.execute(query))
+        return _TABLE.records(self.connection.execute(query))
 
     def count_after(self, lsn: Lsn) -> int:
         """Return the number of transactions that commit at or after ``lsn``."""
         query = select(func.count()).where(_after(lsn))
-        return int(self._connection.execute(query).scalar_one())
+        return int(self.connection.execute(query).scalar_one())
 
     def boundary(self, lsn: Lsn) -> Lsn:
         """Return ``lsn``, or if it lies in a commit record the end of that record: nothing is in
         between."""
         c = _TRANSACTION.c
         query = select(c.commit_lsn, c.end_lsn).where(c.end_lsn > lsn).order_by(c.end_lsn).limit(1)
-        row = self._connection.execute(query).one_or_none()
+        row = self.connection.execute(query).one_or_none()
         return lsn if row is None or row.commit_lsn >= lsn else Lsn(row.end_lsn)
 
     def oldest(self) -> Lsn:
         """Return the start of the log, which has every transaction that ends after it."""
-        begin = self._connection.execute(select(func.min(_TRANSACTION.c.begin_lsn))).scalar_one()
+        begin = self.connection.execute(select(func.min(_TRANSACTION.c.begin_lsn))).scalar_one()
         return FIRST_LSN if begin is None else Lsn(begin)
 
     def oldest_place(self) -> Lsn:
         """Return the earliest place whose catalogs decode anything that is in the log or will be. A
         prepared transaction counts from its PREPARE on (``LakeTransaction.place``)."""
         query = select(_TRANSACTION.c.two_phase).where(_TRANSACTION.c.two_phase.is_not(None))
-        records = [from_text(text) for (text,) in self._connection.execute(query)]
+        records = [from_text(text) for (text,) in self.connection.execute(query)]
         places = [record.prepare.lsn for record in records if record.prepare is not None]
-        first = first_prepare(self._connection)
+        first = first_prepare(self.connection)
         return min([self.oldest(), *places, *([] if first is None else [first])])
 
     def prune(self, before: Lsn) -> int:
         """Forget transactions that end at or before ``before``, but never the last one. Return how
         many they were."""
         end = min(before, Lsn(self.end() - 1))
-        return self._connection.execute(
+        return self.connection.execute(
             _TRANSACTION.delete().where(_TRANSACTION.c.end_lsn <= end)
         ).rowcount
 
     def _xid_after(self, last: LakeTransaction | None) -> int:
         """Return the next ID, after those of the log and those of prepared transactions."""
         given = [_FIRST_XID - 1 if last is None else self._newest_xid()]
-        prepared = last_prepared_xid(self._connection)
+        prepared = last_prepared_xid(self.connection)
         return _next_xid(max(given if prepared is None else [*given, prepared]))
 
     def _newest_xid(self) -> int:
@@ -382,12 +376,12 @@ class PgTransactions:
         prepared is older than others that precede its commit."""
         c = _TRANSACTION.c
         query = select(func.coalesce(c.newest_xid, c.xid)).order_by(c.end_lsn.desc()).limit(1)
-        newest = self._connection.execute(query).scalar_one_or_none()
+        newest = self.connection.execute(query).scalar_one_or_none()
         return _FIRST_XID - 1 if newest is None else int(newest)
 
     def _last(self) -> LakeTransaction | None:
         query = select(*_READ).order_by(_TRANSACTION.c.end_lsn.desc()).limit(1)
-        return _TABLE.one(self._connection.execute(query))
+        return _TABLE.one(self.connection.execute(query))
 
 
 def _after(lsn: Lsn) -> ColumnElement[bool]:

@@ -15,7 +15,6 @@ from typing import Final
 from sqlalchemy import (
     BigInteger,
     Column,
-    Connection,
     Double,
     RowMapping,
     String,
@@ -26,7 +25,7 @@ from sqlalchemy import (
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import METADATA
+from penstock.catalog.metadata import METADATA, TableAccess
 from penstock.enum_type import EnumLabel, EnumType
 
 _NAME_BYTES: Final = 63
@@ -54,20 +53,17 @@ _ENUM = Table(
 )
 
 
-class PgType:
+class PgType(TableAccess):
     """Both tables, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self) -> tuple[EnumType, ...]:
         """Return every type in the order of oids."""
-        types = self._connection.execute(select(_TYPE).order_by(_TYPE.c.oid)).mappings().all()
+        types = self.connection.execute(select(_TYPE).order_by(_TYPE.c.oid)).mappings().all()
         if not types:
             return ()
         labels: dict[int, list[EnumLabel]] = defaultdict(list)
         ordered = select(_ENUM).order_by(_ENUM.c.enumtypid, _ENUM.c.enumsortorder)
-        for row in self._connection.execute(ordered).mappings():
+        for row in self.connection.execute(ordered).mappings():
             label = EnumLabel(row["oid"], row["enumsortorder"], row["enumlabel"])
             labels[row["enumtypid"]].append(label)
         return tuple(_enum_type(row, labels[row["oid"]]) for row in types)
@@ -80,15 +76,15 @@ class PgType:
         self, schema: str, name: str, labels: Sequence[str], owner: int | None = None
     ) -> EnumType:
         """Insert a type. The caller ensures that its name is free and its labels are distinct."""
-        oid = pg_control.new_oid(self._connection)
-        array_oid = pg_control.new_oid(self._connection)
+        oid = pg_control.new_oid(self.connection)
+        array_oid = pg_control.new_oid(self.connection)
         self._move_array_name(schema, name)
         array_name = _array_name(name, {name, *self._names(schema)})
         rows = tuple(
-            EnumLabel(pg_control.new_oid(self._connection), float(order), text)
+            EnumLabel(pg_control.new_oid(self.connection), float(order), text)
             for order, text in enumerate(labels, 1)
         )
-        self._connection.execute(
+        self.connection.execute(
             _TYPE.insert().values(
                 oid=oid,
                 typnamespace=schema,
@@ -107,7 +103,7 @@ class PgType:
         (moveArrayTypeName)."""
         held = and_(_TYPE.c.typnamespace == schema, _TYPE.c.typarrayname == name)
         moved = _array_name(name, {name, *self._names(schema)})
-        self._connection.execute(_TYPE.update().where(held).values(typarrayname=moved))
+        self.connection.execute(_TYPE.update().where(held).values(typarrayname=moved))
 
     def _names(self, schema: str) -> set[str]:
         types = [type_ for type_ in self.all() if type_.schema == schema]
@@ -123,20 +119,20 @@ class PgType:
             type_ = self._renumber(type_)
             self.add_label(type_, label, at)
             return
-        self._insert(type_.oid, EnumLabel(pg_control.new_oid(self._connection), order, label))
+        self._insert(type_.oid, EnumLabel(pg_control.new_oid(self.connection), order, label))
 
     def _renumber(self, type_: EnumType) -> EnumType:
         labels = tuple(
             replace(label, order=float(order)) for order, label in enumerate(type_.labels, 1)
         )
         for label in labels:
-            self._connection.execute(
+            self.connection.execute(
                 _ENUM.update().where(_ENUM.c.oid == label.oid).values(enumsortorder=label.order)
             )
         return replace(type_, labels=labels)
 
     def _insert(self, oid: int, label: EnumLabel) -> None:
-        self._connection.execute(
+        self.connection.execute(
             _ENUM.insert().values(
                 oid=label.oid, enumtypid=oid, enumsortorder=label.order, enumlabel=label.text
             )
@@ -144,8 +140,8 @@ class PgType:
 
     def delete(self, oid: int) -> None:
         """Forget a type with its labels; no effect when it is gone."""
-        self._connection.execute(_ENUM.delete().where(_ENUM.c.enumtypid == oid))
-        self._connection.execute(_TYPE.delete().where(_TYPE.c.oid == oid))
+        self.connection.execute(_ENUM.delete().where(_ENUM.c.enumtypid == oid))
+        self.connection.execute(_TYPE.delete().where(_TYPE.c.oid == oid))
 
 
 def _array_name(name: str, taken: Collection[str]) -> str:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from sqlalchemy import BigInteger, Column, Connection, Float, String
+from sqlalchemy import BigInteger, Column, Float, String
 
-from penstock.catalog.metadata import LsnColumn, StoredTable
+from penstock.catalog.metadata import LsnColumn, StoredTable, TableAccess
 from penstock.lsn import Lsn
 
 
@@ -40,26 +40,23 @@ class TableVerification:
 _TABLE: Final = StoredTable("penstock_verification", TableVerification)
 
 
-class Verifications:
+class Verifications(TableAccess):
     """The table, within one transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def all(self) -> dict[str, TableVerification]:
         """Return the rows of all subscriptions, by the sync ids of their tables."""
-        return {row.sync_id: row for row in _TABLE.all(self._connection)}
+        return {row.sync_id: row for row in _TABLE.all(self.connection)}
 
     def save(self, row: TableVerification) -> None:
         """Write a row, replacing the one of the same membership."""
-        _TABLE.delete(self._connection, _TABLE.c.sync_id == row.sync_id)
-        _TABLE.insert(self._connection, row)
+        _TABLE.delete(self.connection, _TABLE.c.sync_id == row.sync_id)
+        _TABLE.insert(self.connection, row)
 
     def forget(self, subid: int) -> None:
         """Treat all tables of a subscription as never compared."""
-        _TABLE.delete(self._connection, _TABLE.c.subid == subid)
+        _TABLE.delete(self.connection, _TABLE.c.subid == subid)
 
     def forget_others(self, sync_ids: frozenset[str]) -> None:
         """Remove rows of memberships that have ended."""
         for sync_id in set(self.all()) - sync_ids:
-            _TABLE.delete(self._connection, _TABLE.c.sync_id == sync_id)
+            _TABLE.delete(self.connection, _TABLE.c.sync_id == sync_id)
