@@ -24,7 +24,6 @@ REASONS = {
     "catalog.pg_type": POSTGRES + "pg_type.c, pg_enum.c",
     "cli.run": COMMAND,
     "cli.verify": COMMAND,
-    "commands.block": NODE,
     "commands.partbounds": POSTGRES + "partbounds.c",
     "commands.publicationcmds": POSTGRES + "publicationcmds.c",
     "commands.tablecmds": POSTGRES + "tablecmds.c",

@@ -16,9 +16,8 @@ from functools import partial
 from typing import Final
 
 from penstock.catalog import BlockCatalog, Catalog, Role
-from penstock.commands.block import define_in_block, defines, execute_block, takes
 from penstock.commands.scope import CommandResult, CommandScope, CurrentRole
-from penstock.commands.utility import execute
+from penstock.commands.utility import define_in_block, defines, execute, execute_block, takes
 from penstock.executor.block import LakeBlock
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.protocol.answers import CommandOutcome
