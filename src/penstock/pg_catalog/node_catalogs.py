@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final, TypeGuard
 
 from penstock import pg_catalog
@@ -583,7 +582,6 @@ class NodeCatalogs:
                 publication_namespaces=publications.namespaces(),
                 subscriptions=subscriptions,
                 subscription_rels=t.relations.all(),
-                slots=tuple(state.slot for state in states),
                 schemas=tuple(namespace.name for namespace in t.namespaces.all()),
                 select_grants=t.roles.grants(),
                 current_lsn=t.transactions.end(),
@@ -697,7 +695,7 @@ def _condition(
         return {
             "state": "unreadable",
             "error": trouble.reason if facts.superuser else None,
-            "error_since": datetime.fromtimestamp(trouble.since, UTC),
+            "error_since": trouble.since,
         }
     if unpublishable is not None:
         return {"state": "unpublishable", "error": unpublishable}
@@ -706,7 +704,6 @@ def _condition(
 
 def _slot(state: SlotState, database: str) -> Mapping[str, object]:
     slot = state.slot
-    since = slot.inactive_since
     active = state.active_pid is not None
     return {
         "slot_name": slot.name,
@@ -722,7 +719,7 @@ def _slot(state: SlotState, database: str) -> Mapping[str, object]:
         "wal_status": "lost" if slot.invalidation_reason else "reserved",
         "two_phase": slot.two_phase,
         "two_phase_at": slot.two_phase_at,
-        "inactive_since": None if active or since is None else datetime.fromtimestamp(since, UTC),
+        "inactive_since": None if active else slot.inactive_since,
         "conflicting": False,
         "invalidation_reason": slot.invalidation_reason,
         "failover": slot.failover,
@@ -803,9 +800,9 @@ def _activity(session: Activity, version: int) -> Row:
     untyped = session.backend_type in _WORKERS and version < _TYPED_SINCE
     return {
         **_connection(session),
-        "xact_start": _time(session.transaction_started),
-        "query_start": _time(session.query_started),
-        "state_change": None if session.state is None else _time(session.state_changed),
+        "xact_start": session.transaction_started,
+        "query_start": session.query_started,
+        "state_change": None if session.state is None else session.state_changed,
         "wait_event_type": kind if waits else None,
         "wait_event": event if waits else None,
         "state": session.state,
@@ -818,7 +815,7 @@ def _connection(session: Activity | Sender) -> Row:
     return {
         "client_addr": session.address,
         "client_port": session.port,
-        "backend_start": _time(session.started),
+        "backend_start": session.started,
     }
 
 
@@ -833,7 +830,3 @@ def _progress(sender: Sender, sync: SyncState) -> Row:
         "sync_priority": sync.priority,
         "sync_state": sync.state,
     }
-
-
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -117,7 +117,7 @@ def _load(name: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-# Rows of publications, subscriptions and slots.
+# Rows of publications and subscriptions.
 #
 # In: a snapshot. Out: rows by column name; a column that is left out is 0, false, '' or NULL by its
 # type.
@@ -246,34 +246,6 @@ def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
             "srrelid": oids[row.table_name],
             "srsubstate": row.state.value,
             "srsublsn": None if row.lsn is None else str(row.lsn),
-        }
-
-
-def pg_replication_slots(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Yield the slots on disk; a running node gives ``views`` instead, which say who uses one."""
-    for slot in snapshot.slots:
-        yield {
-            "slot_name": slot.name,
-            "plugin": slot.plugin,
-            "slot_type": "logical",
-            "datoid": slot.database,
-            "database": snapshot.database,
-            "temporary": False,
-            "active": False,
-            "active_pid": None,
-            "xmin": None,
-            "catalog_xmin": None,
-            "restart_lsn": str(slot.restart_lsn),
-            "confirmed_flush_lsn": str(slot.confirmed_flush_lsn),
-            "wal_status": "lost" if slot.invalidation_reason else "reserved",
-            "safe_wal_size": None,
-            "two_phase": slot.two_phase,
-            "two_phase_at": None if slot.two_phase_at is None else str(slot.two_phase_at),
-            "inactive_since": slot.inactive_since,
-            "conflicting": False,
-            "invalidation_reason": slot.invalidation_reason,
-            "failover": slot.failover,
-            "synced": False,
         }
 
 
@@ -438,21 +410,6 @@ def pg_settings(facts: SessionFacts) -> Iterator[Row]:
         }
 
 
-def pg_stat_activity(snapshot: CatalogSnapshot, facts: SessionFacts) -> Iterator[Row]:
-    """Yield the asking session alone, if the node has not given the view's rows."""
-    roles = {role.name: role.oid for role in snapshot.all_roles}
-    yield {
-        "datid": snapshot.database_oid,
-        "datname": snapshot.database,
-        "pid": facts.pid,
-        "usesysid": roles.get(facts.user),
-        "usename": facts.user,
-        "application_name": facts.settings.get("application_name", ""),
-        "state": "active",
-        "backend_type": "client backend",
-    }
-
-
 _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_namespace": relation_rows.pg_namespace,
     "pg_attribute": relation_rows.pg_attribute,
@@ -473,7 +430,6 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_publication_rel": pg_publication_rel,
     "pg_publication_namespace": pg_publication_namespace,
     "pg_subscription_rel": pg_subscription_rel,
-    "pg_replication_slots": pg_replication_slots,
     "pg_authid": pg_authid,
     "pg_roles": pg_roles,
     "pg_user": pg_user,
@@ -555,8 +511,6 @@ def _rows(name: str, snapshot: CatalogSnapshot, facts: SessionFacts) -> Iterable
         return _BY_VERSION[name](snapshot, facts.version)
     if name == "pg_settings":
         return pg_settings(facts)
-    if name == "pg_stat_activity":
-        return pg_stat_activity(snapshot, facts)
     return ()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
@@ -30,7 +30,6 @@ _CREATE: Final = "pg_create_logical_replication_slot"
 _COPY: Final = "pg_copy_logical_replication_slot"
 _ADVANCE: Final = "pg_replication_slot_advance"
 _DROP: Final = "pg_drop_replication_slot"
-_COPIED: Final = ("name", "name", "text", "text")
 _LEFT_OUT: Final = "''"
 """The SQL that the copy function gets for an argument that is left out."""
 _NAME_SIZE: Final = 63
@@ -46,6 +45,14 @@ _READ: Final = {
     "pg_logical_slot_peek_binary_changes": (True, False),
 }
 """The functions that read a slot: name -> (it returns bytes, it moves the slot)."""
+
+_POSITIONS: Final = {
+    _CREATE: (("name", "name", "bool", "bool", "bool"), "lsn", "NULL"),
+    _COPY: (("name", "name", "text", "text"), "lsn", _LEFT_OUT),
+    _ADVANCE: (("name", "pg_lsn"), "end_lsn", "NULL"),
+}
+"""The functions that return a slot's name and a position: name -> (arguments, the position's name,
+SQL for arguments left out)."""
 
 SLOT_FUNCTIONS: Final = frozenset({_CREATE, _COPY, _ADVANCE, _DROP, *_READ, *_REFUSED})
 
@@ -78,53 +85,35 @@ class SlotFunctions:
 
     def functions(self) -> Mapping[str, PythonFunction]:
         """Return the functions by name."""
-        create = ("name", "name", "bool", "bool", "bool")
-        found = {
-            _CREATE: PythonFunction(CatalogFunction(_CREATE, create, "record"), self._create),
-            f"{_CREATE}_row": PythonFunction(
-                CatalogFunction(f"{_CREATE}_row", create, "text"), self._create_row
-            ),
-            _COPY: PythonFunction(CatalogFunction(_COPY, _COPIED, "record", _LEFT_OUT), self._copy),
-            f"{_COPY}_row": PythonFunction(
-                CatalogFunction(f"{_COPY}_row", _COPIED, "text", _LEFT_OUT), self._copy_row
-            ),
-            _ADVANCE: PythonFunction(
-                CatalogFunction(_ADVANCE, ("name", "pg_lsn"), "record"), self._advance
-            ),
-            f"{_ADVANCE}_row": PythonFunction(
-                CatalogFunction(f"{_ADVANCE}_row", ("name", "pg_lsn"), "text"), self._advance_row
-            ),
-            _DROP: PythonFunction(CatalogFunction(_DROP, ("name",), "void"), self._drop),
+        found = {_DROP: PythonFunction(CatalogFunction(_DROP, ("name",), "void"), self._drop)}
+        calls: dict[str, Callable[..., str | None]] = {
+            _CREATE: self._create,
+            _COPY: self._copy,
+            _ADVANCE: self._advance,
         }
-        for name, arguments in _REFUSED.items():
-            function = CatalogFunction(name, arguments, "text")
+        for name, (arguments, _, left_out) in _POSITIONS.items():
+            record = CatalogFunction(name, arguments, "record", left_out)
+            row = CatalogFunction(f"{name}_row", arguments, "text", left_out)
+            found[name] = PythonFunction(record, partial(_record, calls[name]))
+            found[row.name] = PythonFunction(row, calls[name])
+        for name, refused in _REFUSED.items():
+            function = CatalogFunction(name, refused, "text")
             found[name] = PythonFunction(function, _refuse(name), strict=False)
         return found
 
     def table_functions(self) -> Mapping[str, TableFunction]:
         """Return the functions that return rows of several columns."""
-        create = TableFunction(
-            _CREATE,
-            ("name", "name", "bool", "bool", "bool"),
-            (("slot_name", "name"), ("lsn", "pg_lsn")),
-            _PARTS.format(f"pg__{_CREATE}_row({{0}},{{1}},{{2}},{{3}},{{4}}) AS r"),
-            functions=(f"{_CREATE}_row",),
-        )
-        copy = TableFunction(
-            _COPY,
-            _COPIED,
-            (("slot_name", "name"), ("lsn", "pg_lsn")),
-            _PARTS.format(f"pg__{_COPY}_row({{0}},{{1}},{{2}},{{3}}) AS r"),
-            functions=(f"{_COPY}_row",),
-            left_out=_LEFT_OUT,
-        )
-        advance = TableFunction(
-            _ADVANCE,
-            ("name", "pg_lsn"),
-            (("slot_name", "name"), ("end_lsn", "pg_lsn")),
-            _PARTS.format(f"pg__{_ADVANCE}_row({{0}},{{1}}) AS r"),
-            functions=(f"{_ADVANCE}_row",),
-        )
+        positions = [
+            TableFunction(
+                name,
+                arguments,
+                (("slot_name", "name"), (position, "pg_lsn")),
+                _PARTS.format(f"pg__{name}_row({_numbered(len(arguments))}) AS r"),
+                functions=(f"{name}_row",),
+                left_out=left_out,
+            )
+            for name, (arguments, position, left_out) in _POSITIONS.items()
+        ]
         read = [
             TableFunction(
                 name,
@@ -134,7 +123,7 @@ class SlotFunctions:
             )
             for name, (binary, _) in _READ.items()
         ]
-        return {function.name: function for function in (create, copy, advance, *read)}
+        return {function.name: function for function in (*positions, *read)}
 
     def open_rows(self) -> Mapping[str, OpenRows]:
         """Return the functions that return the rows of an output plugin."""
@@ -182,16 +171,6 @@ class SlotFunctions:
         two_phase: bool | None,
         failover: bool | None,
     ) -> str | None:
-        return _record(self._create_row(name, plugin, temporary, two_phase, failover))
-
-    def _create_row(
-        self,
-        name: str,
-        plugin: str | None,
-        temporary: bool | None,
-        two_phase: bool | None,
-        failover: bool | None,
-    ) -> str | None:
         if plugin is None or temporary is None or two_phase is None or failover is None:
             return None
         self._check()
@@ -210,11 +189,6 @@ class SlotFunctions:
     def _copy(
         self, source: str, name: str | None, temporary: str | None, plugin: str | None
     ) -> str | None:
-        return _record(self._copy_row(source, name, temporary, plugin))
-
-    def _copy_row(
-        self, source: str, name: str | None, temporary: str | None, plugin: str | None
-    ) -> str | None:
         if name is None or temporary is None or plugin is None:
             return None
         self._check()
@@ -229,9 +203,6 @@ class SlotFunctions:
         return f"{name} {int(lsn)}"
 
     def _advance(self, name: str, upto: int | None) -> str | None:
-        return _record(self._advance_row(name, upto))
-
-    def _advance_row(self, name: str, upto: int | None) -> str | None:
         if upto is None:
             return None
         self._check()
@@ -253,12 +224,17 @@ class SlotFunctions:
         )
 
 
-def _record(row: str | None) -> str | None:
+def _record(call: Callable[..., str | None], *arguments: Any) -> str | None:
     """Print both results as a composite value."""
+    row = call(*arguments)
     if row is None:
         return None
     name, _, lsn = row.partition(" ")
     return f"({name},{Lsn(int(lsn))})"
+
+
+def _numbered(count: int) -> str:
+    return ",".join(f"{{{number}}}" for number in range(count))
 
 
 def _as_name(text: str) -> str:

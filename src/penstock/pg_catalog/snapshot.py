@@ -18,7 +18,6 @@ from penstock.catalog import SessionSequences
 from penstock.catalog.pg_authid import Role
 from penstock.catalog.pg_class import LakeTable
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
-from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_sequence import Sequence
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
@@ -68,7 +67,6 @@ class CatalogSnapshot:
     publication_namespaces: tuple[PublicationNamespace, ...] = ()
     subscriptions: tuple[Subscription, ...] = ()
     subscription_rels: tuple[SubscriptionRel, ...] = ()
-    slots: tuple[Slot, ...] = ()
     schemas: tuple[str, ...] = ()
     views: Mapping[str, SequenceOf[Mapping[str, object]]] = field(default_factory=dict)
     owner: str = "penstock"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from datetime import UTC, datetime
 from typing import Final
 
 from penstock.catalog import (
@@ -81,10 +80,10 @@ def _worker(subid: int, name: str, told: SubscriptionStatistics | None, pid: int
         "worker_type": "apply",
         "pid": pid,
         "received_lsn": told.received_lsn,
-        "last_msg_send_time": _time(told.last_msg_send_time),
-        "last_msg_receipt_time": _time(told.last_msg_receipt_time),
+        "last_msg_send_time": told.last_msg_send_time,
+        "last_msg_receipt_time": told.last_msg_receipt_time,
         "latest_end_lsn": told.cut_lsn,
-        "latest_end_time": _time(told.cut_time),
+        "latest_end_time": told.cut_time,
     }
 
 
@@ -105,7 +104,7 @@ def prepared_xacts(
         {
             "transaction": xid,
             "gid": gid,
-            "prepared": _time(prepared / 1e6),
+            "prepared": prepared / 1e6,
             "owner": name,
             "database": database,
         }
@@ -163,7 +162,7 @@ def _stats(subscription: Subscription, counts: SubscriptionCounts) -> Row:
         "apply_error_count": counts.apply_error_count,
         "sync_error_count": counts.sync_error_count,
         **{f"confl_{kind}": count for kind, count in counts.conflicts.items()},
-        "stats_reset": _time(counts.stats_reset),
+        "stats_reset": counts.stats_reset,
     }
 
 
@@ -198,7 +197,7 @@ def _progress(told: SubscriptionStatistics | None) -> Row:
     now = time.time()
     copies = told.reported(now)
     return {
-        "copy_snapshot_at": _time(told.copy_snapshot_at) if copies else None,
+        "copy_snapshot_at": told.copy_snapshot_at if copies else None,
         "copy_snapshot_xmin": told.copy_snapshot_xmin if copies else None,
         "copy_retained_bytes": told.copy_retained_bytes if copies else None,
         "state": told.state,
@@ -247,7 +246,7 @@ def _verified(found: TableVerification | None) -> Row:
     return {
         "verify_result": found.result,
         "verify_lsn": found.lsn,
-        "verified_at": _time(found.verified),
+        "verified_at": found.verified,
     }
 
 
@@ -258,9 +257,5 @@ def _error(error: RecordedError | None) -> Row:
         "error": error.message,
         "error_detail": error.detail,
         "error_hint": error.hint,
-        "error_time": _time(error.time),
+        "error_time": error.time,
     }
-
-
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
