@@ -11,7 +11,7 @@ import pytest
 
 from penstock.catalog import Catalog, Member, Slot, Subscription, SubscriptionRelState
 from penstock.commands import execute, subscription_targets, tablecmds
-from penstock.commands.scope import CommandScope, PublisherSession
+from penstock.commands.scope import CommandScope
 from penstock.commands.subscription_targets import check_targets
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner, CutTable
@@ -19,6 +19,7 @@ from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.sql import parse_script
+from penstock.walreceiver.publisher import Publisher
 
 TABLES = """
 CREATE TABLE t (a int PRIMARY KEY) PARTITION BY RANGE (a);
@@ -62,7 +63,7 @@ class World:
         )
 
 
-def _no_publisher(conninfo: str, application_name: str) -> PublisherSession:
+def _no_publisher(conninfo: str, application_name: str) -> Publisher:
     raise AssertionError("nobody is asked")
 
 

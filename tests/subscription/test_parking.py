@@ -10,7 +10,7 @@ from penstock.catalog import Catalog, SubscriptionRelState
 from penstock.errors import PenstockError, RelationChanged
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.subscription.parking import Parking
-from penstock.walreceiver.publications import not_found
+from penstock.walreceiver.table_info import not_found
 
 
 def refused(folder: Path, catalog: Catalog, error: PenstockError) -> str:

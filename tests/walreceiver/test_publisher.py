@@ -10,8 +10,7 @@ from fix_postgres import Database
 from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, UndefinedObject, WrongObjectType
 from penstock.relation import ReplicaIdentity
-from penstock.walreceiver.publications import missing_publications_message
-from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.publisher import Publisher, missing_publications_message
 
 VERSIONS = [14, 15, 16, 17, 18]
 INT, TEXT, NUMERIC = 23, 25, 1700

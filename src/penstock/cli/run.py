@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Annotated, Final
 
 import typer
@@ -391,12 +391,7 @@ class AboveBars(io.TextIOBase):
         self._before, sys.stderr = sys.stderr, self
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         sys.stderr = self._before
         if self._begun:
             self.write("\n")

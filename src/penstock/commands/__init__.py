@@ -12,7 +12,6 @@ from penstock.commands.scope import (
     CommandScope,
     CurrentRole,
     PublisherFactory,
-    PublisherSession,
 )
 from penstock.commands.utility import execute, is_command
 from penstock.protocol.answers import Notice
@@ -24,7 +23,6 @@ __all__ = [
     "CurrentRole",
     "Notice",
     "PublisherFactory",
-    "PublisherSession",
     "execute",
     "is_command",
     "register_all",

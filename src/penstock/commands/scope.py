@@ -8,17 +8,15 @@ catalog. ``penstock.walreceiver.publisher.Publisher.connect`` is the factory in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from penstock.catalog import Role
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.protocol.answers import Notice
-from penstock.relation import TableName
 from penstock.sqlstate import ActiveSqlTransaction
-from penstock.walreceiver.publisher import SystemIdentity
-from penstock.walreceiver.slots import RemoteSlot
+from penstock.walreceiver.publisher import Publisher
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,56 +92,9 @@ class CommandScope:
             self.block_end.after_commit.append(action)
 
 
-class PublisherSession(Protocol):
-    """An open session on the publisher."""
-
-    def identify_system(self) -> SystemIdentity:
-        """Run IDENTIFY_SYSTEM."""
-
-    def database(self) -> tuple[int, bool]:
-        """Return the database's OID, and whether the server is in recovery."""
-
-    def missing_publications(self, names: Sequence[str]) -> list[str]:
-        """Return those of the names that do not exist."""
-
-    def tables(self, names: Sequence[str]) -> dict[TableName, int]:
-        """Return all tables in the publications with their OIDs."""
-
-    def tables_without_replica_identity(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        """Return (schema, table) of those whose updates and deletes the publisher refuses."""
-
-    def publications_of_different_origin(
-        self, names: Sequence[str], besides: Iterable[TableName] = ()
-    ) -> list[str]:
-        """Return the publications with tables that the publisher subscribes to itself."""
-
-    def create_slot(self, name: str, *, two_phase: bool = False, failover: bool = False) -> object:
-        """Create a persistent logical slot for pgoutput."""
-
-    def alter_slot(
-        self, name: str, *, failover: bool | None = None, two_phase: bool | None = None
-    ) -> None:
-        """Run ALTER_REPLICATION_SLOT with the options that are not None."""
-
-    def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Drop a slot, after waiting until nobody streams from it. Return False if there was
-        none."""
-
-    def slot_state(self, name: str) -> RemoteSlot | None:
-        """Return the slot as pg_replication_slots shows it; None if there is none."""
-
-    def sync_slots(self, app_id: str) -> list[str]:
-        """Return the temporary slots of copies that run for a subscription."""
-
-    def close(self) -> None:
-        """End the session."""
-
-
-class PublisherFactory(Protocol):
-    """Opens sessions."""
-
-    def __call__(self, conninfo: str, application_name: str) -> PublisherSession:
-        """Open a session. Raises SqlSyntaxError, ConnectionFailure, AuthenticationFailure."""
+PublisherFactory = Callable[[str, str], Publisher]
+"""A function of a connection string and an application's name that opens a session. Raises
+SqlSyntaxError, ConnectionFailure, AuthenticationFailure."""
 
 
 def warning(

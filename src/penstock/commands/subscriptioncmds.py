@@ -59,7 +59,6 @@ from penstock.commands.scope import (
     CommandScope,
     CurrentRole,
     PublisherFactory,
-    PublisherSession,
     notice,
     warning,
 )
@@ -121,8 +120,7 @@ from penstock.sqlstate import (
     UndefinedTable,
 )
 from penstock.walreceiver.conninfo import ConnInfo
-from penstock.walreceiver.publications import missing_publications_message
-from penstock.walreceiver.publisher import SystemIdentity
+from penstock.walreceiver.publisher import Publisher, SystemIdentity, missing_publications_message
 from penstock.walreceiver.slots import RemoteSlot
 
 # Options of subscriptions (subscriptioncmds.c, parse_subscription_options).
@@ -722,7 +720,7 @@ def _first_state(options: SubOpts) -> SubscriptionRelState:
 
 
 @contextmanager
-def open_session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[PublisherSession]:
+def open_session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[Publisher]:
     """Open a session on the publisher under the subscription's name."""
     try:
         publisher = connect(conninfo, name)
@@ -732,16 +730,14 @@ def open_session(connect: PublisherFactory, name: str, conninfo: str) -> Iterato
         yield publisher
 
 
-def _identity(publisher: PublisherSession) -> PublisherIdentity:
+def _identity(publisher: Publisher) -> PublisherIdentity:
     system = publisher.identify_system()
     database_oid, _ = publisher.database()
     return PublisherIdentity(system.system_id, system.timeline, database_oid)
 
 
 @contextmanager
-def _new_slot(
-    publisher: PublisherSession, options: SubOpts, *, two_phase: bool
-) -> Iterator[list[Notice]]:
+def _new_slot(publisher: Publisher, options: SubOpts, *, two_phase: bool) -> Iterator[list[Notice]]:
     """Create the slot if it is wanted, and drop it again if the block fails. A slot that was there
     before stays as it is, as with PostgreSQL."""
     name = options.slot_name
@@ -987,7 +983,7 @@ class UpgradedPublisher:
     tables: Mapping[TableName, int]
 
     @classmethod
-    def ask(cls, subscription: Subscription, publisher: PublisherSession) -> UpgradedPublisher:
+    def ask(cls, subscription: Subscription, publisher: Publisher) -> UpgradedPublisher:
         """Ask the server. Raises PublisherError, ConnectionFailure."""
         slot, names = subscription.slot_name, subscription.publications
         found = None if slot is None else publisher.slot_state(slot)
@@ -1549,7 +1545,7 @@ def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str)
     return running
 
 
-def _wait_for_copies(publisher: PublisherSession, app_id: str) -> list[str]:
+def _wait_for_copies(publisher: Publisher, app_id: str) -> list[str]:
     """Wait until no copy runs, and return the slots of those that still run after a while."""
     deadline = time.monotonic() + _COPIES_END_S
     while (running := publisher.sync_slots(app_id)) and time.monotonic() < deadline:
@@ -1564,7 +1560,7 @@ def _still_copying(slot: str) -> Notice:
     )
 
 
-def _connect(connect: PublisherFactory, subscription: Subscription, slot: str) -> PublisherSession:
+def _connect(connect: PublisherFactory, subscription: Subscription, slot: str) -> Publisher:
     """Connect to the publisher, or raise the error of ReportSlotConnectionError."""
     try:
         return connect(subscription.conninfo, subscription.name)

@@ -28,7 +28,6 @@ from penstock.commands.scope import (
     CommandResult,
     CommandScope,
     PublisherFactory,
-    PublisherSession,
     notice,
     warning,
 )
@@ -93,6 +92,7 @@ from penstock.sql import (
 )
 from penstock.sql.builtin.enum_types import known_enums
 from penstock.sql.grammar.vacuum import Vacuum
+from penstock.walreceiver.publisher import Publisher
 
 _NODE_SCOPE: Final = CommandScope()
 
@@ -366,7 +366,7 @@ def execute_block(
     return result
 
 
-def _no_publisher(conninfo: str, application_name: str) -> PublisherSession:
+def _no_publisher(conninfo: str, application_name: str) -> Publisher:
     raise FeatureNotSupported(
         "a command that asks the publisher cannot run inside a transaction block",
         hint="Run it outside of BEGIN ... COMMIT, or, for CREATE SUBSCRIPTION, say connect = "
@@ -438,5 +438,5 @@ def _refusal(what: str) -> FeatureNotSupported:
     )
 
 
-def _no_publisher_in_block(conninfo: str, application_name: str) -> PublisherSession:
+def _no_publisher_in_block(conninfo: str, application_name: str) -> Publisher:
     raise _refusal("a command that asks a publisher")

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.attribute import Attribute
-from penstock.errors import WrongObjectType
+from penstock.errors import FeatureNotSupported, UndefinedObject, WrongObjectType
 from penstock.identifiers import quote_literal
 from penstock.relation import Relation, ReplicaIdentity
+from penstock.sqlstate import UndefinedTable
 from penstock.walreceiver.connection import Connection, literal_list
-from penstock.walreceiver.publications import different_column_lists, not_found
 
 _UNSUPPORTED: Final = {
     "i": "indexes",
@@ -250,3 +250,21 @@ def _leaves(connection: Connection, relation: Relation, relkind: str) -> tuple[L
 
 def _whole(relation: Relation) -> LeafTable:
     return LeafTable(relation.oid, relation.schema, relation.name, 0, 0, by_ctid=False, only=False)
+
+
+def not_found(schema: str, table: str) -> UndefinedObject:
+    """Return PostgreSQL's error for a table that the publisher does not have."""
+    return UndefinedTable(
+        f'table "{schema}.{table}" not found on publisher',
+        hint="It was dropped or renamed.",
+        alter="REFRESH PUBLICATION",
+    )
+
+
+def different_column_lists(schema: str, table: str) -> FeatureNotSupported:
+    """Return PostgreSQL's error for a table with several column lists."""
+    return FeatureNotSupported(
+        f'cannot use different column lists for table "{schema}.{table}" in different publications',
+        hint="Give the table the same column list in all publications of the subscription, "
+        "or make one subscription for each.",
+    )

@@ -35,8 +35,8 @@ from penstock.identifiers import quote_literal, quoted
 from penstock.relation import qualified
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
-from penstock.walreceiver.publications import not_found
 from penstock.walreceiver.snapshot_holder import lost_snapshot
+from penstock.walreceiver.table_info import not_found
 
 Name = tuple[str, str]
 """A table's name: schema and table."""
