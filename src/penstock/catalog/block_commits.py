@@ -1,8 +1,8 @@
 """Commits under way of transaction blocks that span several tables or were prepared.
 
-In: a connection inside a transaction. Out: frozen rows. A row exists from before the first table's
-commit until after the last table's, or until the commits already made are taken back. Whoever finds
-a row after a crash finishes it. ``content`` is JSON that only the executor interprets.
+A row exists from before the first table's commit until after the last table's, or until the commits
+already made are taken back. Whoever finds a row after a crash finishes it. ``content`` is JSON that
+only the executor interprets.
 """
 
 from __future__ import annotations

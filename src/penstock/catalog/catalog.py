@@ -1,6 +1,6 @@
 """The node's catalog: its tables joined into whole transactions.
 
-In: the URL of a state store. Out: ``Catalog``. Changes that belong together are one transaction::
+Changes that belong together are one transaction::
 
     with catalog.write() as t:
         subscription = t.subscriptions.create(...)

@@ -1,9 +1,9 @@
 """Positions at which somebody wants a cut: ``penstock verify`` asks a running worker for them.
 
-In: a connection inside a transaction. Out: frozen rows. While a row exists the subscription's
-worker makes no batch that reaches beyond its position, and makes a cut there. Whoever asked removes
-the row; a worker removes a row that has held it up for too long, as the asker may have been killed.
-PostgreSQL has nothing like it: there a snapshot reads a table at any position.
+While a row exists the subscription's worker makes no batch that reaches beyond its position, and
+makes a cut there. Whoever asked removes the row; a worker removes a row that has held it up for too
+long, as the asker may have been killed. PostgreSQL has nothing like it: there a snapshot reads a
+table at any position.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Databases that hold state: SQLite files shared by several processes, or any other by its URL.
 
-In: an SQLAlchemy URL. Out: an engine with explicit BEGINs and our errors instead of the driver's.
 The tables are left to ``store`` and ``pg_stat_subscription``.
 """
 

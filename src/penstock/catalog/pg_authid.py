@@ -1,8 +1,7 @@
 """Roles, and what they may read (pg_authid.h; relacl of pg_class.h).
 
-In: a connection inside a transaction. Out: frozen ``Role`` rows. A password is kept as a SCRAM
-verifier only, and shown to nobody. ``penstock.commands`` and ``penstock.walsender`` decide who may
-do what.
+A password is kept as a SCRAM verifier only, and shown to nobody. ``penstock.commands`` and
+``penstock.walsender`` decide who may do what.
 """
 
 from __future__ import annotations

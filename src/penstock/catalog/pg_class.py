@@ -1,8 +1,8 @@
 """Tables of the lake that the node knows by name (pg_class.h, pg_namespace.h).
 
-In: a connection inside a transaction. Out: frozen ``LakeTable`` rows. Delta keeps columns and rows;
-this table keeps what Delta has no place for: a stable oid, the owner, the replica identity, the
-parent of a partition. A table becomes known when it is first named, whichever writer made it.
+Delta keeps columns and rows; this table keeps what Delta has no place for: a stable oid, the owner,
+the replica identity, the parent of a partition. A table becomes known when it is first named,
+whichever writer made it.
 """
 
 from __future__ import annotations

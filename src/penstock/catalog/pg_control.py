@@ -1,8 +1,4 @@
-"""One row about the node as a whole (pg_control, and the counters of varsup.c).
-
-In: a connection inside a transaction. Out: the node's identity, the schema's version, the change
-counter, new oids.
-"""
+"""One row about the node as a whole (pg_control, and the counters of varsup.c)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Schemas of the lake (pg_namespace.h).
 
-In: a connection inside a transaction. Out: frozen rows. ``public`` always exists. Like a table, a
-schema becomes known when it is created or first named.
+``public`` always exists. Like a table, a schema becomes known when it is created or first named.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Prepared transactions of publishers and of the node's own sessions (twophase.c).
 
-In: a connection inside a transaction. Out: frozen rows. A publisher's row exists from its PREPARE
-TRANSACTION until the rows of its COMMIT PREPARED are in a cut, or until it is rolled back. The
-transaction's changes are kept in the warehouse, in ``folder``; nobody reads them before.
+A publisher's row exists from its PREPARE TRANSACTION until the rows of its COMMIT PREPARED are in a
+cut, or until it is rolled back. The transaction's changes are kept in the warehouse, in ``folder``;
+nobody reads them before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Publications, their tables and their schemas (pg_publication.h, pg_publication_rel.h,
 pg_publication_namespace.h).
 
-In: a connection inside a transaction. Out: frozen rows. ``penstock.publication`` and
-``penstock.commands`` enforce PostgreSQL's rules about what may be published, and how.
+``penstock.publication`` and ``penstock.commands`` enforce PostgreSQL's rules about what may be
+published, and how.
 
 A commit is sent according to the publications that existed at its place in the log (``history``).
 So each row has the place of the log from which on it is valid. A row that is changed or removed is

@@ -1,6 +1,5 @@
 """Replication slots of this node as a publisher (slot.h, slotfuncs.c).
 
-In: a connection inside a transaction. Out: frozen ``Slot`` rows, and moves that never go back.
 Every write is on disk when the transaction ends, so a slot survives the node. Only the running node
 knows who uses a slot at the moment. Temporary slots are not kept here. A dropped slot is hidden,
 but can be brought back until it is forgotten: see ``drop``.

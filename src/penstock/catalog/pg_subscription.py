@@ -1,8 +1,7 @@
 """Subscriptions (pg_subscription.h).
 
-In: a connection inside a transaction. Out: frozen ``Subscription`` rows. Column names are
-PostgreSQL's; ``subappid`` and the columns after it are ours. Checks of options and names belong to
-``penstock.commands``.
+Column names are PostgreSQL's; ``subappid`` and the columns after it are ours. Checks of options and
+names belong to ``penstock.commands``.
 """
 
 from __future__ import annotations

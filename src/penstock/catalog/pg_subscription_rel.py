@@ -1,8 +1,7 @@
 """Tables of subscriptions and how far their synchronization is (pg_subscription_rel.h).
 
-In: a connection inside a transaction. Out: frozen rows, and transitions that are checked. A row is
-found by the publisher's schema and name. It is bound to the objects of that name when the table was
-added: the publisher's relation (its OID) and the Delta table (its metaData.id).
+A row is found by the publisher's schema and name. It is bound to the objects of that name when the
+table was added: the publisher's relation (its OID) and the Delta table (its metaData.id).
 
 ::
 

@@ -1,10 +1,9 @@
 """Commits of the lake in one total order, with positions that stay: the node's WAL (xlog.c).
 
-In: a connection inside a transaction. Out: frozen ``LakeTransaction`` rows, and how far each table
-has been sequenced. Finding the commits is left to the sequencer (walsender). A transaction's
-changes are not kept here: they lie between two versions of its tables. Messages that sessions emit
-are part of the same order; their content is read separately, as it may be long. So are PREPARE
-TRANSACTION, with the changes that it has staged, and its outcome (``TwoPhaseRecord``).
+Finding the commits is left to the sequencer (walsender). A transaction's changes are not kept here:
+they lie between two versions of its tables. Messages that sessions emit are part of the same order;
+their content is read separately, as it may be long. So are PREPARE TRANSACTION, with the changes
+that it has staged, and its outcome (``TwoPhaseRecord``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Enum types of the node (pg_type.h, pg_enum.h).
 
-In: a connection inside a transaction. Out: frozen ``EnumType`` values. PostgreSQL's own types are
-not kept here, as they are the same everywhere (``penstock.sql.builtin``).
+PostgreSQL's own types are not kept here, as they are the same everywhere
+(``penstock.sql.builtin``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The identity of a subscription's publisher, and the check that a server is that publisher.
 
-In: the answer of IDENTIFY_SYSTEM that CREATE SUBSCRIPTION, the first worker, or ALTER SUBSCRIPTION
-after pg_upgrade has recorded, and the present answer. Out: nothing, or an error that names the ways
-to go on. Whoever relies on a server's answers checks its identity on the same connection: a worker
-on each of its connections, and REFRESH PUBLICATION. DROP SUBSCRIPTION does not, as in PostgreSQL:
-it drops the slot of that name on whichever server the connection string leads to.
+Whoever relies on a server's answers checks its identity on the same connection: a worker on each of
+its connections, and REFRESH PUBLICATION. DROP SUBSCRIPTION does not, as in PostgreSQL: it drops the
+slot of that name on whichever server the connection string leads to.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Values of sequences (sequence.c, nextval_internal): each is given out once, whatever happens.
 
-In: the state store. Out: values, in the order of their sequence. The store's row is some values
-(SEQ_LOG_VALS) ahead of those given out, so that not every value needs a write. A process that is
-killed leaves the rest of them as a gap, as in PostgreSQL; one that is closed leaves none. If
-another process with the same store has changed the row, a process goes on after the new row.
+The store's row is some values (SEQ_LOG_VALS) ahead of those given out, so that not every value
+needs a write. A process that is killed leaves the rest of them as a gap, as in PostgreSQL; one that
+is closed leaves none. If another process with the same store has changed the row, a process goes on
+after the new row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The state store: its schema and version, its transactions, its change counter.
 
-In: an SQLAlchemy URL. Out: connections inside transactions, on which the catalogs work. Writers run
-one after the other (the row of ``pg_control`` is their lock); readers see one state and never wait.
-Rows are on disk when a writing transaction ends.
+Writers run one after the other (the row of ``pg_control`` is their lock); readers see one state and
+never wait. Rows are on disk when a writing transaction ends.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The progress of comparing subscriptions' tables with their publishers in the background.
 
-In: a connection inside a transaction. Out: frozen rows. A table is compared range by range; a
-*pass* covers all its ranges. A row belongs to one membership of the table (``sync_id``): a table
-that is copied again, or comes back, begins anew. Details of each range are in the lake's table
-``verifications``.
+A table is compared range by range; a *pass* covers all its ranges. A row belongs to one membership
+of the table (``sync_id``): a table that is copied again, or comes back, begins anew. Details of
+each range are in the lake's table ``verifications``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """``penstock verify``: compare tables of subscriptions with their publishers', as text or JSON.
 
-In: the tables. Out: a line for each table, with some rows of those that differ, and the exit
-status. On a terminal a bar shows the progress.
+Each table is a line, with some rows of those that differ. On a terminal a bar shows the progress.
 """
 
 from __future__ import annotations

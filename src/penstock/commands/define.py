@@ -1,7 +1,4 @@
-"""Values of options (define.c).
-
-In: a ``DefElem``. Out: its value in the type of the option, or PostgreSQL's error.
-"""
+"""Values of options (define.c)."""
 
 from __future__ import annotations
 

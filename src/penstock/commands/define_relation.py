@@ -1,7 +1,6 @@
 """Definitions of CREATE TABLE (parse_utilcmd.c, transformCreateStmt; tablecmds.c, MergeAttributes).
 
-In: a parsed CREATE TABLE, a transaction of the catalog. Out: ``Definition``, with types looked up
-and the key checked, or PostgreSQL's error. This file writes nothing.
+This file writes nothing.
 """
 
 from __future__ import annotations

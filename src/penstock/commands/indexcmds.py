@@ -1,7 +1,4 @@
-"""CREATE UNIQUE INDEX, DROP INDEX, and the indexes that constraints make (indexcmds.c, index.c).
-
-In: a parsed statement, the catalog, the scope. Out: indexes in the catalog alone, without files.
-"""
+"""CREATE UNIQUE INDEX, DROP INDEX, and the indexes that constraints make (indexcmds.c, index.c)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """CREATE, ALTER and DROP PUBLICATION (publicationcmds.c, pg_publication.c).
 
-In: a parsed statement, the catalog, the scope. Out: rows in the catalog and notices, or
-PostgreSQL's error; then nothing is changed. ``publication.rules`` knows what may be in a
-publication together; ``publication.row_filter`` compiles row filters.
+``publication.rules`` knows what may be in a publication together; ``publication.row_filter``
+compiles row filters.
 """
 
 from __future__ import annotations
@@ -242,9 +241,6 @@ def _set(
 
 # Members of publications: tables with their filters and lists, schemas (publicationcmds.c,
 # OpenTableList and its neighbours; pg_publication.c, publication_add_relation).
-#
-# In: objects as written. Out: checked values and rows of the catalog, or PostgreSQL's errors, in
-# the order in which PostgreSQL finds them.
 
 _SYSTEM_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 
@@ -422,8 +418,6 @@ def drop_schemas(
 
 
 # Options of publications (publicationcmds.c, parse_publication_options).
-#
-# In: options as written. Out: the fields of ``Publication`` that they set, or PostgreSQL's error.
 
 _ACTIONS: Final = ("insert", "update", "delete", "truncate")
 _GENERATED_COLUMNS: Final = {"none": "n", "stored": "s"}

@@ -1,7 +1,6 @@
 """Sequences of serial and identity columns (sequence.c, init_params; parse_utilcmd.c,
 generateSerialExtraStmts).
 
-In: columns as they were written. Out: the definitions of their sequences, or PostgreSQL's error.
 ``catalog.sequences`` gives out the values.
 """
 

@@ -1,8 +1,7 @@
 """Checks before a subscription fills a table (execReplication.c, CheckSubscriptionRelkind), and
 while it does, before the table's partitions or the subscription's publications change.
 
-In: the published tables; a partitioned table of the node. Out: nothing, or an error. Tables that
-do not exist are made when they are copied.
+Tables that do not exist are made when they are copied.
 """
 
 from __future__ import annotations

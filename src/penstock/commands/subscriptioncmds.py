@@ -1,9 +1,8 @@
 """CREATE, ALTER and DROP SUBSCRIPTION (subscriptioncmds.c).
 
-In: a parsed statement, the catalog, a way to the publisher. Out: rows in the catalog and notices. A
-running node sees the change by the catalog's generation. The publisher is asked before the catalog
-is written, so that no transaction stays open over the network; if the catalog cannot be written,
-the slot that was made on the publisher is dropped again.
+A running node sees the change by the catalog's generation. The publisher is asked before the
+catalog is written, so that no transaction stays open over the network; if the catalog cannot be
+written, the slot that was made on the publisher is dropped again.
 """
 
 from __future__ import annotations
@@ -796,11 +795,10 @@ def check_publications_once(names: Sequence[str]) -> None:
 
 # ALTER SUBSCRIPTION ... SKIP (AlterSubscription, ALTER_SUBSCRIPTION_SKIP).
 #
-# In: the statement, and the catalog. Out: a changed catalog, which the worker reads before each
-# batch; ``subscription.apply_error`` decides what is skipped, and when that is over. A prepared
-# transaction is named by the LSN of its PREPARE, whether that has come already
-# (``subscription.prepared``) or not. Once it is committed at the publisher, it is named by its
-# COMMIT PREPARED, like other transactions by their commit.
+# A worker reads the catalog before each batch: ``subscription.apply_error`` decides what is
+# skipped, and when that is over. A prepared transaction is named by the LSN of its PREPARE, whether
+# that has come already (``subscription.prepared``) or not. Once it is committed at the publisher,
+# it is named by its COMMIT PREPARED, like other transactions by their commit.
 
 
 def alter_skip(
@@ -845,10 +843,8 @@ def _skip_prepared(transaction: CatalogTransaction, xact: PreparedXact) -> Lsn:
 
 # ALTER SUBSCRIPTION ... SET (options) (subscriptioncmds.c, AlterSubscription).
 #
-# In: a parsed statement, the catalog, a way to the publisher. Out: the subscription's changed row,
-# and its changed slot if the slot has the option, too. As in PostgreSQL the slot is changed first,
-# so that the row never promises what the slot lacks. A running node sees the change by the
-# catalog's generation.
+# As in PostgreSQL the slot is changed first, so that the row never promises what the slot lacks. A
+# running node sees the change by the catalog's generation.
 
 
 def alter_options(
@@ -959,12 +955,10 @@ def _alter_slot(subscription: Subscription, options: SubOpts, connect: Publisher
 
 # ALTER SUBSCRIPTION ... SET (system_identifier): the publisher was moved by pg_upgrade.
 #
-# In: the subscription, its tables and its last cut, a session on the server that the connection
-# string leads to. Out: the row with another publisher, or an error that says why that server cannot
-# be what pg_upgrade has made of the publisher. pg_upgrade refuses a server whose logical slots have
-# not sent all changes, keeps OIDs of databases and tables, and makes each slot again where the new
-# cluster's WAL begins, beyond the old one's. So the cuts hold every change of the old cluster, and
-# the stream goes on at the new slot.
+# Another server than what pg_upgrade has made of the publisher is an error. pg_upgrade refuses a
+# server whose logical slots have not sent all changes, keeps OIDs of databases and tables, and
+# makes each slot again where the new cluster's WAL begins, beyond the old one's. So the cuts hold
+# every change of the old cluster, and the stream goes on at the new slot.
 #
 # PostgreSQL: check_old_cluster_for_valid_slots (pg_upgrade/check.c),
 # create_logical_replication_slots
@@ -1129,12 +1123,10 @@ def check_slot_name(subscription: Subscription) -> None:
 
 # ALTER SUBSCRIPTION ... SET, ADD and DROP PUBLICATION (subscriptioncmds.c).
 #
-# In: a parsed statement, the catalog, a way to the publisher. Out: the subscription's new list, and
-# its tables as the publications of that list have them (REFRESH), in one transaction of the
-# catalog. A running worker starts again with the new list. Before that it applies with the old list
-# what has been committed until now, as a publisher looks publications up as they were at the time
-# of each change. A publication that was made later is an error there; from version 18 on the
-# publisher leaves the change out.
+# A running worker starts again with the new list. Before that it applies with the old list what has
+# been committed until now, as a publisher looks publications up as they were at the time of each
+# change. A publication that was made later is an error there; from version 18 on the publisher
+# leaves the change out.
 
 _REFRESH_HINT: Final = {
     "SET": "Use ALTER SUBSCRIPTION ... SET PUBLICATION ... WITH (refresh = false).",
@@ -1297,8 +1289,7 @@ def _refuse(subscription: str, twice: Sequence[str]) -> None:
 # Rights of subscriptions' owners, and OWNER TO (subscriptioncmds.c,
 # AlterSubscriptionOwner_internal).
 #
-# In: a statement, the catalog, the executing role. Out: the new owner, or PostgreSQL's refusal. A
-# node connects to publishers and writes its tables as itself, whoever owns a subscription. So an
+# A node connects to publishers and writes its tables as itself, whoever owns a subscription. So an
 # owner who is no superuser may start and end what a superuser has set up, but not choose what is
 # written.
 
@@ -1453,9 +1444,8 @@ def _check_new_owner(subscription: Subscription, owner: CurrentRole, scope: Comm
 
 # DROP SUBSCRIPTION (subscriptioncmds.c, DropSubscription).
 #
-# In: a statement, the catalog, a way to the publisher. Out: no subscription, no slot. Delta tables
-# and cuts stay, and a row of the catalog tells which subscription the markers in the tables' logs
-# belong to. A running node lets go of the slot first:
+# Delta tables and cuts stay, and a row of the catalog tells which subscription the markers in the
+# tables' logs belong to. A running node lets go of the slot first:
 #
 # 1. The row is marked as dropping, which moves the catalog's generation: a running node stops the
 #    worker and its copies; without one nothing needs to be stopped. No copy is committed any more.

@@ -1,8 +1,7 @@
 """CREATE, ALTER and DROP TABLE, CREATE and DROP SCHEMA (tablecmds.c, schemacmds.c).
 
-In: a parsed statement, the catalog, the scope with its warehouse. Out: Delta tables and rows in the
-catalog. A Delta table is there before its row can be seen, so that a crash leaves at most a table
-that nobody has named yet. ``partbounds`` compares the bounds of partitions.
+A Delta table is there before its row can be seen, so that a crash leaves at most a table that
+nobody has named yet. ``partbounds`` compares the bounds of partitions.
 """
 
 from __future__ import annotations
@@ -272,9 +271,8 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: CommandScope
 
 # ALTER TABLE (tablecmds.c, ATExecCmd).
 #
-# In: a parsed statement, the catalog, the scope with its warehouse. Out: key, identity and owner in
-# the catalog; ``change_columns`` changes columns. A key is a promise: whoever relies on its
-# uniqueness checks it, not ALTER TABLE.
+# ``change_columns`` changes columns. A key is a promise: whoever relies on its uniqueness checks
+# it, not ALTER TABLE.
 
 
 def alter_table(statement: AlterTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
@@ -566,8 +564,7 @@ def _detach(
 
 # ALTER TABLE ... ATTACH PARTITION (tablecmds.c, ATExecAttachPartition).
 #
-# In: a partitioned table, a table and its bound. Out: the table as a partition, in the catalog,
-# with partitions of its own if it has any. ``PartitionRows`` reads its rows to check the bound.
+# ``PartitionRows`` reads its rows to check the bound.
 #
 # A table is refused while some stream has yet to send its former rows. PostgreSQL decodes a change
 # by the catalogs of its time. Here nothing records since when a table is a partition, so that rows
@@ -757,9 +754,8 @@ def _changes_rows(delta: DeltaTable, before: int, after: int) -> bool:
 
 # ALTER TABLE ... DROP COLUMN in the catalog (tablecmds.c, ATExecDropColumn).
 #
-# In: a table, a column's name, what the statement has done to columns so far. Out: keys without the
-# column, and publications that named it without the table; or PostgreSQL's error.
-# ``change_columns`` changes the Delta tables.
+# Keys lose the column, and publications that named it lose the table. ``change_columns`` changes
+# the Delta tables.
 
 
 def drop_column(
@@ -922,10 +918,9 @@ def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -
 
 # DROP TABLE and DROP SCHEMA (dependency.c, tablecmds.c).
 #
-# In: a parsed statement, the catalog, the scope with its warehouse. Out: dropped rows of the
-# catalog and Delta tables. A table that a subscription fills first leaves it, in a transaction of
-# its own: a worker that missed one of its tables would stop for good, but one that misses a table
-# which it no longer fills begins again.
+# A table that a subscription fills first leaves it, in a transaction of its own: a worker that
+# missed one of its tables would stop for good, but one that misses a table which it no longer fills
+# begins again.
 
 
 def drop_table(statement: DropTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
@@ -1095,9 +1090,8 @@ def _still_used(
 
 # Changes of ALTER TABLE to the columns of Delta tables.
 #
-# In: the columns that a statement drops and adds, the table with its partitions. Out: one commit
-# for each Delta table, which publishes no change of rows. Files are rewritten if their rows hold
-# values of a dropped column, or get the default or the generated values of an added one.
+# Files are rewritten if their rows hold values of a dropped column, or get the default or the
+# generated values of an added one.
 
 
 @dataclass
@@ -1294,9 +1288,6 @@ def _spark_type(column: Attribute) -> str:
 
 
 # ALTER TABLE ... DROP COLUMN of the column that marks deleted rows (``soft_delete``).
-#
-# In: a table with its partitions, the columns that a statement drops. Out: nothing, or an error:
-# without the column, dead rows would be rows like others, and found by their keys.
 
 
 def check_none_dead(
@@ -1342,10 +1333,8 @@ def _has_dead(table: DeltaTable) -> bool:
 # Checks of rows for a new partition (partbounds.c, check_default_partition_contents; tablecmds.c,
 # QueuePartitionConstraintValidation).
 #
-# In: a partitioned table and the bound of a partition to be; a table that will be attached. Out:
-# nothing, or PostgreSQL's error if the default partition has rows that belong to the new one, or
-# the table has rows that do not. Files are read with nothing locked, and the statement begins
-# again; most files of a default partition are ruled out by their statistics.
+# Files are read with nothing locked, and the statement begins again; most files of a default
+# partition are ruled out by their statistics.
 
 _CHECK_VIOLATION: Final = "23514"
 _OTHERS: Final = frozenset((1,))

@@ -1,7 +1,6 @@
 """CREATE TYPE ... AS ENUM, ALTER TYPE ... ADD VALUE, DROP TYPE (typecmds.c, pg_enum.c).
 
-In: a parsed statement, the catalog, the scope. Out: rows in the catalog. Values of columns are
-labels; ``sql.typed.literals`` checks them.
+Values of columns are labels; ``sql.typed.literals`` checks them.
 """
 
 from __future__ import annotations

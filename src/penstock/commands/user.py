@@ -1,7 +1,7 @@
 """CREATE, ALTER and DROP ROLE, GRANT and REVOKE (user.c, aclchk.c).
 
-In: a parsed statement, the catalog, the scope. Out: rows in the catalog and notices. A password
-leaves this file only as a SCRAM verifier; a password that is given as a verifier stays as it is.
+A password leaves this file only as a SCRAM verifier; a password that is given as a verifier stays
+as it is.
 """
 
 from __future__ import annotations
@@ -235,8 +235,7 @@ def _grantee(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScop
 
 # Options of roles (user.c, the loops over DefElems).
 #
-# In: options as written. Out: ``RoleChanges``, or PostgreSQL's error. An option that the node has
-# no use for is accepted if it changes nothing, and refused otherwise.
+# An option that the node has no use for is accepted if it changes nothing, and refused otherwise.
 
 _FIELDS: Final = {
     "superuser": "superuser",

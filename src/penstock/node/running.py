@@ -1,8 +1,6 @@
 """A running node: the launcher's loop and the reports about its workers.
 
-In: parameters, a session, a warehouse, a catalog. Out: threads that keep workers in step with the
-catalog and record their numbers about once a second, until ``stop``. Each package declares its own
-options; this file builds them from the node's parameters.
+Each package declares its own options; this file builds them from the node's parameters.
 """
 
 from __future__ import annotations

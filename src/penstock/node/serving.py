@@ -1,7 +1,5 @@
 """The publishing half of a node: its port, and the services that its sessions share.
 
-In: parameters, a Spark session, the warehouse, the catalog. Out: a server to which PostgreSQL's
-clients connect, and the thread that puts the lake's commits in order, from ``start`` to ``stop``.
 ``reload`` applies parameters that were read again.
 """
 

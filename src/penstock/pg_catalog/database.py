@@ -1,9 +1,7 @@
 """Answers to catalog queries: one SELECT to fields and rows.
 
-In: a snapshot, the session that asks, SQL. Out: fields with PostgreSQL's types, rows in text
-format. DuckDB does the work in memory, with one thread, without access to files; a catalog is
-filled when a query first reads it. ``reads_catalog_only`` tells which statements are catalog
-queries.
+DuckDB does the work in memory, with one thread, without access to files; a catalog is filled when a
+query first reads it. ``reads_catalog_only`` tells which statements are catalog queries.
 """
 
 from __future__ import annotations
@@ -522,7 +520,7 @@ _KNOWN_FUNCTIONS: Final = (
 
 # Input functions: parameters of a prepared catalog query, and casts from text.
 #
-# In: a text and the type. Out: DuckDB's value. Raises what PostgreSQL's input functions raise.
+# Raises what PostgreSQL's input functions raise.
 
 _CALENDAR: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
 _AS_TEXT: Final = _CALENDAR | FLOATS | {NUMERIC}
@@ -607,8 +605,6 @@ _OIDS: Final[Mapping[str, Callable[[int], int]]] = {
 
 
 # Values of a result in PostgreSQL's text format (the types' output functions).
-#
-# In: DuckDB's value, and the PostgreSQL type. Out: bytes, None for NULL.
 
 _VECTORS: Final = frozenset(("int2vector", "oidvector"))
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
@@ -655,10 +651,6 @@ def _array(values: list[Any], kind: str, element: str, names: Names) -> str:
 
 
 # A query over catalogs: PostgreSQL's grammar and types, DuckDB's SQL.
-#
-# In: one SELECT, the known catalogs and functions. Out: ``Translation``: the columns with
-# PostgreSQL's names and types, the types of parameters, DuckDB's SQL, and the tables and functions
-# that it needs.
 
 TableLookup = Callable[[str, str], Columns | None]
 """(schema or "", name) -> columns, None if there is no such table."""

@@ -1,7 +1,6 @@
 """Functions that look into the catalogs, for DuckDB to call.
 
-In: a snapshot and the session that asks. Out: the signatures and Python functions, by name. A
-function is called with every argument of its signature, NULL for those that were left out. Unless
+A function is called with every argument of its signature, NULL for those that were left out. Unless
 it is not strict, it returns NULL if its first argument is NULL. Errors are PenstockError, which the
 database hands on.
 """
@@ -288,7 +287,7 @@ def existing_publication(snapshot: CatalogSnapshot) -> PythonFunction:
 
 # Functions about the session and its server (misc.c, varlena.c, guc_funcs.c).
 #
-# In: the session that asks. Out: PostgreSQL's answers. ``set_config`` changes the session.
+# ``set_config`` changes the session.
 
 _ENCODINGS: Final = {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}
 
@@ -430,8 +429,8 @@ class SessionFunctions:
 
 # System information functions over relations (ruleutils.c, dbsize.c).
 #
-# In: oids. Out: PostgreSQL's texts. Every public method is an SQL function of its name; for a
-# missing object it returns what PostgreSQL returns.
+# Every public method is an SQL function of its name; for a missing object it returns what
+# PostgreSQL returns.
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _LIMIT: Final = 10 * 1024
@@ -441,8 +440,8 @@ _OF_SEQUENCE: Final = re.compile(r"nextval\(([0-9]+)\)")
 
 # Names and oids of relations, types, schemas and roles (regproc.c, namespace.c).
 #
-# In: oids or names. Out: names or oids. Every public method is an SQL function of its name;
-# ``<type>in`` and ``<type>out`` are the input and output functions of the reg types.
+# Every public method is an SQL function of its name; ``<type>in`` and ``<type>out`` are the input
+# and output functions of the reg types.
 
 _CATALOG: Final = "pg_catalog"
 _OID: Final = 26

@@ -1,8 +1,4 @@
-"""Catalog queries of sessions: a snapshot of the node's catalogs, and DuckDB's answers.
-
-In: the node's catalog, the columns of its tables, its slots and senders. Out: descriptions and rows
-for the session.
-"""
+"""Catalog queries of sessions: a snapshot of the node's catalogs, and DuckDB's answers."""
 
 from __future__ import annotations
 
@@ -134,8 +130,7 @@ def _columns(state: TableState) -> _Columns:
 
 # Statistics by SQL functions (pgstatfuncs.c). A node has statistics of subscriptions only.
 #
-# In: the catalog, the session that asks. Out: functions for ``pg_catalog``; their effects last even
-# if the query fails.
+# Their effects last even if the query fails.
 
 _RESET: Final = "pg_stat_reset_subscription_stats"
 
@@ -193,8 +188,7 @@ class StatisticsFunctions:
 
 # nextval, currval, lastval, setval (sequence.c), and the function that views of sequences call.
 #
-# In: the node's sequences, the session that asks. Out: functions for ``pg_catalog``. A value that
-# was given out is never given out again, even if the query fails.
+# A value that was given out is never given out again, even if the query fails.
 
 _SIGNATURES: Final = (
     CatalogFunction("nextval", ("regclass",), "int8"),
@@ -290,9 +284,7 @@ def _not_a_sequence(oid: int, table: LakeTable | None) -> WrongObjectType | Unde
 
 # SQL functions that end sessions, and that read the node's parameters again (signalfuncs.c).
 #
-# In: the node's sessions, the catalog, the session that asks. Out: pg_cancel_backend,
-# pg_terminate_backend and pg_reload_conf for ``pg_catalog``. Rights are looked up at the call; only
-# a superuser may end a superuser's session.
+# Rights are looked up at the call; only a superuser may end a superuser's session.
 
 _CANCEL: Final = "pg_cancel_backend"
 _TERMINATE: Final = "pg_terminate_backend"
@@ -729,9 +721,8 @@ def _slot(state: SlotState, database: str) -> Mapping[str, object]:
 
 # Rows of the views about sessions (pgstatfuncs.c, walsender.c).
 #
-# In: sessions and streams, names of roles, the session that asks. Out: rows of pg_stat_activity and
-# pg_stat_replication. Everybody sees that a session exists and whose it is; only its own role and
-# superusers see what it does.
+# Everybody sees that a session exists and whose it is; only its own role and superusers see what it
+# does.
 
 _TYPED_SINCE: Final = 17
 _WORKER: Final = "logical replication worker"

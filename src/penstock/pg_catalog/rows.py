@@ -119,8 +119,7 @@ def _load(name: str) -> dict[str, Any]:
 
 # Rows of publications and subscriptions.
 #
-# In: a snapshot. Out: rows by column name; a column that is left out is 0, false, '' or NULL by its
-# type.
+# A column that is left out is 0, false, '' or NULL by its type.
 
 _STREAM: Final = {"off": "f", "on": "t", "parallel": "p"}
 
@@ -251,10 +250,9 @@ def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 # Tables of a publication, with their columns and row filters, as a server of a version shows them.
 #
-# In: a snapshot. Out: the rows of pg_get_publication_tables for one publication. ``publication``
-# decides which tables are in it; this section adds the columns' numbers, and leaves out what older
-# versions do not have. Filters are passed on as text. A query that joins several publications
-# combines them.
+# ``publication`` decides which tables are in it; this section adds the columns' numbers, and leaves
+# out what older versions do not have. Filters are passed on as text. A query that joins several
+# publications combines them.
 
 _FILTERS_SINCE = 15
 _COLUMNS_ALWAYS_SINCE = 16
@@ -310,8 +308,8 @@ def attribute_numbers(table: CatalogTable, columns: tuple[str, ...]) -> tuple[in
 
 # Rows of roles, the database and settings.
 #
-# In: a snapshot and the session that asks. Out: rows by column name. For passwords, pg_roles and
-# pg_user show ``********``; pg_authid and pg_shadow are for superusers only, as in PostgreSQL.
+# For passwords, pg_roles and pg_user show ``********``; pg_authid and pg_shadow are for superusers
+# only, as in PostgreSQL.
 
 HIDDEN: Final = "********"
 _UTF8: Final = 6

@@ -1,6 +1,5 @@
 """Slots by SQL functions (slotfuncs.c), by which a user at psql makes, reads, moves and drops them.
 
-In: the node's slots, the session that asks. Out: functions for ``pg_catalog``, alone and in FROM.
 Their effects last even if the query fails.
 """
 

@@ -1,7 +1,6 @@
 """The contents of the node's catalogs at one moment, and the session that asks, as values.
 
-In: rows of ``penstock.catalog`` and columns of Delta tables. Out: frozen values for the builders of
-PostgreSQL's catalogs. Nothing is looked up here.
+Nothing is looked up here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Rows of the views about subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-In: subscriptions and their tables, the last report of the node that runs them, and the workers of
-this process. Out: rows of the views with PostgreSQL's columns. A subscription without a worker has
-a row without numbers; one that copies tables has another row for each of them. Two more views show
-what a server does not have: pg_stat_lake_subscription and pg_stat_lake_subscription_rel.
+A subscription without a worker has a row without numbers; one that copies tables has another row
+for each of them. Two more views show what a server does not have: pg_stat_lake_subscription and
+pg_stat_lake_subscription_rel.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Positions and transactions in the node's log by SQL functions (xlogfuncs.c, xid8funcs.c,
 committs.c).
 
-In: the catalog, the session that asks. Out: functions for ``pg_catalog``, alone and in FROM. The
-log has no files: their names are those that a server with segments of 16 MB would give. A change
-gets its transaction ID when it is put into the log; a query has none.
+The log has no files: their names are those that a server with segments of 16 MB would give. A
+change gets its transaction ID when it is put into the log; a query has none.
 """
 
 from __future__ import annotations
@@ -187,12 +186,10 @@ def _refuse(name: str) -> Callable[[], None]:
 
 # pg_logical_emit_message (logicalfuncs.c): a record in the node's log, for those who subscribe.
 #
-# In: the function that puts messages into the log, the session that asks. Out: functions for
-# ``pg_catalog``, one for each type of the content. In a transaction block, a transactional message
-# goes with the block; the function returns the end of the log, as the message's own position is
-# known only when the block is committed. Any other message is durable when the function returns,
-# whatever ``flush`` is, and stays even if the query fails; outside of a block, a transactional
-# message is a transaction of its own.
+# In a transaction block, a transactional message goes with the block; the function returns the end
+# of the log, as the message's own position is known only when the block is committed. Any other
+# message is durable when the function returns, whatever ``flush`` is, and stays even if the query
+# fails; outside of a block, a transactional message is a transaction of its own.
 
 _EMIT: Final = "pg_logical_emit_message"
 _FIRST: Final = ("bool", "text")

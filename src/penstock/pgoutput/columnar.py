@@ -231,8 +231,7 @@ _ORIGIN: Final = ord("O")
 
 # Decode Insert, Update and Delete messages of one relation to a ChangeBatch.
 #
-# In: the positions of these messages in a buffer, and the relation's definition. Out: a
-# ChangeBatch. Finding the messages is left to ``ColumnarDecoder``.
+# Finding the messages is left to ``ColumnarDecoder``.
 
 INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
@@ -529,7 +528,6 @@ def _unknown_relation(oid: int) -> ProtocolViolation:
 
 # Turn cells of a relation's tuples into one Arrow record batch.
 #
-# In: the cells that ``walk_tuples`` found, for one relation. Out: columns of the relation's types.
 # Cells of one column may come as text in one row and as binary in the next. Reading a type's bytes
 # is left to whoever offers ``ColumnReader`` (``penstock.pgtypes``), since rooms of one floor do not
 # know one another. Table and column are added to its errors here.
@@ -643,9 +641,8 @@ def _located(
 
 # Find the cells of many tuples of one relation at once (proto.c, logicalrep_read_tuple).
 #
-# In: a buffer and where the tuples begin. Out: per column the place and kind of every row's cell. A
-# column is one step for all rows, so the cost is that of the columns, not of the rows. The meaning
-# of the cells is left to ``record_batch``.
+# A column is one step for all rows, so the cost is that of the columns, not of the rows. The
+# meaning of the cells is left to ``record_batch``.
 #
 # A garbage length makes a row's position run beyond its message. That is found before the next
 # field is read; positions only grow, so nothing is read out of place unnoticed.

@@ -1,8 +1,7 @@
 """Decoder of messages one by one: the reference, to be read with the protocol chapter (proto.c).
 
-In: one message's payload, that is a frame without its XLogData header. Out: its value. The decoder
-keeps one bit of state: within a streamed block every change begins with an xid. Speed is left to
-``columnar``, which a property test keeps equal to this. Errors: ProtocolViolation.
+The decoder keeps one bit of state: within a streamed block every change begins with an xid. Speed
+is left to ``columnar``, which a property test keeps equal to this. Errors: ProtocolViolation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Encoder of messages: the reverse of ``decoder`` (proto.c, logicalrep_write_*).
 
-In: a message. Out: its payload without the XLogData header. An xid is written if the message has
-one; whether it may have one is left to the caller.
+An xid is written if the message has one; whether it may have one is left to the caller.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Logical replication messages as values (logicalproto.h; protocol chapter "Logical Replication
 Message Formats"), versions 1 to 4.
 
-In: nothing. Out: one frozen dataclass per message, with the fields in the order of the wire. LSNs
-are ``Lsn``; times are microseconds since 2000-01-01 UTC as sent. ``xid`` of a change is only set
-within a streamed block (version 2 on). The meaning of a message is left to the apply worker.
+Fields are in the order of the wire. LSNs are ``Lsn``; times are microseconds since 2000-01-01 UTC
+as sent. ``xid`` of a change is only set within a streamed block (version 2 on). The meaning of a
+message is left to the apply worker.
 """
 
 from __future__ import annotations

@@ -136,9 +136,6 @@ def committed_only(options: PgoutputOptions) -> PgoutputOptions:
 
 
 # The options as START_REPLICATION and the slot functions give them, read again.
-#
-# In: names and values as sent, and the major version that the publisher reports. Out:
-# ``PgoutputOptions``, or PostgreSQL's error for that version.
 
 _HIGHEST: Final = {14: 2, 15: 3}
 _LATEST: Final = 4

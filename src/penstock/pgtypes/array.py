@@ -210,10 +210,9 @@ def _spans(buffer: Any, at: int, end: int, count: int) -> list[tuple[int, int]] 
 
 # Read arrays in text format (array_out): ``{1,NULL,"a \"quoted\" one",""}``.
 #
-# In: cells, or one value. Out: the elements as cells in a buffer of their own, without quotes and
-# backslashes. An element is quoted if it is empty, says NULL, or holds braces, commas, quotes,
-# backslashes or blanks; within quotes a backslash keeps the next character. The comma is the only
-# delimiter here: no type with another one (box) has a family.
+# An element is quoted if it is empty, says NULL, or holds braces, commas, quotes, backslashes or
+# blanks; within quotes a backslash keeps the next character. The comma is the only delimiter here:
+# no type with another one (box) has a family.
 
 _QUOTE, _BACKSLASH, _COMMA = ord('"'), ord("\\"), ord(",")
 _OPEN, _CLOSE = ord("{"), ord("}")

@@ -1,7 +1,6 @@
 """Arrow columns in PostgreSQL's binary format: the send functions of all types (utils/adt).
 
-In: an Arrow array as ``pgtypes`` makes columns, and its PostgreSQL type. Out: an Arrow binary array
-with the bytes of each value. Types that are kept as PostgreSQL's text have no binary form here.
+Types that are kept as PostgreSQL's text have no binary form here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The interface of every type family, and its error for a value that does not fit.
 
-In: cells or single values in PostgreSQL's text or binary format. Out: Arrow columns or Python
-values. A family never names table and column: whoever decodes a relation adds them as detail.
+A family never names table and column: whoever decodes a relation adds them as detail.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Arrow columns as PostgreSQL prints them: the output functions of all types (utils/adt).
 
-In: an Arrow array as ``pgtypes`` makes columns, and its PostgreSQL type. Out: an Arrow binary array
-with the text of each value. The texts are those of a session with datestyle ISO, intervalstyle
-postgres, bytea_output hex, extra_float_digits above 0 and the time zone UTC, which subscribers ask
-for.
+The texts are those of a session with datestyle ISO, intervalstyle postgres, bytea_output hex,
+extra_float_digits above 0 and the time zone UTC, which subscribers ask for.
 """
 
 from __future__ import annotations

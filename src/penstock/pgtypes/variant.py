@@ -123,10 +123,9 @@ def _no_json(text: str) -> NoReturn:
 
 # Encode jsonb's numbers.
 #
-# In: integers, and texts of numbers with a point. Out: the bytes that Spark's ``parse_json`` makes:
-# integers in as few as they need, other numbers as decimals of up to 38 digits with their own
-# scale. Beyond that a number becomes a double if the double is exactly that number, else it raises
-# ``NumberTooLarge``.
+# The bytes are those that Spark's ``parse_json`` makes: integers in as few as they need, other
+# numbers as decimals of up to 38 digits with their own scale. Beyond that a number becomes a double
+# if the double is exactly that number, else it raises ``NumberTooLarge``.
 
 _DIGITS: Final = 38
 _INTEGERS: Final = ((1, 0x0C), (2, 0x10), (4, 0x14), (8, 0x18))

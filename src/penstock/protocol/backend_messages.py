@@ -1,8 +1,7 @@
 """Messages of the server (Message Formats; pqformat.c, printtup.c).
 
-In: values. Out: bytes of whole messages. Text goes out in the client's encoding; cells of rows are
-bytes already, since their types know how they are written. Requests for a password are in
-``authentication``.
+Text goes out in the client's encoding; cells of rows are bytes already, since their types know how
+they are written. Requests for a password are in ``authentication``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Client encodings: the text of messages to bytes and back (mbutils.c, encnames.c).
 
-In: a name as clients write it (``UTF8``, ``utf-8``, ``latin1``). Out: a value that encodes and
-decodes, with PostgreSQL's errors. The node itself thinks in UTF8; ``startup`` and whoever runs SET
-find out which encoding a client wants.
+The node itself thinks in UTF8; ``startup`` and whoever runs SET find out which encoding a client
+wants.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Messages of a client after its startup packet (Message Formats; postgres.c, PostgresMain).
 
-In: a frame. Out: a frozen message, and back. Values of Bind stay bytes, since only the statement
-knows their types. ``session`` decides whether a message is allowed at its place; startup packets
-are in ``startup_packets``, passwords in ``authentication``.
+Values of Bind stay bytes, since only the statement knows their types. ``session`` decides whether a
+message is allowed at its place; startup packets are in ``startup``, passwords in
+``authentication``.
 """
 
 from __future__ import annotations

@@ -331,9 +331,9 @@ _COMMANDS: Final[dict[str, Callable[[_Parser], ReplicationCommand]]] = {
 
 # Cut the text of a replication command into tokens, one at a time (repl_scanner.l).
 #
-# In: the text. Out: tokens as PostgreSQL's scanner cuts them: key words in upper case only, names
-# folded and cut, the longest match first. A token is read only when it is asked for, since
-# PostgreSQL never looks behind the first one of an SQL statement, nor behind an error.
+# Tokens are cut as by PostgreSQL's scanner: key words in upper case only, names folded and cut, the
+# longest match first. A token is read only when it is asked for, since PostgreSQL never looks
+# behind the first one of an SQL statement, nor behind an error.
 
 
 class TokenKind(Enum):
@@ -440,8 +440,7 @@ def _uint32(digits: str, base: int) -> int:
 
 # Interpret the options of slot commands (walsender.c, parseCreateReplSlotOptions; define.c).
 #
-# In: a command as parsed. Out: its options, checked, with PostgreSQL's errors. The walsender finds
-# out whether the slot exists and whether a snapshot can be exported.
+# The walsender finds out whether the slot exists and whether a snapshot can be exported.
 
 _FAILOVER_SINCE: Final = 17
 _ALTER_TWO_PHASE_SINCE: Final = 18

@@ -1,9 +1,8 @@
 """SCRAM-SHA-256 for the server (RFC 5802, RFC 7677; auth-scram.c), on scramp.
 
-In: a role's verifier, random bytes, and the client's messages. Out: the answers, or
-AuthenticationFailure. Randomness is passed in. The catalog knows the roles' verifiers; for a role
-without one, ``mock_verifier`` gives one that no password fits, so that a client does not learn
-which roles exist.
+Randomness is passed in. The catalog knows the roles' verifiers; for a role without one,
+``mock_verifier`` gives one that no password fits, so that a client does not learn which roles
+exist.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """One connection as its server sees it, without its socket (Message Flow; postgres.c).
 
-In: the client's bytes, and the server's decisions. Out: the client's messages one by one, and the
-bytes to send. Messages without an effect on the connection's state (rows, CopyData, notices,
-ParameterStatus) are sent straight from ``backend_messages``. Sockets, TLS, roles and statements are
-left to ``backend``.
+Messages without an effect on the connection's state (rows, CopyData, notices, ParameterStatus) are
+sent straight from ``backend_messages``. Sockets, TLS, roles and statements are left to ``backend``.
 
 A round: ``feed``, then ``next_event`` until it returns None. If it or an answer raises a
 PenstockError, send what ``fail`` returns; close the connection once it is ``closed``.

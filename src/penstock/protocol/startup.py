@@ -248,8 +248,8 @@ def clean_ascii(text: str) -> str:
 
 # Read the startup parameter ``options``: arguments for the session (postinit.c, postgres.c).
 #
-# In: the text. Out: settings in the order given. Only ``-c name=value`` and ``--name=value`` are
-# known; PGOPTIONS and subscribers send nothing else.
+# Only ``-c name=value`` and ``--name=value`` are known; PGOPTIONS and subscribers send nothing
+# else.
 
 _SPACES: Final = " \t\n\v\f\r"
 

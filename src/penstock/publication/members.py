@@ -1,8 +1,4 @@
-"""The members of publications: the catalog's rows as Protocols, for the rules.
-
-In: nothing. Out: the shapes of ``penstock.catalog``'s values that this room reads, and ``Members``,
-a set of publications that answers the questions which all rules ask.
-"""
+"""The members of publications: the catalog's rows as Protocols, for the rules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Rules about column lists, filters and replica identities (publicationcmds.c, execReplication.c).
 
-In: what a statement wants, or a table with all publications that exist. Out: nothing, or
-PostgreSQL's error with its detail and SQLSTATE. Statements (``commands``), writers (``executor``)
-and streams (``pipeline``) ask here.
+Statements (``commands``), writers (``executor``) and streams (``pipeline``) ask here.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """A backlog, fetched by a slot function instead of a stream (logicalfuncs.c).
 
-In: sessions, a slot, an LSN and the options for pgoutput. Out: the messages that a stream would
-bring from there on, up to where the publisher's WAL ended at the start. A walsender sends one
-message at a time, which takes it several times as long as decoding. The rows of a function are sent
-8 kB at a time.
+The messages are those that a stream would bring, up to where the publisher's WAL ended at the
+start. A walsender sends one message at a time, which takes it several times as long as decoding.
+The rows of a function are sent 8 kB at a time.
 
-The WAL is cut into windows, which lanes decode side by side and hand out in
-order: while one is read, the next one is decoded. A window lies between two positions, so its
-limits are known before it is decoded. The server decides which transactions lie in it; this file
-checks that. The subscription's own slot follows the cuts only (law 1).
+The WAL is cut into windows, which lanes decode side by side and hand out in order: while one is
+read, the next one is decoded. A window lies between two positions, so its limits are known before
+it is decoded. The server decides which transactions lie in it; this file checks that. The
+subscription's own slot follows the cuts only (law 1).
 
 Rows come by COPY, from the session's socket. If the session is encrypted, they come by a query,
 whose values are of bounded length. A longer message raises TooLong; then the whole backlog begins

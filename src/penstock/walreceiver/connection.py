@@ -1,9 +1,8 @@
 """One connection to the publisher on libpq (libpqwalreceiver.c).
 
-In: a ``ConnInfo``. Out: text rows of simple queries, and libpq's handle for the streaming in
-``stream``. Every wait is in ``poll`` with the interpreter lock released, so a slow publisher never
-stops other threads, and ``cancel()`` from another thread ends the wait. ``slots``, ``publications``
-and ``table_info`` know the commands and queries.
+Every wait is in ``poll`` with the interpreter lock released, so a slow publisher never stops other
+threads, and ``cancel()`` from another thread ends the wait. ``slots``, ``publisher`` and
+``table_info`` know the commands and queries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Connection strings to the publisher, checked by libpq and kept secret (libpqrcv_check_conninfo).
 
-In: what the user wrote after CONNECTION, keyword/value or URI. Out: ``ConnInfo``, which prints
-without secrets everywhere, and the parameters that a replication or SQL connection is opened with.
 ``connection`` opens them.
 """
 

@@ -1,8 +1,8 @@
 """Errors of libpq and the server, as Penstock's errors with a remedy.
 
-In: a failed connection attempt (text only: libpq has no SQLSTATE there) or a failed result with the
-server's fields. Out: an exception to raise. The caller decides whether to retry, by the class: an
-AuthenticationFailure cannot heal, a ConnectionFailure may, a PublisherError is the server's answer.
+A failed connection attempt has a text only, as libpq has no SQLSTATE there. The caller decides
+whether to retry, by the class: an AuthenticationFailure cannot heal, a ConnectionFailure may, a
+PublisherError is the server's answer.
 """
 
 from __future__ import annotations

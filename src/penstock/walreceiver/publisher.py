@@ -1,7 +1,6 @@
 """The publisher as the upper rooms see it: one session that answers every question about it.
 
-In: a connection string. Out: versions, publications, tables, slots, WAL positions. Methods about
-one table and about slots call a function of ``table_info`` or ``slots``.
+Methods about one table and about slots call a function of ``table_info`` or ``slots``.
 """
 
 from __future__ import annotations

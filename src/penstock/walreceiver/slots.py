@@ -1,7 +1,6 @@
 """Replication slots on the publisher (libpqrcv_create_slot, ReplicationSlotDropAtPubNode).
 
-In: slot names. Out: commands in the syntax that the server's version knows, and PostgreSQL's errors
-with a remedy. The subscription knows which slot is its own.
+The subscription knows which slot is its own.
 """
 
 from __future__ import annotations

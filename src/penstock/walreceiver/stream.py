@@ -492,9 +492,8 @@ def _heartbeat_s(connection: Connection) -> float:
 
 # CopyData messages of a connection, many at a time (libpqrcv_receive reads them one by one).
 #
-# In: a connection in COPY BOTH or COPY OUT. Out: whole messages that are here now. The reader waits
-# for the network only as long as reading in large portions needs. The caller waits for the first
-# byte, answers, and handles the end of the copy.
+# The reader waits for the network only as long as reading in large portions needs. The caller waits
+# for the first byte, answers, and handles the end of the copy.
 #
 # The pauses are there because a walsender sends each message by itself. A reader that takes every
 # one as it comes makes the kernel send, wake and acknowledge each; a reader that comes back a
@@ -576,8 +575,8 @@ class CopyReader:
 
 # The sessions by which a backlog is fetched, unless a stream is better.
 #
-# In: a walsender's connection, a slot, an LSN. Out: a ``Backlog`` with one lane or two, whose
-# sessions lead to the same server; or None. ``backlog`` decides what they read.
+# A backlog has one lane or two, whose sessions lead to the same server; ``backlog`` decides what
+# they read.
 
 _LANES: Final = 2
 """The number of windows that the publisher decodes at the same time, one for each session."""

@@ -1,7 +1,5 @@
 """One published table as the publisher's catalogs describe it (fetch_remote_table_info).
 
-In: publication names, schema and table. Out: ``RemoteTable``: the relation with its published
-columns in the order in which tuples carry them, key, row filter and heap files to copy.
 ``pipeline.table_copy`` copies them.
 
 PostgreSQL: src/backend/replication/logical/tablesync.c
