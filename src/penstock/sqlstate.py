@@ -11,6 +11,7 @@ from typing import Self
 from penstock.errors import (
     DuplicateObject,
     InvalidParameterValue,
+    NotInPrerequisiteState,
     PenstockError,
     UndefinedObject,
 )
@@ -102,6 +103,10 @@ class InFailedSqlTransaction(PenstockError):
 
 class InvalidSqlStatementName(PenstockError):
     default_sqlstate = "26000"
+
+
+class DependentObjectsStillExist(NotInPrerequisiteState):
+    default_sqlstate = "2BP01"
 
 
 class ProhibitedSqlStatementAttempted(PenstockError):
@@ -214,6 +219,10 @@ class AmbiguousAlias(PenstockError):
 
 class InvalidColumnReference(PenstockError):
     default_sqlstate = "42P10"
+
+
+class InvalidTableDefinition(InvalidParameterValue):
+    default_sqlstate = "42P16"
 
 
 class InvalidObjectDefinition(PenstockError):

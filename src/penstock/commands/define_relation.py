@@ -22,12 +22,10 @@ from penstock.commands.sequence import (
     serial_type,
 )
 from penstock.errors import (
-    DuplicateObject,
     FeatureNotSupported,
     InvalidParameterValue,
     PenstockError,
     SqlSyntaxError,
-    UndefinedObject,
 )
 from penstock.lakehouse.defaults import stored_value
 from penstock.pgtypes import arrow_type
@@ -41,14 +39,19 @@ from penstock.sql.typed.column_default import check_default, coerced_default
 from penstock.sql.typed.deparse import deparse
 from penstock.sql.typed.generated_column import analyze_generation
 from penstock.sql.typed.primnodes import Node, children, column_names
-from penstock.sqlstate import InvalidObjectDefinition
+from penstock.sqlstate import (
+    DatatypeMismatch,
+    DuplicateColumn,
+    InvalidObjectDefinition,
+    InvalidTableDefinition,
+    UndefinedColumn,
+)
 
 # Checks of GENERATED ALWAYS AS (...) in definitions of columns (tablecmds.c, heap.c). An
 # expression that the node could not compute is refused here (0A000), not at the first row.
 
 _INVALID_COLUMN_DEFINITION = "42611"
 _INVALID_OBJECT_DEFINITION = "42P17"
-_DATATYPE_MISMATCH = "42804"
 
 
 def check_generations(item: ColumnDef, table: str) -> None:
@@ -144,18 +147,14 @@ def check_same_generation(child: Attribute, parent: Attribute) -> None:
     """Check that a partition generates a column as its parent does (MergeAttributesIntoExisting).
     Raises PenstockError (42804), FeatureNotSupported."""
     if child.generated and parent.generated and child.generated != parent.generated:
-        raise PenstockError(
+        raise DatatypeMismatch(
             f'column "{parent.name}" inherits from generated column of different kind',
             detail=f"Parent column is {parent.generated.name}, child column is "
             f"{child.generated.name}.",
-            sqlstate=_DATATYPE_MISMATCH,
         )
     if child.generated != parent.generated:
         must = "must be" if parent.generated else "must not be"
-        raise PenstockError(
-            f'column "{parent.name}" in child table {must} a generated column',
-            sqlstate=_DATATYPE_MISMATCH,
-        )
+        raise DatatypeMismatch(f'column "{parent.name}" in child table {must} a generated column')
     if child.generation != parent.generation:
         raise FeatureNotSupported(
             f'a partition whose generated column "{parent.name}" has another expression is not '
@@ -164,9 +163,6 @@ def check_same_generation(child: Attribute, parent: Attribute) -> None:
         )
 
 
-UNDEFINED_COLUMN = "42703"
-DUPLICATE_COLUMN = "42701"
-INVALID_TABLE_DEFINITION = "42P16"
 _FILLFACTORS = range(10, 101)
 
 
@@ -283,7 +279,7 @@ def _with_defaults(columns: TupleDesc, statement: CreateTable) -> TupleDesc:
     defaults = dict(statement.defaults)
     for name in defaults:
         if name not in columns.names:
-            raise UndefinedObject(f'column "{name}" does not exist', sqlstate=UNDEFINED_COLUMN)
+            raise UndefinedColumn(f'column "{name}" does not exist')
     for item in columns:
         if item.name in defaults:
             check_own_default(item)
@@ -353,32 +349,22 @@ def _uniques(statement: CreateTable, columns: TupleDesc) -> tuple[Unique, ...]:
 
 def multiple_primary_keys(table: str) -> InvalidParameterValue:
     """Return the error for a table with more than one primary key."""
-    return InvalidParameterValue(
-        f'multiple primary keys for table "{table}" are not allowed',
-        sqlstate=INVALID_TABLE_DEFINITION,
-    )
+    return InvalidTableDefinition(f'multiple primary keys for table "{table}" are not allowed')
 
 
 def check_key(key: Sequence[str], columns: Sequence[str], kind: str = "primary key") -> None:
     """Check that the columns of a key exist, each once (transformIndexConstraint)."""
     for position, name in enumerate(key):
         if name not in columns:
-            raise UndefinedObject(
-                f'column "{name}" named in key does not exist', sqlstate=UNDEFINED_COLUMN
-            )
+            raise UndefinedColumn(f'column "{name}" named in key does not exist')
         if name in key[:position]:
-            raise DuplicateObject(
-                f'column "{name}" appears twice in {kind} constraint',
-                sqlstate=DUPLICATE_COLUMN,
-            )
+            raise DuplicateColumn(f'column "{name}" appears twice in {kind} constraint')
 
 
 def _check_once(columns: Sequence[str]) -> None:
     for position, name in enumerate(columns):
         if name in columns[:position]:
-            raise DuplicateObject(
-                f'column "{name}" specified more than once', sqlstate=DUPLICATE_COLUMN
-            )
+            raise DuplicateColumn(f'column "{name}" specified more than once')
 
 
 def check_partition_key(
@@ -392,10 +378,7 @@ def check_partition_key(
     known = columns.by_name
     for name in spec.columns:
         if name not in known:
-            raise UndefinedObject(
-                f'column "{name}" named in partition key does not exist',
-                sqlstate=UNDEFINED_COLUMN,
-            )
+            raise UndefinedColumn(f'column "{name}" named in partition key does not exist')
         check_not_in_partition_key(known[name])
         if is_enum(known[name].type_oid):
             raise FeatureNotSupported(

@@ -24,8 +24,7 @@ from penstock.lakehouse.schema import own_types
 from penstock.protocol.answers import Notice
 from penstock.sql.builtin.enum_types import enum_name
 from penstock.sql.text.quoting import quote_identifier
-
-DEPENDENT_OBJECTS_STILL_EXIST = "2BP01"
+from penstock.sqlstate import DependentObjectsStillExist
 
 
 def shown_name(transaction: CatalogTransaction, scope: CommandScope, schema: str, name: str) -> str:
@@ -37,17 +36,16 @@ def shown_name(transaction: CatalogTransaction, scope: CommandScope, schema: str
     return f"{quote_identifier(schema)}.{quote_identifier(name)}"
 
 
-def still_used_error(what: str | None, lines: Sequence[str]) -> NotInPrerequisiteState:
+def still_used_error(what: str | None, lines: Sequence[str]) -> DependentObjectsStillExist:
     """Return the error of DROP ... RESTRICT. ``what``: the object to drop, None for several.
     ``lines``: descriptions of what depends on it."""
     message = f"cannot drop {what} because other objects depend on it"
     if what is None:
         message = "cannot drop desired object(s) because other objects depend on them"
-    return NotInPrerequisiteState(
+    return DependentObjectsStillExist(
         message,
         detail="\n".join(lines),
         hint="Use DROP ... CASCADE to drop the dependent objects too.",
-        sqlstate=DEPENDENT_OBJECTS_STILL_EXIST,
     )
 
 

@@ -9,11 +9,10 @@ from typing import Final
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, UniqueIndex
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.define_relation import (
-    UNDEFINED_COLUMN,
     check_not_virtual,
     check_partition_columns,
 )
-from penstock.commands.depend import DEPENDENT_OBJECTS_STILL_EXIST, shown_name
+from penstock.commands.depend import shown_name
 from penstock.commands.namespace import (
     find_schema,
     get_schema,
@@ -24,7 +23,6 @@ from penstock.commands.namespace import (
 )
 from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.errors import (
-    DuplicateObject,
     NotInPrerequisiteState,
     UndefinedObject,
     WrongObjectType,
@@ -35,12 +33,16 @@ from penstock.relation import ReplicaIdentity
 from penstock.sql import CreateIndex, DropIndex, RangeVar, Unique
 from penstock.sql.grammar.partition_bound import key_columns
 from penstock.sql.text.quoting import quote_identifier
-from penstock.sqlstate import InvalidSchemaName
+from penstock.sqlstate import (
+    DependentObjectsStillExist,
+    DuplicateTable,
+    InvalidSchemaName,
+    UndefinedColumn,
+)
 
 # Unique indexes of tables and of their partitions, and their names (index.c, indexcmds.c).
 # Whoever relies on the columns being unique checks that, as with a primary key.
 
-DUPLICATE_TABLE: Final = "42P07"
 _NAME_BYTES: Final = 63
 """The most bytes of a name (NAMEDATALEN - 1)."""
 
@@ -54,7 +56,7 @@ def relation_names(transaction: CatalogTransaction, table: LakeTable) -> list[st
 def check_free(transaction: CatalogTransaction, schema: str, name: str) -> None:
     """Raise DuplicateObject (42P07) if the name is taken."""
     if transaction.is_taken(schema, name):
-        raise DuplicateObject(f'relation "{name}" already exists', sqlstate=DUPLICATE_TABLE)
+        raise DuplicateTable(f'relation "{name}" already exists')
 
 
 def choose_name(
@@ -224,13 +226,13 @@ def create_index(statement: CreateIndex, catalog: Catalog, scope: CommandScope) 
         name = statement.name
         if statement.missing_ok and name and transaction.is_taken(table.schema, name):
             message = f'relation "{name}" already exists, skipping'
-            return CommandResult("CREATE INDEX", (notice(message, sqlstate=DUPLICATE_TABLE),))
+            return CommandResult(
+                "CREATE INDEX", (notice(message, sqlstate=DuplicateTable.default_sqlstate),)
+            )
         known = table_columns(scope, table)
         for column in statement.columns:
             if column not in known.names:
-                raise UndefinedObject(
-                    f'column "{column}" does not exist', sqlstate=UNDEFINED_COLUMN
-                )
+                raise UndefinedColumn(f'column "{column}" does not exist')
         check_not_virtual(statement.columns, known, "indexes")
         add_index(transaction, table, statement.columns, name, constraint=False)
     return CommandResult("CREATE INDEX")
@@ -307,8 +309,7 @@ def _index(transaction: CatalogTransaction, oid: int) -> tuple[LakeTable, Unique
 
 
 def _required_error(shown: str, what: str) -> NotInPrerequisiteState:
-    return NotInPrerequisiteState(
+    return DependentObjectsStillExist(
         f"cannot drop index {shown} because {what} requires it",
         hint=f"You can drop {what} instead.",
-        sqlstate=DEPENDENT_OBJECTS_STILL_EXIST,
     )

@@ -16,7 +16,7 @@ from penstock.attribute import TupleDesc
 from penstock.catalog import CatalogTransaction, LakeTable, Namespace
 from penstock.commands.scope import CommandScope, warning
 from penstock.enum_type import EnumType
-from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError, UndefinedObject
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.lakehouse.describe import TableDescription, describe, table_names
 from penstock.lakehouse.log import list_log
 from penstock.lakehouse.schema import (
@@ -33,9 +33,7 @@ from penstock.protocol.answers import Notice
 from penstock.sql import ColumnType, RangeVar
 from penstock.sql.builtin import types_by_name
 from penstock.sql.builtin.enum_types import enum_name
-
-UNDEFINED_TABLE = "42P01"
-UNDEFINED_SCHEMA = "3F000"
+from penstock.sqlstate import InvalidSchemaName, UndefinedTable
 
 
 def warehouse_of(scope: CommandScope) -> Warehouse:
@@ -62,7 +60,7 @@ def get_schema(transaction: CatalogTransaction, scope: CommandScope, name: str) 
     """Return a schema (get_namespace_oid). Raises UndefinedObject (3F000)."""
     found = find_schema(transaction, scope, name)
     if found is None:
-        raise UndefinedObject(f'schema "{name}" does not exist', sqlstate=UNDEFINED_SCHEMA)
+        raise InvalidSchemaName(f'schema "{name}" does not exist')
     return found
 
 
@@ -78,7 +76,7 @@ def creation_schema(
         found = find_schema(transaction, scope, schema)
         if found is not None:
             return found
-    raise UndefinedObject("no schema has been selected to create in", sqlstate=UNDEFINED_SCHEMA)
+    raise InvalidSchemaName("no schema has been selected to create in")
 
 
 def find_table(
@@ -102,7 +100,7 @@ def get_table(transaction: CatalogTransaction, scope: CommandScope, name: RangeV
     found = find_table(transaction, scope, name)
     if found is None:
         shown = name.name if name.schema is None else f"{name.schema}.{name.name}"
-        raise UndefinedObject(f'relation "{shown}" does not exist', sqlstate=UNDEFINED_TABLE)
+        raise UndefinedTable(f'relation "{shown}" does not exist')
     return found
 
 
@@ -172,10 +170,9 @@ def table_columns(scope: CommandScope, table: LakeTable) -> TupleDesc:
     uri = delta_uri(scope, table)
     found = describe(warehouse_of(scope), uri)
     if found is None:
-        raise UndefinedObject(
+        raise UndefinedTable(
             f'Delta table of relation "{table.qualified_name}" does not exist',
             detail=f'There is none at "{uri}".',
-            sqlstate=UNDEFINED_TABLE,
         )
     return columns_of(found)
 

@@ -24,13 +24,13 @@ from penstock.pipeline.routing import comparable
 from penstock.sql import Limit, PartitionBound, Strategy, parse_partition_bound
 from penstock.sql.grammar.partition_bound import key_columns, strategy_of
 from penstock.sql.typed.input_functions import has_input
+from penstock.sqlstate import InvalidTableDefinition
 
 Comparable = tuple[int, Any]
 """A value, after -1 or 1 if it is below or above all values that rows can have, or after -2 or 2 if
 it is a limit."""
 
 _INVALID_OBJECT: Final = "42P17"
-_INVALID_TABLE: Final = "42P16"
 
 
 def check_new_partition(
@@ -45,13 +45,10 @@ def check_new_partition(
     assert parent.partition_key is not None
     strategy = strategy_of(parent.partition_key)
     if strategy is Strategy.HASH and bound.strategy is Strategy.DEFAULT:
-        raise InvalidParameterValue(
-            "a hash-partitioned table may not have a default partition", sqlstate=_INVALID_TABLE
-        )
+        raise InvalidTableDefinition("a hash-partitioned table may not have a default partition")
     if bound.strategy not in (strategy, Strategy.DEFAULT):
-        raise InvalidParameterValue(
-            f"invalid bound specification for a {strategy.value} partition",
-            sqlstate=_INVALID_TABLE,
+        raise InvalidTableDefinition(
+            f"invalid bound specification for a {strategy.value} partition"
         )
     columns = key_columns(parent.partition_key)
     types = {c.name: (c.type_oid, c.typmod) for c in table_columns(scope, parent)}
@@ -113,9 +110,8 @@ class _Comparison:
             return
         for word, side in (("FROM", bound.lower), ("TO", bound.upper)):
             if len(side) != columns:
-                raise InvalidParameterValue(
-                    f"{word} must specify exactly one value per partitioning column",
-                    sqlstate=_INVALID_TABLE,
+                raise InvalidTableDefinition(
+                    f"{word} must specify exactly one value per partitioning column"
                 )
             if None in side:
                 raise InvalidParameterValue(
@@ -172,14 +168,11 @@ class _Comparison:
 
 def _check_hash(bound: PartitionBound) -> None:
     if bound.modulus <= 0:
-        raise InvalidParameterValue(
-            "modulus for hash partition must be an integer value greater than zero",
-            sqlstate=_INVALID_TABLE,
+        raise InvalidTableDefinition(
+            "modulus for hash partition must be an integer value greater than zero"
         )
     if bound.remainder >= bound.modulus:
-        raise InvalidParameterValue(
-            "remainder for hash partition must be less than modulus", sqlstate=_INVALID_TABLE
-        )
+        raise InvalidTableDefinition("remainder for hash partition must be less than modulus")
 
 
 def _show_side(side: Sequence[str | Limit | None]) -> str:

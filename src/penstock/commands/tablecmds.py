@@ -26,9 +26,6 @@ from penstock.commands.aclchk import (
     role_of,
 )
 from penstock.commands.define_relation import (
-    DUPLICATE_COLUMN,
-    INVALID_TABLE_DEFINITION,
-    UNDEFINED_COLUMN,
     Definition,
     build_column,
     check_declarations,
@@ -41,7 +38,6 @@ from penstock.commands.define_relation import (
     with_expression,
 )
 from penstock.commands.depend import (
-    DEPENDENT_OBJECTS_STILL_EXIST,
     cascade_notices,
     check_not_being_made,
     check_not_prepared,
@@ -60,8 +56,6 @@ from penstock.commands.indexcmds import (
     without,
 )
 from penstock.commands.namespace import (
-    UNDEFINED_SCHEMA,
-    UNDEFINED_TABLE,
     columns_of_types,
     creation_schema,
     delta_uri,
@@ -93,7 +87,6 @@ from penstock.errors import (
     InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
-    PenstockError,
     SqlSyntaxError,
     UndefinedObject,
     VersionGone,
@@ -142,13 +135,24 @@ from penstock.sql import (
 from penstock.sql.builtin.enum_types import enum_name
 from penstock.sql.grammar.partition_bound import Strategy, key_columns, parse_partition_bound
 from penstock.sql.text.quoting import quote_identifier
-from penstock.sqlstate import NotNullViolation, ReservedName
+from penstock.sqlstate import (
+    DatatypeMismatch,
+    DependentObjectsStillExist,
+    DuplicateColumn,
+    DuplicateSchema,
+    DuplicateTable,
+    InvalidSchemaName,
+    InvalidTableDefinition,
+    NotNullViolation,
+    ReservedName,
+    UndefinedColumn,
+    UndefinedTable,
+)
 
 log = logging.getLogger(__name__)
 
 _TRIES: Final = 10
 """Attempts at a statement while others write to its tables."""
-_DUPLICATE_TABLE = "42P07"
 _SEQUENCE = "seq"
 _TYPE_OF_ITS_NAME = (
     "A relation has an associated type of the same name, so you must use a name that doesn't "
@@ -187,7 +191,7 @@ def _create_table(
         _check_folder_free(transaction, namespace.name, name)
         definition = define(transaction, scope, statement)
         if exists:
-            raise DuplicateObject(f'relation "{name}" already exists', sqlstate=_DUPLICATE_TABLE)
+            raise DuplicateTable(f'relation "{name}" already exists')
         if transaction.types.find(namespace.name, name) is not None:
             raise DuplicateObject(f'type "{name}" already exists', hint=_TYPE_OF_ITS_NAME)
         if definition.parent is not None and definition.bound is not None:
@@ -235,7 +239,9 @@ def _check_folder_free(transaction: CatalogTransaction, schema: str, name: str) 
 
 
 def _skip_result(message: str) -> CommandResult:
-    return CommandResult("CREATE TABLE", (notice(message, sqlstate=_DUPLICATE_TABLE),))
+    return CommandResult(
+        "CREATE TABLE", (notice(message, sqlstate=DuplicateTable.default_sqlstate),)
+    )
 
 
 def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
@@ -264,7 +270,9 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: CommandScope
             )
         if statement.missing_ok and find_schema(transaction, scope, name) is not None:
             message = f'schema "{name}" already exists, skipping'
-            return CommandResult("CREATE SCHEMA", (notice(message, sqlstate="42P06"),))
+            return CommandResult(
+                "CREATE SCHEMA", (notice(message, sqlstate=DuplicateSchema.default_sqlstate),)
+            )
         transaction.namespaces.create(name, owner.oid)
     return CommandResult("CREATE SCHEMA")
 
@@ -425,7 +433,7 @@ def _check_may_be_null(
     if reason is None and by_index and name in table.identity_key:
         reason = f'column "{name}" is in index used as replica identity'
     if reason is not None:
-        raise InvalidParameterValue(reason, sqlstate=INVALID_TABLE_DEFINITION)
+        raise InvalidTableDefinition(reason)
 
 
 def _add_column(
@@ -443,8 +451,8 @@ def _add_column(
     if new.name in known.names:
         message = f'column "{new.name}" of relation "{table.name}" already exists'
         if not command.missing_ok:
-            raise DuplicateObject(message, sqlstate=DUPLICATE_COLUMN)
-        notices.append(notice(f"{message}, skipping", sqlstate=DUPLICATE_COLUMN))
+            raise DuplicateColumn(message)
+        notices.append(notice(f"{message}, skipping", sqlstate=DuplicateColumn.default_sqlstate))
         return table
     keyed = ConstrType.PRIMARY in command.column.constraints
     if keyed and table.primary_key:
@@ -473,10 +481,7 @@ def _set_identity(
     check_not_virtual(command.key, known, "indexes")
     for position, name in enumerate(command.key):
         if name in command.key[:position]:
-            raise InvalidParameterValue(
-                f'column "{name}" appears twice in replica identity',
-                sqlstate=INVALID_TABLE_DEFINITION,
-            )
+            raise InvalidTableDefinition(f'column "{name}" appears twice in replica identity')
     table = identify_by(table, None)
     identity = ReplicaIdentity(command.kind)
     return replace(table, replica_identity=identity, identity_key=command.key)
@@ -522,9 +527,8 @@ def _drop_constraint(
     for index in table.indexes:
         if index.constraint and index.name == name:
             if index.parent is not None:
-                raise InvalidParameterValue(
-                    f'cannot drop inherited constraint "{name}" of relation "{table.name}"',
-                    sqlstate=INVALID_TABLE_DEFINITION,
+                raise InvalidTableDefinition(
+                    f'cannot drop inherited constraint "{name}" of relation "{table.name}"'
                 )
             return delete_index(transaction, table, index)
     message = f'constraint "{name}" of relation "{table.name}" does not exist'
@@ -538,10 +542,7 @@ def check_columns(table: LakeTable, wanted: Sequence[str], known: Sequence[str])
     """Raise UndefinedObject (42703) for the first column that a table lacks."""
     for name in wanted:
         if name not in known:
-            raise UndefinedObject(
-                f'column "{name}" of relation "{table.name}" does not exist',
-                sqlstate=UNDEFINED_COLUMN,
-            )
+            raise UndefinedColumn(f'column "{name}" of relation "{table.name}" does not exist')
 
 
 def _detach(
@@ -554,9 +555,8 @@ def _detach(
             detail="This operation is not supported for tables.",
         )
     if child.parent != parent.oid:
-        raise UndefinedObject(
-            f'relation "{child.name}" is not a partition of relation "{parent.name}"',
-            sqlstate=UNDEFINED_TABLE,
+        raise UndefinedTable(
+            f'relation "{child.name}" is not a partition of relation "{parent.name}"'
         )
     check_between_batches(transaction, scope, parent)
     transaction.tables.save(replace(detach_indexes(child), parent=None, bound=None))
@@ -570,7 +570,6 @@ def _detach(
 # by the catalogs of its time. Here nothing records since when a table is a partition, so that rows
 # which came and went before would be sent as those of a partition.
 
-_MISMATCH = "42804"
 _MAKE_OF_PARENT: Final = "Make the partition from its parent: CREATE TABLE ... PARTITION OF {}."
 
 
@@ -592,10 +591,9 @@ def attach(
     if child.parent is not None:
         raise WrongObjectType(f'"{child.name}" is already a partition')
     if parent.oid in {member.oid for member in transaction.tables.family(child)}:
-        raise DuplicateObject(
+        raise DuplicateTable(
             "circular inheritance not allowed",
             detail=f'"{parent.name}" is already a child of "{child.name}".',
-            sqlstate="42P07",
         )
     _check_no_sequence(transaction, child)
     check_new_partition(transaction, scope, parent, child.name, bound)
@@ -646,22 +644,18 @@ def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> 
     theirs, own = table_columns(scope, parent), table_columns(scope, child)
     for column in own:
         if column.name not in theirs.names:
-            raise PenstockError(
+            raise DatatypeMismatch(
                 f'table "{child.name}" contains column "{column.name}" not found in parent '
                 f'"{parent.name}"',
                 detail="The new partition may contain only the columns present in parent.",
-                sqlstate=_MISMATCH,
             )
     for column in theirs:
         if column.name not in own.by_name:
-            raise PenstockError(
-                f'child table is missing column "{column.name}"', sqlstate=_MISMATCH
-            )
+            raise DatatypeMismatch(f'child table is missing column "{column.name}"')
         mine = own.by_name[column.name]
         if not mine.has_type_of(column):
-            raise PenstockError(
-                f'child table "{child.name}" has different type for column "{column.name}"',
-                sqlstate=_MISMATCH,
+            raise DatatypeMismatch(
+                f'child table "{child.name}" has different type for column "{column.name}"'
             )
         check_same_generation(mine, column)
 
@@ -683,12 +677,11 @@ def _check_stored(scope: CommandScope, parent: LakeTable, child: LakeTable) -> N
     for column in root.columns:
         own = leaf.by_source.get(column.source, column)
         if (own.type == VARIANT) != (column.type == VARIANT):
-            raise PenstockError(
+            raise DatatypeMismatch(
                 f'child table "{child.name}" has different type for column "{column.source}"',
                 detail=f"In Delta it is {type_name(own.type)} there, and {type_name(column.type)} "
                 "in the parent.",
                 hint=_MAKE_OF_PARENT.format(quote_identifier(parent.name)),
-                sqlstate=_MISMATCH,
             )
 
 
@@ -776,20 +769,17 @@ def drop_column(
     if gone and not _is_left(transaction, table, command.name):
         message = f'column "{command.name}" of relation "{table.name}" does not exist'
         if not command.missing_ok:
-            raise UndefinedObject(message, sqlstate=UNDEFINED_COLUMN)
+            raise UndefinedColumn(message)
         notices.append(notice(f"{message}, skipping"))
         return table
     if table.parent is not None:
-        raise InvalidParameterValue(
-            f'cannot drop inherited column "{command.name}"', sqlstate=INVALID_TABLE_DEFINITION
-        )
+        raise InvalidTableDefinition(f'cannot drop inherited column "{command.name}"')
     members = transaction.tables.family(table)
     _check_partition_key(table, command.name)
     if only and len(members) > 1:
-        raise InvalidParameterValue(
+        raise InvalidTableDefinition(
             "cannot drop column from only the partitioned table when partitions exist",
             hint="Do not specify the ONLY keyword.",
-            sqlstate=INVALID_TABLE_DEFINITION,
         )
     for member in members[1:]:
         _check_partition_key(member, command.name)
@@ -843,10 +833,9 @@ def _check_not_generated_from(
 
 def _check_partition_key(table: LakeTable, column: str) -> None:
     if table.partition_key is not None and column in key_columns(table.partition_key):
-        raise InvalidParameterValue(
+        raise InvalidTableDefinition(
             f'cannot drop column "{column}" because it is part of the partition key of relation '
             f'"{table.name}"',
-            sqlstate=INVALID_TABLE_DEFINITION,
         )
 
 
@@ -994,7 +983,7 @@ def _table_to_drop(
     if found is None and missing_ok:
         notices.append(notice(f'table "{name.name}" does not exist, skipping'))
     elif found is None:
-        raise UndefinedObject(f'table "{name.name}" does not exist', sqlstate=UNDEFINED_TABLE)
+        raise UndefinedTable(f'table "{name.name}" does not exist')
     return found
 
 
@@ -1053,12 +1042,11 @@ def _schemas_to_drop(
             notices.append(notice(f'schema "{name}" does not exist, skipping'))
             continue
         if namespace is None:
-            raise UndefinedObject(f'schema "{name}" does not exist', sqlstate=UNDEFINED_SCHEMA)
+            raise InvalidSchemaName(f'schema "{name}" does not exist')
         check_owner(scope.role, namespace.owner, "schema", name)
         if name == "public":
-            raise NotInPrerequisiteState(
-                "cannot drop schema public because the node requires it",
-                sqlstate=DEPENDENT_OBJECTS_STILL_EXIST,
+            raise DependentObjectsStillExist(
+                "cannot drop schema public because the node requires it"
             )
         found.append(namespace)
     return found
@@ -1260,10 +1248,7 @@ def _open(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> Delt
             hint=_by_spark(delta_uri(scope, table), changes),
         ) from None
     if delta is None:
-        raise UndefinedObject(
-            f'Delta table of relation "{table.qualified_name}" does not exist',
-            sqlstate=UNDEFINED_TABLE,
-        )
+        raise UndefinedTable(f'Delta table of relation "{table.qualified_name}" does not exist')
     return delta
 
 

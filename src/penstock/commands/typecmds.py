@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_create_in_schema, check_owner
-from penstock.commands.depend import check_not_being_made
+from penstock.commands.depend import check_not_being_made, still_used_error
 from penstock.commands.namespace import (
     columns_of_types,
     creation_schema,
@@ -25,7 +25,6 @@ from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
     InvalidParameterValue,
-    NotInPrerequisiteState,
     PenstockError,
     UndefinedObject,
     WrongObjectType,
@@ -36,12 +35,12 @@ from penstock.sql import AddEnumValue, ColumnType, CreateEnum, DropType
 from penstock.sql.builtin import types_by_name
 from penstock.sql.builtin.enum_types import enum_name
 from penstock.sql.text.quoting import quote_identifier, type_name
+from penstock.sqlstate import DependentObjectsStillExist
 
 _MAX_LABEL_BYTES: Final = 63
 """The most bytes of a label (NAMEDATALEN - 1)."""
 _INVALID_NAME: Final = "42602"
 _UNIQUE_VIOLATION: Final = "23505"
-_DEPENDENT_OBJECTS: Final = "2BP01"
 
 
 def create_type(statement: CreateEnum, catalog: Catalog, scope: CommandScope) -> CommandResult:
@@ -155,9 +154,8 @@ def _type_to_drop(
     if found is None and builtin is not None:
         oid = builtin.array if written.array else builtin.oid
         check_owner(scope.role, None, "type", type_name(oid))
-        raise NotInPrerequisiteState(
-            f"cannot drop type {type_name(oid)} because it is required by the database system",
-            sqlstate=_DEPENDENT_OBJECTS,
+        raise DependentObjectsStillExist(
+            f"cannot drop type {type_name(oid)} because it is required by the database system"
         )
     if found is None and missing_ok:
         notices.append(notice(f'type "{shown_type(written)}" does not exist, skipping'))
@@ -173,10 +171,9 @@ def _check_no_array(
     enum = find_enum(transaction, scope, written) if written.array else None
     if enum is not None:
         name = enum_name(enum)
-        raise NotInPrerequisiteState(
+        raise DependentObjectsStillExist(
             f"cannot drop type {name}[] because type {name} requires it",
             hint=f"You can drop type {name} instead.",
-            sqlstate=_DEPENDENT_OBJECTS,
         )
 
 
@@ -192,24 +189,16 @@ def check_unused(
     used = columns_of_types(transaction, scope, enums)
     if not used:
         return
-    detail = "\n".join(shown_user(scope, *user) for user in used)
+    lines = [shown_user(scope, *user) for user in used]
     if cascade:
         tables = {table.oid: table for table, _, _ in used}.values()
         names = ", ".join(f"{quoted(t.schema)}.{quoted(t.name)}" for t in tables)
         raise FeatureNotSupported(
             "DROP TYPE ... CASCADE is not supported where columns are of the type",
-            detail=detail,
+            detail="\n".join(lines),
             hint=f"Drop the tables first: DROP TABLE {names};",
         )
-    what = f"type {enum_name(enums[0])} because other objects depend on it"
-    if len(enums) > 1:
-        what = "desired object(s) because other objects depend on them"
-    raise NotInPrerequisiteState(
-        f"cannot drop {what}",
-        detail=detail,
-        hint="Use DROP ... CASCADE to drop the dependent objects too.",
-        sqlstate=_DEPENDENT_OBJECTS,
-    )
+    raise still_used_error(f"type {enum_name(enums[0])}" if len(enums) == 1 else None, lines)
 
 
 def shown_user(scope: CommandScope, table: LakeTable, column: str, enum: EnumType) -> str:

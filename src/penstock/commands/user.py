@@ -23,7 +23,6 @@ from penstock.errors import (
     FeatureNotSupported,
     InsufficientPrivilege,
     InvalidParameterValue,
-    NotInPrerequisiteState,
     ObjectInUse,
 )
 from penstock.protocol.answers import Notice
@@ -40,6 +39,7 @@ from penstock.sql import (
 )
 from penstock.sql.builtin.enum_types import enum_name
 from penstock.sql.text.datetime_literals import read_timestamp
+from penstock.sqlstate import DependentObjectsStillExist, ReservedName
 
 _RESERVED = "42939"
 
@@ -117,10 +117,9 @@ def rename_role(statement: RenameRole, catalog: Catalog, scope: CommandScope) ->
 
 def _check_name(transaction: CatalogTransaction, scope: CommandScope, name: str) -> None:
     if name.startswith("pg_"):
-        raise InvalidParameterValue(
+        raise ReservedName(
             f'role name "{name}" is reserved',
             detail='Role names starting with "pg_" are reserved.',
-            sqlstate=_RESERVED,
         )
     if name == scope.node_role.name or transaction.roles.find(name) is not None:
         raise DuplicateObject(f'role "{name}" already exists')
@@ -160,10 +159,9 @@ def _check_not_in_use(scope: CommandScope, name: str) -> None:
 def _check_drop(transaction: CatalogTransaction, role: Role) -> None:
     owned = _dependents(transaction, role)
     if owned:
-        raise NotInPrerequisiteState(
+        raise DependentObjectsStillExist(
             f'role "{role.name}" cannot be dropped because some objects depend on it',
             detail="\n".join(owned),
-            sqlstate="2BP01",
         )
 
 

@@ -14,7 +14,7 @@ from penstock.catalog import BlockCatalog, Catalog, CatalogTransaction, LakeTabl
 from penstock.commands import indexcmds, publicationcmds, tablecmds, typecmds, user
 from penstock.commands.aclchk import check_create_in_schema, check_owner, is_owner
 from penstock.commands.depend import check_not_subscribed
-from penstock.commands.indexcmds import DUPLICATE_TABLE, relation_names
+from penstock.commands.indexcmds import relation_names
 from penstock.commands.namespace import (
     find_schema,
     find_table,
@@ -92,6 +92,7 @@ from penstock.sql import (
 )
 from penstock.sql.builtin.enum_types import known_enums
 from penstock.sql.grammar.vacuum import Vacuum
+from penstock.sqlstate import DuplicateTable
 from penstock.walreceiver.publisher import Publisher
 
 _NODE_SCOPE: Final = CommandScope()
@@ -158,9 +159,7 @@ def _check_movable(
     register(transaction, scope, schema, table.name)
     for name in relation_names(transaction, table):
         if transaction.is_taken(schema, name):
-            raise DuplicateObject(
-                f'relation "{name}" already exists in schema "{schema}"', sqlstate=DUPLICATE_TABLE
-            )
+            raise DuplicateTable(f'relation "{name}" already exists in schema "{schema}"')
     if table.partition_key is not None:
         raise FeatureNotSupported(
             "ALTER TABLE ... SET SCHEMA of a partitioned table is not supported"

@@ -18,7 +18,6 @@ from penstock.errors import (
     FeatureNotSupported,
     InsufficientPrivilege,
     InvalidParameterValue,
-    PenstockError,
     ValueNotRepresentable,
     WrongObjectType,
 )
@@ -51,7 +50,7 @@ from penstock.protocol.answers import Cells, Description, Rows
 from penstock.relation import TableName
 from penstock.sql.grammar.parsenodes import PreparableStmt, SelectStmt
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
-from penstock.sqlstate import QueryCanceled, UndefinedTable
+from penstock.sqlstate import QueryCanceled, ReadOnlySqlTransaction, UndefinedTable
 from penstock.stats.backend_status import IDLE, Activity, BackendType, Session, Sessions
 from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_columns import columns_of, table_column
@@ -256,9 +255,7 @@ class SequenceFunctions:
     def _check_writes(self, function: str) -> None:
         """Refuse a function in a read-only transaction (PreventCommandIfReadOnly)."""
         if self._facts.read_only:
-            raise PenstockError(
-                f"cannot execute {function} in a read-only transaction", sqlstate="25006"
-            )
+            raise ReadOnlySqlTransaction(f"cannot execute {function} in a read-only transaction")
 
     def _check(self, oid: int) -> LakeSequence:
         """Return the sequence (init_sequence), if the role is a superuser or owns its table."""

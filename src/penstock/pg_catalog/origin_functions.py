@@ -18,7 +18,6 @@ from penstock.catalog import Catalog, Subscription
 from penstock.errors import (
     FeatureNotSupported,
     InsufficientPrivilege,
-    InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
     UndefinedObject,
@@ -29,12 +28,12 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
+from penstock.sqlstate import ReservedName
 from penstock.stats.backend_status import BackendType, Sessions
 
 _SHOW: Final = "pg_show_replication_origin_status"
 _STATUS: Final = "penstock_origin_status"
 _FAMILY: Final = "pg_replication_origin_"
-_RESERVED_NAME: Final = "42939"
 _RESERVED: Final = ("any", "none")
 _SUBSCRIPTIONS_ONLY: Final = "A node's origins are those of its subscriptions."
 
@@ -110,10 +109,9 @@ class OriginFunctions:
 
     def _create(self, name: str) -> int:
         if name.lower() in _RESERVED or name.startswith("pg_"):
-            raise InvalidParameterValue(
+            raise ReservedName(
                 f'replication origin name "{name}" is reserved',
                 detail='Origin names "any", "none", and names starting with "pg_" are reserved.',
-                sqlstate=_RESERVED_NAME,
             )
         raise FeatureNotSupported(f"{_FAMILY}create is not supported", detail=_SUBSCRIPTIONS_ONLY)
 
