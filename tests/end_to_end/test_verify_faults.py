@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from end_to_end.local_node import LocalNode
 from faults.heavy import in_make_faults
 from fix_postgres import Database
-from penstock.catalog.cut_requests import CutRequest
+from penstock.catalog.pg_subscription import CutRequest
 from penstock.cli.main import app
 from penstock.embedded import wait_until
 from penstock.errors import NotInPrerequisiteState, PenstockError, UndefinedObject

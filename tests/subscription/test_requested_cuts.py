@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.catalog.cut_requests import CutRequest
+from penstock.catalog.pg_subscription import CutRequest
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.cut_requests import LONGEST_HOLD_S, RequestedCuts
 from penstock.subscription.inbox import Inbox

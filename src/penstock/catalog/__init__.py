@@ -37,7 +37,11 @@ from penstock.catalog.pg_stat_subscription import (
     TableStatistics,
 )
 from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
-from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.pg_subscription_rel import (
+    SubscriptionRel,
+    SubscriptionRelState,
+    TableVerification,
+)
 from penstock.catalog.pg_transactions import (
     EmittedMessage,
     LakeTransaction,
@@ -45,7 +49,6 @@ from penstock.catalog.pg_transactions import (
     Sequenced,
 )
 from penstock.catalog.sequences import Sequences, SessionSequences
-from penstock.catalog.verifications import TableVerification
 
 __all__ = [
     "BlockCatalog",

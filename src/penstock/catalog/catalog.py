@@ -24,8 +24,6 @@ from sqlalchemy import Connection, Engine, text
 
 from penstock.catalog import pg_control
 from penstock.catalog.block_commits import BlockCommits, BlockMessages
-from penstock.catalog.cut_requests import CutRequest, CutRequests
-from penstock.catalog.engine import map_errors
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_authid import PgAuthid
 from penstock.catalog.pg_class import LakeTable, PgClass
@@ -37,6 +35,8 @@ from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_sequence import PgSequence
 from penstock.catalog.pg_stat_subscription import StatisticsStore
 from penstock.catalog.pg_subscription import (
+    CutRequest,
+    CutRequests,
     DroppedSubscription,
     PgSubscription,
     Subscription,
@@ -46,13 +46,13 @@ from penstock.catalog.pg_subscription_rel import (
     PgSubscriptionRel,
     SubscriptionRel,
     SubscriptionRelState,
+    Verifications,
 )
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.pg_type import PgType
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.sequences import Sequences
-from penstock.catalog.store import Store
-from penstock.catalog.verifications import Verifications
+from penstock.catalog.store import Store, map_errors
 from penstock.enum_type import EnumType
 from penstock.errors import ObjectInUse, PenstockError, UndefinedObject
 from penstock.lsn import INVALID, Lsn

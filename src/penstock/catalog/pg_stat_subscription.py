@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DatabaseError
 
-from penstock.catalog.engine import (
+from penstock.catalog.store import (
     add_what_is_missing,
     make_private_file,
     open_engine,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Annotated, Any, Final
 
-from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, String, Text, and_
+from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, Float, String, Text, and_
 
 from penstock.catalog.metadata import (
     ERROR,
@@ -290,3 +290,54 @@ def _same(rel: SubscriptionRel) -> ColumnElement[bool]:
         _TABLE.c.srrelname == rel.table,
         _TABLE.c.srsyncid == rel.sync_id,
     )
+
+
+# The progress of comparing subscriptions' tables with their publishers in the background. A table
+# is compared range by range; a *pass* covers all its ranges. A row belongs to one membership of the
+# table (``sync_id``): a table that is copied again, or comes back, begins anew. Details of each
+# range are in the lake's table ``verifications``.
+
+
+@dataclass(frozen=True, slots=True)
+class TableVerification:
+    """The progress of one table. Times are seconds since 1970. ``began``: the start of the pass
+    under way, None between two. ``next_key``: the value of ``key_column`` at which the pass's next
+    range begins. ``partial``: 1 if the pass has left columns out so far. ``result``: the last
+    comparison's, ``equal``, ``partial`` or ``different``, at ``lsn``. ``checked``, ``verified``:
+    the start of the last finished pass, and of the last one that found all equal."""
+
+    sync_id: Annotated[str, Column("sync_id", String(36), primary_key=True)]
+    subid: Annotated[int, Column("subid", BigInteger, nullable=False)]
+    began: Annotated[float | None, Column("began", Float(53))] = None
+    next_key: Annotated[int | None, Column("next_key", BigInteger)] = None
+    key_column: Annotated[str | None, Column("key_column", String(63))] = None
+    partial: Annotated[int, Column("partial", BigInteger)] = 0
+    result: Annotated[str | None, Column("result", String(9))] = None
+    checked: Annotated[float | None, Column("checked", Float(53))] = None
+    verified: Annotated[float | None, Column("verified", Float(53))] = None
+    lsn: Annotated[Lsn | None, Column("lsn", LsnColumn)] = None
+
+
+_VERIFICATIONS: Final = StoredTable("penstock_verification", TableVerification)
+
+
+class Verifications(TableAccess):
+    """The table, within one transaction."""
+
+    def all(self) -> dict[str, TableVerification]:
+        """Return the rows of all subscriptions, by the sync ids of their tables."""
+        return {row.sync_id: row for row in _VERIFICATIONS.all(self.connection)}
+
+    def save(self, row: TableVerification) -> None:
+        """Write a row, replacing the one of the same membership."""
+        _VERIFICATIONS.delete(self.connection, _VERIFICATIONS.c.sync_id == row.sync_id)
+        _VERIFICATIONS.insert(self.connection, row)
+
+    def forget(self, subid: int) -> None:
+        """Treat all tables of a subscription as never compared."""
+        _VERIFICATIONS.delete(self.connection, _VERIFICATIONS.c.subid == subid)
+
+    def forget_others(self, sync_ids: frozenset[str]) -> None:
+        """Remove rows of memberships that have ended."""
+        for sync_id in set(self.all()) - sync_ids:
+            _VERIFICATIONS.delete(self.connection, _VERIFICATIONS.c.sync_id == sync_id)

@@ -8,24 +8,232 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
+import sqlite3
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    MetaData,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, StatementError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.schema import CreateColumn
 
 from penstock.catalog import pg_control
-from penstock.catalog.engine import (
-    add_what_is_missing,
-    make_private_file,
-    map_errors,
-    open_engine,
-    parse_url,
-    sqlite_path,
-    transaction,
-)
 from penstock.catalog.metadata import METADATA
-from penstock.errors import ConfigurationError, DuplicateObject
+from penstock.errors import ConfigurationError, DuplicateObject, PenstockError, StorageError
+
+# Databases that hold state: SQLite files shared by several processes, or any other by its URL. The
+# tables are left to ``store`` and ``pg_stat_subscription``.
+
+BUSY_TIMEOUT_S: Final = 30.0
+"""Seconds for which a process waits for another one's transaction."""
+
+_POSTGRESQL: Final = ("postgresql", "postgres")
+_CONNECT_ARGS: Final[Mapping[str, int]] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 20_000,  # milliseconds
+}
+"""A PostgreSQL that vanishes silently is given up after 20 s; a URL may say otherwise."""
+
+_PRIMARY_CODE: Final = 0xFF
+"""The mask of the primary code in SQLite's result codes; the other bits only refine it."""
+_LOCKED: Final = "55P03"
+_DISK_FULL: Final = "53100"
+_UNLOCK: Final = "Another process keeps it locked; end that process."
+
+_BEGIN: Final = "penstock_begin"
+_WRITABLE: Final = "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE"
+_DURABLE: Final = (
+    "SELECT set_config('synchronous_commit', 'on', false)"
+    " WHERE current_setting('synchronous_commit') = 'off'"
+)
+"""Commits must be durable, whatever is set for the server, the database or the role."""
+
+
+def parse_url(url: str) -> URL:
+    """Parse an SQLAlchemy URL. Raises ConfigurationError, which never shows the password."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        parsed = None
+    if parsed is None:
+        raise ConfigurationError(
+            "the URL of the state store is malformed",
+            hint="Leave the parameter state empty for SQLite in the node's folder, "
+            "or write postgresql://user@host/database.",
+        )
+    if parsed.drivername in _POSTGRESQL:  # we depend on psycopg, not on SQLAlchemy's default
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    return parsed
+
+
+def sqlite_path(url: URL) -> Path | None:
+    """Return the file of an SQLite URL; None for other databases."""
+    if url.get_backend_name() != "sqlite":
+        return None
+    return Path(url.database or "")
+
+
+def make_private_file(path: Path) -> None:
+    """Create an empty file that only its owner can read, since it will hold connection strings."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def open_engine(url: URL, *, durable: bool) -> Engine:
+    """Open a database. ``durable``: every commit is on disk when it returns; otherwise it may be
+    lost, but is never torn.
+
+    SQLite runs in WAL mode, so that readers and one writer do not wait for each other. Its driver
+    would begin transactions late and implicitly; we send BEGIN ourselves, IMMEDIATE for a writer.
+    """
+    options: dict[str, Any] = {}
+    if url.get_backend_name() == "postgresql":
+        # connections that a restart of the server has broken are replaced, not used
+        options["pool_pre_ping"] = True
+        # A writer waits for the row of ``pg_control`` and must then see what the writer before it
+        # has committed; under REPEATABLE READ it would fail instead.
+        options["isolation_level"] = "READ COMMITTED"
+        options["connect_args"] = {k: v for k, v in _CONNECT_ARGS.items() if k not in url.query}
+    try:
+        engine = create_engine(url, **options)
+    except (ImportError, NoSuchModuleError) as error:
+        raise ConfigurationError(
+            f"no driver for the state store: {error}",
+            hint="Install the Python package of the driver that the URL names.",
+        ) from None
+    if url.get_backend_name() == "sqlite":
+        # In WAL mode NORMAL syncs at checkpoints only: a power failure would lose the last commits.
+        synchronous = "FULL" if durable else "OFF"
+
+        @event.listens_for(engine, "connect")
+        def _connected(dbapi_connection: Any, _record: Any) -> None:
+            dbapi_connection.isolation_level = None
+            dbapi_connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+            dbapi_connection.execute("PRAGMA journal_mode = WAL")
+            dbapi_connection.execute(f"PRAGMA synchronous = {synchronous}")
+            dbapi_connection.execute("PRAGMA foreign_keys = ON")
+
+        @event.listens_for(engine, "begin")
+        def _begun(connection: Connection) -> None:
+            mode = connection.get_execution_options().get(_BEGIN, "DEFERRED")
+            # bypass SQLAlchemy: its overhead for one statement exceeds most transactions' cost
+            driver: Any = connection.connection.driver_connection
+            try:
+                driver.execute(f"BEGIN {mode}")
+            except sqlite3.Error as error:
+                raise _failed(error, *_of_sqlite(error)) from None
+
+    if url.get_backend_name() == "postgresql":
+
+        @event.listens_for(engine, "connect")
+        def _settings(dbapi_connection: Any, _record: Any) -> None:
+            with dbapi_connection.cursor() as cursor:
+                cursor.execute(_WRITABLE)
+                if durable:
+                    cursor.execute(_DURABLE)
+            dbapi_connection.commit()
+
+    return engine
+
+
+@contextlib.contextmanager
+def transaction(engine: Engine, *, write: bool) -> Iterator[Connection]:
+    """Run the block in one transaction, rolled back when the block raises.
+
+    Raises StorageError when the database cannot be reached, is locked for too long, or is full.
+    """
+    options: dict[str, Any] = {_BEGIN: "IMMEDIATE"} if write else {}
+    if not write and engine.dialect.name != "sqlite":
+        # a reader looks at several catalogs, and must see all of them in one state
+        options = {"isolation_level": "REPEATABLE READ"}
+    with map_errors(), engine.connect() as connection:
+        if options:
+            connection.execution_options(**options)
+        with connection.begin():
+            yield connection
+
+
+def add_what_is_missing(connection: Connection, metadata: MetaData) -> None:
+    """Add the tables and columns of ``metadata`` that the database lacks, in a transaction that
+    writes. In existing rows an added column holds its default, or NULL."""
+    metadata.create_all(connection)
+    found = inspect(connection)
+    quote = connection.dialect.identifier_preparer.format_table
+    for table in metadata.sorted_tables:
+        there = {column["name"] for column in found.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in there:
+                definition = CreateColumn(column).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {quote(table)} ADD COLUMN {definition}")
+
+
+@contextlib.contextmanager
+def map_errors() -> Iterator[None]:
+    """Raise database errors as StorageError: SQLAlchemy's text would show statement and values."""
+    try:
+        yield
+    except StatementError as error:
+        if isinstance(error.orig, PenstockError):  # a value that a column type refuses
+            raise error.orig from None
+        if not isinstance(error, DBAPIError):
+            raise
+        raise _storage_error(error) from None
+    except PoolTimeout:
+        raise StorageError(
+            "could not use the node's state store: none of its connections has become free",
+            hint="Check that the database of the parameter state answers.",
+        ) from None
+
+
+def _storage_error(error: DBAPIError) -> PenstockError:
+    sqlstate, hint = (
+        _of_sqlite(error.orig) if isinstance(error.orig, sqlite3.Error) else _of_server(error.orig)
+    )
+    return _failed(error.orig, sqlstate, hint)
+
+
+def _failed(error: BaseException | None, sqlstate: str | None, hint: str) -> StorageError:
+    message = f"could not use the node's state store: {str(error).strip()}"
+    return StorageError(message, hint=hint, sqlstate=sqlstate)
+
+
+def _of_sqlite(error: sqlite3.Error) -> tuple[str | None, str]:
+    """Return the SQLSTATE and hint for SQLite's error."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return _LOCKED, _UNLOCK
+    if code == sqlite3.SQLITE_FULL:
+        return (
+            _DISK_FULL,
+            "Free disk space where the state store's file lies, by default the node's folder.",
+        )
+    return None, "Check the node's folder and its permissions."
+
+
+def _of_server(error: BaseException | None) -> tuple[str | None, str]:
+    """Return the SQLSTATE and hint for a server's error."""
+    sqlstate = getattr(error, "sqlstate", None)
+    if sqlstate == _LOCKED:
+        return _LOCKED, _UNLOCK
+    if sqlstate == _DISK_FULL:
+        return _DISK_FULL, "Free disk space on the server of the parameter state."
+    return None, "Check that the database of the parameter state can be reached."
+
 
 SCHEMA_VERSION: Final = 27
 """The version of the tables in METADATA, where the package's import has put all of them. Each

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog import SubscriptionRelState
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.engine import make_private_file
 from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.store import make_private_file
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import CommandScope
 from penstock.errors import (

@@ -1,9 +1,9 @@
 """The standing proof: tables are compared with their publishers' in the background, for ever.
 
 In: subscriptions with ``verify_interval``. Out: rows of ``_penstock/verifications``, the progress
-of each table (``catalog.verifications``), and the error of a table that differs. A round compares
-some ranges of tables at one LSN, as ``penstock verify`` does (``verify``). Its snapshot at the
-publisher lives only while some megabytes are read, and the pause after it keeps the pace that
+of each table (``TableVerification``), and the error of a table that differs. A round compares some
+ranges of tables at one LSN, as ``penstock verify`` does (``verify``). Its snapshot at the publisher
+lives only while some megabytes are read, and the pause after it keeps the pace that
 ``verify_rate`` allows. New tables come first, then those whose last range was compared longest ago.
 
 A difference is checked a second time, at another LSN. One that stays is an error of the table,
@@ -24,8 +24,11 @@ import pyarrow as pa
 
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.pg_subscription import Subscription
-from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.catalog.verifications import TableVerification
+from penstock.catalog.pg_subscription_rel import (
+    SubscriptionRel,
+    SubscriptionRelState,
+    TableVerification,
+)
 from penstock.errors import NotInPrerequisiteState, PenstockError, StateMismatch, UndefinedObject
 from penstock.failpoint import INSIDE_VERIFICATION, failpoint
 from penstock.identifiers import quoted

@@ -25,8 +25,11 @@ from penstock.catalog.pg_stat_subscription import (
     TableStatistics,
 )
 from penstock.catalog.pg_subscription import Subscription
-from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.catalog.verifications import TableVerification
+from penstock.catalog.pg_subscription_rel import (
+    SubscriptionRel,
+    SubscriptionRelState,
+    TableVerification,
+)
 from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lakehouse.cuts import Cut
 from penstock.lsn import Lsn

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.catalog.cut_requests import CutRequest
+from penstock.catalog.pg_subscription import CutRequest
 from penstock.lsn import Lsn
 
 log = logging.getLogger(__name__)

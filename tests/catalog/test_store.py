@@ -13,7 +13,7 @@ from sqlalchemy.pool import QueuePool
 
 from fix_postgres import Database
 from penstock.catalog import Catalog
-from penstock.catalog.engine import map_errors, open_engine, parse_url, transaction
+from penstock.catalog.store import map_errors, open_engine, parse_url, transaction
 from penstock.errors import StorageError
 from penstock.lsn import Lsn
 
