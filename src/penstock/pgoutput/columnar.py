@@ -534,7 +534,7 @@ def _unknown_relation(oid: int) -> ProtocolViolation:
 
 
 class ColumnReader(Protocol):
-    """The part of a type family that decoding needs (``penstock.pgtypes.TypeFamily``)."""
+    """The part of a type family that decoding needs (``penstock.pgtypes.Family``)."""
 
     def arrow(self, typmod: int) -> pa.DataType:
         """Return the Arrow type of a column."""

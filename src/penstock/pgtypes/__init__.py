@@ -7,7 +7,7 @@ to Delta's.
 """
 
 from penstock.cells import Cells
-from penstock.pgtypes.family import TypeFamily
+from penstock.pgtypes.family import Family
 from penstock.pgtypes.registry import FAMILIES, arrow_type, binary_supported, find
 
-__all__ = ["FAMILIES", "Cells", "TypeFamily", "arrow_type", "binary_supported", "find"]
+__all__ = ["FAMILIES", "Cells", "Family", "arrow_type", "binary_supported", "find"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.cells import Cells, window
-from penstock.pgtypes.family import Family, TypeFamily, shown
+from penstock.pgtypes.family import Family, shown
 from penstock.pgtypes.gather import contiguous
 
 _ARRAY_SUBSCRIPT_ERROR = "2202E"
@@ -25,7 +25,7 @@ _ARRAY_SUBSCRIPT_ERROR = "2202E"
 class ArrayFamily(Family):
     """Arrays of one element type. The typmod is the element's."""
 
-    def __init__(self, oid: int, element: TypeFamily) -> None:
+    def __init__(self, oid: int, element: Family) -> None:
         self.name = f"{element.name}[]"
         self.oids = (oid,)
         self._element = element

@@ -5,7 +5,7 @@ A family never names table and column: whoever decodes a relation adds them as d
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -28,38 +28,41 @@ class Unfit(ValueNotRepresentable):
     """The text of the value."""
 
 
-class TypeFamily(Protocol):
-    """PostgreSQL types that become the same Arrow type in the same way."""
+class Family:
+    """PostgreSQL types that become the same Arrow type in the same way.
 
-    @property
-    def name(self) -> str:
-        """The name as format_type() prints it."""
+    ``name``: as format_type() prints it. ``oids``: the pg_type.oid of each type of this family; ()
+    if it takes all other types. ``binary``: the binary format can be read, and the initial copy
+    reads it unless ``copied_as_text``.
+    """
 
-    @property
-    def oids(self) -> tuple[int, ...]:
-        """The pg_type.oid of each type of this family; () if it takes all other types."""
-
-    @property
-    def binary(self) -> bool:
-        """True if the binary format can be read."""
+    name: str
+    oids: tuple[int, ...]
+    binary: bool = True
 
     def arrow(self, typmod: int) -> pa.DataType:
         """Return the Arrow type of a column of this type."""
+        raise NotImplementedError
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
         """Read cells in text format. Raises ValueNotRepresentable, ProtocolViolation."""
+        raise NotImplementedError
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
         """Read cells in binary format (the type's send function). Raises as ``text_column``."""
+        raise NotImplementedError
 
     def text_value(self, raw: bytes, typmod: int) -> Any:
         """Read one value in text format; equals ``text_column`` with ``as_py()``."""
+        raise NotImplementedError
 
     def binary_value(self, raw: bytes, typmod: int) -> Any:
         """Read one value in binary format; equals ``binary_column`` with ``as_py()``."""
+        raise NotImplementedError
 
     def copied_as_text(self, typmod: int) -> bool:
         """Tell whether the initial copy asks the server for the text of each value."""
+        return False
 
     def copy_expression(self, column_sql: str, typmod: int) -> str:
         """Return a SELECT expression for a quoted column; ``copy_column`` reads its binary format.
@@ -67,35 +70,12 @@ class TypeFamily(Protocol):
         Some expressions yield text, so the session needs ``datestyle=ISO``,
         ``intervalstyle=postgres`` and ``extra_float_digits=3`` as every subscriber sets them.
         """
-
-    def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
-        """Read cells of ``copy_expression`` in binary format. Raises as ``text_column``."""
-
-
-class Family:
-    """Default implementation: there is a binary format, and the initial copy reads it."""
-
-    name: str
-    binary: bool = True
-
-    def copied_as_text(self, typmod: int) -> bool:
-        return False
-
-    def copy_expression(self, column_sql: str, typmod: int) -> str:
         return f"{column_sql}::text" if self.copied_as_text(typmod) else column_sql
 
     def copy_column(self, cells: Cells, typmod: int) -> pa.Array:
+        """Read cells of ``copy_expression`` in binary format. Raises as ``text_column``."""
         by_text = self.copied_as_text(typmod)
         return self.text_column(cells, typmod) if by_text else self.binary_column(cells, typmod)
-
-    def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        raise NotImplementedError
-
-    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
-        raise NotImplementedError
-
-    def text_value(self, raw: bytes, typmod: int) -> Any:
-        raise NotImplementedError
 
     def refuse_text(self, cells: Cells, typmod: int) -> NoReturn:
         """Raise the error of the first bad value in a column that could not be read as a whole."""

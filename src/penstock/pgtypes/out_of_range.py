@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.cells import Cells
 from penstock.errors import ValueNotRepresentable
-from penstock.pgtypes.family import TypeFamily, Unfit
+from penstock.pgtypes.family import Family, Unfit
 from penstock.pgtypes.gather import cells_of, strings
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.pgtypes.pg_type import DATE, NUMERIC, TIMESTAMP, TIMESTAMPTZ
@@ -43,7 +43,7 @@ class OutOfRange:
         self.policy: Final = policy
         self._replaced = 0
 
-    def find(self, type_oid: int) -> TypeFamily | Replacing:
+    def find(self, type_oid: int) -> Family | Replacing:
         """Return the reader of a type."""
         family = find(type_oid)
         return family if self.policy in (ERROR, TEXT) else Replacing(family, self._instead)
@@ -86,7 +86,7 @@ _Instead = Callable[[int, ValueNotRepresentable, int, int], Any]
 class Replacing:
     """A family's reader with replacements. Raises other errors only: ProtocolViolation."""
 
-    def __init__(self, family: TypeFamily, instead: _Instead) -> None:
+    def __init__(self, family: Family, instead: _Instead) -> None:
         self._family = family
         self._instead = instead
         self._oid = family.oids[0] if family.oids else 0

@@ -15,7 +15,7 @@ from penstock.errors import FeatureNotSupported
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.array import ArrayFamily
 from penstock.pgtypes.datetime import DateFamily, TimestampFamily
-from penstock.pgtypes.family import TypeFamily
+from penstock.pgtypes.family import Family
 from penstock.pgtypes.floating import FloatFamily
 from penstock.pgtypes.integer import BooleanFamily, IntegerFamily
 from penstock.pgtypes.numeric import NumericFamily
@@ -24,7 +24,7 @@ from penstock.pgtypes.uuid import UuidFamily
 from penstock.pgtypes.variant import type_name
 from penstock.pgtypes.varlena import OUTPUT_TEXT, ByteaFamily, JsonbFamily, TextFamily
 
-_SCALARS: Final[tuple[TypeFamily, ...]] = (
+_SCALARS: Final[tuple[Family, ...]] = (
     BooleanFamily(),
     IntegerFamily(pg_type.INT2, 2),
     IntegerFamily(pg_type.INT4, 4),
@@ -48,7 +48,7 @@ _SCALARS: Final[tuple[TypeFamily, ...]] = (
 _ARRAYS: Final = {oid: pg_type.types()[oid].array for family in _SCALARS for oid in family.oids}
 _ELEMENTS: Final = {array: element for element, array in _ARRAYS.items()}
 
-FAMILIES: Final[tuple[TypeFamily, ...]] = (
+FAMILIES: Final[tuple[Family, ...]] = (
     *_SCALARS,
     *(ArrayFamily(_ARRAYS[oid], family) for family in _SCALARS for oid in family.oids),
 )
@@ -71,7 +71,7 @@ _OF_ARROW: Final[dict[pa.DataType, int]] = {
 }
 
 
-def find(type_oid: int) -> TypeFamily:
+def find(type_oid: int) -> Family:
     """Return the family of a type; types without one get that of the output function's text."""
     return _BY_OID.get(type_oid, OUTPUT_TEXT)
 

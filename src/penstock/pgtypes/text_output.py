@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from penstock.cells import Cells
 from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.datetime import date_text, timestamp_text
-from penstock.pgtypes.family import TypeFamily
+from penstock.pgtypes.family import Family
 from penstock.pgtypes.floating import float_text
 from penstock.pgtypes.pg_type import BOOL, BPCHAR, DATE, INET, NUMERIC, TIMESTAMP, TIMESTAMPTZ
 from penstock.pgtypes.registry import element_oid, find
@@ -156,7 +156,7 @@ def may_not_fit(type_oid: int, typmod: int) -> bool:
 class AsText:
     """A reader of a type's cells as text."""
 
-    def __init__(self, family: TypeFamily) -> None:
+    def __init__(self, family: Family) -> None:
         self._family = family
 
     def arrow(self, typmod: int) -> pa.DataType:
