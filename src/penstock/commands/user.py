@@ -174,18 +174,13 @@ def _dependents(transaction: CatalogTransaction, role: Role) -> list[str]:
             found.append((table.oid, f"owner of table {_table_text(table)}"))
         if table.oid in granted:
             found.append((table.oid, f"privileges for table {_table_text(table)}"))
-    for enum in transaction.types.all():
-        if enum.owner == role.oid:
-            found.append((enum.oid, f"owner of type {enum_name(enum)}"))
-    for schema in transaction.namespaces.all():
-        if schema.owner == role.oid:
-            found.append((schema.oid, f"owner of schema {schema.name}"))
-    for publication in transaction.publications.all():
-        if publication.owner == role.oid:
-            found.append((publication.oid, f"owner of publication {publication.name}"))
-    for subscription in transaction.subscriptions.all():
-        if subscription.owner == role.oid:
-            found.append((subscription.oid, f"owner of subscription {subscription.name}"))
+    objects: list[tuple[Any, str]] = [
+        *((enum, f"type {enum_name(enum)}") for enum in transaction.types.all()),
+        *((schema, f"schema {schema.name}") for schema in transaction.namespaces.all()),
+        *((one, f"publication {one.name}") for one in transaction.publications.all()),
+        *((one, f"subscription {one.name}") for one in transaction.subscriptions.all()),
+    ]
+    found += [(each.oid, f"owner of {what}") for each, what in objects if each.owner == role.oid]
     return [text for _, text in sorted(found, key=lambda each: each[0])]
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.backend.hba import parse_rules
 from penstock.catalog.pg_subscription import UNSENT_CHANGES
@@ -56,18 +56,20 @@ _NAMEDATALEN: Final = 64
 # bytes.
 
 
-class ParameterKind(Protocol):
+class ParameterKind:
     """A kind of parameters, which reads and shows their values."""
 
     def read(self, name: str, value: Any) -> Any:
         """Read a value. Raises InvalidParameterValue with PostgreSQL's message."""
+        raise NotImplementedError
 
     def show(self, value: Any) -> str:
         """Return the value as the parameter file has it."""
+        return json.dumps(value)
 
 
 @dataclass(frozen=True, slots=True)
-class Integer:
+class Integer(ParameterKind):
     """An integer (config_int). ``unit``: ms, s, kB or nothing; the limits are in it."""
 
     minimum: int
@@ -89,7 +91,7 @@ class Integer:
 
 
 @dataclass(frozen=True, slots=True)
-class Real:
+class Real(ParameterKind):
     """A real number without a unit (config_real)."""
 
     minimum: float
@@ -101,30 +103,24 @@ class Real:
         check_range(name, number, self.minimum, self.maximum, "")
         return number
 
-    def show(self, value: Any) -> str:
-        """Show the number."""
-        return str(value)
-
 
 @dataclass(frozen=True, slots=True)
-class Boolean:
+class Boolean(ParameterKind):
     """A boolean (config_bool)."""
 
     def read(self, name: str, value: Any) -> bool:
         """Read a boolean in any of PostgreSQL's words."""
         return read_bool(name, _text(value))
 
-    def show(self, value: Any) -> str:
-        """Show the boolean as TOML."""
-        return str(value).lower()
-
 
 @dataclass(frozen=True, slots=True)
-class String:
-    """A text (config_string). ``pattern`` must match all of it; ``hint`` tells how to write it."""
+class String(ParameterKind):
+    """A text (config_string). ``pattern`` must match all of it; ``hint`` tells how to write it.
+    ``check`` raises PostgreSQL's error."""
 
     pattern: str = r".*"
     hint: str | None = None
+    check: Callable[[str], object] = lambda _: None
 
     def read(self, name: str, value: Any) -> str:
         """Read a text. Numbers and booleans must be quoted: unquoted, they may be meant for another
@@ -133,32 +129,12 @@ class String:
             raise _invalid(name, value, f'Put it in quotes: {name} = "{_text(value)}".')
         if "\0" in value or not re.fullmatch(self.pattern, value, re.DOTALL):
             raise _invalid(name, value, self.hint)
+        self.check(value)
         return value
 
-    def show(self, value: Any) -> str:
-        """Show the text in quotes."""
-        return json.dumps(value)
-
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A text (config_string) with a check of its own, which raises PostgreSQL's error."""
-
-    check: Callable[[str], object]
-
-    def read(self, name: str, value: Any) -> str:
-        """Read a text and check it."""
-        text = String().read(name, value)
-        self.check(text)
-        return text
-
-    def show(self, value: Any) -> str:
-        """Show the text in quotes."""
-        return json.dumps(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Strings:
+class Strings(ParameterKind):
     """A list of texts."""
 
     def read(self, name: str, value: Any) -> tuple[str, ...]:
@@ -167,13 +143,9 @@ class Strings:
             raise _invalid(name, value, f'Write a list of texts: {name} = ["...", "..."].')
         return tuple(value)
 
-    def show(self, value: Any) -> str:
-        """Show the list as TOML."""
-        return json.dumps(value)
-
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(ParameterKind):
     """A table of settings for Spark, which checks them itself."""
 
     def read(self, name: str, value: Any) -> dict[str, str]:
@@ -186,10 +158,6 @@ class Settings:
                 raise _invalid(key, item, f'Write "{key}" = "..." with the whole name in quotes.')
             found[key] = _text(item)
         return found
-
-    def show(self, value: Any) -> str:
-        """Show the table as JSON."""
-        return json.dumps(value)
 
 
 def _invalid(name: str, value: Any, hint: str | None = None) -> InvalidParameterValue:
@@ -366,7 +334,7 @@ class Parameters:
     output_plugin_libraries: tuple[str, ...] = parameter(tuple(BUNDLED), Strings())
     """Output plugins that slots may use, by the names of their entry points."""
     wal_sender_timeout: float = milliseconds(60.0)
-    synchronous_standby_names: str = parameter("", Checked(syncrep_gram.parse))
+    synchronous_standby_names: str = parameter("", String(check=syncrep_gram.parse))
     """Subscribers that must confirm a session's commit before it goes on; empty: none."""
     authentication_timeout: float = parameter(60.0, Integer(1, 600, "s"))
     idle_session_timeout: float = milliseconds(0.0)
