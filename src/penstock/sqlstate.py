@@ -17,10 +17,6 @@ from penstock.errors import (
 )
 
 
-class CardinalityViolation(PenstockError):
-    default_sqlstate = "21000"
-
-
 class StringDataRightTruncation(PenstockError):
     default_sqlstate = "22001"
 
@@ -43,10 +39,6 @@ class DatetimeFieldOverflow(PenstockError):
 
 class InvalidTimeZoneDisplacementValue(PenstockError):
     default_sqlstate = "22009"
-
-
-class DivisionByZero(PenstockError):
-    default_sqlstate = "22012"
 
 
 class InvalidPrecedingOrFollowingSize(PenstockError):

@@ -15,10 +15,6 @@ from sqlalchemy import BigInteger, Boolean, Column, String
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import StoredTable, TableAccess
 
-ALWAYS: Final = "a"
-BY_DEFAULT: Final = "d"
-"""Values of pg_attribute.attidentity for identity columns; serial ones have ""."""
-
 
 @dataclass(frozen=True, slots=True)
 class SequenceParameters:
@@ -36,8 +32,8 @@ class SequenceParameters:
 @dataclass(frozen=True, slots=True)
 class Sequence(SequenceParameters):
     """A sequence. ``table``: oid of the table whose column ``column`` owns it; ``identity``: the
-    column's attidentity. No value after ``last_value`` was given out; ``is_called``: it may itself
-    have been."""
+    column's attidentity, "" for serial. No value after ``last_value`` was given out;
+    ``is_called``: it may itself have been."""
 
     oid: Annotated[int, Column("seqrelid", BigInteger, primary_key=True, autoincrement=False)]
     name: Annotated[str, Column("seqname", String(64), nullable=False)]
