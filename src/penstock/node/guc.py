@@ -178,46 +178,6 @@ DEFAULT_HBA: Final = (
 )
 
 
-RELOADED: Final = frozenset(
-    (
-        "wal_receiver_timeout",
-        "wal_receiver_status_interval",
-        "wal_retrieve_retry_interval",
-        "max_logical_replication_workers",
-        "max_sync_workers_per_subscription",
-        "max_active_replication_origins",
-        "logical_decoding_work_mem",
-        "apply_queue_mem",
-        "apply_batch_rows",
-        "apply_batch_delay",
-        "apply_batch_idle",
-        "apply_backlog_delay",
-        "backlog_copy_threshold",
-        "copy_unit_size",
-        "copy_snapshot_timeout",
-        "maintenance_work_mem",
-        "key_index_size",
-        "compact_small_files",
-        "compact_dead_ratio",
-        "checkpoint_commits",
-        "cuts_kept",
-        "cuts_kept_for",
-        "verifications_kept_for",
-        "hba",
-        "ssl_cert_file",
-        "ssl_key_file",
-        "max_slot_keep_age",
-        "wal_sender_timeout",
-        "synchronous_standby_names",
-        "authentication_timeout",
-        "idle_session_timeout",
-        "sequencer_interval",
-        "output_plugin_libraries",
-    )
-)
-"""Parameters that a reload changes (PGC_SIGHUP); the others need a restart (PGC_POSTMASTER)."""
-
-
 def parameter(default: Any, kind: ParameterKind) -> Any:
     """Declare a parameter with its default, in the form of a value once read, and its kind."""
     return field(default=default, metadata={"kind": kind})
@@ -345,6 +305,18 @@ class Parameters:
     metrics_address: str = parameter("127.0.0.1", _NOT_EMPTY)
     """The address of that port. Whoever reaches it can read the metrics: there is no login."""
     spark: SparkParameters = field(default_factory=SparkParameters)
+
+
+_RESTARTED: Final = """
+    warehouse state fsync track_commit_timestamp default_unsent_changes port listen_addresses
+    database server_version max_connections max_wal_senders max_replication_slots
+    max_prepared_transactions metrics_port metrics_address spark
+    """
+"""Parameters that need a restart (PGC_POSTMASTER)."""
+RELOADED: Final = frozenset(f.name for f in dataclasses.fields(Parameters)).difference(
+    _RESTARTED.split()
+)
+"""Parameters that a reload changes (PGC_SIGHUP)."""
 
 
 def load(folder: Path) -> Parameters:
