@@ -122,6 +122,9 @@ from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher, SystemIdentity, missing_publications_message
 from penstock.walreceiver.slots import RemoteSlot
 
+log = logging.getLogger(__name__)
+
+
 # Options of subscriptions (subscriptioncmds.c, parse_subscription_options).
 
 
@@ -1456,7 +1459,6 @@ def _check_new_owner(subscription: Subscription, owner: CurrentRole, scope: Comm
 # If step 3 fails, the mark is removed and the subscription is as before. If the process dies, the
 # mark stays and DROP can be repeated; then a slot that is already gone is no error.
 
-log = logging.getLogger(__name__)
 
 _TAG = "DROP SUBSCRIPTION"
 _DISASSOCIATE = (

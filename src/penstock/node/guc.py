@@ -39,6 +39,9 @@ from penstock.guc import (
 from penstock.node.claims import running_process
 from penstock.walsender import syncrep_gram
 
+log = logging.getLogger(__name__)
+
+
 FILE_NAME: Final = "penstock.toml"
 
 _T = TypeVar("_T")
@@ -421,7 +424,6 @@ def state_url(folder: Path, parameters: Parameters) -> str:
 # mistake changes nothing. A parameter that needs a restart (not in ``RELOADED``) is logged
 # and keeps its value; the others take effect at once.
 
-log = logging.getLogger(__name__)
 
 RECEIVED: Final = "received SIGHUP, reloading configuration files"
 

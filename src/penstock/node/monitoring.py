@@ -26,6 +26,9 @@ from penstock.node.status import SubscriptionStatus
 from penstock.walsender.senders import Sender
 from penstock.walsender.slots import SlotState
 
+log = logging.getLogger(__name__)
+
+
 # A node's numbers for Prometheus, under names that stay (docs/operations.md, "Monitoring"). Every
 # scrape asks for a new report; nothing is kept between scrapes. No socket is opened here. LSNs in
 # reports are positions in bytes: in the node's own log for slots and walsenders, in the
@@ -275,8 +278,6 @@ def _families(
                 family.add_metric(values, float(value))
         yield family
 
-
-log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S: Final = 10
 

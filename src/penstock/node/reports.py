@@ -24,6 +24,9 @@ from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import MISSING, RemoteSlot
 
+log = logging.getLogger(__name__)
+
+
 # Questions to publishers about their WAL and the slots that keep it, for the statistics. Each is
 # asked on a thread of its own, so that one that does not answer does not delay the numbers of the
 # others.
@@ -129,8 +132,6 @@ def ask_all(
         thread.join(max(0.0, deadline - time.monotonic()))
     return dict(found)
 
-
-log = logging.getLogger(__name__)
 
 NO_WORKER: Final = "stopped"
 

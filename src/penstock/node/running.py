@@ -54,6 +54,8 @@ from penstock.subscription.upkeep import UpkeepOptions
 from penstock.subscription.worker import ApplyWorker, CatalogAccess
 from penstock.subscription.worker_status import WorkerStatus
 
+log = logging.getLogger(__name__)
+
 
 def copy_options(parameters: Parameters) -> CopyOptions:
     """Return the options of the initial copy."""
@@ -99,8 +101,6 @@ def stream_options(parameters: Parameters, spool: Path, indexes: KeyIndexes) -> 
         receiver_timeout=parameters.wal_receiver_timeout,
     )
 
-
-log = logging.getLogger(__name__)
 
 _LOOK_INTERVAL: Final = 0.2
 """Seconds between two looks at the catalog's change counter."""

@@ -114,6 +114,9 @@ from penstock.sqlstate import (
     UndefinedTable,
 )
 
+log = logging.getLogger(__name__)
+
+
 # DuckDB instances for catalog queries, kept between queries: making one takes longer than most
 # queries. ``give_back`` empties them again.
 
@@ -175,7 +178,6 @@ _FOR_EVER: Final = math.inf
 """The limit for queries whose rows come from elsewhere, as fast as the client reads them."""
 _TICK_S: Final = 0.1
 _ROWS_AT_A_TIME: Final = 1 << 12
-log = logging.getLogger(__name__)
 
 
 class _Watch(threading.Thread):
