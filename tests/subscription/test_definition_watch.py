@@ -430,6 +430,44 @@ def test_a_conflict_beside_a_truncate_that_was_sent(
     assert error is not None and EMPTIED in f"{error.detail}"
 
 
+@pytest.mark.parametrize("reached", [True, False])
+def test_sessions_that_end_before_the_stream_has_reached_their_look(
+    database: Database, connection: Connection, *, reached: bool
+) -> None:
+    """The rows that tell it are updated before there is a session that lives longer. ``reached``:
+    the stream reaches the look of the first session before."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    root = target_of(database, "root")
+
+    def session(applied: Lsn) -> DefinitionWatch:
+        def save(rel: SubscriptionRel, text: str) -> None:
+            root.rel = replace(root.rel, definition=text)
+
+        watch = DefinitionWatch(a_subscription(), save, lambda: connection)
+        assert watch.begin(connection, [root], applied) == []
+        return watch
+
+    def end() -> Lsn:
+        return Lsn.parse(str(database.value("SELECT pg_current_wal_lsn()")))
+
+    session(INVALID)
+    with database.connect(autocommit=False) as other:
+        ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+        other.execute("SAVEPOINT a")
+        other.execute("TRUNCATE root; INSERT INTO root VALUES (2)")
+        other.execute("RELEASE a")
+        other.execute("COMMIT")
+    watch = session(INVALID)  # sees the files, and ends
+    seen = end()
+    database.execute("SELECT pg_logical_emit_message(true, 'more', 'WAL')")
+    watch.truncated(root, [(1, xid)], (np.array([2]), np.array([xid])))
+    watch = session(seen if reached else INVALID)
+    database.execute("UPDATE root SET v = 'b'")
+    assert watch.look([root], Lsn(1 << 60)) == []
+
+
 def test_a_partition_that_was_attached_and_emptied(database: Database) -> None:
     """Its rows were sent meanwhile."""
     database.execute(

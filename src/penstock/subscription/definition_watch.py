@@ -151,6 +151,17 @@ def _is_later(xid: int, other: int) -> bool:
     return 0 < (xid - other) % _XIDS < _XIDS // 2
 
 
+@dataclass(frozen=True, slots=True)
+class PendingFile:
+    """The new file of a leaf that the stream may still account for. ``seen``: the first look that
+    saw it; ``survived``: a look has found rows in it of a TRUNCATE's own transaction, which others
+    may have updated since."""
+
+    file: int
+    seen: Lsn
+    survived: bool
+
+
 @dataclass(frozen=True)
 class Known:
     """Definitions that the rows of a table here depend on. ``lsn``: the position of the look that
@@ -162,7 +173,8 @@ class Known:
     with rows that have all been updated since, and the position up to which the stream has to be
     read to know. ``publications``: those of the subscription then. ``untold``: differences that the
     next change of the table tells, with the looks between which they took effect; they are reasons
-    for an error if the stream gets past the second look without a change.
+    for an error if the stream gets past the second look without a change. ``pending``: new
+    files of leaves that the stream may still account for.
     """
 
     lsn: Lsn
@@ -176,6 +188,7 @@ class Known:
     attached: Mapping[str, Lsn] = field(default_factory=dict)
     publications: tuple[str, ...] = ()
     untold: Mapping[str, tuple[Lsn, Lsn]] = field(default_factory=dict)
+    pending: Mapping[int, PendingFile] = field(default_factory=dict)
 
     @cached_property
     def definition(self) -> TableDefinition:
@@ -204,6 +217,10 @@ class Known:
             "attached": {name: str(until) for name, until in self.attached.items()},
             "publications": self.publications,
             "untold": {reason: list(map(str, at)) for reason, at in self.untold.items()},
+            "pending": [
+                [oid, each.file, str(each.seen), each.survived]
+                for oid, each in self.pending.items()
+            ],
         }
         return json.dumps(stored, separators=(",", ":"))
 
@@ -223,6 +240,10 @@ class Known:
             {name: Lsn.parse(until) for name, until in stored["attached"].items()},
             tuple(stored["publications"]),
             {each: (Lsn.parse(a), Lsn.parse(b)) for each, (a, b) in stored["untold"].items()},
+            {
+                oid: PendingFile(file, Lsn.parse(seen), survived)
+                for oid, file, seen, survived in stored.get("pending", ())
+            },
         )
 
 
@@ -276,16 +297,18 @@ class Difference:
     """A difference that a look has found. ``known``: the definitions from now on; ``reasons``: why
     rows here differ from the publisher's; ``labels``: labels of enums with another name, by column;
     ``notices``: changes of the publications that select later rows, and not earlier ones;
-    ``pending``: reasons, by leaf, that the stream may still remove, or None; ``since``: the look
-    before the difference took effect, where that is not the last one; ``until``: the position where
-    the look that found it ended; ``renamed``: the table here stands for another one than the one
-    that has its name at the publisher."""
+    ``pending``: reasons, by leaf, that the stream may still remove, or None; ``survived``: leaves
+    of them with rows from after they got their file; ``since``: the look before the difference took
+    effect, where that is not the last one; ``until``: the position where the look that found it
+    ended; ``renamed``: the table here stands for another one than the one that has its name at the
+    publisher."""
 
     known: Known
     reasons: tuple[str, ...] = ()
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     pending: Mapping[int, str | None] = field(default_factory=dict)
+    survived: frozenset[int] = frozenset()
     since: Lsn | None = None
     until: Lsn | None = None
     renamed: bool = False
@@ -338,7 +361,13 @@ def compare(
     )
     reasons += gaps
     return Difference(
-        after, tuple(reasons), of_types.here, notices, changed.pending, until=found.until
+        after,
+        tuple(reasons),
+        of_types.here,
+        notices,
+        changed.pending,
+        changed.survived,
+        until=found.until,
     )
 
 
@@ -680,13 +709,14 @@ class _LeafChanges:
     of partitions that have no row from before they were attached; ``pending``: possible reasons by
     leaf, where a TRUNCATE that is still to come may have given the leaf another file node, or
     nobody can read it now; None where one that was sent accounts for it; ``places``: tables whose
-    new links belong to pending leaves."""
+    new links belong to pending leaves; ``survived``: as of ``Difference``."""
 
     reasons: tuple[str, ...]
     notices: tuple[str, ...] = ()
     attached: tuple[str, ...] = ()
     pending: Mapping[int, str | None] = field(default_factory=dict)
     places: frozenset[int] = frozenset()
+    survived: frozenset[int] = frozenset()
 
     def without_pending(self, now: Raw, before: Raw) -> Raw:
         """Return ``now`` with pending leaves as they were before, so that the next look finds their
@@ -716,6 +746,7 @@ def _changed_leaves(
     attached: list[str] = []
     pending: dict[int, str | None] = {}
     unsaid: set[int] = set()
+    survived: set[int] = set()
     for oid, leaf in leaves.items():
         old = earlier.get(oid)
         new = [link for link in now.path(oid) if (link.child, link.attached) not in places]
@@ -737,12 +768,14 @@ def _changed_leaves(
             if emptied is None:
                 sent = _is_of_a_sent_truncate(known, now, leaf, ask)
                 pending[oid] = None if sent else _emptied(leaf)
+                survived.update([oid] if _have_rows_survived(known, now, leaf, ask) else ())
                 unsaid.update(link.child for link in new if brought)
             elif emptied:
                 reasons.append(_emptied(leaf))
         if brought and old is None and oid not in pending:
             attached.append(leaf.name)
-    return _LeafChanges(tuple(reasons), tuple(notices), tuple(attached), pending, frozenset(unsaid))
+    told = tuple(reasons), tuple(notices), tuple(attached)
+    return _LeafChanges(*told, pending, frozenset(unsaid), frozenset(survived))
 
 
 def _has_other_file(
@@ -785,13 +818,30 @@ def _is_of_a_sent_truncate(
 ) -> bool:
     """Tell whether a TRUNCATE of the whole table that was sent accounts for a leaf's file, by what
     the stream has told up to now."""
-    after = (leaf.changed + 1) % _XIDS
-    together = [each.oid for each in now.leaves if each.changed == leaf.changed]
+    survived = _have_rows_survived(known, now, leaf, ask)
     return any(
         sent.may_include(leaf.changed)
         and sent.is_newest_before(leaf.changed)
-        and (not sent.filled or any(ask.has_rows_between(oid, sent.xid, after) for oid in together))
+        and (survived or not sent.filled)
         for sent in known.truncated
+    )
+
+
+def _have_rows_survived(
+    known: Known, now: TableDefinition, leaf: LeafDefinition, ask: LeafQuestions
+) -> bool:
+    """Tell whether a look has found rows that a sent TRUNCATE's own transaction has put into files
+    of the leaf's age: nobody has emptied them since."""
+    pending = known.pending.get(leaf.oid)
+    if pending is not None and pending.file == leaf.filenode and pending.survived:
+        return True
+    after = (leaf.changed + 1) % _XIDS
+    together = [each.oid for each in now.leaves if each.changed == leaf.changed]
+    return any(
+        ask.has_rows_between(oid, sent.xid, after)
+        for sent in known.truncated
+        if sent.filled and sent.may_include(leaf.changed)
+        for oid in together
     )
 
 
@@ -1014,9 +1064,12 @@ class DefinitionWatch:
         self._known: dict[str, Known] = {}
         self._seen: dict[str, SeenTransactions] = {}
         """The transactions that the last look at each table has seen."""
-        self._first_seen: dict[tuple[object, ...], tuple[Lsn, Lsn]] = {}
-        """Two positions for each new file node of a leaf and each new name of a table: one where it
-        was not there yet, and one where it had been found. Leaves have only the latter, twice."""
+        self._renamed: dict[tuple[str, tuple[str, str] | None], tuple[Lsn, Lsn]] = {}
+        """The looks between which a table got another name, or was dropped, by that name: the
+        difference counts once the stream has reached the second one."""
+        self._leaf_seen: dict[tuple[str, int, int], Lsn] = {}
+        """The first look that saw a leaf's file, by table, leaf and file: from there on the stream
+        has told a TRUNCATE of the whole table that gave the leaf this file."""
         self._pending: dict[str, Mapping[int, str | None]] = {}
         """Reasons for an error of a table, by leaf, that hold if no TRUNCATE comes for the leaf."""
         self._saved: dict[str, tuple[float, int]] = {}
@@ -1270,12 +1323,23 @@ class DefinitionWatch:
             widens = self._subscription.schema_change == WIDEN
             difference = compare(known, found, oid, target.held, publications, ask, widens=widens)
             difference = _with_untold(difference, _told_upto(target, applied))
+            difference = self._with_pending(target, difference)
             self._pending[target.rel.sync_id] = difference.pending
             if difference.reasons or difference.labels or difference.notices:
                 differences.append((target, difference))
             else:
                 self.accept(target, difference)
         return differences
+
+    def _with_pending(self, target: WatchedTarget, difference: Difference) -> Difference:
+        """Return a difference that knows which look has seen the file of each pending leaf first:
+        sessions may be short, and each of them would wait until the stream has reached its own."""
+        pending = {
+            leaf: PendingFile(file, seen, leaf in difference.survived)
+            for (sync_id, leaf, file), seen in self._leaf_seen.items()
+            if sync_id == target.rel.sync_id and leaf in difference.pending
+        }
+        return replace(difference, known=replace(difference.known, pending=pending))
 
     def _known_of(
         self, connection: Connection, target: WatchedTarget, found: Definitions
@@ -1314,7 +1378,7 @@ class DefinitionWatch:
             if known is None or now == name or (now is None and name not in taken):
                 continue
             between = (known.lsn, found.until)
-            since, seen = self._first_seen.setdefault((sync_id, now), between)
+            since, seen = self._renamed.setdefault((sync_id, now), between)
             if seen <= _told_upto(target, applied):
                 reason = (
                     "The table was dropped, and another one has its name"
@@ -1332,9 +1396,13 @@ class DefinitionWatch:
     ) -> LeafQuestions:
         sync_id, reached = target.rel.sync_id, _told_upto(target, applied)
 
+        table = self._known.get(sync_id)
+        pending = {} if table is None else table.pending
+
         def may_be_told(leaf: int, filenode: int) -> bool:
-            _, seen = self._first_seen.setdefault((sync_id, leaf, filenode), (until, until))
-            return seen > reached
+            known = pending.get(leaf)
+            first = until if known is None or known.file != filenode else known.seen
+            return self._leaf_seen.setdefault((sync_id, leaf, filenode), first) > reached
 
         return replace(questions(connection), may_be_told=may_be_told)
 
