@@ -297,7 +297,7 @@ def test_what_was_changed_since_is_not_prepared(
     assert gids(lake) == []
     assert len(parquet_files(lake) - before) == 1
 
-    commit = CommitBlocks.commit_statement
+    commit = CommitBlocks.commit
 
     def slowly(*arguments: Any, **options: Any) -> None:
         entered.set()
@@ -308,7 +308,7 @@ def test_what_was_changed_since_is_not_prepared(
         check(*arguments)
         go_on.set()
 
-    monkeypatch.setattr(CommitBlocks, "commit_statement", slowly)
+    monkeypatch.setattr(CommitBlocks, "commit", slowly)
     monkeypatch.setattr(TwoPhase, "_claim", claim)
     with contextlib.closing(lake.connect()) as one, contextlib.closing(lake.connect()) as two:
         two.execute("BEGIN; UPDATE g SET v = 0 WHERE id = 2")

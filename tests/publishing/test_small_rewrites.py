@@ -15,6 +15,7 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from faults.heavy import part_of_make_faults
+from penstock.errors import StorageError
 from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.row_work import LeafWork
 from penstock.lakehouse.staged_commit import StagedCommit
@@ -303,17 +304,32 @@ def test_spark_reads_what_was_written(lake: LakeNode, spark: Any) -> None:
 def test_two_sessions_insert_at_once(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both find a version for their rows."""
     lake.execute("CREATE TABLE shared (v int)")
-    insert = CommitBlocks.commit_statement
+    insert = CommitBlocks.commit
 
     def late(*arguments: Any, **options: Any) -> None:
-        monkeypatch.setattr(CommitBlocks, "commit_statement", insert)
+        monkeypatch.setattr(CommitBlocks, "commit", insert)
         with lake.connect() as other:
             other.execute("INSERT INTO shared VALUES (1)")
         insert(*arguments, **options)
 
-    monkeypatch.setattr(CommitBlocks, "commit_statement", late)
+    monkeypatch.setattr(CommitBlocks, "commit", late)
     lake.execute("INSERT INTO shared VALUES (2)")
     assert sorted(lake.rows("SELECT v FROM shared")) == [(1,), (2,)]
+
+
+def test_a_committed_statement_is_no_error(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a block, its commit may come into the node's log later."""
+    lake.execute("CREATE TABLE later (v int)")
+    serving = lake.node.serving
+    assert serving is not None
+
+    def full(**_: Any) -> None:
+        raise StorageError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(serving.sequencer, "step", full)
+        lake.execute("INSERT INTO later VALUES (1)")
+    assert lake.rows("SELECT v FROM later") == [(1,)]
 
 
 @pytest.mark.parametrize(

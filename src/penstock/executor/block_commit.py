@@ -98,40 +98,33 @@ class CommitBlocks:
         self._unique: Final = unique
         self._new: Final = NewTables(warehouse)
 
-    def commit(self, block: LakeBlock) -> None:
-        """Commit what the block has staged. If it raises PenstockError, nothing is committed
-        (40001: others were first at some row, 23505: at some key, 42P07: at some name); after an
-        error of a store the outcome is open until ``finish``."""
+    def commit(self, block: LakeBlock, *, alone: bool = False, apart: bool = False) -> None:
+        """Commit what the block has staged. ``alone``: it holds one statement, which found its rows
+        in the newest versions, has the turn of its keys, and changes no row that is held.
+        ``apart``: each table is committed by itself, as a subscription fills them: its cuts may
+        come between two of them.
+
+        If it raises PenstockError, nothing is committed (CommitConflict: others were first at some
+        row or have altered a table, 23505: at some key, 42P07: at some name), except after 40003
+        with ``apart``; after an error of a store the outcome is open until ``finish``."""
         changes, tables, messages = block.changes, block.made, block.staged.messages
         if not (changes or tables or messages):
             return
+        if alone and (apart or len(changes) == 1):
+            self._commit_each(block, changes)
+            return
         if messages:
             self._sequencer.step()  # earlier commits must stand before the messages in the log
-        keyed = self._unique.turn(change.relation for change in changes if change.added)
-        with keyed, self._sequencer.one_transaction():
+        keyed = () if alone else [change.relation for change in changes if change.added]
+        with self._unique.turn(keyed), self._sequencer.one_transaction():
             self._finish_before(changes, tables)
-            self._held.now(_tables(changes)).check_changes(changes)
-            try:
-                made = self._commit(block, changes, tables=tables, messages=messages)
-            except CommitConflict as error:
-                raise outrun_block(error) from None
-        self._after(made)
+            if not alone:
+                self._held.now(_tables(changes)).check_changes(changes)
+            made = self._commit(block, changes, tables=tables, messages=messages)
+        self._checkpoint(made)
 
-    def commit_statement(self, block: LakeBlock, *, apart: bool) -> None:
-        """Commit a block that holds one statement, which found its rows in the newest versions and
-        has the turn of its keys. ``apart``: each table is committed by itself, as a subscription
-        fills them: its cuts may come between two of them.
-
-        Raises CommitConflict if others were first at some row or have altered a table; nothing is
-        committed then. Raises PenstockError (23505; 40003: with ``apart``, a part is committed).
-        """
-        changes = block.changes
-        if len(changes) > 1 and not apart:
-            with self._sequencer.one_transaction():
-                self._finish_before(changes)
-                made = self._commit(block, changes)
-            self._checkpoint(made)
-            return
+    def _commit_each(self, block: LakeBlock, changes: Sequence[StagedChange]) -> None:
+        """Commit each table by itself, after the version in which its rows were found."""
         done: list[StagedChange] = []
         for change in changes:
             state = block.read_state(change)
@@ -147,6 +140,14 @@ class CommitBlocks:
                 raise serialization_failure(error.detail or error.message, names) from None
             done.append(change)
             self._checkpoint([(commit, (version, state))])
+
+    def put_into_log(self) -> None:
+        """Put what is committed into the node's log. An error is only logged: the rows are
+        committed all the same, and the sequencer tries again."""
+        try:
+            self._sequencer.step()
+        except StorageError as error:
+            log.warning("commits are not in the log yet: %s", error.message)
 
     def prepare(self, prepared_id: str, changes: Sequence[StagedChange]) -> None:
         """Mark the block as prepared and put PREPARE into the log, provided that it could be
@@ -202,7 +203,8 @@ class CommitBlocks:
                 raise outrun_block(error).changed(hint=_STILL_PREPARED) from None
             except (SerializationFailure, UniqueViolation) as error:
                 raise error.changed(hint=_STILL_PREPARED) from None
-        self._after(made)
+        self.put_into_log()
+        self._checkpoint(made)
 
     @contextmanager
     def prepared(self, find: Callable[[], PreparedBlock]) -> Iterator[PreparedBlock]:
@@ -224,13 +226,6 @@ class CommitBlocks:
             touched = not _tables(changes).isdisjoint(left.relations)
             if touched or not names.isdisjoint(names_of(left.made)):
                 self._finish(left)
-
-    def _after(self, made: Made) -> None:
-        try:
-            self._sequencer.step()
-        except StorageError as error:  # the block is committed all the same
-            log.warning("a transaction block is not in the log yet: %s", error.message)
-        self._checkpoint(made)
 
     @staticmethod
     def _checkpoint(made: Made) -> None:

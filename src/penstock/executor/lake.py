@@ -16,8 +16,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from penstock.catalog import Catalog, LakeTable, Role
-from penstock.errors import PenstockError
-from penstock.executor.block import LakeBlock
+from penstock.errors import CommitConflict, PenstockError
+from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.held_rows import HeldRows
 from penstock.executor.modify import ModifyTables
@@ -215,8 +215,11 @@ class SparkLake:
         (40001), or the outcome is as ``CommitBlocks`` says."""
         try:
             self.blocks.commit(block)
+        except CommitConflict as error:
+            raise outrun_block(error) from None
         finally:
             block.end()
+        self.blocks.put_into_log()
 
     def prepare(
         self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts

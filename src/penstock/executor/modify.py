@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import reduce
@@ -129,7 +129,7 @@ class ModifyTables:
                     change = stack.enter_context(functions)
                     count = self._rewrites.run_by_spark(table, change, session, writer.interrupts)
                 tag = f"{planned.kind.upper()} {count}"
-        self._sequencer.step()
+        self._blocks.put_into_log()
         return CommandOutcome(tag)
 
     def stage(
@@ -182,6 +182,7 @@ MAX_BYTES: Final = 8 << 20
 block: so much is read and written here before Spark would have begun."""
 _MAX_BLOCK_BYTES: Final = 1 << 30
 """The same in a block, for which there is no other way: this process alone reads them."""
+_INSERT: Final = "INSERT"
 _ATTEMPTS: Final = 20
 """Attempts at a statement while others change the same rows."""
 _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
@@ -213,18 +214,9 @@ class ModifyByFiles:
     def insert(self, table: LakeTable, rows: NewRows, at: Position, block: LakeBlock) -> int:
         """Stage an INSERT and return the number of its rows. Raises PenstockError (0A000, 23502,
         23505, 23514, 40001)."""
-        what = "INSERT"
-        self._check_not_filled(what, table)
-        with _refused_in_a_block(what):
-            found = route(self._catalog, self._tables, table, rows.known)
-            opened = [
-                block.open_to_insert(leaf, self._tables.version(leaf, at)) for leaf in found.leaves
-            ]
-        check_columns(self._tables, table, rows.known, opened)
-        keyed = [leaf.oid for leaf in found.leaves if unique_keys(leaf, rows.known)]
-        check = self._key_check(found, opened, rows, lambda: self._held.now(keyed))
-        files = write_rows(found, opened, rows, check if keyed else lambda _: None)
-        return _stage_files(found, files, block)
+        self._check_not_filled(_INSERT, table)
+        found, opened = self._open_to_insert(table, rows, at, block)
+        return self._insert(found, opened, rows, block, self._held.now)
 
     def insert_alone(self, table: LakeTable, rows: NewRows, interrupts: Interrupts) -> int | None:
         """Insert by a statement that is in no block, and return the number of its rows; None,
@@ -236,27 +228,56 @@ class ModifyByFiles:
         with ExitStack() as stack:
             stack.callback(block.end)
             try:
-                found = route(self._catalog, self._tables, table, rows.known)
-                opened = [block.open_to_insert(leaf, None) for leaf in found.leaves]
+                found, opened = self._open_to_insert(table, rows, None, block)
             except FeatureNotSupported:
                 return None
-            check_columns(self._tables, table, rows.known, opened)
-            keyed = [leaf.oid for leaf in found.leaves if unique_keys(leaf, rows.known)]
-            if keyed:
-                held = stack.enter_context(self._held.changing(keyed, new_rows=True))
 
-            def turn() -> Held:
+            def turn(keyed: Collection[int]) -> Held:
+                held = stack.enter_context(self._held.changing(keyed, new_rows=True))
                 stack.enter_context(self._unique.turn(keyed, interrupts.check))
                 return held
 
-            check = self._key_check(found, opened, rows, turn)
-            files = write_rows(found, opened, rows, check if keyed else lambda _: None)
-            count = _stage_files(found, files, block)
+            count = self._insert(found, opened, rows, block, turn)
             try:
                 self._commit(table, block)
             except (CommitConflict, FeatureNotSupported):
                 raise altered_error(table) from None
             return count
+
+    def _open_to_insert(
+        self, table: LakeTable, rows: NewRows, at: Position | None, block: LakeBlock
+    ) -> tuple[Route, list[InsertTarget]]:
+        """Open the leaves at a position, or their newest versions. Raises FeatureNotSupported if
+        only Delta itself may write them."""
+        with _refused_in_a_block(_INSERT):
+            found = route(self._catalog, self._tables, table, rows.known)
+            opened = [block.open_to_insert(leaf, self._version(leaf, at)) for leaf in found.leaves]
+        check_columns(self._tables, table, rows.known, opened)
+        return found, opened
+
+    def _insert(
+        self,
+        found: Route,
+        opened: Sequence[InsertTarget],
+        rows: NewRows,
+        block: LakeBlock,
+        held: Callable[[Collection[int]], Held],
+    ) -> int:
+        """Write the rows, check their keys, and only then stage them. ``held`` is called with the
+        leaves that have keys before the keys are checked: it waits for the turn of the keys."""
+        keyed = [leaf.oid for leaf in found.leaves if unique_keys(leaf, rows.known)]
+
+        def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
+            others = held(keyed)
+            for number, keys in self._unique.of_files(found, opened, files, rows.known):
+                keys.check(opened[number].state.files.values(), others)
+
+        files = write_rows(found, opened, rows, check if keyed else lambda _: None)
+        for number, leaf in enumerate(found.leaves):
+            mine = [file for to, file in files if to == number]
+            if mine:
+                block.stage(leaf, INSERT, {}, mine)
+        return sum(file.rows for _, file in files)
 
     def rewrite(
         self,
@@ -268,17 +289,10 @@ class ModifyByFiles:
     ) -> int:
         """Stage an UPDATE or DELETE and return the number of its rows. Raises PenstockError (0A000,
         23502, 23505, 23514, 40001, 55000)."""
-        what = change.kind.upper()
         self._rewrites.check_identity(self._tables.leaves(table), Operation(change.kind))
-        self._check_not_filled(what, table)
-        with _refused_in_a_block(what):
-            found = route(self._catalog, self._tables, table, change.known)
-            opened = [block.open(leaf, self._tables.version(leaf, at)) for leaf in found.leaves]
-        check_columns(self._tables, table, change.known, opened)
-        if _size(opened) > _MAX_BLOCK_BYTES:
-            raise not_in_a_block(f"{what} of tables of more than {_MAX_BLOCK_BYTES >> 20} MB")
-        if any(map(_has_change_feed, opened)):
-            raise not_in_a_block(f"{what} of tables with a change data feed")
+        self._check_not_filled(change.kind.upper(), table)
+        found = self._route(table, change)
+        opened = self._open(found, change, at, block, _MAX_BLOCK_BYTES)
         held = self._held.now({leaf.oid for leaf in found.leaves})
         return self._stage(found, opened, change, interrupts, held, block)
 
@@ -293,7 +307,7 @@ class ModifyByFiles:
         """
         self._rewrites.check_identity(self._tables.leaves(table), Operation(change.kind))
         try:
-            found = route(self._catalog, self._tables, table, change.known)
+            found = self._route(table, change)
         except FeatureNotSupported:
             return None
         leaves = [leaf.oid for leaf in found.leaves]
@@ -305,12 +319,12 @@ class ModifyByFiles:
             for _ in range(_ATTEMPTS):
                 block = LakeBlock(self._warehouse)
                 try:
-                    opened = _open_small(found, block)
-                    if opened is None:
+                    try:
+                        opened = self._open(found, change, None, block, MAX_BYTES)
+                    except FeatureNotSupported:
                         return None
                     if not self._blocks.settled(leaves):
                         continue
-                    check_columns(self._tables, table, change.known, opened)
                     count = self._stage(found, opened, change, interrupts, held, block)
                     held.check_changes(block.changes)
                     self._commit(table, block)
@@ -321,11 +335,33 @@ class ModifyByFiles:
                     block.end()
         raise outrun(table)
 
+    def _route(self, table: LakeTable, change: RowChange) -> Route:
+        with _refused_in_a_block(change.kind.upper()):
+            return route(self._catalog, self._tables, table, change.known)
+
+    def _open(
+        self, found: Route, change: RowChange, at: Position | None, block: LakeBlock, most: int
+    ) -> list[DeltaTable]:
+        """Open the leaves at a position, or their newest versions. Raises FeatureNotSupported if
+        their files have more than ``most`` bytes, or only Delta itself may write them."""
+        what = change.kind.upper()
+        with _refused_in_a_block(what):
+            opened = [block.open(leaf, self._version(leaf, at)) for leaf in found.leaves]
+        if sum(file.size for table in opened for file in table.files.values()) > most:
+            raise not_in_a_block(f"{what} of tables of more than {most >> 20} MB")
+        if any(map(_has_change_feed, opened)):
+            raise not_in_a_block(f"{what} of tables with a change data feed")
+        check_columns(self._tables, found.table, change.known, opened)
+        return opened
+
+    def _version(self, leaf: LakeTable, at: Position | None) -> int | None:
+        return None if at is None else self._tables.version(leaf, at)
+
     def _commit(self, table: LakeTable, block: LakeBlock) -> None:
         filled = len(block.changes) > 1 and self._rewrites.is_filled(table)
         if filled and any(MOVE in each.kinds for each in block.changes):
             raise moves_of_filled()
-        self._blocks.commit_statement(block, apart=filled)
+        self._blocks.commit(block, alone=True, apart=filled)
 
     def _stage(
         self,
@@ -359,23 +395,6 @@ class ModifyByFiles:
                 block.stage(found.leaves[work.number], kind, work.gone, mine, paired)
         return sum(work.count for work in works)
 
-    def _key_check(
-        self,
-        found: Route,
-        opened: Sequence[InsertTarget],
-        rows: NewRows,
-        held: Callable[[], Held],
-    ) -> CheckFiles:
-        """Return a function that checks the keys of rows that an INSERT has written. ``held`` is
-        called before: it waits for the turn of the keys."""
-
-        def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
-            others = held()
-            for number, keys in self._unique.of_files(found, opened, files, rows.known):
-                keys.check(opened[number].state.files.values(), others)
-
-        return check
-
     def _check_not_filled(self, what: str, table: LakeTable) -> None:
         if self._rewrites.is_filled(table):
             raise not_in_a_block(f"{what} of tables that a subscription fills")
@@ -390,30 +409,6 @@ def _refused_in_a_block(what: str) -> Iterator[None]:
         raise FeatureNotSupported(
             refusal.message, detail=error.message, hint=refusal.hint
         ) from None
-
-
-def _stage_files(found: Route, files: Sequence[tuple[int, WrittenFile]], block: LakeBlock) -> int:
-    """Stage the files of an INSERT and return the number of its rows."""
-    for number, leaf in enumerate(found.leaves):
-        mine = [file for to, file in files if to == number]
-        if mine:
-            block.stage(leaf, INSERT, {}, mine)
-    return sum(file.rows for _, file in files)
-
-
-def _open_small(found: Route, block: LakeBlock) -> list[DeltaTable] | None:
-    """Open the newest versions of the leaves; None if they are large, or only Delta may write
-    them."""
-    try:
-        opened = [block.open(leaf, None) for leaf in found.leaves]
-    except FeatureNotSupported:
-        return None
-    large = _size(opened) > MAX_BYTES
-    return None if large or any(map(_has_change_feed, opened)) else opened
-
-
-def _size(opened: Sequence[DeltaTable]) -> int:
-    return sum(file.size for table in opened for file in table.files.values())
 
 
 def _has_change_feed(table: DeltaTable) -> bool:

@@ -78,7 +78,7 @@ class RowMoves:
             if filled:
                 raise moves_of_filled()
             job.stage(rows, counts, block)
-            self._blocks.commit_statement(block, apart=False)
+            self._blocks.commit(block, alone=True)
         except CommitConflict as error:
             raise serialization_failure(error.message) from None
         finally:
